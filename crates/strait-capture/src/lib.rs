@@ -1,0 +1,1 @@
+//! Receive and inject packets: a module per kernel path.

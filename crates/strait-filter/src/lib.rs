@@ -1,0 +1,1 @@
+//! Classic BPF programs: check, interpret, translate to eBPF and XDP.

@@ -1,0 +1,1 @@
+//! Counters, accounts, histograms and their names.

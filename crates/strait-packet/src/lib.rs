@@ -1,0 +1,1 @@
+//! Header views and builders, flow keys, one-line summaries.

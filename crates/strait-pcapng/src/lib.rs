@@ -1,0 +1,1 @@
+//! pcap and pcapng blocks, read and write.

@@ -1,0 +1,21 @@
+//! The Linux boundary: every unsafe line of the workspace.
+//!
+//! Modules bear the kernel's own nouns. Each wraps one kernel interface in owned descriptors, checked lengths
+//! and borrowed frames, and returns [`Error`] with the call, its subject, the errno and a remedy. The engines
+//! of floor 2 call it; it knows nothing of sessions, filters' meaning or files. It never prints, never exits
+//! and never decides: policy lives above.
+
+pub mod bpf;
+mod error;
+pub mod ethtool;
+pub mod interface;
+pub mod libpcap;
+pub mod mmap;
+pub mod netlink;
+pub mod netns;
+pub mod packet;
+pub mod process;
+pub mod wait;
+pub mod xdp;
+
+pub use error::{Error, Kind, Result};

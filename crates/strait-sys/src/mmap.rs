@@ -1,0 +1,68 @@
+//! Memory shared with the kernel: mappings that unmap themselves.
+//!
+//! The ring modules (`packet`, `xdp`) build on [`Mapping`]; it hands out raw pointers only, because the
+//! kernel writes behind them. It never makes a reference to memory that the kernel may be changing.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use crate::error::{Error, Result};
+
+/// Pages mapped into this process, unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone and stays valid on any thread until it is dropped.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared `Mapping` gives out the address and length only; whoever reads through the address
+// answers for the synchronisation.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_POPULATE, fd, offset)`: a ring of a socket or map.
+    pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        Self::map(len, flags, fd.as_raw_fd(), offset)
+    }
+
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory of our own.
+    /// With `huge` it asks for `MAP_HUGETLB`, which fails with ENOMEM where none are reserved.
+    pub fn anonymous(len: usize, huge: bool) -> Result<Self> {
+        let huge = if huge { libc::MAP_HUGETLB } else { 0 };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | huge;
+        Self::map(len, flags, -1, 0)
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(Error::last_os("mmap", format!("{len} bytes")));
+        }
+        let start = NonNull::new(start.cast()).expect("mmap without MAP_FIXED never returns page 0");
+        Ok(Self { start, len })
+    }
+
+    /// The first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty: mmap refuses length 0")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and len are those of one live mapping, and nobody can reach it after this drop.
+        let returned = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert_eq!(returned, 0, "munmap of a whole mapping cannot fail");
+    }
+}

@@ -1,0 +1,1 @@
+//! Test rigs: network namespaces, veth pairs, processes in them.
