@@ -1,1 +1,20 @@
-//! Counters, accounts, histograms and their names.
+//! Counters that must add up: the capture ledger, the sender's account, histograms, and their names.
+//!
+//! Every engine keeps its counts in these types, so that one law holds on every path:
+//! `received = delivered + filtered + each named loss`, in 64 bits, exactly. The capture engine and the
+//! injector fill them in; the program prints them as text, JSON or Prometheus exposition.
+//! This crate never reads a clock, a socket or a file: it is given numbers and checks them.
+
+mod capture;
+mod histogram;
+mod number;
+pub mod prometheus;
+mod report;
+mod send;
+mod widening;
+
+pub use capture::{Capture, Events, Imbalance, Lane, Losses};
+pub use histogram::{Histogram, RANGE_NS_MAX};
+pub use report::Report;
+pub use send::Send;
+pub use widening::{Since, Widening};

@@ -1,0 +1,257 @@
+//! The capture ledger: what came, what was delivered, what was filtered, and where the rest was lost.
+//!
+//! A lane of the capture engine owns one [`Capture`]; a session adds its lanes together. Nothing here
+//! decides what a loss is: the engine says so, and [`Capture::closes`] only checks the sum.
+
+use serde::Serialize;
+
+/// The account of one lane or of a whole session. Packets unless the name says bytes; all counts are
+/// since the session opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Capture {
+    /// Packets that reached the capture path, before the filter.
+    pub received: u64,
+    /// Packets lent to the program.
+    pub delivered: u64,
+    /// Packets that the filter did not match.
+    pub filtered: u64,
+    /// Packets that matched and never reached the program, by place.
+    pub lost: Losses,
+    /// Captured bytes delivered: frames cut by the snaplen count as cut.
+    pub bytes: u64,
+    /// Bytes that the delivered packets had on the wire, without the frame check sequence.
+    pub wire_bytes: u64,
+    /// Things worth knowing that are not packets missing from the sum.
+    pub events: Events,
+}
+
+/// Packets lost, by the place where they were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Losses {
+    /// The NIC had no receive descriptor free, or its FIFO was full (`rx_missed_errors`).
+    pub nic_missed: u64,
+    /// The socket's ring or queue was full (`tp_drops`, `rx_ring_full`).
+    pub ring_full: u64,
+    /// `AF_XDP` found no free chunk in the fill ring (`rx_dropped` for want of a descriptor).
+    pub fill_empty: u64,
+    /// The program or its sink was too slow and refused the packet.
+    pub sink: u64,
+    /// Still in the ring when the session closed.
+    pub unread: u64,
+    /// Seen by the kernel's path and gone without a counter of the kernel's that names the place.
+    pub other: u64,
+}
+
+/// Events that the ledger counts beside the packets. None of them takes part in the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Events {
+    /// Times that the kernel froze a `TPACKET_V3` ring because no block was free (`tp_freeze_q_cnt`).
+    pub queue_freezes: u64,
+    /// Delivered packets that were cut to the snaplen.
+    pub snaplen_cuts: u64,
+    /// Times that the kernel wanted a chunk while the fill ring was empty
+    /// (`rx_fill_ring_empty_descs`).
+    pub fill_ring_empty: u64,
+    /// Times that a faster way was asked for and a slower one was taken: zero-copy, native mode, huge
+    /// pages, busy polling, ring size.
+    pub fallbacks: u64,
+}
+
+/// One lane's account: a receive queue or a fanout member, with a ring of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lane {
+    /// Receive queue of the NIC, or number of the fanout member. Unique within a session.
+    pub queue: u32,
+    /// The CPU that the lane is pinned to, if any.
+    pub cpu: Option<u32>,
+    /// What the lane counted.
+    #[serde(flatten)]
+    pub capture: Capture,
+}
+
+/// A ledger that does not close: the two sides of the sum differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Imbalance {
+    /// Packets came that are nowhere in the account.
+    #[error("{missing} of {received} received packets are not accounted for")]
+    Missing {
+        /// Packets received.
+        received: u64,
+        /// Received less accounted for.
+        missing: u64,
+    },
+    /// More packets are accounted for than came.
+    #[error("{surplus} more packets are accounted for than the {received} received")]
+    Surplus {
+        /// Packets received.
+        received: u64,
+        /// Accounted for less received.
+        surplus: u64,
+    },
+}
+
+impl Capture {
+    /// Adds another account to this one, field by field.
+    pub fn add(&mut self, other: &Self) {
+        self.received += other.received;
+        self.delivered += other.delivered;
+        self.filtered += other.filtered;
+        self.lost.add(&other.lost);
+        self.bytes += other.bytes;
+        self.wire_bytes += other.wire_bytes;
+        self.events.add(&other.events);
+    }
+
+    /// Takes another account out of this one; a field that would go below 0 stays at 0.
+    pub(crate) fn subtract(&mut self, other: &Self) {
+        self.received = self.received.saturating_sub(other.received);
+        self.delivered = self.delivered.saturating_sub(other.delivered);
+        self.filtered = self.filtered.saturating_sub(other.filtered);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+        self.wire_bytes = self.wire_bytes.saturating_sub(other.wire_bytes);
+        self.lost.subtract(&other.lost);
+        self.events.subtract(&other.events);
+    }
+
+    /// Delivered, filtered and lost together: what `received` must be.
+    pub fn accounted(&self) -> u64 {
+        self.delivered + self.filtered + self.lost.total()
+    }
+
+    /// Whether `received = delivered + filtered + lost` holds; the error names the gap.
+    pub fn closes(&self) -> Result<(), Imbalance> {
+        let (received, accounted) = (self.received, self.accounted());
+        match received.cmp(&accounted) {
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Greater => {
+                Err(Imbalance::Missing { received, missing: received - accounted })
+            }
+            std::cmp::Ordering::Less => Err(Imbalance::Surplus { received, surplus: accounted - received }),
+        }
+    }
+
+    /// Books one delivered packet: `captured` bytes lent of `wire` bytes, cut if they differ.
+    #[inline]
+    pub fn deliver(&mut self, captured: u32, wire: u32) {
+        self.delivered += 1;
+        self.bytes += u64::from(captured);
+        self.wire_bytes += u64::from(wire);
+        self.events.snaplen_cuts += u64::from(captured < wire);
+    }
+}
+
+impl Losses {
+    /// All losses together.
+    pub fn total(&self) -> u64 {
+        self.named().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Each loss with its name in JSON and in metric labels, nearest to the wire first.
+    pub fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("nic_missed", self.nic_missed),
+            ("ring_full", self.ring_full),
+            ("fill_empty", self.fill_empty),
+            ("sink", self.sink),
+            ("unread", self.unread),
+            ("other", self.other),
+        ]
+    }
+
+    /// Adds another account's losses to these.
+    pub fn add(&mut self, other: &Self) {
+        self.nic_missed += other.nic_missed;
+        self.ring_full += other.ring_full;
+        self.fill_empty += other.fill_empty;
+        self.sink += other.sink;
+        self.unread += other.unread;
+        self.other += other.other;
+    }
+
+    fn subtract(&mut self, other: &Self) {
+        self.nic_missed = self.nic_missed.saturating_sub(other.nic_missed);
+        self.ring_full = self.ring_full.saturating_sub(other.ring_full);
+        self.fill_empty = self.fill_empty.saturating_sub(other.fill_empty);
+        self.sink = self.sink.saturating_sub(other.sink);
+        self.unread = self.unread.saturating_sub(other.unread);
+        self.other = self.other.saturating_sub(other.other);
+    }
+}
+
+impl Events {
+    /// Each event with its name in JSON and in metric labels.
+    pub fn named(&self) -> [(&'static str, u64); 4] {
+        [
+            ("queue_freezes", self.queue_freezes),
+            ("snaplen_cuts", self.snaplen_cuts),
+            ("fill_ring_empty", self.fill_ring_empty),
+            ("fallbacks", self.fallbacks),
+        ]
+    }
+
+    /// Adds another account's events to these.
+    pub fn add(&mut self, other: &Self) {
+        self.queue_freezes += other.queue_freezes;
+        self.snaplen_cuts += other.snaplen_cuts;
+        self.fill_ring_empty += other.fill_ring_empty;
+        self.fallbacks += other.fallbacks;
+    }
+
+    fn subtract(&mut self, other: &Self) {
+        self.queue_freezes = self.queue_freezes.saturating_sub(other.queue_freezes);
+        self.snaplen_cuts = self.snaplen_cuts.saturating_sub(other.snaplen_cuts);
+        self.fill_ring_empty = self.fill_ring_empty.saturating_sub(other.fill_ring_empty);
+        self.fallbacks = self.fallbacks.saturating_sub(other.fallbacks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Capture {
+        Capture {
+            received: 100,
+            delivered: 60,
+            filtered: 30,
+            lost: Losses { nic_missed: 1, ring_full: 2, fill_empty: 3, sink: 1, unread: 2, other: 1 },
+            bytes: 6000,
+            wire_bytes: 7000,
+            events: Events { queue_freezes: 1, snaplen_cuts: 2, fill_ring_empty: 3, fallbacks: 4 },
+        }
+    }
+
+    #[test]
+    fn a_balanced_account_closes() {
+        assert_eq!(sample().closes(), Ok(()));
+        assert_eq!(Capture::default().closes(), Ok(()));
+    }
+
+    #[test]
+    fn the_gap_is_named_in_both_directions() {
+        let missing = Capture { received: 103, ..sample() };
+        assert_eq!(missing.closes(), Err(Imbalance::Missing { received: 103, missing: 3 }));
+        let surplus = Capture { delivered: 65, ..sample() };
+        assert_eq!(surplus.closes(), Err(Imbalance::Surplus { received: 100, surplus: 5 }));
+    }
+
+    #[test]
+    fn adding_doubles_every_field() {
+        let mut sum = sample();
+        sum.add(&sample());
+        assert_eq!(sum.closes(), Ok(()));
+        assert_eq!((sum.received, sum.bytes, sum.wire_bytes), (200, 12000, 14000));
+        let doubled = |(name, count): (&'static str, u64)| (name, count * 2);
+        assert_eq!(sum.lost.named(), sample().lost.named().map(doubled));
+        assert_eq!(sum.events.named(), sample().events.named().map(doubled));
+    }
+
+    #[test]
+    fn deliver_counts_a_cut_only_where_bytes_are_missing() {
+        let mut capture = Capture { received: 2, ..Capture::default() };
+        capture.deliver(60, 60);
+        capture.deliver(96, 1514);
+        assert_eq!((capture.bytes, capture.wire_bytes, capture.events.snaplen_cuts), (156, 1574, 1));
+        assert_eq!(capture.closes(), Ok(()));
+    }
+}

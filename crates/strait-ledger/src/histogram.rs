@@ -1,0 +1,150 @@
+//! A histogram of nanoseconds with a bounded range and fixed memory.
+//!
+//! Delays from probe frames and from the receive path go in; percentiles come out in the ledger. Recording
+//! never allocates and never fails: what is out of range counts at the nearer end.
+
+use std::fmt;
+
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+use crate::number::{Grouped, duration_ns};
+
+/// The longest duration told apart, in nanoseconds: one minute. Longer ones count as this.
+pub const RANGE_NS_MAX: u64 = 60_000_000_000;
+
+/// Significant decimal digits kept: a recorded value is at most 0.1 % from its bucket.
+const DIGITS: u8 = 3;
+
+/// Durations in nanoseconds, from 1 to [`RANGE_NS_MAX`].
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    counts: hdrhistogram::Histogram<u64>,
+}
+
+impl Histogram {
+    /// An empty histogram; all its memory is taken here.
+    pub fn new() -> Self {
+        let counts = hdrhistogram::Histogram::new_with_bounds(1, RANGE_NS_MAX, DIGITS)
+            .expect("the bounds and digits are constants that hdrhistogram accepts");
+        Self { counts }
+    }
+
+    /// Counts one duration of `ns` nanoseconds.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.counts.saturating_record(ns.clamp(1, RANGE_NS_MAX));
+    }
+
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.add(&other.counts).expect("every histogram of this crate has the same bounds");
+    }
+
+    /// Durations recorded.
+    pub fn count(&self) -> u64 {
+        self.counts.len()
+    }
+
+    /// The duration that `fraction` (0 to 1) of all recorded ones do not exceed, in nanoseconds; 0 if
+    /// nothing was recorded.
+    pub fn quantile_ns(&self, fraction: f64) -> u64 {
+        self.counts.value_at_quantile(fraction)
+    }
+
+    /// The median, in nanoseconds.
+    pub fn p50_ns(&self) -> u64 {
+        self.quantile_ns(0.50)
+    }
+
+    /// The 90th percentile, in nanoseconds.
+    pub fn p90_ns(&self) -> u64 {
+        self.quantile_ns(0.90)
+    }
+
+    /// The 99th percentile, in nanoseconds.
+    pub fn p99_ns(&self) -> u64 {
+        self.quantile_ns(0.99)
+    }
+
+    /// The longest duration, in nanoseconds.
+    pub fn max_ns(&self) -> u64 {
+        self.counts.max()
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p90, p99, max] =
+            [self.p50_ns(), self.p90_ns(), self.p99_ns(), self.max_ns()].map(duration_ns);
+        write!(f, "p50 {p50}, p90 {p90}, p99 {p99}, max {max} of {}", Grouped(self.count()))
+    }
+}
+
+impl Serialize for Histogram {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Histogram", 5)?;
+        fields.serialize_field("count", &self.count())?;
+        fields.serialize_field("p50_ns", &self.p50_ns())?;
+        fields.serialize_field("p90_ns", &self.p90_ns())?;
+        fields.serialize_field("p99_ns", &self.p99_ns())?;
+        fields.serialize_field("max_ns", &self.max_ns())?;
+        fields.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn percentiles_are_within_the_stated_error(mut values in prop::collection::vec(1..=RANGE_NS_MAX, 1..300)) {
+            let mut histogram = Histogram::new();
+            for value in &values {
+                histogram.record(*value);
+            }
+            values.sort_unstable();
+            for fraction in [0.5, 0.9, 0.99] {
+                let rank = (fraction * values.len() as f64).ceil() as usize;
+                let truth = values[rank.clamp(1, values.len()) - 1];
+                let said = histogram.quantile_ns(fraction);
+                prop_assert!(said.abs_diff(truth) as f64 <= truth as f64 * 0.001 + 1.0, "{said} for {truth}");
+            }
+        }
+    }
+
+    #[test]
+    fn out_of_range_counts_at_the_nearer_end() {
+        let mut histogram = Histogram::new();
+        histogram.record(0);
+        histogram.record(u64::MAX);
+        assert_eq!(histogram.count(), 2);
+        assert_eq!(histogram.quantile_ns(0.0), 1);
+        assert!(histogram.max_ns() >= RANGE_NS_MAX);
+    }
+
+    #[test]
+    fn an_empty_histogram_has_no_delay() {
+        let histogram = Histogram::new();
+        assert_eq!((histogram.count(), histogram.p99_ns(), histogram.max_ns()), (0, 0, 0));
+    }
+
+    #[test]
+    fn adding_keeps_every_count() {
+        let mut one = Histogram::new();
+        one.record(1_000);
+        let mut sum = one.clone();
+        sum.add(&one);
+        assert_eq!(sum.count(), 2);
+        let json = serde_json::to_value(&sum).unwrap();
+        assert_eq!(json["count"], 2);
+        assert_eq!(json["p50_ns"], 1000);
+    }
+}

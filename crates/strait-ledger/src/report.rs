@@ -1,0 +1,198 @@
+//! The final account of a capture session: the object that `--json` prints, and the table for people.
+//!
+//! The program builds one when a session ends, or at any time while it runs. It holds no more than was
+//! counted; whether the ledger closes is worked out when it is printed.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::capture::{Capture, Lane};
+use crate::number::{Grouped, bits_per_second};
+
+/// What a capture session did. Fields are in the order of the JSON object.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// The path that ran: `recv`, `v2`, `v3`, `xdp`, `file`.
+    pub path: String,
+    /// The mode of the path: `copy`, `native`, `generic`, `zero-copy`.
+    pub mode: String,
+    /// Interface name, or the file's path.
+    pub interface: String,
+    /// How long the session was open.
+    pub seconds: f64,
+    /// All lanes together, and what no lane can be named for.
+    #[serde(flatten)]
+    pub capture: Capture,
+    /// Each lane's own account.
+    pub lanes: Vec<Lane>,
+}
+
+impl Report {
+    /// A report whose total is the sum of `lanes` and of `unattributed`: counts that belong to the
+    /// interface as a whole, such as packets that the NIC missed.
+    pub fn from_lanes(lanes: Vec<Lane>, unattributed: &Capture) -> Self {
+        let mut capture = *unattributed;
+        for lane in &lanes {
+            capture.add(&lane.capture);
+        }
+        Self { capture, lanes, ..Self::default() }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (interface, path, mode) = (&self.interface, &self.path, &self.mode);
+        write!(f, "{interface}: path {path}")?;
+        if !mode.is_empty() {
+            write!(f, " ({mode})")?;
+        }
+        writeln!(f, ", {:.3} s", self.seconds)?;
+        write_packets(f, &self.capture)?;
+        write_bytes(f, &self.capture, self.seconds)?;
+        write_events(f, &self.capture)?;
+        if self.lanes.len() > 1 {
+            self.lanes.iter().try_for_each(|lane| write_lane(f, lane))?;
+        }
+        write_verdict(f, &self.capture)
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, count: u64) -> fmt::Result {
+    write!(f, "  {name:<22}{:>20}", Grouped(count))
+}
+
+fn share(count: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { count as f64 * 100.0 / of as f64 }
+}
+
+fn write_packets(f: &mut fmt::Formatter<'_>, capture: &Capture) -> fmt::Result {
+    row(f, "received", capture.received)?;
+    writeln!(f)?;
+    let lost = capture.lost.total();
+    for (name, count) in [("delivered", capture.delivered), ("filtered", capture.filtered), ("lost", lost)] {
+        row(f, name, count)?;
+        writeln!(f, "  {:7.3} %", share(count, capture.received))?;
+    }
+    for (cause, count) in capture.lost.named().into_iter().filter(|(_, count)| *count > 0) {
+        let name = format!("  {}", cause.replace('_', " "));
+        row(f, &name, count)?;
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+fn write_bytes(f: &mut fmt::Formatter<'_>, capture: &Capture, seconds: f64) -> fmt::Result {
+    row(f, "bytes", capture.bytes)?;
+    writeln!(f, "  {}", bits_per_second(capture.bytes, seconds))?;
+    if capture.wire_bytes != capture.bytes {
+        row(f, "bytes on the wire", capture.wire_bytes)?;
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+fn write_events(f: &mut fmt::Formatter<'_>, capture: &Capture) -> fmt::Result {
+    for (event, count) in capture.events.named().into_iter().filter(|(_, count)| *count > 0) {
+        row(f, &event.replace('_', " "), count)?;
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+fn write_lane(f: &mut fmt::Formatter<'_>, lane: &Lane) -> fmt::Result {
+    let name = match lane.cpu {
+        Some(cpu) => format!("lane {} (cpu {cpu})", lane.queue),
+        None => format!("lane {}", lane.queue),
+    };
+    let (delivered, lost) = (lane.capture.delivered, lane.capture.lost.total());
+    row(f, &name, lane.capture.received)?;
+    writeln!(f, "  delivered {}, lost {}", Grouped(delivered), Grouped(lost))
+}
+
+fn write_verdict(f: &mut fmt::Formatter<'_>, capture: &Capture) -> fmt::Result {
+    match capture.closes() {
+        Ok(()) => writeln!(f, "the ledger closes: received = delivered + filtered + lost"),
+        Err(imbalance) => writeln!(f, "the ledger does not close: {imbalance}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Losses;
+
+    fn sample() -> Report {
+        let lost = Losses { ring_full: 5, ..Losses::default() };
+        let one = Capture { received: 1005, delivered: 900, filtered: 100, lost, ..Capture::default() };
+        let two = Capture { received: 500, delivered: 500, bytes: 30_000, ..Capture::default() };
+        let lanes =
+            vec![Lane { queue: 0, cpu: Some(1), capture: one }, Lane { queue: 1, cpu: None, capture: two }];
+        let nic = Capture {
+            received: 3,
+            lost: Losses { nic_missed: 3, ..Losses::default() },
+            ..Capture::default()
+        };
+        Report {
+            path: "v3".into(),
+            mode: "copy".into(),
+            interface: "veth0".into(),
+            seconds: 2.0,
+            ..Report::from_lanes(lanes, &nic)
+        }
+    }
+
+    #[test]
+    fn the_total_is_the_lanes_and_what_no_lane_is_named_for() {
+        let report = sample();
+        assert_eq!((report.capture.received, report.capture.lost.total()), (1508, 8));
+        assert_eq!(report.capture.closes(), Ok(()));
+    }
+
+    #[test]
+    fn json_fields_come_in_the_documented_order() {
+        let json = serde_json::to_string(&sample()).unwrap();
+        let mut rest = json.as_str();
+        let keys = [
+            "path",
+            "mode",
+            "interface",
+            "seconds",
+            "received",
+            "delivered",
+            "filtered",
+            "lost",
+            "bytes",
+            "lanes",
+        ];
+        for key in keys {
+            let quoted = format!("\"{key}\":");
+            let at = rest.find(&quoted).unwrap_or_else(|| panic!("{key} is missing or early in {json}"));
+            rest = &rest[at + quoted.len()..];
+        }
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(value["lost"]["nic_missed"], 3);
+        assert_eq!(value["lanes"][0]["queue"], 0);
+        assert_eq!(value["lanes"][0]["lost"]["ring_full"], 5);
+        assert_eq!(value["lanes"][1]["cpu"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn the_table_says_that_the_ledger_closes_or_names_the_gap() {
+        let mut report = sample();
+        let text = report.to_string();
+        assert!(text.is_ascii());
+        assert!(text.starts_with("veth0: path v3 (copy), 2.000 s\n"), "{text}");
+        assert!(text.ends_with("the ledger closes: received = delivered + filtered + lost\n"), "{text}");
+        report.capture.received += 7;
+        let text = report.to_string();
+        assert!(text.contains("the ledger does not close: 7 of 1515 received packets are not accounted for"));
+    }
+
+    #[test]
+    fn the_table_names_only_losses_that_happened() {
+        let text = sample().to_string();
+        assert!(text.contains("ring full") && text.contains("nic missed"), "{text}");
+        assert!(!text.contains("fill empty") && !text.contains("queue freezes"), "{text}");
+    }
+}
