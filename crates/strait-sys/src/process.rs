@@ -1,1 +1,61 @@
-//! To come.
+//! What this process and its threads are allowed and asked to do: CPU affinity, timer slack, identity, signals.
+//!
+//! The program's doors and the lanes call it. Only [`on_termination`] keeps state: one flag a process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::error::{Error, Kind, Result, check};
+
+/// Pins the calling thread to `cpu` (sched_setaffinity(2)).
+///
+/// # Errors
+/// A usage error where the machine has no such CPU or the process may not use it.
+pub fn pin_thread(cpu: u32) -> Result<()> {
+    let subject = format!("CPU {cpu}");
+    if cpu as usize >= CpuSet::MAX_CPU {
+        return Err(Error::said(Kind::Usage, "pin a thread to", subject, "no such CPU"));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    sched_setaffinity(None, &set).map_err(|errno| {
+        Error::os("pin a thread to", subject, errno.raw_os_error())
+            .with_kind(Kind::Usage)
+            .remedy("`nproc` and `taskset -p $$` tell which CPUs there are")
+    })
+}
+
+/// Lets the calling thread's sleeps end on time (`PR_SET_TIMERSLACK`, 1 ns); the default is 50 us late.
+pub fn sharpen_sleep() -> Result<()> {
+    // SAFETY: PR_SET_TIMERSLACK takes one integer.
+    let returned = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+    check(returned, "set the timer slack of", "this thread").map(drop)
+}
+
+/// Whether the effective user is root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+static TERMINATED: AtomicBool = AtomicBool::new(false);
+
+/// Lets SIGINT and SIGTERM set a flag instead of ending the process, and returns the flag. A second signal ends the
+/// process as usual, so that nothing can hold it.
+pub fn on_termination() -> Result<&'static AtomicBool> {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: sigaction is plain data, for which zeroes are valid.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = terminate as *const () as libc::sighandler_t;
+        // No SA_RESTART: a wait in progress ends, so that its owner sees the flag at once.
+        action.sa_flags = libc::SA_RESETHAND;
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+        let returned = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        check(returned, "handle signal", signal.to_string())?;
+    }
+    Ok(&TERMINATED)
+}
+
+extern "C" fn terminate(_signal: libc::c_int) {
+    TERMINATED.store(true, Ordering::Relaxed);
+}

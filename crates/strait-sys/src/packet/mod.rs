@@ -1,1 +1,142 @@
-//! To come.
+//! `AF_PACKET` sockets and their rings: packet(7), `include/uapi/linux/if_packet.h`, `net/packet/af_packet.c`.
+//!
+//! - [`Socket`]: the socket, its options, its filter, its statistics.
+//! - [`v2::Ring`]: TPACKET_V2, one slot a frame (D2: the kernel wakes the reader for each).
+//! - [`v3::Ring`]: TPACKET_V3, blocks of frames (D2: the kernel wakes the reader for each block).
+//! - [`receive::Receiver`]: `recvmmsg` into preallocated buffers, the traditional path of D1.
+//! - [`send::Batch`] and [`tx_ring::TxRing`]: `sendmmsg` and `PACKET_TX_RING`.
+//!
+//! The capture engines call it. Nothing here waits, sleeps or decides when to read.
+
+pub mod receive;
+pub mod send;
+mod socket;
+pub mod tx_ring;
+pub mod v2;
+pub mod v3;
+
+pub use socket::{Fanout, Instruction, Socket, Statistics};
+
+/// An 802.1Q or 802.1ad tag that the kernel took out of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanTag {
+    /// Priority, drop eligibility and VLAN identifier, host byte order.
+    pub tci: u16,
+    /// 0x8100 or 0x88a8.
+    pub tpid: u16,
+}
+
+/// `PACKET_OUTGOING`: the packet type of a frame that this host sent (if_packet.h).
+pub const PACKET_OUTGOING: u8 = libc::PACKET_OUTGOING;
+
+/// Length of a VLAN tag in a frame.
+pub(crate) const VLAN_TAG_LEN: usize = 4;
+/// The destination and source addresses, which stand before a VLAN tag.
+const MAC_ADDRESSES_LEN: usize = 12;
+
+/// A frame lent by a packet socket, its VLAN tag put back where it was on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// The captured bytes, from the destination MAC address on.
+    pub bytes: &'a [u8],
+    /// Length on the wire, tag included, without the frame check sequence.
+    pub wire_len: u32,
+    /// When the kernel took the frame, in nanoseconds of `CLOCK_REALTIME`.
+    pub timestamp_ns: u64,
+    /// The tag that the kernel had taken out; `bytes` holds it again.
+    pub vlan: Option<VlanTag>,
+    /// `PACKET_HOST`, `PACKET_OUTGOING`, ... (if_packet.h).
+    pub packet_type: u8,
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// The flow hash, 0 where it was not asked for.
+    pub rx_hash: u32,
+}
+
+/// Our mark in a `tp_status`: the tag is back in the frame. The bit is `TP_STATUS_COPY`, which the kernel sets only
+/// where `PACKET_COPY_THRESH` was asked for; nobody here does.
+const TAG_RESTORED: u32 = libc::TP_STATUS_COPY;
+
+/// What a ring header says of its frame, alike for TPACKET_V2 and V3.
+struct Header {
+    status: u32,
+    mac: u16,
+    captured: u32,
+    wire_len: u32,
+    seconds: u32,
+    nanoseconds: u32,
+    vlan_tci: u16,
+    vlan_tpid: u16,
+    rx_hash: u32,
+}
+
+impl Header {
+    /// Lends the frame that this header, at `slot`, describes, its tag restored. Offsets and lengths that lead out
+    /// of the `room` bytes of the slot are cut, whoever wrote them.
+    ///
+    /// # Safety
+    /// `room` bytes from `slot` on, and the `sockaddr_ll` at `address_offset` in them, are readable and writable by
+    /// the caller alone for the lifetime of the frame.
+    unsafe fn frame<'a>(&self, slot: *mut u8, room: usize, address_offset: usize) -> Frame<'a> {
+        let mut offset = usize::from(self.mac).min(room);
+        let mut len = (self.captured as usize).min(room - offset);
+        let mut wire_len = self.wire_len;
+        let first_possible = address_offset + size_of::<libc::sockaddr_ll>() + VLAN_TAG_LEN;
+        let vlan = self.vlan().filter(|_| len >= MAC_ADDRESSES_LEN && offset >= first_possible);
+        if let Some(tag) = vlan {
+            if self.status & TAG_RESTORED == 0 {
+                // SAFETY: len covers both addresses, and offset leaves four bytes of the slot before them.
+                unsafe { restore_vlan(slot.add(offset), tag) };
+            }
+            offset -= VLAN_TAG_LEN;
+            len += VLAN_TAG_LEN;
+            wire_len += VLAN_TAG_LEN as u32;
+        }
+        // SAFETY: the address and offset..offset+len lie in the slot, which is the caller's for 'a.
+        let (address, bytes) = unsafe {
+            let address = slot.add(address_offset).cast::<libc::sockaddr_ll>();
+            (&*address, std::slice::from_raw_parts(slot.add(offset), len))
+        };
+        Frame {
+            bytes,
+            wire_len,
+            timestamp_ns: u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds),
+            vlan,
+            packet_type: address.sll_pkttype,
+            ifindex: address.sll_ifindex as u32,
+            rx_hash: self.rx_hash,
+        }
+    }
+
+    fn vlan(&self) -> Option<VlanTag> {
+        vlan_of(self.status, self.vlan_tci, self.vlan_tpid)
+    }
+}
+
+/// Puts a tag back: it goes between the addresses and the rest, so the addresses move down by four bytes.
+///
+/// # Safety
+/// `frame` points at 12 bytes that only the caller may access, with four writable ones before.
+unsafe fn restore_vlan(frame: *mut u8, tag: VlanTag) {
+    // SAFETY: the caller vouches for four bytes before `frame` and twelve from it.
+    unsafe {
+        let start = frame.sub(VLAN_TAG_LEN);
+        std::ptr::copy(frame, start, MAC_ADDRESSES_LEN);
+        let at = start.add(MAC_ADDRESSES_LEN);
+        at.cast::<[u8; 2]>().write_unaligned(tag.tpid.to_be_bytes());
+        at.add(2).cast::<[u8; 2]>().write_unaligned(tag.tci.to_be_bytes());
+    }
+}
+
+/// The tag in a ring header, where its status says that there is one. Kernels that do not fill the TPID mean 802.1Q.
+fn vlan_of(status: u32, tci: u16, tpid: u16) -> Option<VlanTag> {
+    const ETH_P_8021Q: u16 = 0x8100;
+    if status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID == 0 { ETH_P_8021Q } else { tpid };
+    Some(VlanTag { tci, tpid })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! `recvmmsg` on a packet socket: D1's traditional path, one copy from the kernel into preallocated buffers.
+//!
+//! The buffers, message headers and control buffers are made once; [`Receiver::take`] fills as many as are waiting in
+//! one call and lends the frames. Each buffer leaves room for a VLAN tag before the frame.
+
+use std::os::fd::AsRawFd;
+
+use super::{Frame, MAC_ADDRESSES_LEN, Socket, VLAN_TAG_LEN, VlanTag, restore_vlan, vlan_of};
+use crate::error::{Error, Result};
+
+/// Room for the two control messages asked for, PACKET_AUXDATA and SCM_TIMESTAMPNS, with their headers.
+const CONTROL_BYTES: usize = 128;
+
+/// One message's control buffer, aligned as `cmsghdr` wants it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Buffers for a batch of frames.
+pub struct Receiver {
+    bytes: Vec<u8>,
+    slot_bytes: usize,
+    names: Vec<libc::sockaddr_ll>,
+    controls: Vec<Control>,
+    vectors: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the raw pointers in `vectors` and `messages` lead into the other vectors of this value, whose heap memory
+// moves with it and is never resized.
+unsafe impl Send for Receiver {}
+
+impl Receiver {
+    /// Buffers for `count` frames of up to `frame_bytes` each.
+    pub fn new(count: usize, frame_bytes: usize) -> Self {
+        let slot_bytes = (frame_bytes + VLAN_TAG_LEN).next_multiple_of(64);
+        // SAFETY: these C structs are plain data, for which zeroes are valid.
+        let (name, message) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut receiver = Self {
+            bytes: vec![0; count * slot_bytes],
+            slot_bytes,
+            names: vec![name; count],
+            controls: vec![Control([0; CONTROL_BYTES]); count],
+            vectors: vec![vector; count],
+            messages: vec![message; count],
+        };
+        for i in 0..count {
+            receiver.wire(i);
+        }
+        receiver
+    }
+
+    /// Connects message `i` with its buffers.
+    fn wire(&mut self, i: usize) {
+        let start = i * self.slot_bytes + VLAN_TAG_LEN;
+        self.vectors[i] = libc::iovec {
+            iov_base: self.bytes[start..].as_mut_ptr().cast(),
+            iov_len: self.slot_bytes - VLAN_TAG_LEN,
+        };
+        let header = &mut self.messages[i].msg_hdr;
+        header.msg_name = (&raw mut self.names[i]).cast();
+        header.msg_iov = &raw mut self.vectors[i];
+        header.msg_iovlen = 1;
+        header.msg_control = (&raw mut self.controls[i]).cast();
+    }
+
+    /// What waits on the socket, at most as many frames as there are buffers. It may be none; it never waits.
+    ///
+    /// # Errors
+    /// ENETDOWN once, when the interface went down or vanished.
+    pub fn take(&mut self, socket: &Socket) -> Result<Batch<'_>> {
+        for message in &mut self.messages {
+            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            message.msg_hdr.msg_controllen = CONTROL_BYTES;
+        }
+        let (messages, count) = (self.messages.as_mut_ptr(), self.messages.len() as libc::c_uint);
+        // SAFETY: every message points at live buffers of the stated lengths (see `wire`).
+        let received = unsafe {
+            libc::recvmmsg(
+                socket.raw().as_raw_fd(),
+                messages,
+                count,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if received >= 0 {
+            return Ok(Batch { count: received as usize, receiver: self });
+        }
+        let error = Error::last_os("receive from", socket.interface());
+        match error.errno() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(Batch { count: 0, receiver: self }),
+            _ => Err(error),
+        }
+    }
+
+    /// The frame of message `i`, its tag restored.
+    fn frame(&mut self, i: usize) -> Frame<'_> {
+        let auxiliary = self.auxiliary(i);
+        let received = self.messages[i].msg_len as usize;
+        let mut start = i * self.slot_bytes + VLAN_TAG_LEN;
+        let mut len = received.min(self.slot_bytes - VLAN_TAG_LEN);
+        let mut wire_len = auxiliary.wire_len.max(len as u32);
+        if let Some(tag) = auxiliary.vlan.filter(|_| len >= MAC_ADDRESSES_LEN) {
+            // SAFETY: the slot is ours, has four bytes before `start`, and len covers both addresses.
+            unsafe { restore_vlan(self.bytes.as_mut_ptr().add(start), tag) };
+            start -= VLAN_TAG_LEN;
+            len += VLAN_TAG_LEN;
+            wire_len += VLAN_TAG_LEN as u32;
+        }
+        Frame {
+            bytes: &self.bytes[start..start + len],
+            wire_len,
+            timestamp_ns: auxiliary.timestamp_ns,
+            vlan: auxiliary.vlan,
+            packet_type: self.names[i].sll_pkttype,
+            ifindex: self.names[i].sll_ifindex as u32,
+            rx_hash: 0,
+        }
+    }
+
+    /// What the control messages of message `i` say.
+    fn auxiliary(&self, i: usize) -> Auxiliary {
+        let mut found = Auxiliary::default();
+        let header = &raw const self.messages[i].msg_hdr;
+        // SAFETY: the kernel filled the control buffer of this header and its length; CMSG_* stay within it.
+        let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
+        while !message.is_null() {
+            // SAFETY: a non-null result points at a whole cmsghdr in the control buffer.
+            unsafe {
+                found.read(&*message, libc::CMSG_DATA(message));
+                message = libc::CMSG_NXTHDR(header, message);
+            }
+        }
+        found
+    }
+}
+
+#[derive(Default)]
+struct Auxiliary {
+    wire_len: u32,
+    timestamp_ns: u64,
+    vlan: Option<VlanTag>,
+}
+
+impl Auxiliary {
+    /// # Safety
+    /// `data` points at the payload of `message`, as the kernel wrote it.
+    unsafe fn read(&mut self, message: &libc::cmsghdr, data: *const u8) {
+        let payload = message.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_PACKET, libc::PACKET_AUXDATA) if payload >= size_of::<libc::tpacket_auxdata>() => {
+                // SAFETY: the payload holds the struct; it may be unaligned.
+                let aux = unsafe { data.cast::<libc::tpacket_auxdata>().read_unaligned() };
+                self.wire_len = aux.tp_len;
+                self.vlan = vlan_of(aux.tp_status, aux.tp_vlan_tci, aux.tp_vlan_tpid);
+            }
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if payload >= size_of::<libc::timespec>() => {
+                // SAFETY: the payload holds the struct; it may be unaligned.
+                let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+                self.timestamp_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").field("buffers", &self.messages.len()).finish_non_exhaustive()
+    }
+}
+
+/// Received frames on loan; dropping it frees the buffers for the next call.
+#[derive(Debug)]
+pub struct Batch<'receiver> {
+    receiver: &'receiver mut Receiver,
+    count: usize,
+}
+
+impl Batch<'_> {
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether nothing waited.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The frames, oldest first. A frame is lent once: what an earlier call has lent does not come again.
+    pub fn frames(&mut self) -> Frames<'_> {
+        let count = std::mem::take(&mut self.count);
+        Frames { receiver: self.receiver, at: 0, count }
+    }
+}
+
+/// Iterates over the frames of a [`Batch`].
+#[derive(Debug)]
+pub struct Frames<'batch> {
+    receiver: &'batch mut Receiver,
+    at: usize,
+    count: usize,
+}
+
+impl<'batch> Iterator for Frames<'batch> {
+    type Item = Frame<'batch>;
+
+    fn next(&mut self) -> Option<Frame<'batch>> {
+        if self.at == self.count {
+            return None;
+        }
+        self.at += 1;
+        let frame = self.receiver.frame(self.at - 1);
+        // SAFETY: each buffer is visited once, and the batch that owns them is borrowed for 'batch.
+        Some(unsafe { std::mem::transmute::<Frame<'_>, Frame<'batch>>(frame) })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count - self.at, Some(self.count - self.at))
+    }
+}

@@ -1,0 +1,220 @@
+//! The packet socket itself: options, filter, fanout, statistics.
+//!
+//! A socket starts with protocol 0, so it receives nothing until [`Socket::bind`]: filter, ring and options are
+//! in place before the first frame. Every setter is one `setsockopt(SOL_PACKET, ...)`; packet(7) describes them.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::error::{Error, Kind, Result, check};
+
+/// A classic BPF instruction: code, jt, jf, k (`struct sock_filter`).
+pub type Instruction = (u16, u8, u8, u32);
+
+/// How a fanout group spreads frames over its members (packet(7), `PACKET_FANOUT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fanout {
+    /// By flow hash; the kernel's hash is symmetric, so both directions of a flow meet in one member.
+    Hash,
+    /// By the CPU that received the frame.
+    Cpu,
+    /// By the NIC's receive queue.
+    Queue,
+    /// To the first member, and to the next when its ring is full.
+    Rollover,
+}
+
+impl Fanout {
+    fn type_flags(self) -> u16 {
+        match self {
+            // Fragments of one datagram carry no ports: reassemble, so that they follow their flow.
+            Self::Hash => (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_DEFRAG) as u16,
+            Self::Cpu => libc::PACKET_FANOUT_CPU as u16,
+            Self::Queue => libc::PACKET_FANOUT_QM as u16,
+            Self::Rollover => libc::PACKET_FANOUT_ROLLOVER as u16,
+        }
+    }
+}
+
+/// `PACKET_STATISTICS` since the last call: reading them sets them to zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Frames that passed the filter, the dropped ones included.
+    pub packets: u32,
+    /// Frames that passed the filter and found no room.
+    pub drops: u32,
+    /// Times that a TPACKET_V3 queue froze because its next block was still the reader's.
+    pub freezes: u32,
+}
+
+/// An `AF_PACKET`, `SOCK_RAW` socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    interface: String,
+}
+
+impl Socket {
+    /// `socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)`. `interface` names it in errors.
+    ///
+    /// # Errors
+    /// EPERM without `CAP_NET_RAW`.
+    pub fn open(interface: &str) -> Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: socket(2) takes no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        let fd = check(fd, "open a packet socket on", interface)
+            .map_err(|error| error.remedy("run as root, or give the program cap_net_raw+ep with setcap"))?;
+        // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, interface: interface.to_owned() })
+    }
+
+    /// A second descriptor of the same socket, for the one who stops its intake.
+    pub fn try_clone(&self) -> Result<Self> {
+        let fd = self
+            .fd
+            .try_clone()
+            .map_err(|error| Error::from_io("duplicate a packet socket of", &self.interface, &error))?;
+        Ok(Self { fd, interface: self.interface.clone() })
+    }
+
+    /// `bind` to an interface, all protocols: frames arrive from here on.
+    ///
+    /// # Errors
+    /// ENODEV where the interface is gone, ENETDOWN (by [`Socket::take_error`]) where it is down.
+    pub fn bind(&self, ifindex: u32) -> Result<()> {
+        // SAFETY: sockaddr_ll is plain data, for which zeroes are valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = ifindex as i32;
+        let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: address points at a sockaddr_ll of that length.
+        let returned = unsafe { libc::bind(self.raw(), (&raw const address).cast(), len) };
+        check(returned, "bind a packet socket to", &*self.interface).map(drop)
+    }
+
+    /// The pending error of the socket (`SO_ERROR`), cleared by the call: ENETDOWN when the interface went down
+    /// or vanished.
+    pub fn take_error(&self) -> Result<()> {
+        let mut errno: libc::c_int = 0;
+        self.get(libc::SOL_SOCKET, libc::SO_ERROR, &mut errno)?;
+        match errno {
+            0 => Ok(()),
+            libc::ENETDOWN => Err(Error::os("capture on", &*self.interface, errno)
+                .remedy(format!("bring it up: ip link set {} up", self.interface))),
+            _ => Err(Error::os("capture on", &*self.interface, errno)),
+        }
+    }
+
+    /// Attaches a classic BPF program (`SO_ATTACH_FILTER`), replacing the one there.
+    pub fn attach_filter(&self, program: &[Instruction]) -> Result<()> {
+        let mut filter: Vec<libc::sock_filter> =
+            program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
+        let len = u16::try_from(filter.len()).map_err(|_| {
+            Error::said(Kind::Usage, "attach a filter to", &*self.interface, "more than 65535 instructions")
+        })?;
+        let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, "attach a filter to")
+    }
+
+    /// Ends the intake: a program that rejects every frame. What the ring holds stays readable.
+    pub fn reject_all(&self) -> Result<()> {
+        const RET_ZERO: Instruction = (0x06, 0, 0, 0);
+        self.attach_filter(&[RET_ZERO])
+    }
+
+    /// Promiscuous mode on the interface until this socket closes (`PACKET_ADD_MEMBERSHIP`).
+    pub fn set_promiscuous(&self, ifindex: u32) -> Result<()> {
+        let request = libc::packet_mreq {
+            mr_ifindex: ifindex as i32,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &request, "set promiscuous mode on")
+    }
+
+    /// Leaves out what this host sends (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
+    pub fn ignore_outgoing(&self) -> Result<()> {
+        const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+        self.set_packet(PACKET_IGNORE_OUTGOING, &1_i32, "ignore outgoing frames on")
+    }
+
+    /// Joins or founds the fanout group `id` (`PACKET_FANOUT`); only after [`Socket::bind`].
+    pub fn join_fanout(&self, id: u16, fanout: Fanout) -> Result<()> {
+        let argument = u32::from(id) | u32::from(fanout.type_flags()) << 16;
+        self.set_packet(libc::PACKET_FANOUT, &argument, "join a fanout group on")
+    }
+
+    /// Sends past the queueing discipline (`PACKET_QDISC_BYPASS`).
+    pub fn bypass_qdisc(&self) -> Result<()> {
+        self.set_packet(libc::PACKET_QDISC_BYPASS, &1_i32, "bypass the qdisc on")
+    }
+
+    /// VLAN tags and lengths as control messages (`PACKET_AUXDATA`), and kernel timestamps (`SO_TIMESTAMPNS`).
+    pub fn enable_control_messages(&self) -> Result<()> {
+        self.set_packet(libc::PACKET_AUXDATA, &1_i32, "ask for auxdata on")?;
+        self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32, "ask for timestamps on")
+    }
+
+    /// Receive buffer of `bytes` (the kernel doubles it for its own overhead); past `net.core.rmem_max` it
+    /// needs `CAP_NET_ADMIN`, without which the limit applies. Returns what was granted, in bytes.
+    pub fn set_receive_buffer(&self, bytes: u32) -> Result<u32> {
+        let forced = self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(bytes as i32), "size the buffer of");
+        if forced.is_err() {
+            self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &(bytes as i32), "size the buffer of")?;
+        }
+        let mut granted: libc::c_int = 0;
+        self.get(libc::SOL_SOCKET, libc::SO_RCVBUF, &mut granted)?;
+        Ok(granted as u32)
+    }
+
+    /// The same for what waits to be sent (`SO_SNDBUFFORCE`, else `SO_SNDBUF`).
+    pub fn set_send_buffer(&self, bytes: u32) -> Result<()> {
+        let forced = self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(bytes as i32), "size the buffer of");
+        forced.or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &(bytes as i32), "size the buffer of"))
+    }
+
+    /// Reads and clears the statistics (`PACKET_STATISTICS`).
+    pub fn statistics(&self) -> Result<Statistics> {
+        let mut raw = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut raw)?;
+        Ok(Statistics { packets: raw.tp_packets, drops: raw.tp_drops, freezes: raw.tp_freeze_q_cnt })
+    }
+
+    /// The name given to [`Socket::open`].
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    pub(super) fn raw(&self) -> libc::c_int {
+        self.fd.as_raw_fd()
+    }
+
+    pub(super) fn set_packet<T>(&self, option: libc::c_int, value: &T, doing: &'static str) -> Result<()> {
+        self.set(libc::SOL_PACKET, option, value, doing)
+    }
+
+    fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T, doing: &'static str) -> Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: value points at size_of::<T>() readable bytes for the length of the call.
+        let returned =
+            unsafe { libc::setsockopt(self.raw(), level, option, (&raw const *value).cast(), len) };
+        check(returned, doing, &*self.interface).map(drop)
+    }
+
+    fn get<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: &mut T) -> Result<()> {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: value points at len writable bytes; every T used here is plain integers, valid for any bytes.
+        let returned =
+            unsafe { libc::getsockopt(self.raw(), level, option, (&raw mut *value).cast(), &raw mut len) };
+        check(returned, "read an option of a packet socket on", &*self.interface).map(drop)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

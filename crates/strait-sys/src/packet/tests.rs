@@ -1,0 +1,1 @@
+//! Rings against a kernel played by the test.

@@ -1,0 +1,211 @@
+//! TPACKET_V2: a ring of equal slots, one frame each. `docs/internals/tpacket-v2.md` draws it.
+//!
+//! A slot's `tp_status` says whose it is: 0 the kernel's, `TP_STATUS_USER` the reader's. [`Ring::take`] finds the
+//! run of ready slots and lends them as a [`Batch`]; dropping the batch gives them back. Only the slots of the
+//! batch are ever touched, so the kernel may fill others meanwhile.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
+use crate::error::Result;
+use crate::mmap::Mapping;
+
+/// `TPACKET_ALIGN(x)` (if_packet.h).
+const ALIGNMENT: usize = 16;
+/// Offset of the `sockaddr_ll` behind the header in a slot.
+const ADDRESS_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(ALIGNMENT);
+/// Bytes of a slot before the frame at most: header, address, alignment and the room for a VLAN tag.
+const OVERHEAD: usize =
+    (ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>() + 16 + VLAN_TAG_LEN).next_multiple_of(ALIGNMENT);
+const PAGE: usize = 4096;
+/// Largest block asked of the kernel, which wants each physically contiguous.
+const BLOCK_MAX: usize = 1 << 16;
+
+/// Sizes of a ring: slots lie in blocks, none crosses a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a slot: a power of two, so that slots tile a block.
+    pub slot_bytes: usize,
+    /// Number of slots, all blocks together.
+    pub slots: usize,
+    block_bytes: usize,
+}
+
+impl Geometry {
+    /// A ring of about `ring_bytes` whose slots hold frames of up to `frame_bytes` without a cut.
+    pub fn new(ring_bytes: usize, frame_bytes: usize) -> Self {
+        let slot_bytes = (OVERHEAD + frame_bytes).next_power_of_two();
+        let block_bytes =
+            slot_bytes.clamp(PAGE, usize::MAX).max(BLOCK_MAX.min(ring_bytes.next_power_of_two()));
+        let blocks = (ring_bytes / block_bytes).max(1);
+        Self { slot_bytes, slots: blocks * (block_bytes / slot_bytes), block_bytes }
+    }
+
+    /// Bytes that the ring maps.
+    pub fn ring_bytes(&self) -> usize {
+        self.slots * self.slot_bytes
+    }
+
+    fn request(&self) -> libc::tpacket_req {
+        libc::tpacket_req {
+            tp_block_size: self.block_bytes as u32,
+            tp_block_nr: (self.ring_bytes() / self.block_bytes) as u32,
+            tp_frame_size: self.slot_bytes as u32,
+            tp_frame_nr: self.slots as u32,
+        }
+    }
+}
+
+/// A mapped TPACKET_V2 receive ring.
+#[derive(Debug)]
+pub struct Ring {
+    memory: Mapping,
+    geometry: Geometry,
+    next: usize,
+}
+
+impl Ring {
+    /// `setsockopt(PACKET_RX_RING)` and `mmap`. The socket must not be bound yet.
+    ///
+    /// # Errors
+    /// ENOMEM where the kernel has no memory for it: ask for less.
+    pub fn new(socket: &Socket, geometry: Geometry) -> Result<Self> {
+        let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
+        socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V2 on")?;
+        socket.set_packet(libc::PACKET_RESERVE, &(VLAN_TAG_LEN as u32), "reserve room for a tag on")?;
+        socket.set_packet(libc::PACKET_RX_RING, &geometry.request(), "make a TPACKET_V2 ring on")?;
+        let memory = Mapping::shared(std::os::fd::AsFd::as_fd(socket), geometry.ring_bytes(), 0)?;
+        Ok(Self::over(memory, geometry))
+    }
+
+    /// A ring over memory that somebody else fills by the kernel's rules.
+    pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
+        Self { memory, geometry, next: 0 }
+    }
+
+    /// The ready slots, at most `limit`, lent until the batch drops. It may be empty; it never waits.
+    pub fn take(&mut self, limit: usize) -> Batch<'_> {
+        let limit = limit.min(self.geometry.slots);
+        let count = (0..limit).take_while(|&i| self.is_ready(self.index(self.next, i))).count();
+        Batch { first: self.next, count, ring: self }
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.geometry.slots
+    }
+
+    fn index(&self, first: usize, i: usize) -> usize {
+        let index = first + i;
+        if index >= self.geometry.slots { index - self.geometry.slots } else { index }
+    }
+
+    fn slot(&self, index: usize) -> *mut u8 {
+        debug_assert!(index < self.geometry.slots);
+        // SAFETY: index is below the number of slots, so the offset lies in the mapping.
+        unsafe { self.memory.as_ptr().add(index * self.geometry.slot_bytes) }
+    }
+
+    fn status(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: tp_status is the first field of the slot, aligned to 16; both sides access it atomically.
+        unsafe { AtomicU32::from_ptr(self.slot(index).cast()) }
+    }
+
+    fn is_ready(&self, index: usize) -> bool {
+        // Acquire pairs with the kernel's smp_wmb in __packet_set_status: the frame is whole.
+        self.status(index).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+    }
+
+    /// The frame in a slot that is ours.
+    ///
+    /// # Safety
+    /// The slot is the reader's, and stays so for 'a; the frame of a slot is asked for once at a time.
+    unsafe fn frame<'a>(&mut self, index: usize) -> Frame<'a> {
+        let slot = self.slot(index);
+        // SAFETY: a slot of ours begins with a header that the kernel has finished.
+        let raw = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
+        let header = Header {
+            status: raw.tp_status,
+            mac: raw.tp_mac,
+            captured: raw.tp_snaplen,
+            wire_len: raw.tp_len,
+            seconds: raw.tp_sec,
+            nanoseconds: raw.tp_nsec,
+            vlan_tci: raw.tp_vlan_tci,
+            vlan_tpid: raw.tp_vlan_tpid,
+            rx_hash: 0,
+        };
+        // SAFETY: the slot is the caller's for 'a.
+        let frame = unsafe { header.frame(slot, self.geometry.slot_bytes, ADDRESS_OFFSET) };
+        if frame.vlan.is_some() {
+            self.status(index).fetch_or(TAG_RESTORED, Ordering::Relaxed);
+        }
+        frame
+    }
+}
+
+/// Ready slots on loan; dropping it returns them to the kernel.
+#[derive(Debug)]
+pub struct Batch<'ring> {
+    ring: &'ring mut Ring,
+    first: usize,
+    count: usize,
+}
+
+impl Batch<'_> {
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether no slot was ready.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The frames, oldest first; called again it starts anew.
+    pub fn frames(&mut self) -> Frames<'_> {
+        Frames { at: 0, count: self.count, first: self.first, ring: self.ring }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        for i in 0..self.count {
+            let index = self.ring.index(self.first, i);
+            // Release: our reads of the frame are done before the kernel may write it again.
+            self.ring.status(index).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        }
+        self.ring.next = self.ring.index(self.first, self.count);
+    }
+}
+
+/// Iterates over the frames of a [`Batch`].
+#[derive(Debug)]
+pub struct Frames<'batch> {
+    ring: &'batch mut Ring,
+    first: usize,
+    at: usize,
+    count: usize,
+}
+
+impl<'batch> Iterator for Frames<'batch> {
+    type Item = Frame<'batch>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Frame<'batch>> {
+        if self.at == self.count {
+            return None;
+        }
+        let index = self.ring.index(self.first, self.at);
+        self.at += 1;
+        // SAFETY: the slots of the batch are ours until it drops, which the borrow for 'batch forbids before
+        // then; this iterator visits each once.
+        Some(unsafe { self.ring.frame(index) })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.count - self.at;
+        (left, Some(left))
+    }
+}

@@ -1,0 +1,316 @@
+//! TPACKET_V3: a ring of blocks, each holding frames of any length. `docs/internals/tpacket-v3.md` draws it.
+//!
+//! The kernel fills one block, the *open* one, and hands it over whole when it is full or its retire timer ends
+//! (D2). [`Ring::take`] lends what is left of the next retired block, or, where [`Ring::set_early`] allows it, the
+//! frames that are already complete in the open block, so that a quiet reader need not wait for the timer.
+//!
+//! **Reading the open block.** `tpacket_rcv` writes a frame's data, then its header, then the `sockaddr_ll`, and
+//! marks nothing as finished but the block. The reader therefore zeroes a block before it returns it; in a zeroed
+//! block a header whose every field is non-zero has been written to the end. Stores become visible in program order
+//! on x86-64 alone, so only there is it done; and a block that was not zeroed (it left here full, under load) is not
+//! read early. A frame whose field happens to be zero (a timestamp on the exact second) waits for the timer.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::{Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
+use crate::error::Result;
+use crate::mmap::Mapping;
+
+/// `TPACKET_ALIGN(sizeof(struct tpacket3_hdr))`: the `sockaddr_ll` stands there (if_packet.h).
+const ADDRESS_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
+/// Frames in a block start at multiples of this (`V3_ALIGNMENT` in af_packet.c).
+const FRAME_ALIGNMENT: usize = 8;
+/// Where the first frame of a block stands: no private area is asked for (`BLK_PLUS_PRIV(0)`).
+const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
+/// Offset of the status in a block: `version` and `offset_to_priv` stand before it.
+const BLOCK_STATUS: usize = 8;
+/// Whether stores of one CPU are seen by another in program order.
+const STORES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
+
+/// Sizes of a ring of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a block: a power of two of at least a page.
+    pub block_bytes: usize,
+    /// Number of blocks.
+    pub blocks: usize,
+    /// How long the kernel keeps a block that holds a frame but is not full; 1 ms at least.
+    pub retire: Duration,
+}
+
+impl Geometry {
+    /// Bytes of a frame that a block must be able to hold: 64 KiB of segmentation offload and the headers.
+    const FRAME_MAX: usize = 1 << 17;
+
+    /// A ring of about `ring_bytes` in blocks of about `block_bytes`; at least two blocks.
+    pub fn new(ring_bytes: usize, block_bytes: usize, retire: Duration) -> Self {
+        let block_bytes = block_bytes.next_power_of_two().max(Self::FRAME_MAX);
+        Self { block_bytes, blocks: (ring_bytes / block_bytes).max(2), retire }
+    }
+
+    /// Bytes that the ring maps.
+    pub fn ring_bytes(&self) -> usize {
+        self.block_bytes * self.blocks
+    }
+
+    fn request(&self, rx_hash: bool) -> libc::tpacket_req3 {
+        const TP_FT_REQ_FILL_RXHASH: u32 = 1;
+        // The frame size bounds nothing in V3; the kernel wants only that the counts agree.
+        let frame_bytes = 2048;
+        libc::tpacket_req3 {
+            tp_block_size: self.block_bytes as u32,
+            tp_block_nr: self.blocks as u32,
+            tp_frame_size: frame_bytes as u32,
+            tp_frame_nr: (self.ring_bytes() / frame_bytes) as u32,
+            tp_retire_blk_tov: self.retire.as_millis().max(1) as u32,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: if rx_hash { TP_FT_REQ_FILL_RXHASH } else { 0 },
+        }
+    }
+}
+
+/// A mapped TPACKET_V3 receive ring.
+#[derive(Debug)]
+pub struct Ring {
+    memory: Mapping,
+    geometry: Geometry,
+    /// The block that holds the next frame.
+    block: usize,
+    /// Frames of that block which were lent before, and where the next one starts in it.
+    read: u32,
+    offset: usize,
+    early: bool,
+    /// For each block, how many bytes from its start may be other than zero; 0 when all frames' room is zeroed.
+    dirty: Vec<usize>,
+}
+
+impl Ring {
+    /// `setsockopt(PACKET_RX_RING)` and `mmap`. The socket must not be bound yet. With `rx_hash` the kernel
+    /// computes the flow hash of each frame, at the price of a flow dissection.
+    ///
+    /// # Errors
+    /// ENOMEM where the kernel has no memory for it: ask for less.
+    pub fn new(socket: &Socket, geometry: Geometry, rx_hash: bool) -> Result<Self> {
+        let version = libc::tpacket_versions::TPACKET_V3 as libc::c_int;
+        socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V3 on")?;
+        socket.set_packet(libc::PACKET_RESERVE, &(VLAN_TAG_LEN as u32), "reserve room for a tag on")?;
+        socket.set_packet(libc::PACKET_RX_RING, &geometry.request(rx_hash), "make a TPACKET_V3 ring on")?;
+        let memory = Mapping::shared(socket.as_fd(), geometry.ring_bytes(), 0)?;
+        Ok(Self::over(memory, geometry))
+    }
+
+    /// A ring over zeroed memory that somebody else fills by the kernel's rules.
+    pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
+        let dirty = vec![0; geometry.blocks];
+        Self { memory, geometry, block: 0, read: 0, offset: FIRST_FRAME, early: false, dirty }
+    }
+
+    /// Allows or forbids reading the open block. It stays off where the processor's memory order does not allow it.
+    pub fn set_early(&mut self, early: bool) {
+        self.early = early && STORES_IN_ORDER;
+    }
+
+    /// Whether [`Ring::take`] can see a frame in the open block as soon as it is complete.
+    pub fn reads_early(&self) -> bool {
+        self.early && self.dirty[self.block] == 0
+    }
+
+    /// The frames that are ready in the next block, lent until the batch drops. It may be empty; it never waits.
+    pub fn take(&mut self) -> Batch<'_> {
+        if let Some(packets) = self.retired() {
+            return Batch { count: packets.saturating_sub(self.read), retired: true, ring: self };
+        }
+        let count = if self.reads_early() { self.complete() } else { 0 };
+        Batch { count, retired: false, ring: self }
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.geometry.blocks
+    }
+
+    /// Number of packets in the current block, if the kernel has handed it over.
+    fn retired(&self) -> Option<u32> {
+        // Acquire pairs with the kernel's barrier before it stores the status: block and frames are whole.
+        if self.status(self.block).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        // SAFETY: the block is ours and begins with a block descriptor.
+        Some(unsafe { (*self.descriptor(self.block)).hdr.bh1.num_pkts })
+    }
+
+    /// How many unread frames of the open, zeroed block are complete.
+    fn complete(&self) -> u32 {
+        let mut offset = self.offset;
+        let mut count = 0;
+        while let Some(next) = self.complete_at(offset) {
+            offset = next;
+            count += 1;
+        }
+        count
+    }
+
+    /// Where the frame after the one at `offset` of the open block starts, if the one at `offset` is complete.
+    fn complete_at(&self, offset: usize) -> Option<usize> {
+        let header_end = offset + ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>();
+        if header_end > self.geometry.block_bytes {
+            return None;
+        }
+        let field = |at: usize| {
+            // SAFETY: header_end is within the block and every field read is an aligned u32; the kernel writes
+            // it meanwhile, hence the atomic access.
+            unsafe { AtomicU32::from_ptr(self.at(self.block, offset + at).cast()) }.load(Ordering::Acquire)
+        };
+        let written = [
+            std::mem::offset_of!(libc::tpacket3_hdr, tp_sec),
+            std::mem::offset_of!(libc::tpacket3_hdr, tp_nsec),
+            std::mem::offset_of!(libc::tpacket3_hdr, tp_snaplen),
+            std::mem::offset_of!(libc::tpacket3_hdr, tp_len),
+            std::mem::offset_of!(libc::tpacket3_hdr, tp_status),
+            ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_ifindex),
+            ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_hatype),
+        ];
+        // The last written first: while the frame is incomplete this ends at once.
+        if written.iter().rev().any(|&at| field(at) == 0) {
+            return None;
+        }
+        let mac_and_net = field(std::mem::offset_of!(libc::tpacket3_hdr, tp_mac));
+        let mac = (mac_and_net & 0xffff) as usize;
+        let captured = field(std::mem::offset_of!(libc::tpacket3_hdr, tp_snaplen)) as usize;
+        let next = (offset + mac + captured).next_multiple_of(FRAME_ALIGNMENT);
+        (mac != 0 && mac_and_net >> 16 != 0 && next <= self.geometry.block_bytes).then_some(next)
+    }
+
+    /// Gives the current block back and goes on to the next.
+    fn release(&mut self) {
+        // SAFETY: the block is ours and begins with a block descriptor.
+        let (status, used) = unsafe {
+            let header = &(*self.descriptor(self.block)).hdr.bh1;
+            (header.block_status, header.blk_len as usize)
+        };
+        let dirty = used.max(self.dirty[self.block]).min(self.geometry.block_bytes);
+        // A block that the timer retired was not full: the line is quiet, and there is time to zero it.
+        let zero = self.early && status & libc::TP_STATUS_BLK_TMO != 0;
+        if zero && dirty > FIRST_FRAME {
+            // SAFETY: FIRST_FRAME..dirty lies in the block, which is ours until the store below.
+            unsafe { self.at(self.block, FIRST_FRAME).write_bytes(0, dirty - FIRST_FRAME) };
+        }
+        self.dirty[self.block] = if zero { 0 } else { dirty };
+        // Release: our reads, and the zeroes, are done before the kernel may write the block again.
+        self.status(self.block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.block = (self.block + 1) % self.geometry.blocks;
+        self.read = 0;
+        self.offset = FIRST_FRAME;
+    }
+
+    /// Lends the frame at the cursor and moves the cursor behind it.
+    ///
+    /// # Safety
+    /// The frame is complete and its block is not returned before 'a ends.
+    unsafe fn next_frame<'a>(&mut self) -> Option<Frame<'a>> {
+        let room = self.geometry.block_bytes.checked_sub(self.offset)?;
+        if room < ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>() {
+            return None;
+        }
+        let start = self.at(self.block, self.offset);
+        // SAFETY: room holds a header, which the kernel has finished.
+        let raw = unsafe { start.cast::<libc::tpacket3_hdr>().read() };
+        let header = Header {
+            status: raw.tp_status,
+            mac: raw.tp_mac,
+            captured: raw.tp_snaplen,
+            wire_len: raw.tp_len,
+            seconds: raw.tp_sec,
+            nanoseconds: raw.tp_nsec,
+            vlan_tci: raw.hv1.tp_vlan_tci as u16,
+            vlan_tpid: raw.hv1.tp_vlan_tpid,
+            rx_hash: raw.hv1.tp_rxhash,
+        };
+        // SAFETY: the caller vouches for the frame, and room ends with the block.
+        let frame = unsafe { header.frame(start, room, ADDRESS_OFFSET) };
+        if frame.vlan.is_some() {
+            let at = std::mem::offset_of!(libc::tpacket3_hdr, tp_status);
+            // SAFETY: tp_status is an aligned u32 of the header of a frame of ours.
+            unsafe { AtomicU32::from_ptr(start.add(at).cast()) }.fetch_or(TAG_RESTORED, Ordering::Relaxed);
+        }
+        let captured = raw.tp_snaplen as usize;
+        self.offset = (self.offset + usize::from(raw.tp_mac) + captured).next_multiple_of(FRAME_ALIGNMENT);
+        self.read += 1;
+        Some(frame)
+    }
+
+    fn at(&self, block: usize, offset: usize) -> *mut u8 {
+        debug_assert!(block < self.geometry.blocks && offset <= self.geometry.block_bytes);
+        // SAFETY: block and offset are within the geometry, so the address lies in the mapping.
+        unsafe { self.memory.as_ptr().add(block * self.geometry.block_bytes + offset) }
+    }
+
+    fn descriptor(&self, block: usize) -> *const libc::tpacket_block_desc {
+        self.at(block, 0).cast()
+    }
+
+    fn status(&self, block: usize) -> &AtomicU32 {
+        // SAFETY: the status is an aligned u32 of the block; both sides access it atomically.
+        unsafe { AtomicU32::from_ptr(self.at(block, BLOCK_STATUS).cast()) }
+    }
+}
+
+/// Frames of one block on loan; dropping it returns the block once the kernel has retired it.
+#[derive(Debug)]
+pub struct Batch<'ring> {
+    ring: &'ring mut Ring,
+    count: u32,
+    retired: bool,
+}
+
+impl Batch<'_> {
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether no frame was ready.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The frames, oldest first. A frame is lent once: what an earlier call has lent does not come again.
+    pub fn frames(&mut self) -> Frames<'_> {
+        Frames { left: &mut self.count, ring: self.ring }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        // What was not looked at counts as read: it was lent.
+        while self.frames().next().is_some() {}
+        if self.retired {
+            self.ring.release();
+        }
+    }
+}
+
+/// Iterates over the frames of a [`Batch`].
+#[derive(Debug)]
+pub struct Frames<'batch> {
+    ring: &'batch mut Ring,
+    left: &'batch mut u32,
+}
+
+impl<'batch> Iterator for Frames<'batch> {
+    type Item = Frame<'batch>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Frame<'batch>> {
+        *self.left = self.left.checked_sub(1)?;
+        // SAFETY: the frames of the batch are complete, and the batch, which returns the block when it drops, is
+        // borrowed for 'batch; each frame is lent once.
+        unsafe { self.ring.next_frame() }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(*self.left as usize))
+    }
+}
