@@ -1,1 +1,264 @@
-//! To come.
+//! `SIOCETHTOOL`: what a driver says of itself, and the offloads that change what a capture sees.
+//!
+//! Queue counts, ring sizes and the driver's name go into the probes of the engines and of `doctor`; the
+//! test rigs switch offloads. Structures mirror linux/ethtool.h. A driver that lacks a call answers
+//! EOPNOTSUPP, which is [`crate::Kind::Refused`]. Nothing here resets hardware or changes link settings.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::error::{Error, Kind, Result, check};
+use crate::interface::check_name;
+
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+/// Words of `struct ethtool_drvinfo`: the command, five strings, 12 reserved bytes, five counts.
+const DRVINFO_WORDS: usize = 49;
+/// Words of a string in it.
+const STRING_WORDS: usize = 8;
+/// Words of `struct ethtool_link_settings` before its masks.
+const LINK_SETTINGS_WORDS: usize = 12;
+/// Where in it `link_mode_masks_nwords` is.
+const MASK_LEN_WORD: usize = 3;
+const MASK_LEN_BYTE: usize = 3;
+/// Words of the three link mode masks together, with room to spare (the count is a signed byte).
+const LINK_MODE_WORDS_MAX: usize = 3 * 127;
+
+/// A handle on one interface's driver, in the namespace where it was opened.
+#[derive(Debug)]
+pub struct Ethtool {
+    fd: OwnedFd,
+    name: String,
+}
+
+/// Queues in use (`ETHTOOL_GCHANNELS`); a combined channel has one of each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive-only channels.
+    pub rx: u32,
+    /// Transmit-only channels.
+    pub tx: u32,
+    /// Channels for both.
+    pub combined: u32,
+    /// The most combined channels that the driver can have.
+    pub combined_max: u32,
+}
+
+/// Descriptor ring sizes (`ETHTOOL_GRINGPARAM`), in descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Receive ring now.
+    pub rx: u32,
+    /// Receive ring at most.
+    pub rx_max: u32,
+    /// Transmit ring now.
+    pub tx: u32,
+    /// Transmit ring at most.
+    pub tx_max: u32,
+}
+
+/// Who drives the interface (`ETHTOOL_GDRVINFO`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Driver name: `veth`, `ice`, `virtio_net`, ...
+    pub name: String,
+    /// Driver version, mostly the kernel's.
+    pub version: String,
+    /// Firmware version; often empty.
+    pub firmware: String,
+    /// Where it is plugged in, such as a PCI address; empty for virtual links.
+    pub bus: String,
+}
+
+/// An offload that can be switched (`ETHTOOL_G...`/`ETHTOOL_S...` with an `ethtool_value`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Receive checksum checked by the device.
+    RxChecksum,
+    /// Transmit checksum filled in by the device: on veth, never filled in at all.
+    TxChecksum,
+    /// Frames from several pieces.
+    ScatterGather,
+    /// TCP segmentation by the device.
+    Tso,
+    /// Segmentation just before the device.
+    Gso,
+    /// Received segments joined: a capture then sees packets longer than the MTU.
+    Gro,
+}
+
+impl Offload {
+    /// The command pair: get, set.
+    fn commands(self) -> (u32, u32) {
+        match self {
+            Self::RxChecksum => (0x14, 0x15),
+            Self::TxChecksum => (0x16, 0x17),
+            Self::ScatterGather => (0x18, 0x19),
+            Self::Tso => (0x1e, 0x1f),
+            Self::Gso => (0x23, 0x24),
+            Self::Gro => (0x2b, 0x2c),
+        }
+    }
+}
+
+impl Ethtool {
+    /// A handle for interface `name` of the calling thread's namespace. The name is looked up at each call.
+    pub fn open(name: &str) -> Result<Self> {
+        check_name(name)?;
+        if name.len() >= libc::IFNAMSIZ {
+            let cause = "an alternative name; ask by the interface's own";
+            return Err(Error::said(Kind::Usage, "ethtool", name, cause));
+        }
+        let flags = SocketFlags::CLOEXEC;
+        let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
+            .map_err(|errno| Error::os("open", "control socket", errno.raw_os_error()))?;
+        Ok(Self { fd, name: name.into() })
+    }
+
+    /// The queues in use.
+    pub fn channels(&self) -> Result<Channels> {
+        let [_, _, _, _, combined_max, rx, tx, _, combined] = self.words([ETHTOOL_GCHANNELS])?;
+        Ok(Channels { rx, tx, combined, combined_max })
+    }
+
+    /// The descriptor ring sizes.
+    pub fn rings(&self) -> Result<Rings> {
+        let [_, rx_max, _, _, tx_max, rx, _, _, tx] = self.words([ETHTOOL_GRINGPARAM])?;
+        Ok(Rings { rx, rx_max, tx, tx_max })
+    }
+
+    /// The driver's name and versions.
+    pub fn driver(&self) -> Result<Driver> {
+        let words: [u32; DRVINFO_WORDS] = self.words([ETHTOOL_GDRVINFO])?;
+        let text = |string: usize| fixed_string(&words[1 + STRING_WORDS * string..][..STRING_WORDS]);
+        Ok(Driver { name: text(0), version: text(1), firmware: text(2), bus: text(3) })
+    }
+
+    /// Whether `offload` is on.
+    pub fn offload(&self, offload: Offload) -> Result<bool> {
+        let [_, on] = self.words([offload.commands().0])?;
+        Ok(on != 0)
+    }
+
+    /// Switches `offload`. Needs `CAP_NET_ADMIN`.
+    pub fn set_offload(&self, offload: Offload, on: bool) -> Result<()> {
+        let _: [u32; 2] = self.words([offload.commands().1, u32::from(on)])?;
+        Ok(())
+    }
+
+    /// Link speed in Mbit/s; `None` where the driver does not know (`ETHTOOL_GLINKSETTINGS`).
+    pub fn speed_mbps(&self) -> Result<Option<u32>> {
+        // The first call tells the length of the masks, negative; the second repeats it, positive.
+        let mut words = [0; LINK_SETTINGS_WORDS + LINK_MODE_WORDS_MAX];
+        words[0] = ETHTOOL_GLINKSETTINGS;
+        self.call(&mut words)?;
+        let masks = mask_words(&words);
+        if masks >= 0 {
+            return Err(self.said("the driver does not tell the length of its link modes"));
+        }
+        let mut len = [0; 4];
+        len[MASK_LEN_BYTE] = masks.unsigned_abs();
+        words.fill(0);
+        words[0] = ETHTOOL_GLINKSETTINGS;
+        words[MASK_LEN_WORD] = u32::from_ne_bytes(len);
+        self.call(&mut words)?;
+        Ok(Some(words[1]).filter(|&speed| speed != 0 && speed != u32::MAX))
+    }
+
+    /// Sends the first words of a command and returns all of its structure.
+    fn words<const IN: usize, const OUT: usize>(&self, input: [u32; IN]) -> Result<[u32; OUT]> {
+        let mut words = [0; OUT];
+        words[..IN].copy_from_slice(&input);
+        self.call(&mut words)?;
+        Ok(words)
+    }
+
+    /// `ioctl(fd, SIOCETHTOOL, words)`, the command in the first word.
+    fn call(&self, words: &mut [u32]) -> Result<()> {
+        assert!(words.len() >= answer_words(words[0]), "room for the whole answer");
+        let mut name = [0; libc::IFNAMSIZ];
+        for (to, &from) in name.iter_mut().zip(self.name.as_bytes()) {
+            *to = from as libc::c_char;
+        }
+        let data = words.as_mut_ptr().cast();
+        let request =
+            libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: data } };
+        // SAFETY: the request is live; the kernel reads and writes at `data` no more than the command's
+        // structure, and the assertion above makes room for that. The name ends in NUL: `open` checked.
+        let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL, &raw const request) };
+        check(returned, "ethtool", self.name.as_str()).map(drop).map_err(explain)
+    }
+
+    fn said(&self, cause: &str) -> Error {
+        Error::said(Kind::Failed, "ethtool", self.name.as_str(), cause)
+    }
+}
+
+fn explain(error: Error) -> Error {
+    match error.errno() {
+        Some(libc::EPERM) => error.remedy("needs CAP_NET_ADMIN: run as root"),
+        Some(libc::ENODEV) => error.remedy("no such interface; `ip link` lists them"),
+        _ => error,
+    }
+}
+
+/// Words that the kernel may write for `command`: the size of its structure in linux/ethtool.h.
+fn answer_words(command: u32) -> usize {
+    match command {
+        ETHTOOL_GDRVINFO => DRVINFO_WORDS,
+        ETHTOOL_GCHANNELS | ETHTOOL_GRINGPARAM => 9,
+        ETHTOOL_GLINKSETTINGS => LINK_SETTINGS_WORDS + LINK_MODE_WORDS_MAX,
+        // struct ethtool_value
+        _ => 2,
+    }
+}
+
+/// `link_mode_masks_nwords`: the number of words in each mask.
+fn mask_words(words: &[u32]) -> i8 {
+    words[MASK_LEN_WORD].to_ne_bytes()[MASK_LEN_BYTE].cast_signed()
+}
+
+/// A string in a field of fixed length, which need not end in NUL.
+fn fixed_string(words: &[u32]) -> String {
+    let bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_answers_for_its_offloads_and_has_no_channels() {
+        let lo = Ethtool::open("lo").unwrap();
+        assert!(lo.offload(Offload::Gso).unwrap());
+        assert_eq!(lo.channels().unwrap_err().kind(), Kind::Refused);
+        assert_eq!(lo.rings().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn an_unknown_interface_is_a_usage_error() {
+        let none = Ethtool::open("strait-none0").unwrap();
+        assert_eq!(none.driver().unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Ethtool::open("sixteen-letters-").unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn fixed_strings_end_at_nul_or_at_the_end() {
+        let word = u32::from_ne_bytes;
+        assert_eq!(fixed_string(&[word(*b"veth"), 0]), "veth");
+        assert_eq!(fixed_string(&[word(*b"virt"), word(*b"io\0x")]), "virtio");
+        assert_eq!(fixed_string(&[word(*b"full")]), "full");
+    }
+
+    #[test]
+    fn the_mask_length_stands_where_the_kernel_puts_it() {
+        // cmd, speed, duplex port phy autoneg, mdio mdix mdix_ctrl nwords, ...
+        let words = [0x4c, 10_000, 0, u32::from_ne_bytes([0, 0, 0, 0xfd])];
+        assert_eq!(mask_words(&words), -3);
+    }
+}

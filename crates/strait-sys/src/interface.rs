@@ -1,1 +1,152 @@
-//! To come.
+//! A network interface as it is when asked: index, MTU, MAC address, flags, queues, NUMA node.
+//!
+//! Capture, injection and the doors find their interface here before they open anything. An
+//! [`Interface`] is a snapshot; it does not follow changes and never makes any.
+
+use std::fs;
+
+use crate::error::{Error, Kind, Result};
+use crate::ethtool::Ethtool;
+use crate::netlink::Netlink;
+
+/// The longest alternative name (`ALTIFNAMSIZ` of linux/if.h, less its NUL).
+const NAME_LEN_MAX: usize = 127;
+
+/// One interface of the calling thread's network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name in the kernel.
+    pub name: String,
+    /// Its number in its namespace.
+    pub index: u32,
+    /// The largest packet without its link header, in bytes.
+    pub mtu: u32,
+    /// The largest MTU that the driver takes; 0 means that it sets no limit.
+    pub mtu_max: u32,
+    /// Its MAC address; zero where the link has none.
+    pub mac: [u8; 6],
+    /// `IFF_*` (`netdevice(7)`).
+    pub flags: u32,
+    /// `ARPHRD_*` (linux/if_arp.h): 1 is Ethernet, 772 is loopback.
+    pub hardware_type: u16,
+    /// Receive queues that the driver has made room for; [`Interface::queues`] tells those in use.
+    pub rx_queues: u32,
+    /// Transmit queues that the driver has made room for.
+    pub tx_queues: u32,
+}
+
+/// How many queues are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queues {
+    /// Receive queues.
+    pub rx: u32,
+    /// Transmit queues.
+    pub tx: u32,
+}
+
+impl Interface {
+    /// The interface called `name` in the calling thread's namespace. Unknown: [`Kind::Usage`].
+    pub fn find(name: &str) -> Result<Self> {
+        Netlink::open()?.interface(name)
+    }
+
+    /// Whether it is administratively up (`IFF_UP`).
+    pub fn is_up(&self) -> bool {
+        self.flags & libc::IFF_UP as u32 != 0
+    }
+
+    /// Whether a carrier is there too (`IFF_RUNNING`).
+    pub fn is_running(&self) -> bool {
+        self.flags & libc::IFF_RUNNING as u32 != 0
+    }
+
+    /// Whether it is the loopback (`IFF_LOOPBACK`).
+    pub fn is_loopback(&self) -> bool {
+        self.flags & libc::IFF_LOOPBACK as u32 != 0
+    }
+
+    /// Whether its frames begin with an Ethernet header; the loopback's do.
+    pub fn is_ethernet(&self) -> bool {
+        matches!(self.hardware_type, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
+    }
+
+    /// The queues in use: the driver's channels, or all that were made where the driver does not tell.
+    pub fn queues(&self) -> Result<Queues> {
+        let all = Queues { rx: self.rx_queues.max(1), tx: self.tx_queues.max(1) };
+        match Ethtool::open(&self.name)?.channels() {
+            Ok(channels) => Ok(Queues {
+                rx: (channels.rx + channels.combined).clamp(1, all.rx),
+                tx: (channels.tx + channels.combined).clamp(1, all.tx),
+            }),
+            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => Ok(all),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The NUMA node of the NIC; `None` for virtual links and machines with one node.
+    pub fn numa_node(&self) -> Option<u32> {
+        let read = |file| fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name)).ok();
+        // sysfs shows the namespace that mounted it: make sure that it means this interface.
+        let shown: u32 = read("ifindex")?.trim().parse().ok()?;
+        if shown != self.index || !self.has_mac(&read("address")?) {
+            return None;
+        }
+        read("device/numa_node")?.trim().parse().ok()
+    }
+
+    fn has_mac(&self, text: &str) -> bool {
+        let bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
+        bytes.eq(self.mac.iter().copied().map(Some))
+    }
+}
+
+/// Refuses what cannot be an interface's name, before it reaches a system call.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let bad = |byte: u8| byte == 0 || byte == b'/' || byte.is_ascii_whitespace();
+    if name.is_empty() || name.len() > NAME_LEN_MAX || name.bytes().any(bad) {
+        let cause = "not an interface name; `ip link` lists them";
+        return Err(Error::said(Kind::Usage, "find", format!("{name:?}"), cause));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_found() {
+        let lo = Interface::find("lo").unwrap();
+        assert_eq!((lo.name.as_str(), lo.mac, lo.hardware_type), ("lo", [0; 6], libc::ARPHRD_LOOPBACK));
+        assert!(lo.index > 0 && lo.mtu > 0 && lo.is_loopback() && lo.is_ethernet());
+        assert_eq!(lo.queues().unwrap(), Queues { rx: 1, tx: 1 });
+        assert_eq!(lo.numa_node(), None);
+    }
+
+    #[test]
+    fn an_unknown_name_is_a_usage_error_that_says_where_to_look() {
+        for name in ["strait-none0", &"x".repeat(127)] {
+            let error = Interface::find(name).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage);
+            assert!(error.to_string().contains("no such interface; `ip link` lists them"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_refused() {
+        for name in ["", "a/b", "a b", "nul\0", &"x".repeat(128)] {
+            assert_eq!(Interface::find(name).unwrap_err().kind(), Kind::Usage, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_mac_address_is_compared_as_sysfs_prints_it() {
+        let interface = Interface { mac: [2, 0, 0xab, 0, 0, 1], ..Interface::default() };
+        assert!(interface.has_mac("02:00:ab:00:00:01\n"));
+        assert!(
+            !interface.has_mac("02:00:ab:00:00:02\n")
+                && !interface.has_mac("02:00:ab")
+                && !interface.has_mac("")
+        );
+    }
+}

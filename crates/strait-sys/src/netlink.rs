@@ -1,1 +1,309 @@
-//! To come.
+//! `rtnetlink(7)`: makes and sets links, reads their state and counters.
+//!
+//! The capture engine reads link counters and attached XDP programs with it; the test rigs and the demo make
+//! veth pairs. A [`Netlink`] works in the network namespace of the thread that opened it, for good. It does
+//! not watch for changes, lists nothing, and touches no interface but the one it is given.
+
+mod link;
+mod message;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+pub use link::{LinkStats, XdpAttachment, XdpMode};
+use message::{Attributes, HEADER_LEN, Message, Request, malformed};
+
+use crate::error::{Error, Kind, Result, check};
+use crate::interface::{Interface, check_name};
+
+/// The longest reply that is read. `RTM_NEWLINK` without statistics and virtual functions is below 4 KiB.
+const REPLY_BYTES_MAX: usize = 16 * 1024;
+/// How long to wait for a reply. The kernel answers inside `send`, so reaching it is a kernel fault.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Other messages skipped while looking for the reply, so that the wait has an end.
+const STRAY_MESSAGES_MAX: u32 = 64;
+
+/// `VETH_INFO_PEER` (linux/veth.h).
+const VETH_INFO_PEER: u16 = 1;
+/// `NLMSGERR_ATTR_MSG` (linux/netlink.h): the kernel's own words on an error.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
+const CHANGE: u16 = REQUEST | libc::NLM_F_ACK as u16;
+const CREATE: u16 = CHANGE | (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+
+/// A route socket with its buffer; keep one where counters are read often.
+#[derive(Debug)]
+pub struct Netlink {
+    fd: OwnedFd,
+    sequence: u32,
+    reply: Box<[u8; REPLY_BYTES_MAX]>,
+}
+
+/// One end of a veth pair that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct VethEnd<'a> {
+    /// Interface name, 1 to 15 bytes.
+    pub name: &'a str,
+    /// MAC address; the kernel picks one if absent.
+    pub mac: Option<[u8; 6]>,
+    /// Receive queues and as many transmit queues.
+    pub queues: u32,
+    /// The largest packet without its Ethernet header, in bytes; 1500 if absent.
+    pub mtu: Option<u32>,
+    /// Where this end lives; the namespace of the [`Netlink`] if absent.
+    pub namespace: Option<BorrowedFd<'a>>,
+}
+
+impl<'a> VethEnd<'a> {
+    /// An end with one queue and the kernel's defaults.
+    pub fn new(name: &'a str) -> Self {
+        Self { name, mac: None, queues: 1, mtu: None, namespace: None }
+    }
+}
+
+impl Netlink {
+    /// `socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE)` in the calling thread's namespace.
+    pub fn open() -> Result<Self> {
+        let os = |errno: rustix::io::Errno| Error::os("open", "netlink route socket", errno.raw_os_error());
+        let flags = SocketFlags::CLOEXEC;
+        let fd =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(os)?;
+        let timeout = rustix::net::sockopt::Timeout::Recv;
+        rustix::net::sockopt::set_socket_timeout(&fd, timeout, Some(REPLY_TIMEOUT)).map_err(os)?;
+        for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
+            enable(&fd, option)?;
+        }
+        Ok(Self { fd, sequence: 0, reply: Box::new([0; REPLY_BYTES_MAX]) })
+    }
+
+    /// The interface called `name` (or an alternative name of it). Unknown: [`Kind::Usage`].
+    pub fn interface(&mut self, name: &str) -> Result<Interface> {
+        check_name(name)?;
+        let attribute = if name.len() < libc::IFNAMSIZ { libc::IFLA_IFNAME } else { libc::IFLA_ALT_IFNAME };
+        let mut request = self.get_link(0);
+        request.attribute_str(attribute, name);
+        self.get(&mut request, "find", name, link::parse_interface)
+    }
+
+    /// The 64-bit counters of link `index` since it was made. Allocates little: one request, one reply.
+    pub fn stats(&mut self, index: u32) -> Result<LinkStats> {
+        let mut body = [0; 12];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        body[8..].copy_from_slice(&link::STATS_FILTER.to_ne_bytes());
+        let mut request = self.request(libc::RTM_GETSTATS, REQUEST, &body);
+        self.get(&mut request, "read counters of", &subject(index), link::parse_stats)
+    }
+
+    /// The XDP program attached to link `index`, if there is one.
+    pub fn xdp(&mut self, index: u32) -> Result<Option<XdpAttachment>> {
+        let mut request = self.get_link(index);
+        self.get(&mut request, "read XDP state of", &subject(index), link::parse_xdp)
+    }
+
+    /// Makes a veth pair. Both ends are down. Needs `CAP_NET_ADMIN` in both namespaces.
+    pub fn add_veth(&mut self, end: &VethEnd<'_>, peer: &VethEnd<'_>) -> Result<()> {
+        check_name(end.name)?;
+        check_name(peer.name)?;
+        let mut request = self.request(libc::RTM_NEWLINK, CREATE, &link_header(0, 0, 0));
+        put_end(&mut request, end);
+        request.nested(libc::IFLA_LINKINFO, |info| {
+            info.attribute(libc::IFLA_INFO_KIND, b"veth").nested(libc::IFLA_INFO_DATA, |data| {
+                data.nested(VETH_INFO_PEER, |other| put_end(other.raw(&link_header(0, 0, 0)), peer));
+            });
+        });
+        self.change(&mut request, "add veth", end.name)
+    }
+
+    /// Deletes link `index`; a veth takes its peer with it.
+    pub fn delete(&mut self, index: u32) -> Result<()> {
+        let mut request = self.request(libc::RTM_DELLINK, CHANGE, &link_header(index, 0, 0));
+        self.change(&mut request, "delete", &subject(index))
+    }
+
+    /// Sets link `index` up or down.
+    pub fn set_up(&mut self, index: u32, up: bool) -> Result<()> {
+        self.set_flag(index, libc::IFF_UP as u32, up, if up { "set up" } else { "set down" })
+    }
+
+    /// Turns promiscuous mode of link `index` on or off for everybody. A capture should not use this but
+    /// `PACKET_ADD_MEMBERSHIP`, which the kernel takes back by itself.
+    pub fn set_promiscuous(&mut self, index: u32, on: bool) -> Result<()> {
+        self.set_flag(index, libc::IFF_PROMISC as u32, on, "set promiscuous mode of")
+    }
+
+    /// Sets the MTU of link `index`, in bytes without the Ethernet header.
+    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<()> {
+        let mut request = self.request(libc::RTM_NEWLINK, CHANGE, &link_header(index, 0, 0));
+        request.attribute_u32(libc::IFLA_MTU, mtu);
+        self.change(&mut request, "set MTU of", &subject(index))
+    }
+
+    /// Sets the MAC address of link `index`; some drivers want the link down.
+    pub fn set_mac(&mut self, index: u32, mac: [u8; 6]) -> Result<()> {
+        let mut request = self.request(libc::RTM_NEWLINK, CHANGE, &link_header(index, 0, 0));
+        request.attribute(libc::IFLA_ADDRESS, &mac);
+        self.change(&mut request, "set MAC address of", &subject(index))
+    }
+
+    /// Adds `address/prefix` to link `index`. An IPv6 address is usable at once: no duplicate detection.
+    pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
+        let (family, bytes) = match address {
+            IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+        };
+        let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
+        let mut body = [family as u8, prefix, no_detection, 0, 0, 0, 0, 0];
+        body[4..].copy_from_slice(&index.to_ne_bytes());
+        let mut request = self.request(libc::RTM_NEWADDR, CREATE, &body);
+        request.attribute(libc::IFA_LOCAL, &bytes).attribute(libc::IFA_ADDRESS, &bytes);
+        self.change(&mut request, "add address", &format!("{address}/{prefix}"))
+    }
+
+    fn set_flag(&mut self, index: u32, flag: u32, on: bool, operation: &'static str) -> Result<()> {
+        let value = if on { flag } else { 0 };
+        let mut request = self.request(libc::RTM_NEWLINK, CHANGE, &link_header(index, value, flag));
+        self.change(&mut request, operation, &subject(index))
+    }
+
+    fn get_link(&mut self, index: u32) -> Request {
+        let mut request = self.request(libc::RTM_GETLINK, REQUEST, &link_header(index, 0, 0));
+        request.attribute_u32(libc::IFLA_EXT_MASK, libc::RTEXT_FILTER_SKIP_STATS as u32);
+        request
+    }
+
+    fn request(&mut self, kind: u16, flags: u16, body: &[u8]) -> Request {
+        self.sequence = self.sequence.wrapping_add(1);
+        Request::new(kind, flags, self.sequence, body)
+    }
+
+    fn change(&mut self, request: &mut Request, operation: &'static str, subject: &str) -> Result<()> {
+        match self.exchange(request, operation, subject)?.kind {
+            kind if kind == libc::NLMSG_ERROR as u16 => Ok(()),
+            kind => Err(malformed(&format!("message type {kind} in place of an acknowledgement"))),
+        }
+    }
+
+    fn get<T>(
+        &mut self,
+        request: &mut Request,
+        operation: &'static str,
+        subject: &str,
+        parse: impl FnOnce(Message<'_>) -> Result<T>,
+    ) -> Result<T> {
+        parse(self.exchange(request, operation, subject)?)
+    }
+
+    /// Sends `request` and returns its answer: data, or an acknowledgement. A negative one is the error.
+    fn exchange(
+        &mut self,
+        request: &mut Request,
+        operation: &'static str,
+        subject: &str,
+    ) -> Result<Message<'_>> {
+        let os = |errno: rustix::io::Errno| Error::os(operation, subject, errno.raw_os_error());
+        rustix::net::send(&self.fd, request.finish(), SendFlags::empty()).map_err(os)?;
+        for _ in 0..STRAY_MESSAGES_MAX {
+            let len = self.receive().map_err(os)?;
+            if len > REPLY_BYTES_MAX {
+                return Err(malformed("a reply is longer than its limit"));
+            }
+            if first_message(&self.reply[..len])?.sequence == self.sequence {
+                return accept(first_message(&self.reply[..len])?, operation, subject);
+            }
+        }
+        Err(malformed("no reply to the request among the messages received"))
+    }
+
+    /// One datagram into the buffer; the length is the datagram's, also where it was cut.
+    fn receive(&mut self) -> rustix::io::Result<usize> {
+        loop {
+            match rustix::net::recv(&self.fd, &mut self.reply[..], RecvFlags::TRUNC) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return other.map(|(_, len)| len),
+            }
+        }
+    }
+}
+
+fn first_message(mut datagram: &[u8]) -> Result<Message<'_>> {
+    Message::take(&mut datagram)?.ok_or_else(|| malformed("an empty datagram"))
+}
+
+/// Passes data and the acknowledgement on, turns `NLMSG_ERROR` with an errno into an error.
+fn accept<'a>(message: Message<'a>, operation: &'static str, subject: &str) -> Result<Message<'a>> {
+    if message.kind != libc::NLMSG_ERROR as u16 {
+        return Ok(message);
+    }
+    let code =
+        message::read_u32(message.body, 0).ok_or_else(|| malformed("an error is cut short"))?.cast_signed();
+    if code == 0 {
+        return Ok(message);
+    }
+    let errno = code.checked_neg().filter(|&errno| errno > 0);
+    let errno = errno.ok_or_else(|| malformed("an error with a positive code"))?;
+    let error = Error::os(operation, subject, errno);
+    let said = kernels_words(message)?;
+    Err(match (errno, said) {
+        (libc::EPERM, _) => error.remedy("needs CAP_NET_ADMIN: run as root"),
+        (libc::ENODEV, _) => {
+            Error::said(Kind::Usage, operation, subject, "no such interface; `ip link` lists them")
+        }
+        (_, Some(words)) => error.remedy(format!("the kernel says: {words}")),
+        (_, None) => error,
+    })
+}
+
+/// The extended acknowledgement's text (`NETLINK_EXT_ACK`, `netlink(7)`).
+fn kernels_words(message: Message<'_>) -> Result<Option<String>> {
+    if message.flags & libc::NLM_F_ACK_TLVS as u16 == 0 {
+        return Ok(None);
+    }
+    // The request's header follows the code; NETLINK_CAP_ACK keeps its payload out.
+    let attributes = message.body.get(4 + HEADER_LEN..).ok_or_else(|| malformed("an error is cut short"))?;
+    Attributes(attributes).find_str(NLMSGERR_ATTR_MSG)
+}
+
+/// `struct ifinfomsg`.
+fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+fn put_end(request: &mut Request, end: &VethEnd<'_>) {
+    request
+        .attribute_str(libc::IFLA_IFNAME, end.name)
+        .attribute_u32(libc::IFLA_NUM_TX_QUEUES, end.queues)
+        .attribute_u32(libc::IFLA_NUM_RX_QUEUES, end.queues);
+    if let Some(mtu) = end.mtu {
+        request.attribute_u32(libc::IFLA_MTU, mtu);
+    }
+    if let Some(mac) = end.mac {
+        request.attribute(libc::IFLA_ADDRESS, &mac);
+    }
+    if let Some(namespace) = end.namespace {
+        request.attribute_u32(libc::IFLA_NET_NS_FD, namespace.as_raw_fd().cast_unsigned());
+    }
+}
+
+fn subject(index: u32) -> String {
+    format!("link {index}")
+}
+
+fn enable(fd: &OwnedFd, option: libc::c_int) -> Result<()> {
+    let one: libc::c_int = 1;
+    // SAFETY: the option's value is a live int, and the length says so.
+    let returned = unsafe {
+        let (value, len) = ((&raw const one).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_NETLINK, option, value, len)
+    };
+    check(returned, "setsockopt", "netlink route socket").map(drop)
+}

@@ -1,1 +1,147 @@
-//! To come.
+//! Network namespaces without names: made, entered and gone with their last descriptor.
+//!
+//! The test rigs and the demo build their private networks on [`Namespace`]; an unprivileged run calls
+//! [`unshare_user`] first. Nothing is bound under `/run/netns`, so a process killed at any moment leaves
+//! nothing behind: the kernel drops a namespace with its last descriptor, socket and process. This module
+//! never changes the namespace of a thread it did not start, except in [`Namespace::enter`] and
+//! [`unshare_user`], which say so.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+use crate::error::{Error, Kind, Result};
+
+/// The namespace of the calling thread; `/proc/self` would be the main thread's (`proc(5)`).
+const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// An open network namespace.
+#[derive(Debug)]
+pub struct Namespace {
+    fd: OwnedFd,
+}
+
+impl Namespace {
+    /// `unshare(CLONE_NEWNET)` on a thread of its own: a new namespace, empty but for `lo`, which is down.
+    pub fn new() -> Result<Self> {
+        on_thread(|| {
+            unshare(UnshareFlags::NEWNET).map_err(|errno| {
+                Error::os("unshare", "CLONE_NEWNET", errno.raw_os_error())
+                    .remedy("a network namespace needs CAP_SYS_ADMIN: run as root")
+            })?;
+            Self::current()
+        })?
+    }
+
+    /// The namespace that the calling thread is in.
+    pub fn current() -> Result<Self> {
+        let fd = rustix::fs::open(CURRENT, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| Error::os("open", CURRENT, errno.raw_os_error()))?;
+        Ok(Self { fd })
+    }
+
+    /// `setns(fd, CLONE_NEWNET)`: moves the calling thread, and what it starts from now on, for good.
+    pub fn enter(&self) -> Result<()> {
+        rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
+            |errno| {
+                Error::os("setns", "network namespace", errno.raw_os_error())
+                    .remedy("entering a namespace needs CAP_SYS_ADMIN: run as root")
+            },
+        )
+    }
+
+    /// Runs `work` on a thread inside this namespace and waits for it. Sockets that it opens stay in the
+    /// namespace, threads and processes that it starts are born there. A panic in `work` goes on here.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        on_thread(|| self.enter().map(|()| work()))?
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// `unshare(CLONE_NEWUSER|CLONE_NEWNET)` of the whole process, its user mapped to root inside: how an
+/// unprivileged process gets a network of its own (`user_namespaces(7)`). Every privilege holds inside only.
+///
+/// The process must still be single-threaded, else the kernel answers EINVAL. Systems may forbid it; the
+/// error is then [`Kind::Refused`].
+pub fn unshare_user() -> Result<()> {
+    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|errno| {
+        Error::os("unshare", "CLONE_NEWUSER|CLONE_NEWNET", errno.raw_os_error())
+            .with_kind(Kind::Refused)
+            .remedy(FORBIDDEN)
+    })?;
+    map_ids("/proc/self/setgroups", "deny")?;
+    map_ids("/proc/self/uid_map", &format!("0 {user} 1"))?;
+    map_ids("/proc/self/gid_map", &format!("0 {group} 1"))
+}
+
+/// Where a system forbids user namespaces: three settings, by distribution.
+const FORBIDDEN: &str = "this system forbids user namespaces to ordinary users (see sysctl \
+    user.max_user_namespaces, kernel.unprivileged_userns_clone, \
+    kernel.apparmor_restrict_unprivileged_userns): run as root";
+
+fn map_ids(path: &'static str, line: &str) -> Result<()> {
+    fs::write(path, line)
+        .map_err(|error| Error::from_io("write", path, &error).with_kind(Kind::Refused).remedy(FORBIDDEN))
+}
+
+fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    debug_assert!(!flags.contains(UnshareFlags::FILES));
+    // SAFETY: the descriptor table stays shared (no CLONE_FILES), so no thread loses sight of a descriptor.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new()
+            .name("netns".into())
+            .spawn_scoped(scope, work)
+            .map_err(|error| Error::from_io("start", "thread", &error))?;
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inode(ns: &Namespace) -> u64 {
+        rustix::fs::fstat(ns).unwrap().st_ino
+    }
+
+    #[test]
+    fn run_is_inside_and_the_caller_stays_outside() {
+        let outside = Namespace::current().unwrap();
+        let Ok(inside) = Namespace::new().inspect_err(|error| eprintln!("SKIP netns: {error}")) else {
+            return;
+        };
+        let seen = inside.run(|| inode(&Namespace::current().unwrap())).unwrap();
+        assert_eq!(seen, inode(&inside));
+        assert_ne!(seen, inode(&outside));
+        assert_eq!(inode(&Namespace::current().unwrap()), inode(&outside));
+    }
+
+    #[test]
+    fn a_panic_inside_reaches_the_caller() {
+        let Ok(inside) = Namespace::new().inspect_err(|error| eprintln!("SKIP netns: {error}")) else {
+            return;
+        };
+        let panic = std::panic::catch_unwind(|| inside.run(|| panic!("inside"))).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"inside"));
+    }
+
+    #[test]
+    fn a_user_namespace_is_refused_to_a_process_with_threads() {
+        let error = on_thread(unshare_user).unwrap().unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused);
+        assert!(error.to_string().contains("user namespaces"), "{error}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Links made in namespaces of the test's own, and replies that lie about their lengths.
+
+use std::os::fd::AsFd;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::netns::Namespace;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+fn namespace() -> Option<Namespace> {
+    Namespace::new().inspect_err(|error| eprintln!("SKIP netlink: {error}")).ok()
+}
+
+fn veth(netlink: &mut Netlink, other: &Namespace) -> Interface {
+    let end = VethEnd { mac: Some(MAC), queues: 3, mtu: Some(9000), ..VethEnd::new("left") };
+    let peer = VethEnd { namespace: Some(other.as_fd()), queues: 2, ..VethEnd::new("right") };
+    netlink.add_veth(&end, &peer).unwrap();
+    netlink.interface("left").unwrap()
+}
+
+#[test]
+fn a_veth_pair_joins_two_namespaces() {
+    let (Some(here), Some(there)) = (namespace(), namespace()) else { return };
+    here.run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let left = veth(&mut netlink, &there);
+        assert_eq!((left.mac, left.mtu, left.rx_queues, left.tx_queues), (MAC, 9000, 3, 3));
+        assert!(!left.is_up());
+        let right = there.run(|| Interface::find("right").unwrap()).unwrap();
+        assert_eq!((right.mtu, right.rx_queues), (1500, 2));
+        assert_eq!(netlink.interface("right").unwrap_err().kind(), Kind::Usage);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_link_is_set_and_deleted() {
+    let (Some(here), Some(there)) = (namespace(), namespace()) else { return };
+    here.run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let index = veth(&mut netlink, &there).index;
+        netlink.set_mtu(index, 1400).unwrap();
+        netlink.set_mac(index, [2, 0, 0, 0, 0, 8]).unwrap();
+        netlink.set_up(index, true).unwrap();
+        netlink.set_promiscuous(index, true).unwrap();
+        netlink.add_address(index, "192.0.2.1".parse().unwrap(), 24).unwrap();
+        netlink.add_address(index, "2001:db8::1".parse().unwrap(), 64).unwrap();
+        let left = netlink.interface("left").unwrap();
+        assert_eq!((left.mtu, left.mac[5], left.is_up()), (1400, 8, true));
+        assert_ne!(left.flags & libc::IFF_PROMISC as u32, 0);
+        assert!(std::net::UdpSocket::bind("[2001:db8::1]:0").is_ok(), "the address is usable at once");
+        netlink.set_up(index, false).unwrap();
+        assert!(!netlink.interface("left").unwrap().is_up());
+        netlink.delete(index).unwrap();
+        assert_eq!(netlink.interface("left").unwrap_err().kind(), Kind::Usage);
+        assert_eq!(netlink.delete(index).unwrap_err().kind(), Kind::Usage);
+    })
+    .unwrap();
+}
+
+#[test]
+fn counters_count_and_no_xdp_is_none() {
+    let Some(here) = namespace() else { return };
+    here.run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let lo = netlink.interface("lo").unwrap().index;
+        netlink.set_up(lo, true).unwrap();
+        assert_eq!(netlink.stats(lo).unwrap(), LinkStats::default());
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(&[0; 100], socket.local_addr().unwrap()).unwrap();
+        let stats = netlink.stats(lo).unwrap();
+        // The loopback counts without the Ethernet header.
+        assert_eq!((stats.tx_packets, stats.rx_packets, stats.rx_bytes), (1, 1, 128));
+        assert_eq!(netlink.xdp(lo).unwrap(), None);
+        assert_eq!(netlink.stats(9999).unwrap_err().kind(), Kind::Usage);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_refusal_carries_the_kernels_words() {
+    let Some(here) = namespace() else { return };
+    let error = here.run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_veth(&VethEnd::new("left"), &VethEnd::new("right")).unwrap();
+        let index = netlink.interface("left").unwrap().index;
+        netlink.set_mtu(index, 70_000)
+    });
+    let error = error.unwrap().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EINVAL));
+    assert!(error.to_string().contains("mtu greater than device maximum"), "{error}");
+}
+
+#[test]
+fn a_driver_tells_its_name_and_channels() {
+    let (Some(here), Some(there)) = (namespace(), namespace()) else { return };
+    here.run(|| {
+        use crate::ethtool::{Ethtool, Offload};
+        let left = veth(&mut Netlink::open().unwrap(), &there);
+        let ethtool = Ethtool::open("left").unwrap();
+        assert_eq!(ethtool.driver().unwrap().name, "veth");
+        assert_eq!(ethtool.channels().unwrap().rx, 3);
+        assert_eq!(left.queues().unwrap(), crate::interface::Queues { rx: 3, tx: 3 });
+        assert_eq!(ethtool.speed_mbps().unwrap(), Some(10_000));
+        for on in [true, false] {
+            ethtool.set_offload(Offload::Gro, on).unwrap();
+            assert_eq!(ethtool.offload(Offload::Gro).unwrap(), on);
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_message_is_written_and_read_back() {
+    let mut request = Request::new(16, 5, 77, &link_header(3, 1, 1));
+    request.attribute_str(3, "lo").nested(18, |inside| {
+        inside.attribute(1, b"veth").attribute_u32(2, 9);
+    });
+    let mut datagram = request.finish();
+    assert_eq!(datagram.len() % 4, 0);
+    let message = Message::take(&mut datagram).unwrap().unwrap();
+    assert!(datagram.is_empty());
+    assert_eq!((message.kind, message.flags, message.sequence), (16, 5, 77));
+    let attributes = message.attributes(16).unwrap();
+    assert_eq!(attributes.find_str(3).unwrap().as_deref(), Some("lo"));
+    let nested = Attributes(attributes.find(18).unwrap().unwrap());
+    assert_eq!(nested.find_u32(2).unwrap(), Some(9));
+    assert_eq!(nested.find(7).unwrap(), None);
+}
+
+#[test]
+fn lengths_that_lie_are_errors() {
+    for len in [0u32, 15, 17, u32::MAX] {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        assert!(Message::take(&mut &bytes[..]).is_err(), "{len}");
+    }
+    for len in [0u16, 3, 9, u16::MAX] {
+        let mut bytes = [0; 8];
+        bytes[..2].copy_from_slice(&len.to_ne_bytes());
+        assert!(Attributes(&bytes).find(1).is_err(), "{len}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_reply_is_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind: u16) {
+        let mut datagram = &bytes[..];
+        if let Ok(Some(mut message)) = Message::take(&mut datagram) {
+            prop_assert!(message.body.len() + HEADER_LEN + datagram.len() <= bytes.len());
+            message.kind = [kind, libc::RTM_NEWLINK, 92, libc::NLMSG_ERROR as u16][usize::from(kind % 4)];
+            let _ = (link::parse_interface(message), link::parse_stats(message), link::parse_xdp(message));
+            let _ = accept(message, "test", "");
+        }
+        let message = Message { kind: libc::RTM_NEWLINK, flags: 0x200, sequence: 0, body: &bytes };
+        let _ = (link::parse_interface(message), link::parse_xdp(message), kernels_words(message));
+        let _ = link::parse_stats(Message { kind: 92, ..message });
+    }
+}
