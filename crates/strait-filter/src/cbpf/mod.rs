@@ -1,0 +1,134 @@
+//! Classic BPF programs that the kernel would accept.
+//!
+//! A [`Program`] can only be made by [`Program::check`], which applies the kernel's own rules, so whoever holds
+//! one may run, attach or translate it without checking again. The capture engine makes them from what
+//! libpcap compiled; the rewrites here (snapshot length, direction) keep the rules.
+
+mod check;
+pub mod opcode;
+#[cfg(test)]
+mod tests;
+
+use opcode as op;
+
+use crate::error::Error;
+
+/// `BPF_MAXINSNS`: the longest program the kernel takes.
+pub const INSTRUCTIONS_MAX: usize = 4096;
+
+/// Cells of scratch memory, `BPF_MEMWORDS`.
+pub const MEMORY_CELLS: usize = 16;
+
+/// One instruction, laid out as `struct sock_filter` of `linux/filter.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Instruction {
+    /// Opcode, see [`opcode`].
+    pub code: u16,
+    /// Instructions to skip where a conditional jump's condition holds.
+    pub jt: u8,
+    /// Instructions to skip where it does not.
+    pub jf: u8,
+    /// The constant operand.
+    pub k: u32,
+}
+
+impl Instruction {
+    /// `BPF_STMT(code, k)`: anything but a conditional jump.
+    pub const fn statement(code: u16, k: u32) -> Self {
+        Self { code, jt: 0, jf: 0, k }
+    }
+
+    /// `BPF_JUMP(code, k, jt, jf)`: a conditional jump.
+    pub const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> Self {
+        Self { code, jt, jf, k }
+    }
+
+    /// An absolute load of the fact at `offset` from `SKF_AD_OFF`.
+    pub const fn ancillary(offset: u32) -> Self {
+        Self::statement(op::LD | op::W | op::ABS, (op::SKF_AD_OFF as u32).wrapping_add(offset))
+    }
+}
+
+impl From<(u16, u8, u8, u32)> for Instruction {
+    fn from((code, jt, jf, k): (u16, u8, u8, u32)) -> Self {
+        Self { code, jt, jf, k }
+    }
+}
+
+/// A checked program. Its return value is how many bytes of the frame to keep; 0 means no match.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program(Vec<Instruction>);
+
+impl Program {
+    /// Takes `instructions` if the kernel would: `bpf_check_classic` and `check_load_and_stores` of
+    /// net/core/filter.c.
+    pub fn check(instructions: Vec<Instruction>) -> Result<Self, Error> {
+        check::check(&instructions)?;
+        Ok(Self(instructions))
+    }
+
+    /// The program that matches every frame and keeps `snaplen` bytes of it; 0 keeps all.
+    pub fn accept_all(snaplen: u32) -> Self {
+        let keep = if snaplen == 0 { u32::MAX } else { snaplen };
+        Self(vec![Instruction::statement(op::RET | op::K, keep)])
+    }
+
+    /// The instructions, for `SO_ATTACH_FILTER`.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.0
+    }
+
+    /// The same program keeping at most `snaplen` bytes of what it matches; 0 is no limit.
+    ///
+    /// A computed return (`ret a`) is bounded at run time, which takes three more instructions; the error is
+    /// [`Error::TooLong`] where they do not fit.
+    pub fn with_snaplen(&self, snaplen: u32) -> Result<Self, Error> {
+        if snaplen == 0 {
+            return Ok(self.clone());
+        }
+        let mut out = self.0.clone();
+        let bound_at = out.len();
+        for (at, instruction) in out.iter_mut().enumerate() {
+            match instruction.code {
+                RET_K => instruction.k = instruction.k.min(snaplen),
+                RET_A => *instruction = Instruction::statement(op::JMP | op::JA, (bound_at - at - 1) as u32),
+                _ => {}
+            }
+        }
+        if self.0.iter().any(|i| i.code == RET_A) {
+            out.extend([
+                Instruction::jump(op::JMP | op::JGT | op::K, snaplen, 0, 1),
+                Instruction::statement(RET_K, snaplen),
+                Instruction::statement(RET_A, 0),
+            ]);
+        }
+        Self::check(out)
+    }
+
+    /// The same program for frames that this host sends, and no others.
+    pub fn only_pkttype_outgoing(&self) -> Result<Self, Error> {
+        self.prefixed(Instruction::jump(op::JMP | op::JEQ | op::K, op::PACKET_OUTGOING, 1, 0))
+    }
+
+    /// The same program for frames that this host does not send itself.
+    pub fn without_pkttype_outgoing(&self) -> Result<Self, Error> {
+        self.prefixed(Instruction::jump(op::JMP | op::JEQ | op::K, op::PACKET_OUTGOING, 0, 1))
+    }
+
+    /// Puts `ld pkttype`, `condition` and `ret #0` in front; the condition skips the return. Jumps are relative,
+    /// so the rest stays as it is, but A has to be 0 again, as at the start of a program.
+    fn prefixed(&self, condition: Instruction) -> Result<Self, Error> {
+        let mut out = vec![
+            Instruction::ancillary(op::SKF_AD_PKTTYPE),
+            condition,
+            Instruction::statement(RET_K, 0),
+            Instruction::statement(op::LD | op::IMM, 0),
+        ];
+        out.extend_from_slice(&self.0);
+        Self::check(out)
+    }
+}
+
+const RET_K: u16 = op::RET | op::K;
+const RET_A: u16 = op::RET | op::A;

@@ -1,0 +1,133 @@
+//! The checker's rules one by one, and what the rewrites keep.
+
+use super::opcode as op;
+use super::{INSTRUCTIONS_MAX, Instruction, Program};
+use crate::{Error, Metadata};
+
+const RET: u16 = op::RET | op::K;
+const LOAD_CELL: u16 = op::LD | op::MEM;
+
+fn stmt(code: u16, k: u32) -> Instruction {
+    Instruction::statement(code, k)
+}
+
+fn check(instructions: &[Instruction]) -> Result<Program, Error> {
+    Program::check(instructions.to_vec())
+}
+
+#[test]
+fn an_instruction_is_laid_out_as_sock_filter() {
+    assert_eq!(size_of::<Instruction>(), 8);
+    assert_eq!(std::mem::offset_of!(Instruction, jt), 2);
+    assert_eq!(std::mem::offset_of!(Instruction, k), 4);
+}
+
+#[test]
+fn an_empty_or_overlong_program_is_refused() {
+    assert_eq!(check(&[]), Err(Error::Empty));
+    assert!(check(&vec![stmt(RET, 0); INSTRUCTIONS_MAX]).is_ok());
+    let instructions = INSTRUCTIONS_MAX + 1;
+    assert_eq!(check(&vec![stmt(RET, 0); instructions]), Err(Error::TooLong { instructions }));
+}
+
+#[test]
+fn exactly_the_opcodes_of_the_kernel_are_known() {
+    let mut known = Vec::new();
+    for code in 0..=u16::MAX {
+        let accepted = check(&[stmt(op::ST, 1), stmt(code, 1), stmt(RET, 0), stmt(RET, 0)]);
+        if !matches!(accepted, Err(Error::UnknownOpcode { .. })) {
+            known.push(code);
+        }
+    }
+    // The table of `chk_code_allowed`, in ascending order.
+    let expected = [
+        0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x0c, 0x14, 0x15, 0x16, 0x1c, 0x1d, 0x20, 0x24, 0x25,
+        0x28, 0x2c, 0x2d, 0x30, 0x34, 0x35, 0x3c, 0x3d, 0x40, 0x44, 0x45, 0x48, 0x4c, 0x4d, 0x50, 0x54, 0x5c,
+        0x60, 0x61, 0x64, 0x6c, 0x74, 0x7c, 0x80, 0x81, 0x84, 0x87, 0x94, 0x9c, 0xa4, 0xac, 0xb1,
+    ];
+    assert_eq!(known, expected);
+}
+
+#[test]
+fn constant_operands_that_cannot_work_are_refused() {
+    let refused = |code, k| check(&[stmt(code, k), stmt(RET, 0)]).unwrap_err();
+    assert_eq!(refused(op::ALU | op::DIV | op::K, 0), Error::DivisionByZero { at: 0 });
+    assert_eq!(refused(op::ALU | op::MOD | op::K, 0), Error::DivisionByZero { at: 0 });
+    assert_eq!(refused(op::ALU | op::LSH | op::K, 32), Error::ShiftTooFar { at: 0, by: 32 });
+    assert_eq!(refused(op::ST, 16), Error::NoSuchCell { at: 0, cell: 16 });
+    assert_eq!(refused(op::LD | op::ABS, 0xffff_f041), Error::UnknownAncillary { at: 0, offset: 0x41 });
+    assert_eq!(refused(op::LD | op::H | op::ABS, 0xffff_f002), Error::UnknownAncillary { at: 0, offset: 2 });
+}
+
+#[test]
+fn a_jump_stays_inside() {
+    let condition = op::JMP | op::JEQ | op::K;
+    assert!(check(&[Instruction::jump(condition, 0, 0, 0), stmt(RET, 0)]).is_ok());
+    for outside in
+        [Instruction::jump(condition, 0, 1, 0), Instruction::jump(condition, 0, 0, 1), stmt(op::JMP, 1)]
+    {
+        assert_eq!(check(&[outside, stmt(RET, 0)]), Err(Error::JumpOutside { at: 0 }));
+    }
+    assert_eq!(check(&[stmt(op::JMP, u32::MAX), stmt(RET, 0)]), Err(Error::JumpOutside { at: 0 }));
+}
+
+#[test]
+fn a_program_ends_in_a_return() {
+    assert_eq!(check(&[stmt(RET, 0), stmt(op::MISC, 0)]), Err(Error::NoReturn));
+}
+
+#[test]
+fn a_cell_is_written_on_every_way_to_its_load() {
+    assert_eq!(check(&[stmt(LOAD_CELL, 3), stmt(RET, 0)]), Err(Error::UnsetCell { at: 0, cell: 3 }));
+    let one_way_only = [
+        Instruction::jump(op::JMP | op::JEQ | op::K, 0, 0, 1),
+        stmt(op::ST, 3),
+        stmt(LOAD_CELL, 3),
+        stmt(RET, 0),
+    ];
+    assert_eq!(check(&one_way_only), Err(Error::UnsetCell { at: 2, cell: 3 }));
+    assert!(check(&[stmt(op::STX, 3), stmt(LOAD_CELL, 3), stmt(RET, 0)]).is_ok());
+}
+
+#[test]
+fn a_snaplen_bounds_constant_and_computed_returns() {
+    let meta = Metadata { wire_len: 500, ..Metadata::default() };
+    let constant = check(&[stmt(RET, 96)]).unwrap();
+    assert_eq!(constant.with_snaplen(60).unwrap().run(&[], &meta), 60);
+    assert_eq!(constant.with_snaplen(200).unwrap().run(&[], &meta), 96);
+    let computed = check(&[stmt(op::LD | op::LEN, 0), stmt(op::RET | op::A, 0)]).unwrap();
+    assert_eq!(computed.with_snaplen(60).unwrap().run(&[], &meta), 60);
+    assert_eq!(computed.with_snaplen(600).unwrap().run(&[], &meta), 500);
+    assert_eq!(computed.with_snaplen(0).unwrap(), computed);
+}
+
+#[test]
+fn a_snaplen_keeps_no_match_as_it_is() {
+    let meta = Metadata::default();
+    for instruction in [stmt(RET, 0), stmt(op::RET | op::A, 0)] {
+        let program = check(&[instruction]).unwrap().with_snaplen(60).unwrap();
+        assert_eq!(program.run(&[], &meta), 0);
+    }
+}
+
+#[test]
+fn a_direction_selects_by_packet_type_and_leaves_the_accumulator_zero() {
+    let returns_a = check(&[
+        Instruction::jump(op::JMP | op::JEQ | op::K, 0, 0, 1),
+        stmt(RET, 7),
+        stmt(op::RET | op::A, 0),
+    ])
+    .unwrap();
+    let run = |program: &Program, pkttype| program.run(&[], &Metadata { pkttype, ..Metadata::default() });
+    let outgoing = returns_a.only_pkttype_outgoing().unwrap();
+    assert_eq!((run(&outgoing, 4), run(&outgoing, 0)), (7, 0));
+    let incoming = returns_a.without_pkttype_outgoing().unwrap();
+    assert_eq!((run(&incoming, 4), run(&incoming, 0), run(&incoming, 2)), (0, 7, 7));
+}
+
+#[test]
+fn a_rewrite_that_outgrows_the_kernels_limit_says_so() {
+    let full = check(&vec![stmt(op::RET | op::A, 0); INSTRUCTIONS_MAX]).unwrap();
+    assert!(matches!(full.with_snaplen(60), Err(Error::TooLong { .. })));
+    assert!(matches!(full.only_pkttype_outgoing(), Err(Error::TooLong { .. })));
+}

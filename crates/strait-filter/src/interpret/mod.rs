@@ -1,0 +1,173 @@
+//! Runs a classic program over a frame in this process, as the kernel would.
+//!
+//! The capture engine uses it for files and for frames that reached a ring before the filter did; the tests use
+//! it as the middle of three executions that must agree. It follows `bpf_convert_filter` and
+//! `bpf_skb_load_helper_*` of net/core/filter.c, allocates nothing and copies no frame.
+
+mod ancillary;
+mod frame;
+#[cfg(test)]
+mod tests;
+
+pub use frame::ethernet_pkttype;
+
+use frame::View;
+
+use crate::cbpf::opcode as op;
+use crate::cbpf::{Instruction, MEMORY_CELLS, Program};
+
+/// A VLAN tag that is not, or no longer, in the frame's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Vlan {
+    /// Tag control information: priority, drop eligibility and identifier.
+    pub tci: u16,
+    /// The tag's own ethertype: 0x8100 or 0x88a8.
+    pub tpid: u16,
+}
+
+/// Facts about a frame that are not among its bytes: what the kernel keeps in `struct sk_buff`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Bytes of the whole frame, of which the given bytes may be a part.
+    pub wire_len: u32,
+    /// `skb->protocol` in host order: the ethertype, or 1 (802.3) or 4 (802.2) where the frame carries a length.
+    pub protocol: u16,
+    /// `PACKET_HOST` to `PACKET_OUTGOING`, see [`crate::cbpf::opcode`] and [`ethernet_pkttype`].
+    pub pkttype: u8,
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// `skb->queue_mapping`: on receipt one more than the receive queue, and 0 where the driver records none.
+    pub queue: u16,
+    /// The device's or the kernel's flow hash; 0 where there is none.
+    pub rx_hash: u32,
+    /// `ARPHRD_*` type of the device; Ethernet is 1.
+    pub hatype: u16,
+    /// The outermost VLAN tag, if it was taken out of the frame.
+    pub vlan: Option<Vlan>,
+    /// The CPU that receives the frame.
+    pub cpu: u32,
+    /// `skb->mark`.
+    pub mark: u32,
+    /// The number that `SKF_AD_RANDOM` gives.
+    pub random: u32,
+    /// Offset of the transport payload as the kernel's flow dissector finds it, for `SKF_AD_PAY_OFFSET`.
+    pub payload_offset: u32,
+}
+
+impl Program {
+    /// How many bytes of `packet` to keep; 0 is no match.
+    ///
+    /// `packet` is what a packet socket's filter sees: the outermost VLAN tag is out of it and in `meta`. A load
+    /// beyond the given bytes, and a division by zero, is no match.
+    pub fn run(&self, packet: &[u8], meta: &Metadata) -> u32 {
+        run(self.instructions(), &View::whole(packet), meta)
+    }
+
+    /// The same for a frame as it came off the wire, with its VLAN tag still at offset 12.
+    ///
+    /// Does what the kernel does before its filter runs: the tag goes into the metadata (unless the device took
+    /// one out already and `meta.vlan` says so), offsets and lengths stop counting it, and the protocol comes
+    /// from behind it. `meta.protocol` is ignored. Frames too short for their own header (14 bytes, 20 with
+    /// tag) never reach a packet socket and do not match.
+    pub fn run_wire(&self, wire_frame: &[u8], meta: &Metadata) -> u32 {
+        match frame::untag(wire_frame, meta) {
+            Some((view, meta)) => run(self.instructions(), &view, &meta),
+            None => 0,
+        }
+    }
+}
+
+/// Registers and scratch memory of the classic machine.
+struct Machine {
+    a: u32,
+    x: u32,
+    memory: [u32; MEMORY_CELLS],
+}
+
+fn run(program: &[Instruction], view: &View<'_>, meta: &Metadata) -> u32 {
+    let mut machine = Machine { a: 0, x: 0, memory: [0; MEMORY_CELLS] };
+    let mut pc = 0;
+    // Every jump goes forward and stays inside, and the last instruction returns: `Program::check` saw to it.
+    while let Some(&instruction) = program.get(pc) {
+        pc += 1;
+        match instruction.code & op::CLASS {
+            op::RET if instruction.code == op::RET | op::A => return machine.a,
+            op::RET => return instruction.k,
+            op::JMP => pc += machine.skip(instruction),
+            _ => {
+                if machine.step(instruction, view, meta).is_none() {
+                    return 0;
+                }
+            }
+        }
+    }
+    0
+}
+
+impl Machine {
+    /// Executes anything but a jump or return; `None` ends the program without a match.
+    fn step(&mut self, i: Instruction, view: &View<'_>, meta: &Metadata) -> Option<()> {
+        match i.code & op::CLASS {
+            op::LD => self.a = self.load(i, view, meta)?,
+            op::LDX => self.x = self.load_x(i, view, meta)?,
+            op::ST => self.memory[i.k as usize] = self.a,
+            op::STX => self.memory[i.k as usize] = self.x,
+            op::ALU => self.a = self.alu(i)?,
+            _ if i.code & op::TXA != 0 => self.a = self.x,
+            _ => self.x = self.a,
+        }
+        Some(())
+    }
+
+    fn load(&self, i: Instruction, view: &View<'_>, meta: &Metadata) -> Option<u32> {
+        match i.code & op::MODE {
+            op::ABS if i.k >= op::SKF_AD_OFF as u32 => self.ancillary(i.k, view, meta),
+            op::ABS => view.load(i.k as i32, i.code & op::SIZE),
+            op::IND => view.load(self.x.wrapping_add(i.k) as i32, i.code & op::SIZE),
+            op::MEM => Some(self.memory[i.k as usize]),
+            op::LEN => Some(meta.wire_len),
+            _ => Some(i.k),
+        }
+    }
+
+    fn load_x(&self, i: Instruction, view: &View<'_>, meta: &Metadata) -> Option<u32> {
+        match i.code & op::MODE {
+            op::MSH => view.load(i.k as i32, op::B).map(|byte| (byte & 0xf) << 2),
+            op::MEM => Some(self.memory[i.k as usize]),
+            op::LEN => Some(meta.wire_len),
+            _ => Some(i.k),
+        }
+    }
+
+    /// 32-bit arithmetic; a shift counts modulo 32 as eBPF's does, division by zero is `None`.
+    fn alu(&self, i: Instruction) -> Option<u32> {
+        let a = self.a;
+        let operand = if i.code & op::X == 0 { i.k } else { self.x };
+        Some(match i.code & op::OPERATION {
+            op::ADD => a.wrapping_add(operand),
+            op::SUB => a.wrapping_sub(operand),
+            op::MUL => a.wrapping_mul(operand),
+            op::DIV => a.checked_div(operand)?,
+            op::MOD => a.checked_rem(operand)?,
+            op::AND => a & operand,
+            op::OR => a | operand,
+            op::XOR => a ^ operand,
+            op::LSH => a.wrapping_shl(operand),
+            op::RSH => a.wrapping_shr(operand),
+            _ => a.wrapping_neg(),
+        })
+    }
+
+    /// How many instructions a jump skips.
+    fn skip(&self, i: Instruction) -> usize {
+        let operand = if i.code & op::X == 0 { i.k } else { self.x };
+        let holds = match i.code & op::OPERATION {
+            op::JEQ => self.a == operand,
+            op::JGT => self.a > operand,
+            op::JGE => self.a >= operand,
+            op::JSET => self.a & operand != 0,
+            _ => return i.k as usize,
+        };
+        usize::from(if holds { i.jt } else { i.jf })
+    }
+}
