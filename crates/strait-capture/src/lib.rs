@@ -1,1 +1,48 @@
-//! Receive and inject packets: a module per kernel path.
+//! Receive and inject packets: one API over every kernel packet path.
+//!
+//! [`Session::builder`] opens an interface on a [`Path`]; the session has one [`Lane`] a queue, each with a ring of
+//! its own and free to move to its own thread. [`Lane::next_batch`] lends a [`Batch`] of [`Frame`]s straight from the
+//! ring; dropping the batch gives the frames back to the kernel. When the session has stopped and its lanes are
+//! drained, the ledger says where every packet went. [`sink`] writes frames to files, [`Injector`] sends them.
+//!
+//! ```no_run
+//! use std::time::{Duration, Instant};
+//! use strait_capture::{Path, Session};
+//!
+//! let mut session = Session::builder("eth0").path(Path::Auto).filter("tcp port 443").open()?;
+//! let mut lane = session.take_lanes().remove(0);
+//! while let Some(mut batch) = lane.next_batch(Instant::now() + Duration::from_secs(1))? {
+//!     for frame in batch.frames() {
+//!         println!("{} {} bytes", frame.timestamp_ns, frame.wire_len);
+//!     }
+//! #   break;
+//! }
+//! session.stop()?;
+//! println!("{}", session.report(vec![lane.finish()?]));
+//! # Ok::<(), strait_capture::Error>(())
+//! ```
+//!
+//! It never prints, and reads a clock only to stamp and to keep deadlines.
+
+mod batch;
+mod error;
+pub mod file;
+mod filter;
+mod frame;
+mod inject;
+mod lane;
+mod offline;
+mod packet;
+mod session;
+pub mod sink;
+mod wait;
+mod xdp;
+
+pub use batch::{Batch, Frames};
+pub use error::Error;
+pub use frame::{Direction, Frame, Vlan};
+pub use inject::{InjectPath, Injector};
+pub use lane::Lane;
+pub use session::{Builder, Directions, Path, Queues, Session};
+pub use strait_sys::packet::Fanout;
+pub use wait::Wait;

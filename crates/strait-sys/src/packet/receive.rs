@@ -1,9 +1,7 @@
 //! `recvmmsg` on a packet socket: D1's traditional path, one copy from the kernel into preallocated buffers.
 //!
-//! The buffers, message headers and control buffers are made once; [`Receiver::take`] fills as many as are waiting in
-//! one call and lends the frames. Each buffer leaves room for a VLAN tag before the frame.
-
-use std::os::fd::AsRawFd;
+//! The buffers, message headers and control buffers are made once; [`Receiver::fill`] fills as many as are waiting in
+//! one call, [`Receiver::take`] lends the frames. Each buffer leaves room for a VLAN tag before the frame.
 
 use super::{Frame, MAC_ADDRESSES_LEN, Socket, VLAN_TAG_LEN, VlanTag, restore_vlan, vlan_of};
 use crate::error::{Error, Result};
@@ -24,6 +22,8 @@ pub struct Receiver {
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
+    /// Frames received and not yet lent.
+    filled: usize,
 }
 
 // SAFETY: the raw pointers in `vectors` and `messages` lead into the other vectors of this value, whose heap memory
@@ -44,6 +44,7 @@ impl Receiver {
             controls: vec![Control([0; CONTROL_BYTES]); count],
             vectors: vec![vector; count],
             messages: vec![message; count],
+            filled: 0,
         };
         for i in 0..count {
             receiver.wire(i);
@@ -65,11 +66,15 @@ impl Receiver {
         header.msg_control = (&raw mut self.controls[i]).cast();
     }
 
-    /// What waits on the socket, at most as many frames as there are buffers. It may be none; it never waits.
+    /// Receives what waits on the socket, at most as many frames as there are buffers, unless frames received before
+    /// are still to be lent. Returns how many frames [`Receiver::take`] will lend; it never waits.
     ///
     /// # Errors
     /// ENETDOWN once, when the interface went down or vanished.
-    pub fn take(&mut self, socket: &Socket) -> Result<Batch<'_>> {
+    pub fn fill(&mut self, socket: &Socket) -> Result<usize> {
+        if self.filled > 0 {
+            return Ok(self.filled);
+        }
         for message in &mut self.messages {
             message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             message.msg_hdr.msg_controllen = CONTROL_BYTES;
@@ -77,22 +82,23 @@ impl Receiver {
         let (messages, count) = (self.messages.as_mut_ptr(), self.messages.len() as libc::c_uint);
         // SAFETY: every message points at live buffers of the stated lengths (see `wire`).
         let received = unsafe {
-            libc::recvmmsg(
-                socket.raw().as_raw_fd(),
-                messages,
-                count,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-            )
+            libc::recvmmsg(socket.raw(), messages, count, libc::MSG_DONTWAIT, std::ptr::null_mut())
         };
-        if received >= 0 {
-            return Ok(Batch { count: received as usize, receiver: self });
+        if received < 0 {
+            let error = Error::last_os("receive from", socket.interface());
+            return if matches!(error.errno(), Some(libc::EAGAIN | libc::EINTR)) {
+                Ok(0)
+            } else {
+                Err(error)
+            };
         }
-        let error = Error::last_os("receive from", socket.interface());
-        match error.errno() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(Batch { count: 0, receiver: self }),
-            _ => Err(error),
-        }
+        self.filled = received as usize;
+        Ok(self.filled)
+    }
+
+    /// Lends the frames of the last [`Receiver::fill`].
+    pub fn take(&mut self) -> Batch<'_> {
+        Batch { count: std::mem::take(&mut self.filled), receiver: self }
     }
 
     /// The frame of message `i`, its tag restored.

@@ -2,8 +2,6 @@
 //!
 //! The injector fills a [`Batch`] of preallocated buffers and sends it. Nothing is queued beyond the batch.
 
-use std::os::fd::AsRawFd;
-
 use super::Socket;
 use crate::error::{Error, Result};
 
@@ -79,9 +77,7 @@ impl Batch {
         let messages = &mut self.messages[first.min(self.filled)..self.filled];
         let count = messages.len() as libc::c_uint;
         // SAFETY: each message points at one live vector of an initialised frame.
-        let sent = unsafe {
-            libc::sendmmsg(socket.raw().as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
-        };
+        let sent = unsafe { libc::sendmmsg(socket.raw(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
         if sent >= 0 {
             return Ok(sent as usize);
         }

@@ -141,7 +141,17 @@ impl Socket {
         self.set_packet(PACKET_IGNORE_OUTGOING, &1_i32, "ignore outgoing frames on")
     }
 
-    /// Joins or founds the fanout group `id` (`PACKET_FANOUT`); only after [`Socket::bind`].
+    /// Founds a fanout group (`PACKET_FANOUT`) and returns its identifier, which the kernel chooses; only after
+    /// [`Socket::bind`].
+    pub fn found_fanout(&self, fanout: Fanout) -> Result<u16> {
+        let unique = u32::from(fanout.type_flags() | libc::PACKET_FANOUT_FLAG_UNIQUEID as u16) << 16;
+        self.set_packet(libc::PACKET_FANOUT, &unique, "found a fanout group on")?;
+        let mut group: u32 = 0;
+        self.get(libc::SOL_PACKET, libc::PACKET_FANOUT, &mut group)?;
+        Ok(group as u16)
+    }
+
+    /// Joins the fanout group `id`; only after [`Socket::bind`].
     pub fn join_fanout(&self, id: u16, fanout: Fanout) -> Result<()> {
         let argument = u32::from(id) | u32::from(fanout.type_flags()) << 16;
         self.set_packet(libc::PACKET_FANOUT, &argument, "join a fanout group on")

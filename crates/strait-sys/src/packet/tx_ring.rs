@@ -3,7 +3,7 @@
 //! A slot is free (`TP_STATUS_AVAILABLE`), requested (`SEND_REQUEST`) or with the driver (`SENDING`). The injector
 //! writes free slots and calls [`TxRing::send`]; the kernel frees each slot when the driver is done with it.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Socket;
@@ -71,7 +71,7 @@ impl TxRing {
     pub fn send(&self, socket: &Socket) -> Result<()> {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: a null buffer of length 0 is what the transmit ring takes.
-        let sent = unsafe { libc::send(socket.raw().as_raw_fd(), std::ptr::null(), 0, flags) };
+        let sent = unsafe { libc::send(socket.raw(), std::ptr::null(), 0, flags) };
         if sent >= 0 {
             return Ok(());
         }

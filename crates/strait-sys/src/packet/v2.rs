@@ -83,6 +83,11 @@ impl Ring {
         Self { memory, geometry, next: 0 }
     }
 
+    /// Whether a frame is ready; [`Ring::take`] then lends at least one.
+    pub fn ready(&self) -> bool {
+        self.is_ready(self.next)
+    }
+
     /// The ready slots, at most `limit`, lent until the batch drops. It may be empty; it never waits.
     pub fn take(&mut self, limit: usize) -> Batch<'_> {
         let limit = limit.min(self.geometry.slots);
@@ -90,9 +95,9 @@ impl Ring {
         Batch { first: self.next, count, ring: self }
     }
 
-    /// Number of slots.
-    pub fn slots(&self) -> usize {
-        self.geometry.slots
+    /// Its sizes.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
     }
 
     fn index(&self, first: usize, i: usize) -> usize {

@@ -117,6 +117,18 @@ impl Ring {
         self.early && self.dirty[self.block] == 0
     }
 
+    /// Whether a frame is ready; [`Ring::take`] then lends at least one. Passes over a block that was read early.
+    pub fn ready(&mut self) -> bool {
+        for _ in 0..self.geometry.blocks {
+            match self.retired() {
+                Some(packets) if packets > self.read => return true,
+                Some(_) => self.release(),
+                None => return self.reads_early() && self.complete_at(self.offset).is_some(),
+            }
+        }
+        false
+    }
+
     /// The frames that are ready in the next block, lent until the batch drops. It may be empty; it never waits.
     pub fn take(&mut self) -> Batch<'_> {
         if let Some(packets) = self.retired() {
@@ -126,9 +138,9 @@ impl Ring {
         Batch { count, retired: false, ring: self }
     }
 
-    /// Number of blocks.
-    pub fn blocks(&self) -> usize {
-        self.geometry.blocks
+    /// Its sizes.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
     }
 
     /// Number of packets in the current block, if the kernel has handed it over.

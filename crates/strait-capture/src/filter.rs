@@ -1,0 +1,50 @@
+//! From filter text to the programs that the kernel runs.
+//!
+//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen and the direction; the engines attach it.
+
+use strait_filter::cbpf::{Instruction, Program};
+use strait_sys::libpcap::Compiler;
+
+use crate::error::Error;
+use crate::session::Directions;
+
+/// The largest snaplen, libpcap's MAXIMUM_SNAPLEN.
+pub(crate) const SNAPLEN_MAX: u32 = 262_144;
+
+/// Compiles `text` for live capture on `interface`; no text matches everything. The program returns at most
+/// `snaplen` bytes.
+pub(crate) fn live(interface: &str, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
+    match text.filter(|text| !text.trim().is_empty()) {
+        None => Ok(Program::accept_all(snaplen)),
+        Some(text) => checked(&Compiler::live(interface, SNAPLEN_MAX)?, text, snaplen),
+    }
+}
+
+/// Compiles `text` for packets of `linktype` from a file.
+pub(crate) fn offline(linktype: u32, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
+    match text.filter(|text| !text.trim().is_empty()) {
+        None => Ok(Program::accept_all(snaplen)),
+        Some(text) => checked(&Compiler::offline(linktype as i32, SNAPLEN_MAX)?, text, snaplen),
+    }
+}
+
+fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Error> {
+    let instructions = compiler.compile(text, true)?;
+    let instructions =
+        instructions.into_iter().map(|(code, jt, jf, k)| Instruction { code, jt, jf, k }).collect();
+    let program = Program::check(instructions).map_err(|error| Error::Filter(error.to_string()))?;
+    program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
+}
+
+/// The program for packet sockets: where only outgoing frames are wanted it rejects the others first.
+pub(crate) fn directed(program: &Program, directions: Directions) -> Result<Program, Error> {
+    match directions {
+        Directions::Out => program.only_pkttype_outgoing().map_err(|error| Error::Filter(error.to_string())),
+        Directions::In | Directions::Both => Ok(program.clone()),
+    }
+}
+
+/// As the packet sockets take it.
+pub(crate) fn instructions(program: &Program) -> Vec<strait_sys::packet::Instruction> {
+    program.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect()
+}

@@ -1,0 +1,42 @@
+//! What every path lends: one frame, with the same meaning of each field on each path.
+
+/// A captured frame, borrowed from its ring. It cannot outlive its batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// The captured bytes from the link-layer header on, VLAN tags in place, cut to the snaplen.
+    pub bytes: &'a [u8],
+    /// Length on the wire in bytes, VLAN tags included, frame check sequence not.
+    pub wire_len: u32,
+    /// When the kernel took the frame, in nanoseconds since the epoch (`CLOCK_REALTIME`).
+    pub timestamp_ns: u64,
+    /// Index of the interface that it came from; for a file, the interface's number in it.
+    pub interface: u32,
+    /// Receive queue or fanout member.
+    pub queue: u32,
+    /// The outermost VLAN tag, where the path knows it apart from the bytes.
+    pub vlan: Option<Vlan>,
+    /// Whether this host received or sent it.
+    pub direction: Direction,
+    /// The flow hash that the NIC or the kernel computed; 0 where there is none.
+    pub rx_hash: u32,
+}
+
+/// An 802.1Q or 802.1ad tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// Priority, drop eligibility and VLAN identifier.
+    pub tci: u16,
+    /// 0x8100 or 0x88a8.
+    pub tpid: u16,
+}
+
+/// Which way a frame went, seen from this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Received.
+    In,
+    /// Sent.
+    Out,
+    /// A file that does not say.
+    Unknown,
+}

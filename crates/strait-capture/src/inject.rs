@@ -1,0 +1,249 @@
+//! The mirror of capture: frames out of an interface, in batches, at a given pace.
+//!
+//! [`Injector::buffer`] lends the next free buffer, [`Injector::push`] queues it, and a full batch goes out by itself.
+//! When the device's queue is full it waits, within five seconds; nothing is queued beyond one batch or one ring.
+
+use std::time::{Duration, Instant};
+
+use strait_ledger as ledger;
+use strait_sys::interface::Interface;
+use strait_sys::packet::tx_ring::TxRing;
+use strait_sys::packet::{Socket, send};
+use strait_sys::{Kind, clock, wait};
+
+use crate::error::Error;
+
+mod xdp;
+
+/// How frames leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InjectPath {
+    /// `sendmmsg`, past the queueing discipline.
+    #[default]
+    Sendmmsg,
+    /// `PACKET_TX_RING`, past the queueing discipline.
+    Ring,
+    /// AF_XDP TX on queue 0.
+    Xdp,
+}
+
+/// Frames a `sendmmsg`, or a kick of a ring.
+const BATCH: usize = 128;
+/// Slots of a transmit ring.
+const RING_SLOTS: usize = 1024;
+/// What an injector waits for a full queue before it gives up.
+const STALL_MAX: Duration = Duration::from_secs(5);
+/// How long it sleeps between looks at a full queue.
+const STALL_PAUSE: Duration = Duration::from_micros(20);
+/// Waits shorter than this spin: a sleep is not so precise.
+const SPIN_BELOW_NS: u64 = 60_000;
+/// The largest frame: a jumbo frame with two VLAN tags.
+const FRAME_BYTES_MAX: usize = 9022;
+
+/// Sends frames on an interface.
+pub struct Injector {
+    engine: Engine,
+    queued: usize,
+    queued_bytes: u64,
+    account: ledger::Send,
+    started: Option<Instant>,
+}
+
+enum Engine {
+    Sendmmsg { batch: send::Batch, socket: Socket },
+    Ring { ring: TxRing, socket: Socket },
+    Xdp(xdp::Transmitter),
+}
+
+impl Injector {
+    /// Opens `interface` for sending.
+    ///
+    /// # Errors
+    /// An unknown interface, no privilege, or a path that the interface does not have.
+    pub fn open(interface: &str, path: InjectPath) -> Result<Self, Error> {
+        let interface = Interface::find(interface)?;
+        let engine = match path {
+            InjectPath::Sendmmsg => {
+                let socket = Self::socket(&interface)?;
+                socket.bind(interface.index)?;
+                Engine::Sendmmsg { batch: send::Batch::new(BATCH, FRAME_BYTES_MAX), socket }
+            }
+            InjectPath::Ring => {
+                let socket = Self::socket(&interface)?;
+                let frame_bytes = (interface.mtu as usize + 22).min(FRAME_BYTES_MAX);
+                let ring = TxRing::new(&socket, RING_SLOTS, frame_bytes)?;
+                socket.bind(interface.index)?;
+                Engine::Ring { ring, socket }
+            }
+            InjectPath::Xdp => Engine::Xdp(xdp::Transmitter::open(&interface)?),
+        };
+        let account = ledger::Send::default();
+        Ok(Self { engine, queued: 0, queued_bytes: 0, account, started: None })
+    }
+
+    /// A socket that sends past the qdisc and receives nothing.
+    fn socket(interface: &Interface) -> Result<Socket, Error> {
+        let socket = Socket::open(&interface.name)?;
+        socket.reject_all()?;
+        socket.bypass_qdisc()?;
+        Ok(socket)
+    }
+
+    /// The next free buffer, for one frame. Sends what is queued where there is none left, and waits for room.
+    ///
+    /// # Errors
+    /// The interface went down, or its queue stayed full for five seconds.
+    pub fn buffer(&mut self) -> Result<&mut [u8], Error> {
+        self.started.get_or_insert_with(Instant::now);
+        if self.queued >= BATCH || !self.engine.has_room() {
+            self.flush()?;
+        }
+        self.wait_for_room()?;
+        self.engine.buffer().ok_or_else(stalled)
+    }
+
+    /// Queues the frame of `len` bytes that was written to the buffer.
+    pub fn push(&mut self, len: usize) {
+        self.engine.push(len);
+        self.queued += 1;
+        self.queued_bytes += len as u64;
+    }
+
+    /// Sends what is queued.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        if self.queued == 0 {
+            return Ok(());
+        }
+        let waits = self.engine.flush()?;
+        self.account.waits += waits;
+        self.account.frames += self.queued as u64;
+        self.account.bytes += self.queued_bytes;
+        (self.queued, self.queued_bytes) = (0, 0);
+        Ok(())
+    }
+
+    /// Sends what is queued, then waits until `due_ns` of `CLOCK_MONOTONIC`; returns at once when that is past.
+    pub fn wait_until(&mut self, due_ns: u64) -> Result<(), Error> {
+        if clock::monotonic_ns() >= due_ns {
+            return Ok(());
+        }
+        self.flush()?;
+        loop {
+            let left = due_ns.saturating_sub(clock::monotonic_ns());
+            match left {
+                0 => return Ok(()),
+                1..SPIN_BELOW_NS => std::hint::spin_loop(),
+                _ => wait::sleep(Duration::from_nanos(left - SPIN_BELOW_NS / 2)),
+            }
+        }
+    }
+
+    /// Sends the rest, waits until the kernel has taken it, and returns the account.
+    pub fn finish(mut self) -> Result<ledger::Send, Error> {
+        self.flush()?;
+        let deadline = Instant::now() + STALL_MAX;
+        while self.engine.pending() > 0 && Instant::now() < deadline {
+            self.engine.kick()?;
+            wait::sleep(STALL_PAUSE);
+        }
+        self.account.unfinished = self.engine.pending() as u64;
+        self.account.frames -= self.account.unfinished.min(self.account.frames);
+        if let Some(started) = self.started {
+            self.account.set_elapsed(started.elapsed());
+        }
+        Ok(self.account)
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), Error> {
+        let mut deadline = None;
+        while !self.engine.has_room() {
+            self.account.waits += 1;
+            if Instant::now() > *deadline.get_or_insert_with(|| Instant::now() + STALL_MAX) {
+                return Err(stalled());
+            }
+            self.engine.kick()?;
+            wait::sleep(STALL_PAUSE);
+        }
+        Ok(())
+    }
+}
+
+fn stalled() -> Error {
+    let cause = "its transmit queue stayed full; is the link up?";
+    strait_sys::Error::said(Kind::Failed, "send", "", cause).into()
+}
+
+impl Engine {
+    fn has_room(&mut self) -> bool {
+        match self {
+            Self::Sendmmsg { batch, .. } => batch.len() < BATCH,
+            Self::Ring { ring, .. } => ring.buffer().is_some(),
+            Self::Xdp(transmitter) => transmitter.has_room(),
+        }
+    }
+
+    fn buffer(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Sendmmsg { batch, .. } => batch.buffer(),
+            Self::Ring { ring, .. } => ring.buffer(),
+            Self::Xdp(transmitter) => transmitter.buffer(),
+        }
+    }
+
+    fn push(&mut self, len: usize) {
+        match self {
+            Self::Sendmmsg { batch, .. } => batch.push(len),
+            Self::Ring { ring, .. } => ring.push(len),
+            Self::Xdp(transmitter) => transmitter.push(len),
+        }
+    }
+
+    /// Hands the queued frames to the kernel; returns how often it had to wait.
+    fn flush(&mut self) -> Result<u64, Error> {
+        match self {
+            Self::Sendmmsg { batch, socket } => send_all(batch, socket),
+            Self::Ring { ring, socket } => Ok(ring.send(socket).map(|()| 0)?),
+            Self::Xdp(transmitter) => transmitter.flush().map(|()| 0),
+        }
+    }
+
+    fn kick(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Sendmmsg { .. } => Ok(()),
+            Self::Ring { ring, socket } => Ok(ring.send(socket)?),
+            Self::Xdp(transmitter) => transmitter.flush(),
+        }
+    }
+
+    /// Frames that the kernel has not taken yet.
+    fn pending(&mut self) -> usize {
+        match self {
+            Self::Sendmmsg { batch, .. } => batch.len(),
+            Self::Ring { ring, .. } => ring.pending(),
+            Self::Xdp(transmitter) => transmitter.pending(),
+        }
+    }
+}
+
+/// Sends a whole batch, waiting while the device's queue is full.
+fn send_all(batch: &mut send::Batch, socket: &Socket) -> Result<u64, Error> {
+    let (mut sent, mut waits) = (0, 0);
+    let mut deadline = None;
+    while sent < batch.len() {
+        match batch.send(socket, sent)? {
+            0 if Instant::now() > *deadline.get_or_insert_with(|| Instant::now() + STALL_MAX) => {
+                return Err(stalled());
+            }
+            0 => {
+                waits += 1;
+                wait::sleep(STALL_PAUSE);
+            }
+            more => {
+                sent += more;
+                deadline = None;
+            }
+        }
+    }
+    batch.clear();
+    Ok(waits)
+}

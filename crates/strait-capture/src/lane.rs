@@ -1,0 +1,210 @@
+//! A lane: one queue's ring, its wait policy and its account. It moves to the thread that reads it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use strait_ledger::{self as ledger, Capture};
+use strait_sys::clock;
+
+use crate::batch::{Batch, Booking, Source};
+use crate::error::Error;
+use crate::wait::{Pacer, Step};
+use crate::{offline, packet, xdp};
+
+/// One queue of a session.
+pub struct Lane {
+    engine: Engine,
+    pacer: Pacer,
+    account: Capture,
+    snaplen: u32,
+    queue: u32,
+    cpu: Option<u32>,
+    /// Set by the session once the intake has ended.
+    stopping: Arc<AtomicBool>,
+    draining_since: Option<Instant>,
+    /// An error that came while frames were still in the ring: told once they are read.
+    failure: Option<Error>,
+}
+
+pub(crate) enum Engine {
+    Packet(Box<packet::Engine>),
+    Xdp(Box<xdp::Engine>),
+    File(Box<offline::Engine>),
+}
+
+impl Lane {
+    pub(crate) fn new(
+        engine: Engine,
+        pacer: Pacer,
+        snaplen: u32,
+        queue: u32,
+        cpu: Option<u32>,
+        stopping: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            engine,
+            pacer,
+            account: Capture::default(),
+            snaplen,
+            queue,
+            cpu,
+            stopping,
+            draining_since: None,
+            failure: None,
+        }
+    }
+
+    /// The receive queue, or the number of the fanout member.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Prepares the calling thread to read this lane: pins it to the lane's CPU, if it has one, and makes its sleeps
+    /// precise.
+    pub fn enter_thread(&self) -> Result<(), Error> {
+        if let Some(cpu) = self.cpu {
+            strait_sys::process::pin_thread(cpu)?;
+        }
+        Ok(strait_sys::process::sharpen_sleep()?)
+    }
+
+    /// Lends the next frames: as soon as there are some, or an empty batch at `deadline` or after a signal. `None`
+    /// when there will be no more: the session has stopped and the ring is drained, or the file has ended.
+    ///
+    /// # Errors
+    /// The interface went down or vanished, or the file is damaged; what was captured before is lent first.
+    pub fn next_batch(&mut self, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
+        match self.wait_until_ready(deadline)? {
+            Outcome::Ended => Ok(None),
+            Outcome::Nothing => Ok(Some(self.lend(false))),
+            Outcome::Ready => Ok(Some(self.lend(true))),
+        }
+    }
+
+    /// The account so far, the kernel's counters included.
+    pub fn account(&mut self) -> Result<ledger::Lane, Error> {
+        self.engine.account(&mut self.account)?;
+        Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
+    }
+
+    /// Books `frames` frames that were lent but that the program could not keep.
+    pub fn book_sink_loss(&mut self, frames: u64) {
+        self.account.delivered -= frames.min(self.account.delivered);
+        self.account.lost.sink += frames;
+    }
+
+    /// Ends the lane and returns its account; what is still in the ring counts as unread.
+    pub fn finish(mut self) -> Result<ledger::Lane, Error> {
+        self.account()
+    }
+
+    fn wait_until_ready(&mut self, deadline: Instant) -> Result<Outcome, Error> {
+        loop {
+            if self.look()? {
+                return Ok(Outcome::Ready);
+            }
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
+            if self.engine.ended() || (self.stopping.load(Ordering::Acquire) && !self.drain()?) {
+                return Ok(Outcome::Ended);
+            }
+            if self.draining_since.is_some() {
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Outcome::Nothing);
+            }
+            let step = self.pacer.empty(clock::monotonic_ns());
+            self.engine.wait(step, left).or_else(|error| self.fail(error))?;
+            // A signal may have ended the wait: let the caller look at its flag.
+            if step == Step::Wake && !self.look()? {
+                return Ok(Outcome::Nothing);
+            }
+        }
+    }
+
+    fn look(&mut self) -> Result<bool, Error> {
+        match self.engine.ready() {
+            Ok(ready) => Ok(ready),
+            Err(error) => self.fail(error).map(|()| false),
+        }
+    }
+
+    /// Keeps an error until the ring is empty.
+    fn fail(&mut self, error: Error) -> Result<(), Error> {
+        match self.failure.replace(error) {
+            None => Ok(()),
+            Some(earlier) => Err(earlier),
+        }
+    }
+
+    /// Whether frames are still to come although the intake has ended.
+    fn drain(&mut self) -> Result<bool, Error> {
+        let since = *self.draining_since.get_or_insert_with(Instant::now);
+        self.engine.drain(&mut self.account, since)
+    }
+
+    fn lend(&mut self, ready: bool) -> Batch<'_> {
+        let Self { engine, account, snaplen, queue, pacer, .. } = self;
+        let source = match engine {
+            _ if !ready => Source::Empty,
+            Engine::Packet(engine) => Source::Packet(engine.take()),
+            Engine::Xdp(engine) => Source::Xdp(engine.take()),
+            Engine::File(engine) => Source::File(engine.take()),
+        };
+        let batch = Batch::new(source, Booking { account, snaplen: *snaplen, queue: *queue });
+        pacer.found(batch.len());
+        batch
+    }
+}
+
+enum Outcome {
+    Ready,
+    Nothing,
+    Ended,
+}
+
+impl Engine {
+    fn ready(&mut self) -> Result<bool, Error> {
+        match self {
+            Self::Packet(engine) => engine.ready(),
+            Self::Xdp(engine) => engine.ready(),
+            Self::File(engine) => engine.ready(),
+        }
+    }
+
+    fn wait(&mut self, step: Step, timeout: std::time::Duration) -> Result<(), Error> {
+        match self {
+            Self::Packet(engine) => engine.wait(step, timeout),
+            Self::Xdp(engine) => engine.wait(step, timeout),
+            Self::File(_) => Ok(()),
+        }
+    }
+
+    fn account(&mut self, account: &mut Capture) -> Result<(), Error> {
+        match self {
+            Self::Packet(engine) => engine.account(account),
+            Self::Xdp(engine) => engine.account(account),
+            Self::File(engine) => {
+                engine.account(account);
+                Ok(())
+            }
+        }
+    }
+
+    fn drain(&mut self, account: &mut Capture, since: Instant) -> Result<bool, Error> {
+        match self {
+            Self::Packet(engine) => engine.drain(account, since),
+            Self::Xdp(engine) => engine.drain(account, since),
+            Self::File(_) => Ok(false),
+        }
+    }
+
+    /// Whether a file has ended.
+    fn ended(&self) -> bool {
+        matches!(self, Self::File(engine) if engine.ended())
+    }
+}

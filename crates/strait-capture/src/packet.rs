@@ -1,0 +1,246 @@
+//! The `AF_PACKET` paths: `recv`, `v2` and `v3` behind one [`Engine`].
+//!
+//! A lane calls [`Engine::ready`] until something is, waits by [`Engine::wait`] where nothing is, and borrows the
+//! frames by [`Engine::take`]. The ring modules of `strait-sys` own the memory; this one knows when to wait and what
+//! the kernel's counters mean.
+
+mod doorbell;
+mod ring;
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use strait_filter::cbpf::Program;
+use strait_ledger::{Capture, Widening};
+use strait_sys::interface::Interface;
+use strait_sys::packet::{Fanout, Frame as RawFrame, Socket, VlanTag, receive, v2, v3};
+
+use self::doorbell::Doorbell;
+use self::ring::Ring;
+pub(crate) use self::ring::{Kind, Shape};
+use crate::error::Error;
+use crate::filter;
+use crate::frame::{Direction, Frame, Vlan};
+use crate::wait::Step;
+
+/// How long a reader that was rung looks for the frame that the kernel is still writing.
+const SETTLE: Duration = Duration::from_micros(50);
+/// What a lane waits for its last frames at most, once the intake has ended.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// One packet socket with its ring.
+pub(crate) struct Engine {
+    // Fields drop in this order: the ring unmaps before its socket closes.
+    ring: Ring,
+    doorbell: Option<Doorbell>,
+    socket: Socket,
+    packets: Widening,
+    drops: Widening,
+    freezes: Widening,
+}
+
+impl Engine {
+    /// A socket with ring and filter in place, which receives from here on.
+    pub(crate) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
+        let socket = Socket::open(&interface.name)?;
+        socket.attach_filter(&filter::instructions(program))?;
+        if shape.ignore_outgoing {
+            socket.ignore_outgoing()?;
+        }
+        let doorbell = match shape.doorbell {
+            true => Some(Doorbell::open(interface, program, shape)?),
+            false => None,
+        };
+        let ring = Ring::open(&socket, shape, doorbell.is_some())?;
+        socket.bind(interface.index)?;
+        socket.take_error()?;
+        if shape.promiscuous {
+            socket.set_promiscuous(interface.index)?;
+        }
+        let zero = Widening::new;
+        Ok(Self { ring, doorbell, socket, packets: zero(), drops: zero(), freezes: zero() })
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Bytes that the ring maps.
+    pub(crate) fn ring_bytes(&self) -> usize {
+        self.ring.bytes()
+    }
+
+    /// About how many minimum-size frames the ring holds.
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    pub(crate) fn ready(&mut self) -> Result<bool, Error> {
+        match &mut self.ring {
+            Ring::Recv(receiver, _) => Ok(receiver.fill(&self.socket)? > 0),
+            Ring::V2(ring) => Ok(ring.ready()),
+            Ring::V3(ring) => Ok(ring.ready()),
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Batch<'_> {
+        match &mut self.ring {
+            Ring::Recv(receiver, _) => Batch::Recv(receiver.take()),
+            Ring::V2(ring) => Batch::V2(ring.take(V2_BATCH_MAX)),
+            Ring::V3(ring) => Batch::V3(ring.take()),
+        }
+    }
+
+    /// Waits as `step` says, `timeout` at most. Frames may or may not be ready then.
+    ///
+    /// # Errors
+    /// The interface went down or vanished.
+    pub(crate) fn wait(&mut self, step: Step, timeout: Duration) -> Result<(), Error> {
+        match step {
+            Step::Spin => std::hint::spin_loop(),
+            // A block gathers frames by itself; the kernel wakes us when it is full or its time is over.
+            Step::Gather(_) if matches!(self.ring, Ring::V3(_)) => self.wait_for_ring(timeout)?,
+            Step::Gather(pause) => strait_sys::wait::sleep(pause.min(timeout)),
+            Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout)?,
+            Step::Wake => self.wait_for_ring(timeout)?,
+        }
+        Ok(())
+    }
+
+    fn wait_for_ring(&self, timeout: Duration) -> Result<(), Error> {
+        let [ring] = strait_sys::wait::readable([self.socket.as_fd()], timeout)?;
+        if ring.failed {
+            self.socket.take_error()?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a block is retired or a frame rings, then until that frame is whole.
+    fn wait_for_bell(&mut self, timeout: Duration) -> Result<(), Error> {
+        let Some(bell) = &mut self.doorbell else { return Ok(()) };
+        bell.arm()?;
+        // A frame that came before the bell was armed does not ring any more.
+        if self.ready()? {
+            return Ok(());
+        }
+        let Some(bell) = &self.doorbell else { return Ok(()) };
+        let fds = [self.socket.as_fd(), bell.socket().as_fd()];
+        let [ring, rung] = strait_sys::wait::readable(fds, timeout)?;
+        if ring.failed {
+            self.socket.take_error()?;
+        }
+        let deadline = Instant::now() + SETTLE;
+        while rung.readable && self.reads_early() && !self.ready()? && Instant::now() < deadline {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    fn reads_early(&self) -> bool {
+        matches!(&self.ring, Ring::V3(ring) if ring.reads_early())
+    }
+
+    /// Reads the kernel's counters into `account`; `delivered` frames were lent so far.
+    pub(crate) fn account(&mut self, account: &mut Capture) -> Result<(), Error> {
+        let new = self.socket.statistics()?;
+        account.received = self.packets.add_reset(new.packets);
+        account.lost.ring_full = self.drops.add_reset(new.drops);
+        account.events.queue_freezes = self.freezes.add_reset(new.freezes);
+        account.lost.unread =
+            account.received.saturating_sub(account.lost.ring_full).saturating_sub(account.delivered);
+        Ok(())
+    }
+
+    /// Waits for the frames that the kernel counted and has not handed over yet, the intake having ended. False when
+    /// there are none, or when they did not come in time.
+    pub(crate) fn drain(&mut self, account: &mut Capture, since: Instant) -> Result<bool, Error> {
+        self.account(account)?;
+        if account.lost.unread == 0 || since.elapsed() > DRAIN_MAX {
+            return Ok(false);
+        }
+        self.wait_for_ring(Duration::from_millis(10))?;
+        Ok(true)
+    }
+}
+
+/// Makes the engines' sockets one fanout group, so that each frame goes to one of them; their doorbells another, so
+/// that each rings for its own lane. Members are numbered in the order in which they join.
+pub(crate) fn join_fanout(engines: &[Engine], fanout: Fanout) -> Result<(), Error> {
+    if engines.len() < 2 {
+        return Ok(());
+    }
+    let sockets: Vec<&Socket> = engines.iter().map(|engine| &engine.socket).collect();
+    let bells: Vec<&Socket> =
+        engines.iter().filter_map(|engine| Some(engine.doorbell.as_ref()?.socket())).collect();
+    for group in [sockets, bells] {
+        if let Some((founder, others)) = group.split_first() {
+            let id = founder.found_fanout(fanout)?;
+            others.iter().try_for_each(|socket| socket.join_fanout(id, fanout))?;
+        }
+    }
+    Ok(())
+}
+
+/// Frames of a V2 ring lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache.
+const V2_BATCH_MAX: usize = 256;
+
+/// Frames lent by a packet socket.
+pub(crate) enum Batch<'a> {
+    Recv(receive::Batch<'a>),
+    V2(v2::Batch<'a>),
+    V3(v3::Batch<'a>),
+}
+
+impl Batch<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Recv(batch) => batch.len(),
+            Self::V2(batch) => batch.len(),
+            Self::V3(batch) => batch.len(),
+        }
+    }
+
+    pub(crate) fn frames(&mut self) -> Frames<'_> {
+        match self {
+            Self::Recv(batch) => Frames::Recv(batch.frames()),
+            Self::V2(batch) => Frames::V2(batch.frames()),
+            Self::V3(batch) => Frames::V3(batch.frames()),
+        }
+    }
+}
+
+/// Iterates over the frames of a [`Batch`].
+pub(crate) enum Frames<'a> {
+    Recv(receive::Frames<'a>),
+    V2(v2::Frames<'a>),
+    V3(v3::Frames<'a>),
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let raw = match self {
+            Self::Recv(frames) => frames.next(),
+            Self::V2(frames) => frames.next(),
+            Self::V3(frames) => frames.next(),
+        };
+        raw.map(frame)
+    }
+}
+
+#[inline]
+fn frame(raw: RawFrame<'_>) -> Frame<'_> {
+    let sent = raw.packet_type == strait_sys::packet::PACKET_OUTGOING;
+    Frame {
+        bytes: raw.bytes,
+        wire_len: raw.wire_len,
+        timestamp_ns: raw.timestamp_ns,
+        interface: raw.ifindex,
+        queue: 0,
+        vlan: raw.vlan.map(|VlanTag { tci, tpid }| Vlan { tci, tpid }),
+        direction: if sent { Direction::Out } else { Direction::In },
+        rx_hash: raw.rx_hash,
+    }
+}

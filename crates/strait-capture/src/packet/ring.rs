@@ -1,0 +1,122 @@
+//! Which ring, how large: geometry from MTU, snaplen and the memory asked for; shrunk where the kernel has less.
+
+use std::time::Duration;
+
+use strait_sys::packet::{Socket, receive, v2, v3};
+
+use crate::error::Error;
+
+/// The three ways to read a packet socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `recvmmsg`.
+    Recv,
+    /// TPACKET_V2.
+    V2,
+    /// TPACKET_V3.
+    V3,
+}
+
+impl Kind {
+    /// As `--path` spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Recv => "recv",
+            Self::V2 => "v2",
+            Self::V3 => "v3",
+        }
+    }
+}
+
+/// What a packet socket is to be like.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) kind: Kind,
+    pub(crate) ring_bytes: usize,
+    /// Bytes of the largest frame to be captured whole: the smaller of what the interface delivers and the snaplen.
+    pub(crate) frame_bytes: usize,
+    pub(crate) rx_hash: bool,
+    pub(crate) promiscuous: bool,
+    pub(crate) ignore_outgoing: bool,
+    /// Wake a V3 reader by a second socket while the line is quiet.
+    pub(crate) doorbell: bool,
+}
+
+/// Frames per `recvmmsg`.
+const RECEIVE_BATCH: usize = 64;
+/// What a small frame in a socket's queue is charged (`skb->truesize`), about.
+const QUEUED_FRAME_BYTES: usize = 1024;
+/// A minimum-size frame in a V3 block, its header and alignment included.
+const BLOCK_FRAME_BYTES: usize = 144;
+/// Blocks of this size are retired a few hundred times a second at a million minimum-size frames a second.
+const BLOCK_BYTES: usize = 1 << 18;
+/// The longest that the kernel keeps a block that is not full. The reader does not depend on it while the line is
+/// quiet: it is rung, and reads the open block.
+const RETIRE: Duration = Duration::from_millis(8);
+/// No ring is made smaller than this when memory is short.
+const RING_BYTES_MIN: usize = 1 << 18;
+
+pub(crate) enum Ring {
+    /// The buffers, and the bytes of the socket's queue.
+    Recv(receive::Receiver, usize),
+    V2(v2::Ring),
+    V3(v3::Ring),
+}
+
+impl Ring {
+    /// Makes the ring on an unbound socket, halved until the kernel has the memory.
+    pub(crate) fn open(socket: &Socket, shape: &Shape, early: bool) -> Result<Self, Error> {
+        let mut ring_bytes = shape.ring_bytes;
+        loop {
+            match Self::sized(socket, shape, ring_bytes, early) {
+                Err(Error::System(error)) if is_memory(&error) && ring_bytes / 2 >= RING_BYTES_MIN => {
+                    ring_bytes /= 2;
+                }
+                made => return made,
+            }
+        }
+    }
+
+    fn sized(socket: &Socket, shape: &Shape, ring_bytes: usize, early: bool) -> Result<Self, Error> {
+        match shape.kind {
+            Kind::Recv => {
+                socket.enable_control_messages()?;
+                // The kernel doubles what it is asked for.
+                let queue_bytes = socket.set_receive_buffer((ring_bytes / 2) as u32)?;
+                let receiver = receive::Receiver::new(RECEIVE_BATCH, shape.frame_bytes);
+                Ok(Self::Recv(receiver, queue_bytes as usize))
+            }
+            Kind::V2 => {
+                Ok(Self::V2(v2::Ring::new(socket, v2::Geometry::new(ring_bytes, shape.frame_bytes))?))
+            }
+            Kind::V3 => {
+                let geometry = v3::Geometry::new(ring_bytes, BLOCK_BYTES, RETIRE);
+                let mut ring = v3::Ring::new(socket, geometry, shape.rx_hash)?;
+                ring.set_early(early);
+                Ok(Self::V3(ring))
+            }
+        }
+    }
+
+    /// Bytes of the ring, or of the socket's queue.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Recv(_, queue_bytes) => *queue_bytes,
+            Self::V2(ring) => ring.geometry().ring_bytes(),
+            Self::V3(ring) => ring.geometry().ring_bytes(),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        match self {
+            Self::Recv(_, queue_bytes) => queue_bytes / QUEUED_FRAME_BYTES,
+            Self::V2(ring) => ring.geometry().slots,
+            Self::V3(ring) => ring.geometry().ring_bytes() / BLOCK_FRAME_BYTES,
+        }
+    }
+}
+
+fn is_memory(error: &strait_sys::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    error.errno() == Some(ENOMEM)
+}

@@ -1,0 +1,167 @@
+//! Opening a capture: options, the path they lead to, the lanes, and the account at the end.
+
+mod builder;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use strait_ledger::{self as ledger, Capture, Report};
+use strait_sys::interface::Interface;
+use strait_sys::netlink::{LinkStats, Netlink};
+use strait_sys::packet::Socket;
+
+pub use self::builder::{Builder, Directions, Path, Queues};
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::xdp::Intake;
+
+/// An open capture.
+pub struct Session {
+    info: Info,
+    lanes: Vec<Lane>,
+    source: Source,
+    stopping: Arc<AtomicBool>,
+    opened: Instant,
+    elapsed: Option<Duration>,
+}
+
+/// What a session turned out to be.
+pub(crate) struct Info {
+    pub(crate) path: &'static str,
+    pub(crate) mode: String,
+    pub(crate) interface: String,
+    pub(crate) link_type: u32,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Where the frames come from, and how to end that.
+pub(crate) enum Source {
+    Packet(PacketSource),
+    Xdp(Intake),
+    File,
+}
+
+/// The sockets of all lanes, to end their intake, and the interface's counters, to know what they filtered.
+pub(crate) struct PacketSource {
+    pub(crate) sockets: Vec<Socket>,
+    pub(crate) counters: Counters,
+}
+
+impl Session {
+    /// Options for a capture on `interface`.
+    pub fn builder(interface: impl Into<String>) -> Builder {
+        Builder::new(interface.into())
+    }
+
+    pub(crate) fn new(info: Info, lanes: Vec<Lane>, source: Source, stopping: Arc<AtomicBool>) -> Self {
+        Self { info, lanes, source, stopping, opened: Instant::now(), elapsed: None }
+    }
+
+    /// The lanes, one a queue; each can move to its own thread. They are handed out once.
+    pub fn take_lanes(&mut self) -> Vec<Lane> {
+        std::mem::take(&mut self.lanes)
+    }
+
+    /// The path that runs: `recv`, `v2`, `v3`, `xdp` or `file`.
+    pub fn path(&self) -> &'static str {
+        self.info.path
+    }
+
+    /// The path's mode: `copy`, `zero-copy`, `native copy`, `generic`.
+    pub fn mode(&self) -> &str {
+        &self.info.mode
+    }
+
+    /// The link type of the frames (`LINKTYPE_*` of pcap), 1 for Ethernet.
+    pub fn link_type(&self) -> u32 {
+        self.info.link_type
+    }
+
+    /// What turned out otherwise than asked, and why: each fallback, a smaller ring.
+    pub fn notes(&self) -> &[String] {
+        &self.info.notes
+    }
+
+    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        if self.elapsed.is_none() {
+            self.elapsed = Some(self.opened.elapsed());
+            match &mut self.source {
+                Source::Packet(source) => source.stop()?,
+                Source::Xdp(intake) => intake.stop()?,
+                Source::File => {}
+            }
+        }
+        self.stopping.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The account of the whole session from those of its lanes. While the session runs it is a snapshot that need
+    /// not close; after [`Session::stop`] and the lanes' end it does.
+    pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
+        let unattributed = match &self.source {
+            Source::Packet(source) => source.counters.beyond(&lanes),
+            Source::Xdp(_) | Source::File => Capture::default(),
+        };
+        Report {
+            path: self.info.path.to_owned(),
+            mode: self.info.mode.clone(),
+            interface: self.info.interface.clone(),
+            seconds: self.elapsed.unwrap_or_else(|| self.opened.elapsed()).as_secs_f64(),
+            ..Report::from_lanes(lanes, &unattributed)
+        }
+    }
+}
+
+impl PacketSource {
+    fn stop(&mut self) -> Result<(), Error> {
+        for socket in &self.sockets {
+            socket.reject_all()?;
+        }
+        self.counters.stop();
+        Ok(())
+    }
+}
+
+/// The interface's own counters: a packet socket counts what its filter matched, the interface what came.
+pub(crate) struct Counters {
+    index: u32,
+    directions: Directions,
+    start: LinkStats,
+    /// None while the capture runs, and for good where the interface vanished.
+    end: Option<LinkStats>,
+}
+
+impl Counters {
+    pub(crate) fn start(interface: &Interface, directions: Directions) -> Result<Self, Error> {
+        let start = Netlink::open()?.stats(interface.index)?;
+        Ok(Self { index: interface.index, directions, start, end: None })
+    }
+
+    fn stop(&mut self) {
+        // An interface that is gone has no counters: the ledger then knows nothing of what the filter rejected.
+        self.end = Netlink::open().and_then(|mut netlink| netlink.stats(self.index)).ok();
+    }
+
+    /// What the interface saw and no lane counted: frames that the filter rejected, and frames that the NIC missed.
+    fn beyond(&self, lanes: &[ledger::Lane]) -> Capture {
+        let Some(end) = self.end.as_ref() else { return Capture::default() };
+        let matched: u64 = lanes.iter().map(|lane| lane.capture.received).sum();
+        let filtered = self.seen(end).saturating_sub(matched);
+        let missed = end.rx_missed_errors.saturating_sub(self.start.rx_missed_errors);
+        let mut beyond = Capture { received: filtered + missed, filtered, ..Capture::default() };
+        beyond.lost.nic_missed = missed;
+        beyond
+    }
+
+    fn seen(&self, end: &LinkStats) -> u64 {
+        let received = end.rx_packets.saturating_sub(self.start.rx_packets);
+        let sent = end.tx_packets.saturating_sub(self.start.tx_packets);
+        match self.directions {
+            Directions::In => received,
+            Directions::Out => sent,
+            Directions::Both => received + sent,
+        }
+    }
+}

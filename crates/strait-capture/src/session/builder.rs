@@ -1,0 +1,369 @@
+//! What a user can ask of a session, checked against the interface before anything is opened.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use strait_filter::cbpf::Program;
+use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::interface::Interface;
+use strait_sys::packet::Fanout;
+
+use super::{Counters, Info, PacketSource, Session, Source};
+use crate::error::Error;
+use crate::filter::{self, SNAPLEN_MAX};
+use crate::lane::{Engine, Lane};
+use crate::packet::{self, Kind, Shape};
+use crate::wait::{Pacer, Wait};
+use crate::{offline, xdp};
+
+/// A kernel packet path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Path {
+    /// The best packet-socket path: it never takes packets away from the host.
+    #[default]
+    Auto,
+    /// `recvmmsg` on AF_PACKET.
+    Recv,
+    /// A TPACKET_V2 ring.
+    V2,
+    /// A TPACKET_V3 ring.
+    V3,
+    /// AF_XDP: zero-copy, else native copy, else generic. The host does not see what it captures.
+    Xdp,
+    /// AF_XDP with zero-copy or not at all.
+    XdpZeroCopy,
+}
+
+/// Which frames to capture, seen from this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Directions {
+    /// Received frames.
+    In,
+    /// Sent frames.
+    Out,
+    /// Both; AF_XDP sees received frames only.
+    #[default]
+    Both,
+}
+
+/// Which receive queues, so how many lanes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    /// One lane on a packet socket; all queues on AF_XDP, which would miss what goes to the others.
+    #[default]
+    Default,
+    /// A lane for each receive queue.
+    All,
+    /// A lane for each of these. Packet sockets take the number alone and spread by [`Fanout`].
+    These(Vec<u32>),
+}
+
+/// The most lanes of a session: the largest fanout group (`PACKET_FANOUT_MAX` of old kernels).
+const LANES_MAX: usize = 256;
+/// Bytes of ring for each lane unless asked otherwise: tens of milliseconds of small frames at a million a second,
+/// small enough to stay in a shared cache.
+const RING_BYTES: usize = 8 << 20;
+/// The largest ring for a lane; the kernel counts blocks in 32 bits.
+const RING_BYTES_MAX: usize = 2 << 30;
+/// Link header, two VLAN tags and frame check sequence beyond the MTU.
+const LINK_OVERHEAD: u32 = 14 + 8 + 4;
+/// What receive offload may hand over at most.
+const OFFLOADED_FRAME_BYTES: u32 = 65_536 + LINK_OVERHEAD;
+
+/// Options of a capture. Each has a default; [`Builder::open`] checks them together.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    interface: String,
+    path: Path,
+    filter: Option<String>,
+    snaplen: u32,
+    queues: Queues,
+    fanout: Fanout,
+    cpus: Vec<u32>,
+    wait: Wait,
+    ring_bytes: usize,
+    directions: Directions,
+    promiscuous: bool,
+    rx_hash: bool,
+    huge_pages: bool,
+}
+
+impl Builder {
+    pub(super) fn new(interface: String) -> Self {
+        Self {
+            interface,
+            path: Path::Auto,
+            filter: None,
+            snaplen: SNAPLEN_MAX,
+            queues: Queues::Default,
+            fanout: Fanout::Hash,
+            cpus: Vec::new(),
+            wait: Wait::Balanced,
+            ring_bytes: RING_BYTES,
+            directions: Directions::Both,
+            promiscuous: true,
+            rx_hash: false,
+            huge_pages: false,
+        }
+    }
+
+    /// The kernel path; [`Path::Auto`] unless given.
+    #[must_use]
+    pub fn path(mut self, path: Path) -> Self {
+        self.path = path;
+        self
+    }
+
+    /// A filter in libpcap's language (pcap-filter(7)); everything unless given.
+    #[must_use]
+    pub fn filter(mut self, filter: impl Into<String>) -> Self {
+        self.filter = Some(filter.into());
+        self
+    }
+
+    /// Bytes kept of each frame, 1 to 262144; frames whole unless given. Packet sockets cut in the kernel.
+    #[must_use]
+    pub fn snaplen(mut self, snaplen: u32) -> Self {
+        self.snaplen = snaplen;
+        self
+    }
+
+    /// Which queues, so how many lanes.
+    #[must_use]
+    pub fn queues(mut self, queues: Queues) -> Self {
+        self.queues = queues;
+        self
+    }
+
+    /// How packet sockets spread frames over several lanes; by symmetric flow hash unless given.
+    #[must_use]
+    pub fn fanout(mut self, fanout: Fanout) -> Self {
+        self.fanout = fanout;
+        self
+    }
+
+    /// CPUs for the lanes in turn; none pinned unless given.
+    #[must_use]
+    pub fn cpus(mut self, cpus: Vec<u32>) -> Self {
+        self.cpus = cpus;
+        self
+    }
+
+    /// How to wait for packets; [`Wait::Balanced`] unless given.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Bytes of ring for each lane, 256 KiB to 2 GiB; 8 MiB unless given. The kernel may have less: see
+    /// [`Session::notes`].
+    #[must_use]
+    pub fn ring(mut self, bytes: usize) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Received frames, sent frames, or both (the default).
+    #[must_use]
+    pub fn directions(mut self, directions: Directions) -> Self {
+        self.directions = directions;
+        self
+    }
+
+    /// Whether to set the interface to promiscuous mode while capturing; yes unless given.
+    #[must_use]
+    pub fn promiscuous(mut self, promiscuous: bool) -> Self {
+        self.promiscuous = promiscuous;
+        self
+    }
+
+    /// Whether TPACKET_V3 computes a flow hash for each frame that the NIC gave none; no unless given.
+    #[must_use]
+    pub fn rx_hash(mut self, rx_hash: bool) -> Self {
+        self.rx_hash = rx_hash;
+        self
+    }
+
+    /// Whether AF_XDP's memory lies on huge pages, where some are reserved; no unless given.
+    #[must_use]
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Opens the capture; frames arrive from here on.
+    ///
+    /// # Errors
+    /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing privilege or ability.
+    pub fn open(self) -> Result<Session, Error> {
+        self.check()?;
+        let interface = Interface::find(&self.interface)?;
+        let program = filter::live(&self.interface, self.filter.as_deref(), self.snaplen)?;
+        match self.path {
+            Path::Xdp => self.open_xdp(&interface, &program, false),
+            Path::XdpZeroCopy => self.open_xdp(&interface, &program, true),
+            Path::Recv => self.open_packet(&interface, &program, Kind::Recv, Vec::new()),
+            Path::V2 => self.open_packet(&interface, &program, Kind::V2, Vec::new()),
+            Path::V3 => self.open_packet(&interface, &program, Kind::V3, Vec::new()),
+            Path::Auto => self.open_auto(&interface, &program),
+        }
+    }
+
+    /// Reads `file` (`-` for standard input) instead of an interface; filter and snaplen apply.
+    pub fn open_file(self) -> Result<Session, Error> {
+        self.check()?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let engine = offline::Engine::open(&self.interface, self.filter.clone(), self.snaplen)?;
+        let info = Info {
+            path: "file",
+            mode: "read".to_owned(),
+            interface: self.interface.clone(),
+            link_type: engine.link_type(),
+            notes: Vec::new(),
+        };
+        let pacer = Pacer::new(self.wait, 1);
+        let engine = Engine::File(Box::new(engine));
+        let lane = Lane::new(engine, pacer, self.snaplen, 0, None, Arc::clone(&stopping));
+        Ok(Session::new(info, vec![lane], Source::File, stopping))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if !(1..=SNAPLEN_MAX).contains(&self.snaplen) {
+            return Err(Error::Usage(format!("snaplen {}: give 1 to {SNAPLEN_MAX} bytes", self.snaplen)));
+        }
+        if !(RING_BYTES >> 5..=RING_BYTES_MAX).contains(&self.ring_bytes) {
+            let (least, most) = (RING_BYTES >> 15, RING_BYTES_MAX >> 20);
+            return Err(Error::Usage(format!(
+                "ring of {} bytes: give {least} KiB to {most} MiB",
+                self.ring_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    /// V3 where the kernel has it: the doorbell gives it V2's delay, its blocks the least cost.
+    fn open_auto(&self, interface: &Interface, program: &Program) -> Result<Session, Error> {
+        let mut notes = Vec::new();
+        for kind in [Kind::V3, Kind::V2] {
+            match self.open_packet(interface, program, kind, notes.clone()) {
+                Err(Error::System(error)) if !is_final(&error) => notes.push(error.to_string()),
+                opened => return opened,
+            }
+        }
+        self.open_packet(interface, program, Kind::Recv, notes)
+    }
+
+    fn open_packet(
+        &self,
+        interface: &Interface,
+        program: &Program,
+        kind: Kind,
+        mut notes: Vec<String>,
+    ) -> Result<Session, Error> {
+        let program = filter::directed(program, self.directions)?;
+        let shape = self.shape(interface, kind);
+        let numbers = self.lane_numbers(interface)?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let counters = Counters::start(interface, self.directions)?;
+        let mut engines = Vec::with_capacity(numbers.len());
+        for _ in &numbers {
+            engines.push(packet::Engine::open(interface, &program, &shape)?);
+        }
+        packet::join_fanout(&engines, self.fanout)?;
+        if let Some(smallest) = engines.iter().map(packet::Engine::ring_bytes).min() {
+            if smallest < shape.ring_bytes / 2 {
+                notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
+            }
+        }
+        let mut sockets = Vec::with_capacity(engines.len());
+        for engine in &engines {
+            sockets.push(engine.socket().try_clone()?);
+        }
+        let engines = engines.into_iter().map(|engine| {
+            let pacer = Pacer::new(self.wait, engine.capacity());
+            (Engine::Packet(Box::new(engine)), pacer)
+        });
+        let lanes = self.lanes(engines.collect(), &numbers, &stopping);
+        let source = Source::Packet(PacketSource { sockets, counters });
+        Ok(Session::new(self.info(kind.name(), "copy", notes), lanes, source, stopping))
+    }
+
+    fn open_xdp(&self, interface: &Interface, program: &Program, insist: bool) -> Result<Session, Error> {
+        if self.directions == Directions::Out {
+            return Err(Error::Usage("AF_XDP sees received frames only: use --path v3 for sent ones".into()));
+        }
+        let queues = match &self.queues {
+            Queues::These(queues) => queues.clone(),
+            Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
+        };
+        let opened = xdp::open(&xdp::Options {
+            interface,
+            program,
+            queues: &queues,
+            ring_bytes: self.ring_bytes,
+            zero_copy_only: insist,
+            huge_pages: self.huge_pages,
+            wait: self.wait,
+            promiscuous: self.promiscuous,
+        })?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let engines = opened.engines.into_iter().map(|engine| {
+            let pacer = Pacer::new(self.wait, engine.capacity());
+            (Engine::Xdp(Box::new(engine)), pacer)
+        });
+        let lanes = self.lanes(engines.collect(), &queues, &stopping);
+        let info = self.info("xdp", opened.mode, opened.notes);
+        Ok(Session::new(info, lanes, Source::Xdp(opened.intake), stopping))
+    }
+
+    fn lanes(&self, engines: Vec<(Engine, Pacer)>, numbers: &[u32], stopping: &Arc<AtomicBool>) -> Vec<Lane> {
+        let cpu = |i: usize| (!self.cpus.is_empty()).then(|| self.cpus[i % self.cpus.len()]);
+        let lane = |(i, ((engine, pacer), &number))| {
+            Lane::new(engine, pacer, self.snaplen, number, cpu(i), Arc::clone(stopping))
+        };
+        engines.into_iter().zip(numbers).enumerate().map(lane).collect()
+    }
+
+    fn info(&self, path: &'static str, mode: &str, notes: Vec<String>) -> Info {
+        const LINKTYPE_ETHERNET: u32 = 1;
+        let (mode, interface) = (mode.to_owned(), self.interface.clone());
+        Info { path, mode, interface, link_type: LINKTYPE_ETHERNET, notes }
+    }
+
+    fn shape(&self, interface: &Interface, kind: Kind) -> Shape {
+        // Where the driver does not say, expect the largest.
+        let gro = Ethtool::open(&interface.name).and_then(|ethtool| ethtool.offload(Offload::Gro));
+        let offloaded = gro.unwrap_or(true);
+        let largest = if offloaded { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
+        Shape {
+            kind,
+            ring_bytes: self.ring_bytes,
+            frame_bytes: largest.min(self.snaplen) as usize,
+            rx_hash: self.rx_hash,
+            promiscuous: self.promiscuous,
+            ignore_outgoing: self.directions == Directions::In,
+            doorbell: kind == Kind::V3 && self.wait != Wait::Busy,
+        }
+    }
+
+    /// The numbers of a packet socket's lanes.
+    fn lane_numbers(&self, interface: &Interface) -> Result<Vec<u32>, Error> {
+        let numbers = match &self.queues {
+            Queues::Default => vec![0],
+            Queues::All => (0..interface.queues()?.rx).collect(),
+            Queues::These(queues) => queues.clone(),
+        };
+        match numbers.len() {
+            1..=LANES_MAX => Ok(numbers),
+            count => Err(Error::Usage(format!("{count} lanes: give 1 to {LANES_MAX}"))),
+        }
+    }
+}
+
+/// Whether another packet-socket path would fail with the same error.
+fn is_final(error: &strait_sys::Error) -> bool {
+    const EINVAL: i32 = 22;
+    const ENOPROTOOPT: i32 = 92;
+    !matches!(error.errno(), Some(EINVAL | ENOPROTOOPT))
+}

@@ -1,0 +1,144 @@
+//! When to sleep and how long: D2's question, answered by measuring instead of by a timer the user must know.
+//!
+//! [`Pacer`] is a pure state machine: a lane tells it how many frames each look at the ring found and at what time,
+//! and asks it what to do when the ring is empty. It reads no clock and makes no call.
+
+use std::time::Duration;
+
+/// How a lane waits for packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Wake for the first packet, always.
+    Latency,
+    /// Wake for the first packet while the line is quiet; under load let packets gather, so that waking costs
+    /// little.
+    #[default]
+    Balanced,
+    /// Never sleep.
+    Busy,
+}
+
+/// What to do when the ring is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Wait to be woken by the next packet.
+    Wake,
+    /// Under load: let packets gather for about this long.
+    Gather(Duration),
+    /// Look again at once.
+    Spin,
+}
+
+/// Above this rate, packets are left to gather: a wake-up costs some 5 us, so here they would cost a tenth of a CPU.
+const BUSY_PPS: u64 = 20_000;
+/// The rate is measured over at least this long.
+const WINDOW_NS: u64 = 500_000;
+/// The longest that packets gather; the delay that `Balanced` adds under load.
+const GATHER_MAX: Duration = Duration::from_millis(1);
+/// Shorter than this a sleep is not worth its system call.
+const GATHER_MIN: Duration = Duration::from_micros(20);
+/// Gathering may fill this share of the ring, so that a burst of four times the measured rate still fits.
+const RING_SHARE: u64 = 4;
+
+/// Decides between waking per packet and gathering, from the measured rate.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    wait: Wait,
+    /// Frames that the ring holds.
+    capacity: u64,
+    window_start_ns: u64,
+    window_frames: u64,
+    rate_pps: u64,
+    /// Whether the last look after gathering found anything.
+    found: bool,
+}
+
+impl Pacer {
+    pub(crate) fn new(wait: Wait, capacity: usize) -> Self {
+        Self {
+            wait,
+            capacity: capacity as u64,
+            window_start_ns: 0,
+            window_frames: 0,
+            rate_pps: 0,
+            found: false,
+        }
+    }
+
+    /// A look at the ring found `frames` frames.
+    pub(crate) fn found(&mut self, frames: usize) {
+        self.window_frames += frames as u64;
+        self.found |= frames > 0;
+    }
+
+    /// The ring is empty at `now_ns`.
+    pub(crate) fn empty(&mut self, now_ns: u64) -> Step {
+        match self.wait {
+            Wait::Latency => Step::Wake,
+            Wait::Busy => Step::Spin,
+            Wait::Balanced => self.balance(now_ns),
+        }
+    }
+
+    fn balance(&mut self, now_ns: u64) -> Step {
+        let elapsed = now_ns.saturating_sub(self.window_start_ns);
+        if elapsed >= WINDOW_NS {
+            self.rate_pps = self.window_frames.saturating_mul(1_000_000_000) / elapsed;
+            self.window_start_ns = now_ns;
+            self.window_frames = 0;
+        }
+        // Nothing came while packets were to gather: the burst is over.
+        let over = !std::mem::take(&mut self.found);
+        if over || self.rate_pps < BUSY_PPS {
+            return Step::Wake;
+        }
+        let fill_ns = self.capacity / RING_SHARE * 1_000_000_000 / self.rate_pps;
+        Step::Gather(Duration::from_nanos(fill_ns).clamp(GATHER_MIN, GATHER_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds a steady rate for `windows` windows and returns the last step.
+    fn steady(pacer: &mut Pacer, rate_pps: u64, windows: u64, start_ns: u64) -> Step {
+        let mut step = Step::Wake;
+        for i in 1..=windows {
+            pacer.found((rate_pps * WINDOW_NS / 1_000_000_000) as usize);
+            step = pacer.empty(start_ns + i * WINDOW_NS);
+        }
+        step
+    }
+
+    #[test]
+    fn a_quiet_line_is_woken_by_each_packet() {
+        let mut pacer = Pacer::new(Wait::Balanced, 4096);
+        assert_eq!(steady(&mut pacer, 2000, 10, 0), Step::Wake);
+    }
+
+    #[test]
+    fn a_loaded_line_gathers_within_a_share_of_the_ring() {
+        let mut pacer = Pacer::new(Wait::Balanced, 4096);
+        let Step::Gather(pause) = steady(&mut pacer, 4_000_000, 10, 0) else { panic!("did not gather") };
+        assert!(pause.as_nanos() * 4_000_000 / 1_000_000_000 <= 4096 / 4);
+        assert!(pause >= GATHER_MIN);
+        let Step::Gather(pause) = steady(&mut pacer, 100_000, 10, 10 * WINDOW_NS) else {
+            panic!("did not gather")
+        };
+        assert_eq!(pause, GATHER_MAX);
+    }
+
+    #[test]
+    fn the_end_of_a_burst_is_noticed_at_the_first_empty_look() {
+        let mut pacer = Pacer::new(Wait::Balanced, 4096);
+        assert!(matches!(steady(&mut pacer, 1_000_000, 10, 0), Step::Gather(_)));
+        assert_eq!(pacer.empty(10 * WINDOW_NS + 1000), Step::Wake);
+    }
+
+    #[test]
+    fn latency_always_wakes_and_busy_always_spins() {
+        assert_eq!(steady(&mut Pacer::new(Wait::Latency, 64), 5_000_000, 9, 0), Step::Wake);
+        assert_eq!(steady(&mut Pacer::new(Wait::Busy, 64), 10, 9, 0), Step::Spin);
+    }
+}
