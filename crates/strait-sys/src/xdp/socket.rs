@@ -1,0 +1,372 @@
+//! The `AF_XDP` socket: one receive queue of one interface.
+//!
+//! [`Socket::open`], then [`Socket::register`] for the first socket of a UMEM, then its rings by
+//! [`Socket::receiver`] and [`Socket::transmitter`], then [`Socket::bind`], or [`Socket::bind_shared`] for the
+//! others. Frames arrive when an XDP program redirects them to the socket through an XSKMAP. Nothing here waits.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::memory::Mapped;
+use super::ring::{Consumer, Producer};
+use super::{Receiver, SLOTS_MAX, Share, Transmitter, Umem};
+use crate::error::{Error, Kind, Result, check};
+use crate::mmap::Mapping;
+
+/// Whether frames are copied into the UMEM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Zero-copy where the driver can, else copies: the kernel's own choice. [`Socket::is_zero_copy`] tells.
+    Either,
+    /// `XDP_ZEROCOPY`: the NIC writes into the UMEM, or binding fails.
+    ZeroCopy,
+    /// `XDP_COPY`: the kernel copies. The only mode under a generic XDP program.
+    Copy,
+}
+
+/// What a socket is bound to, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// Receive queue, from 0.
+    pub queue: u32,
+    /// Copying or not.
+    pub mode: Mode,
+    /// `XDP_USE_SG`, Linux 6.6: frames longer than a chunk come in fragments.
+    pub multi_buffer: bool,
+}
+
+impl Binding {
+    fn flags(&self) -> u16 {
+        let mode = match self.mode {
+            Mode::Either => 0,
+            Mode::ZeroCopy => libc::XDP_ZEROCOPY,
+            Mode::Copy => libc::XDP_COPY,
+        };
+        let multi_buffer = if self.multi_buffer { libc::XDP_USE_SG } else { 0 };
+        libc::XDP_USE_NEED_WAKEUP | mode | multi_buffer
+    }
+}
+
+/// `XDP_STATISTICS`, since the socket was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Frames dropped for want of a chunk on the fill ring (copy mode), or because they were longer than a chunk
+    /// holds.
+    pub rx_dropped: u64,
+    /// Addresses on the fill ring that the kernel refused.
+    pub rx_invalid_descriptors: u64,
+    /// Descriptors on the TX ring that the kernel refused.
+    pub tx_invalid_descriptors: u64,
+    /// Frames dropped because the RX ring was full.
+    pub rx_ring_full: u64,
+    /// Times that the kernel found the fill ring empty.
+    pub fill_ring_empty: u64,
+    /// Times that the kernel found the TX ring empty.
+    pub tx_ring_empty: u64,
+}
+
+/// An `AF_XDP` socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    interface: String,
+    has_fill: bool,
+    has_completion: bool,
+}
+
+impl Socket {
+    /// `socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0)`. `interface` names it in errors.
+    ///
+    /// # Errors
+    /// EPERM without `CAP_NET_RAW`; EAFNOSUPPORT where the kernel was built without `AF_XDP`.
+    pub fn open(interface: &str) -> Result<Self> {
+        // SAFETY: socket(2) takes no pointers.
+        let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        let fd = check(fd, "open an AF_XDP socket on", interface).map_err(|error| match error.errno() {
+            Some(libc::EAFNOSUPPORT) => {
+                error.with_kind(Kind::Refused).remedy("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
+            }
+            _ => error.remedy("run as root, or give the program cap_net_raw, cap_net_admin and cap_bpf"),
+        })?;
+        // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, interface: interface.to_owned(), has_fill: false, has_completion: false })
+    }
+
+    /// `setsockopt(XDP_UMEM_REG)`: makes `umem` this socket's; others share it by [`Socket::bind_shared`]. The kernel
+    /// pins its pages.
+    ///
+    /// # Errors
+    /// ENOBUFS where the pages exceed `RLIMIT_MEMLOCK`.
+    pub fn register(&self, umem: &Umem) -> Result<()> {
+        self.set_xdp(libc::XDP_UMEM_REG, &umem.registration(), "register a UMEM with").map_err(|error| {
+            match error.errno() {
+                Some(libc::ENOBUFS | libc::ENOMEM) => {
+                    let mib = umem.geometry().bytes().div_ceil(1 << 20);
+                    error.with_kind(Kind::Refused).remedy(format!(
+                        "it locks {mib} MiB of memory: raise `ulimit -l`, give the program cap_ipc_lock, or ask \
+                         for fewer chunks"
+                    ))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    /// Makes and maps an RX ring of `slots` and a fill ring with a slot for each chunk of `share`, and fills it.
+    /// Before [`Socket::bind`].
+    ///
+    /// # Errors
+    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`].
+    pub fn receiver(&mut self, slots: u32, share: Share) -> Result<Receiver> {
+        let fill_slots = share.chunks().next_power_of_two();
+        self.make_ring(libc::XDP_RX_RING, slots)?;
+        self.make_ring(libc::XDP_UMEM_FILL_RING, fill_slots)?;
+        self.has_fill = true;
+        let offsets = self.offsets()?;
+        let rx = self.map_ring(offsets.rx, slots, libc::XDP_PGOFF_RX_RING)?;
+        let fill = self.map_ring(offsets.fr, fill_slots, libc::XDP_UMEM_PGOFF_FILL_RING as i64)?;
+        Ok(Receiver::new(Consumer::new(rx), Producer::new(fill), share, slots))
+    }
+
+    /// Makes and maps a TX ring of `slots` and a completion ring with a slot for each chunk of `share`. Before
+    /// [`Socket::bind`].
+    ///
+    /// # Errors
+    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`].
+    pub fn transmitter(&mut self, slots: u32, share: Share) -> Result<Transmitter> {
+        let completion_slots = share.chunks().next_power_of_two();
+        self.make_ring(libc::XDP_TX_RING, slots)?;
+        self.make_ring(libc::XDP_UMEM_COMPLETION_RING, completion_slots)?;
+        self.has_completion = true;
+        let offsets = self.offsets()?;
+        let tx = self.map_ring(offsets.tx, slots, libc::XDP_PGOFF_TX_RING)?;
+        let completion =
+            self.map_ring(offsets.cr, completion_slots, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64)?;
+        Ok(Transmitter::new(Producer::new(tx), Consumer::new(completion), share))
+    }
+
+    /// `bind` to a queue, with need-wakeup.
+    ///
+    /// # Errors
+    /// EBUSY where another socket has the queue, EINVAL where there is no such queue, EOPNOTSUPP where zero-copy was
+    /// insisted on and the driver cannot.
+    pub fn bind(&mut self, binding: &Binding) -> Result<()> {
+        self.complete_rings()?;
+        self.bind_to(binding, binding.flags(), 0)
+    }
+
+    /// `bind` with `XDP_SHARED_UMEM`: to a queue, on the UMEM and in the mode of `first`, which is bound.
+    ///
+    /// # Errors
+    /// As [`Socket::bind`].
+    pub fn bind_shared(&mut self, binding: &Binding, first: &Self) -> Result<()> {
+        self.complete_rings()?;
+        self.bind_to(binding, libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32)
+    }
+
+    /// Whether the NIC writes into the UMEM itself (`XDP_OPTIONS`).
+    pub fn is_zero_copy(&self) -> Result<bool> {
+        let mut options = libc::xdp_options { flags: 0 };
+        self.get_xdp(libc::XDP_OPTIONS, &mut options, "read the mode of")?;
+        Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    /// `getsockopt(XDP_STATISTICS)`.
+    pub fn statistics(&self) -> Result<Statistics> {
+        // SAFETY: xdp_statistics is plain data, for which zeroes are valid.
+        let mut raw: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+        self.get_xdp(libc::XDP_STATISTICS, &mut raw, "read the statistics of")?;
+        Ok(Statistics {
+            rx_dropped: raw.rx_dropped,
+            rx_invalid_descriptors: raw.rx_invalid_descs,
+            tx_invalid_descriptors: raw.tx_invalid_descs,
+            rx_ring_full: raw.rx_ring_full,
+            fill_ring_empty: raw.rx_fill_ring_empty_descs,
+            tx_ring_empty: raw.tx_ring_empty_descs,
+        })
+    }
+
+    /// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`: the driver's work is done in this thread's
+    /// calls, at most `budget` frames in each, and interrupts stay off meanwhile. Linux 5.11.
+    ///
+    /// # Errors
+    /// EPERM without `CAP_NET_ADMIN`; EINVAL on an older kernel. Drivers without NAPI ignore it.
+    pub fn set_busy_poll(&self, busy_poll_us: u32, budget: u16) -> Result<()> {
+        // include/uapi/asm-generic/socket.h
+        const SO_BUSY_POLL: libc::c_int = 46;
+        const SO_PREFER_BUSY_POLL: libc::c_int = 69;
+        const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
+        let set = |option, value: u32| {
+            self.set(libc::SOL_SOCKET, option, &value, "set busy polling on")
+                .map_err(|error| error.with_kind(Kind::Refused))
+        };
+        set(SO_PREFER_BUSY_POLL, 1)?;
+        set(SO_BUSY_POLL, busy_poll_us)?;
+        set(SO_BUSY_POLL_BUDGET, u32::from(budget))
+    }
+
+    /// `recvfrom(MSG_DONTWAIT)`: tells the driver of new chunks, or runs it where busy polling is set.
+    ///
+    /// # Errors
+    /// ENETDOWN where the interface is down, ENXIO where it is gone.
+    pub fn wake_rx(&self) -> Result<()> {
+        let (none, flags) = (std::ptr::null_mut(), libc::MSG_DONTWAIT);
+        // SAFETY: a null buffer of length 0 and no address is what an AF_XDP socket takes.
+        let returned =
+            unsafe { libc::recvfrom(self.raw(), none, 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
+        self.woken(returned, "receive on").map(drop)
+    }
+
+    /// `sendto(MSG_DONTWAIT)`: lets the kernel send from the TX ring. True where it stopped with work left, at its
+    /// own limit for a call or at the device's: call again.
+    ///
+    /// # Errors
+    /// ENETDOWN where the interface is down, ENXIO where it is gone.
+    pub fn wake_tx(&self) -> Result<bool> {
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: a null buffer of length 0 and no address is what an AF_XDP socket takes.
+        let returned = unsafe { libc::sendto(self.raw(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
+        self.woken(returned, "send on")
+    }
+
+    /// The interface's name, as given to [`Socket::open`].
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    fn woken(&self, returned: isize, operation: &'static str) -> Result<bool> {
+        if returned >= 0 {
+            return Ok(false);
+        }
+        let error = Error::last_os(operation, &*self.interface);
+        match error.errno() {
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(true),
+            Some(libc::ENETDOWN) => Err(self.is_down(error)),
+            Some(libc::ENXIO) => Err(error.with_kind(Kind::Failed).remedy("the interface is gone")),
+            _ => Err(error),
+        }
+    }
+
+    fn is_down(&self, error: Error) -> Error {
+        error.remedy(format!("bring it up: ip link set {} up", self.interface))
+    }
+
+    /// A bound socket has a fill and a completion ring even where it only sends or only receives.
+    fn complete_rings(&mut self) -> Result<()> {
+        const UNUSED_SLOTS: u32 = 2;
+        if !self.has_fill {
+            self.make_ring(libc::XDP_UMEM_FILL_RING, UNUSED_SLOTS)?;
+            self.has_fill = true;
+        }
+        if !self.has_completion {
+            self.make_ring(libc::XDP_UMEM_COMPLETION_RING, UNUSED_SLOTS)?;
+            self.has_completion = true;
+        }
+        Ok(())
+    }
+
+    fn bind_to(&self, binding: &Binding, flags: u16, shared_umem_fd: u32) -> Result<()> {
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: flags,
+            sxdp_ifindex: binding.ifindex,
+            sxdp_queue_id: binding.queue,
+            sxdp_shared_umem_fd: shared_umem_fd,
+        };
+        let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+        // SAFETY: address points at a sockaddr_xdp of that length.
+        let returned = unsafe { libc::bind(self.raw(), (&raw const address).cast(), len) };
+        let subject = format!("queue {} of {}", binding.queue, self.interface);
+        check(returned, "bind an AF_XDP socket to", subject)
+            .map(drop)
+            .map_err(|error| self.explain_bind(error, binding))
+    }
+
+    fn explain_bind(&self, error: Error, binding: &Binding) -> Error {
+        match error.errno() {
+            Some(libc::EBUSY) => error.with_kind(Kind::Refused).remedy("another AF_XDP socket has this queue"),
+            Some(libc::EOPNOTSUPP) => error.remedy("the driver has no zero-copy: take copy mode"),
+            Some(libc::ENETDOWN) => self.is_down(error),
+            Some(libc::EINVAL) if binding.multi_buffer => error.with_kind(Kind::Usage).remedy(
+                "the interface has no such queue (`ethtool -l` shows them), or the kernel has no multi-buffer \
+                 AF_XDP (Linux 6.6)",
+            ),
+            Some(libc::EINVAL) => error
+                .with_kind(Kind::Usage)
+                .remedy("the interface has no such queue (`ethtool -l` shows them)"),
+            _ => error,
+        }
+    }
+
+    fn make_ring(&self, option: libc::c_int, slots: u32) -> Result<()> {
+        if !slots.is_power_of_two() || slots > SLOTS_MAX {
+            let subject = format!("{slots} slots on {}", self.interface);
+            let cause = format!("not a power of two up to {SLOTS_MAX}");
+            return Err(Error::said(Kind::Usage, "make a ring of", subject, cause));
+        }
+        self.set_xdp(option, &slots, "make an AF_XDP ring on")
+    }
+
+    fn offsets(&self) -> Result<libc::xdp_mmap_offsets> {
+        // SAFETY: xdp_mmap_offsets is plain data, for which zeroes are valid.
+        let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+        self.get_xdp(libc::XDP_MMAP_OFFSETS, &mut offsets, "read the ring offsets of")?;
+        Ok(offsets)
+    }
+
+    fn map_ring<T: Copy>(
+        &self,
+        offsets: libc::xdp_ring_offset,
+        slots: u32,
+        page_offset: i64,
+    ) -> Result<Mapped<T>> {
+        let memory = Mapping::shared(self.fd.as_fd(), Mapped::<T>::bytes(&offsets, slots), page_offset)?;
+        Mapped::new(memory, offsets, slots)
+    }
+
+    fn set_xdp<T>(&self, option: libc::c_int, value: &T, operation: &'static str) -> Result<()> {
+        self.set(libc::SOL_XDP, option, value, operation)
+    }
+
+    fn set<T>(
+        &self,
+        level: libc::c_int,
+        option: libc::c_int,
+        value: &T,
+        operation: &'static str,
+    ) -> Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        let value: *const T = value;
+        // SAFETY: value points at len readable bytes.
+        let returned = unsafe { libc::setsockopt(self.raw(), level, option, value.cast(), len) };
+        check(returned, operation, &*self.interface).map(drop)
+    }
+
+    /// Reads an option of `SOL_XDP` that must be as long as `value`, which is plain data.
+    fn get_xdp<T>(&self, option: libc::c_int, value: &mut T, operation: &'static str) -> Result<()> {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        let value: *mut T = value;
+        // SAFETY: value points at len writable bytes; the callers' types are integers throughout.
+        let returned =
+            unsafe { libc::getsockopt(self.raw(), libc::SOL_XDP, option, value.cast(), &raw mut len) };
+        check(returned, operation, &*self.interface)?;
+        if len as usize == size_of::<T>() {
+            return Ok(());
+        }
+        let cause = format!("the kernel gave {len} bytes of {}", size_of::<T>());
+        Err(Error::said(Kind::Refused, operation, &*self.interface, cause)
+            .remedy("Linux 5.15 or newer is needed"))
+    }
+
+    fn raw(&self) -> libc::c_int {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
