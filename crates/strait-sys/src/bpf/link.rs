@@ -1,0 +1,84 @@
+//! `BPF_LINK_CREATE` for XDP: a program on an interface that goes with its descriptor.
+//!
+//! The capture engine holds one a session; if the process dies the kernel takes the program off. Netlink, not this,
+//! tells which program is on an interface already.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::program::XdpProgram;
+use super::{Attribute, Command, bpf_fd, explain};
+use crate::error::{Kind, Result};
+
+/// `BPF_XDP` of `enum bpf_attach_type`.
+pub(super) const BPF_XDP: u32 = 37;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// Where in the receive path the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachMode {
+    /// In the driver where it can, else generic: the kernel chooses.
+    Auto,
+    /// In the driver (`XDP_FLAGS_DRV_MODE`).
+    Native,
+    /// After the driver made an `sk_buff` (`XDP_FLAGS_SKB_MODE`).
+    Generic,
+}
+
+impl AttachMode {
+    fn flags(self) -> u32 {
+        match self {
+            Self::Auto => 0,
+            Self::Native => XDP_FLAGS_DRV_MODE,
+            Self::Generic => XDP_FLAGS_SKB_MODE,
+        }
+    }
+}
+
+#[repr(C)]
+struct LinkCreate {
+    prog_fd: u32,
+    target_ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+// SAFETY: mirrors the head of the struct for BPF_LINK_CREATE in linux/bpf.h: four u32, no addresses.
+unsafe impl Attribute for LinkCreate {}
+
+/// An attached program; dropping it detaches.
+#[derive(Debug)]
+pub struct Link {
+    fd: OwnedFd,
+}
+
+impl Link {
+    /// Attaches `program` to the interface with index `ifindex` in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// EBUSY ([`Kind::Refused`]) if another program is there; EOPNOTSUPP if the driver has no native XDP; EINVAL or
+    /// ERANGE if the driver cannot run it at this MTU or queue setting.
+    pub fn attach_xdp(program: &XdpProgram, ifindex: u32, mode: AttachMode) -> Result<Self> {
+        let mut attribute = LinkCreate {
+            prog_fd: program.as_fd().as_raw_fd() as u32,
+            target_ifindex: ifindex,
+            attach_type: BPF_XDP,
+            flags: mode.flags(),
+        };
+        let subject = format!("interface {ifindex}");
+        let fd = bpf_fd(Command::LinkCreate, &mut attribute).map_err(|error| {
+            let explained = explain("attach the XDP program to", subject, &error);
+            match error.raw_os_error() {
+                Some(libc::EBUSY) => explained.with_kind(Kind::Refused),
+                _ => explained,
+            }
+        })?;
+        Ok(Self { fd })
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

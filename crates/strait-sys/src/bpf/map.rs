@@ -1,0 +1,213 @@
+//! eBPF maps with 32-bit keys: arrays, per-CPU arrays, XSKMAPs, and arrays mapped into this process.
+//!
+//! An XDP program counts in an array; [`MappedArray`] reads such counters without a system call. The capture engine
+//! and the tests make them. Maps die with their last descriptor, here or in a loaded program.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
+
+use super::{Attribute, Command, NAME_LEN, bpf, bpf_fd, explain, object_name};
+use crate::error::{Error, Kind, Result};
+use crate::mmap::Mapping;
+
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+/// CPUs a per-CPU value is read from at most; far more than Linux supports.
+const CPUS_MAX: usize = 1 << 14;
+
+#[repr(C)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: [u8; NAME_LEN],
+}
+
+// SAFETY: mirrors the struct for BPF_MAP_CREATE in linux/bpf.h; seven u32 and 16 bytes leave no padding.
+unsafe impl Attribute for MapCreate {}
+
+#[repr(C)]
+struct MapElement {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+// SAFETY: mirrors the struct for BPF_MAP_*_ELEM in linux/bpf.h; `pad` is the kernel's own alignment hole.
+unsafe impl Attribute for MapElement {}
+
+/// A map on its descriptor.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    value_bytes: u32,
+    entries: u32,
+}
+
+impl Map {
+    /// `BPF_MAP_TYPE_ARRAY` of `entries` zeroed values of `value_bytes`.
+    pub fn array(name: &str, value_bytes: u32, entries: u32) -> Result<Self> {
+        Self::create(name, BPF_MAP_TYPE_ARRAY, value_bytes, entries, 0)
+    }
+
+    /// An array that [`Map::mapped`] can map.
+    pub fn mappable_array(name: &str, value_bytes: u32, entries: u32) -> Result<Self> {
+        Self::create(name, BPF_MAP_TYPE_ARRAY, value_bytes, entries, BPF_F_MMAPABLE)
+    }
+
+    /// `BPF_MAP_TYPE_PERCPU_ARRAY`: every CPU has values of its own.
+    pub fn per_cpu_array(name: &str, value_bytes: u32, entries: u32) -> Result<Self> {
+        Self::create(name, BPF_MAP_TYPE_PERCPU_ARRAY, value_bytes, entries, 0)
+    }
+
+    /// `BPF_MAP_TYPE_XSKMAP`: which AF_XDP socket a receive queue is redirected to.
+    pub fn xskmap(name: &str, queues: u32) -> Result<Self> {
+        Self::create(name, BPF_MAP_TYPE_XSKMAP, size_of::<u32>() as u32, queues, 0)
+    }
+
+    fn create(name: &str, map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> Result<Self> {
+        let mut attribute = MapCreate {
+            map_type,
+            key_size: size_of::<u32>() as u32,
+            value_size,
+            max_entries,
+            map_flags,
+            inner_map_fd: 0,
+            numa_node: 0,
+            map_name: object_name(name),
+        };
+        let fd = bpf_fd(Command::MapCreate, &mut attribute)
+            .map_err(|error| explain("create the BPF map", name, &error))?;
+        Ok(Self { fd, value_bytes: value_size, entries: max_entries })
+    }
+
+    /// Writes the value at `index` of an array. A wrong length or index is [`Kind::Usage`].
+    pub fn set(&self, index: u32, value: &[u8]) -> Result<()> {
+        self.check_access(index, value.len(), 1)?;
+        self.element(Command::MapUpdate, index, value.as_ptr() as u64)
+            .map_err(|e| Self::failed("write", index, &e))
+    }
+
+    /// Puts an AF_XDP socket into an XSKMAP for the receive queue `queue`.
+    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
+        self.set(queue, &socket.as_raw_fd().to_ne_bytes())
+    }
+
+    /// Reads the value at `index` of an array into `value`.
+    pub fn get(&self, index: u32, value: &mut [u8]) -> Result<()> {
+        self.check_access(index, value.len(), 1)?;
+        self.element(Command::MapLookup, index, value.as_mut_ptr() as u64)
+            .map_err(|e| Self::failed("read", index, &e))
+    }
+
+    /// Reads the values of all CPUs at `index` of a per-CPU array and adds them up, 64-bit slot by slot.
+    pub fn sum_per_cpu(&self, index: u32) -> Result<Vec<u64>> {
+        let slots = (self.value_bytes as usize).div_ceil(size_of::<u64>());
+        let cpus = possible_cpus()?;
+        let mut values = vec![0_u64; slots * cpus];
+        self.check_access(index, self.value_bytes as usize, cpus)?;
+        self.element(Command::MapLookup, index, values.as_mut_ptr() as u64)
+            .map_err(|error| Self::failed("read", index, &error))?;
+        let sum = |slot| values.iter().skip(slot).step_by(slots).fold(0_u64, |sum, v| sum.wrapping_add(*v));
+        Ok((0..slots).map(sum).collect())
+    }
+
+    /// Maps a [`Map::mappable_array`] into this process.
+    pub fn mapped(&self) -> Result<MappedArray> {
+        let stride = (self.value_bytes as usize).next_multiple_of(size_of::<u64>());
+        let entries = self.entries as usize;
+        let len = (stride * entries).next_multiple_of(rustix::param::page_size());
+        let mapping = Mapping::shared(self.fd.as_fd(), len, 0)?;
+        Ok(MappedArray { mapping, slots: stride / size_of::<u64>(), entries })
+    }
+
+    /// How many entries it has.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The caller's buffer must be as long as what the kernel reads or writes there.
+    fn check_access(&self, index: u32, len: usize, copies: usize) -> Result<()> {
+        debug_assert!(copies <= CPUS_MAX, "possible_cpus() is bounded");
+        if index < self.entries && len == self.value_bytes as usize {
+            return Ok(());
+        }
+        let has = format!("it has {} values of {} bytes", self.entries, self.value_bytes);
+        Err(Error::said(Kind::Usage, "use the BPF map at", format!("index {index}, {len} bytes"), has))
+    }
+
+    fn element(&self, command: Command, index: u32, value: u64) -> io::Result<()> {
+        let key = std::ptr::from_ref(&index) as u64;
+        let mut attribute = MapElement { map_fd: self.fd.as_raw_fd() as u32, pad: 0, key, value, flags: 0 };
+        bpf(command, &mut attribute).map(drop)
+    }
+
+    fn failed(what: &'static str, index: u32, error: &io::Error) -> Error {
+        let operation = if what == "read" { "read the BPF map at" } else { "write the BPF map at" };
+        Error::from_io(operation, format!("index {index}"), error)
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The values of an array, shared with the programs that count in it.
+#[derive(Debug)]
+pub struct MappedArray {
+    mapping: Mapping,
+    slots: usize,
+    entries: usize,
+}
+
+impl MappedArray {
+    /// The 64-bit counter in `slot` of the value at `index`; 0 where there is none.
+    pub fn load(&self, index: usize, slot: usize) -> u64 {
+        self.counter(index, slot).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// Sets that counter; nothing happens where there is none.
+    pub fn store(&self, index: usize, slot: usize, value: u64) {
+        if let Some(counter) = self.counter(index, slot) {
+            counter.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// How many entries it has.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    fn counter(&self, index: usize, slot: usize) -> Option<&AtomicU64> {
+        if index >= self.entries || slot >= self.slots {
+            return None;
+        }
+        let start = self.mapping.as_ptr().cast::<AtomicU64>();
+        // SAFETY: index and slot are inside the mapping, which is page-aligned and lives as long as `self`; the
+        // kernel writes there too, which is what the atomic is for.
+        Some(unsafe { &*start.add(index * self.slots + slot) })
+    }
+}
+
+/// CPUs that the kernel keeps per-CPU values for: /sys/devices/system/cpu/possible, for example `0-3` or `0,2-5`.
+fn possible_cpus() -> Result<usize> {
+    const PATH: &str = "/sys/devices/system/cpu/possible";
+    let text = fs::read_to_string(PATH).map_err(|error| Error::from_io("read", PATH, &error))?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    match last {
+        Some(last) if last < CPUS_MAX => Ok(last + 1),
+        _ => Err(Error::said(Kind::Failed, "read", PATH, format!("{:?} is no list of CPUs", text.trim()))),
+    }
+}

@@ -1,0 +1,91 @@
+//! `bpf(2)`: maps, XDP and socket-filter programs, test runs and links.
+//!
+//! - [`Map`]: arrays that an XDP program counts in, and the XSKMAP that leads from it to AF_XDP sockets.
+//! - [`XdpProgram`], [`SocketFilter`]: eBPF that the verifier accepted; [`XdpProgram::test_run`] runs it on given
+//!   bytes or sends live frames.
+//! - [`Link`]: an XDP program on an interface, for as long as the link is held.
+//! - [`btf`]: the kernel functions that an XDP program may call for hardware metadata.
+//!
+//! The capture engine and the filter's tests call it. Programs come as finished eBPF instructions, 64 bits each;
+//! nothing here knows what they mean, and nothing here pins objects that outlive the process.
+
+pub mod btf;
+mod link;
+mod map;
+mod program;
+#[cfg(test)]
+mod tests;
+
+pub use link::{AttachMode, Link};
+pub use map::{Map, MappedArray};
+pub use program::{
+    LoadOptions, ProgramInfo, SocketFilter, TestOutcome, TestRun, XdpContext, XdpProgram, program_info,
+    program_info_by_id,
+};
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use crate::error::Error;
+
+/// `BPF_OBJ_NAME_LEN`: bytes of a map's or program's name, its NUL included.
+const NAME_LEN: usize = 16;
+
+/// What a caller without privilege may do about it.
+const PRIVILEGE: &str = "needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN: run as root or set them with setcap";
+
+/// `enum bpf_cmd` of linux/bpf.h, as far as it is used here.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Command {
+    MapCreate = 0,
+    MapLookup = 1,
+    MapUpdate = 2,
+    ProgramLoad = 5,
+    ProgramTestRun = 10,
+    ProgramFdById = 13,
+    ObjectInfo = 15,
+    LinkCreate = 28,
+}
+
+/// A member of `union bpf_attr`.
+///
+/// # Safety
+/// The implementor is `repr(C)` without padding, mirrors the kernel's layout for the commands it is used with, and
+/// every address in it is valid for what the kernel does there.
+unsafe trait Attribute {}
+
+/// `bpf(command, attribute, size)`.
+fn bpf<T: Attribute>(command: Command, attribute: &mut T) -> io::Result<i64> {
+    let size = size_of::<T>();
+    // SAFETY: `Attribute` vouches for the layout and the addresses inside; the reference lives through the call.
+    let returned =
+        unsafe { libc::syscall(libc::SYS_bpf, command as i32, std::ptr::from_mut(attribute), size) };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
+}
+
+/// The same for a command that returns a new descriptor.
+fn bpf_fd<T: Attribute>(command: Command, attribute: &mut T) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attribute)?;
+    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A name as the kernel takes it: cut, and NUL at the end.
+fn object_name(name: &str) -> [u8; NAME_LEN] {
+    let mut out = [0; NAME_LEN];
+    for (to, from) in out.iter_mut().take(NAME_LEN - 1).zip(name.bytes()) {
+        *to = from;
+    }
+    out
+}
+
+/// Names the privilege where that is what was missing.
+fn explain(operation: &'static str, subject: impl Into<String>, error: &io::Error) -> Error {
+    let explained = Error::from_io(operation, subject, error);
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => explained.remedy(PRIVILEGE),
+        Some(libc::ENOSYS) => explained.remedy("this kernel has no bpf(2)"),
+        _ => explained,
+    }
+}
