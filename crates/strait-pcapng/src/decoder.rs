@@ -1,0 +1,186 @@
+//! Takes a capture file's bytes as they come and lends one record at a time.
+//!
+//! The offline reader and the fuzz targets drive it: they own the buffer, give [`Decoder::step`] whatever
+//! is in it, drop the bytes that were consumed, and read more when it asks for more. It copies no packet and
+//! reads nothing itself.
+
+use crate::bytes::array;
+use crate::error::Error;
+use crate::record::Record;
+use crate::{pcap, pcapng};
+
+/// What one call of [`Decoder::step`] made of its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// The input must have at least this many bytes before anything can be said.
+    NeedMore(usize),
+    /// A record, from the first `consumed` bytes of the input.
+    Record {
+        /// Bytes to drop from the front of the input.
+        consumed: usize,
+        /// The record.
+        record: Record<'a>,
+    },
+    /// The first `consumed` bytes hold nothing that is reported: name resolution, custom and unknown blocks.
+    Skipped {
+        /// Bytes to drop from the front of the input.
+        consumed: usize,
+    },
+}
+
+/// What stands at the front of the input, without decoding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// The input must have at least this many bytes before anything can be said.
+    NeedMore(usize),
+    /// A whole block or record with a packet, of this many bytes.
+    Packet(usize),
+    /// A whole block or header without a packet, of this many bytes.
+    Other(usize),
+}
+
+/// The two formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// pcap 2.4, micro- or nanoseconds.
+    Pcap,
+    /// pcapng 1.0.
+    Pcapng,
+}
+
+/// A decoder for one file, whichever of the formats it has.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    offset: u64,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Start,
+    Pcap(pcap::decode::File),
+    Pcapng(pcapng::decode::File),
+}
+
+impl Decoder {
+    /// A decoder at byte 0 of a file.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes consumed so far: where the next block starts.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The file's format, once its first bytes were consumed.
+    pub fn format(&self) -> Option<Format> {
+        match self.state {
+            State::Start => None,
+            State::Pcap(_) => Some(Format::Pcap),
+            State::Pcapng(_) => Some(Format::Pcapng),
+        }
+    }
+
+    /// Says what is at the front of `input`, the bytes from [`Decoder::offset`] on.
+    pub fn peek(&self, input: &[u8]) -> Result<Peek, Error> {
+        match &self.state {
+            State::Start => peek_start(input),
+            State::Pcap(file) => file.peek(input, self.offset),
+            State::Pcapng(file) => file.peek(input, self.offset),
+        }
+    }
+
+    /// Decodes what is at the front of `input`, the bytes from [`Decoder::offset`] on.
+    ///
+    /// An error stays at its byte: the same input gives it again. Records before it were all delivered.
+    pub fn step<'a>(&mut self, input: &'a [u8]) -> Result<Step<'a>, Error> {
+        let consumed = match self.peek(input)? {
+            Peek::NeedMore(bytes) => return Ok(Step::NeedMore(bytes)),
+            Peek::Packet(bytes) | Peek::Other(bytes) => bytes,
+        };
+        let block = &input[..consumed];
+        let record = match &mut self.state {
+            State::Start => self.start(block)?,
+            State::Pcap(file) => Some(file.decode(block)),
+            State::Pcapng(file) => file.decode(block, self.offset)?,
+        };
+        self.offset += consumed as u64;
+        Ok(match record {
+            Some(record) => Step::Record { consumed, record },
+            None => Step::Skipped { consumed },
+        })
+    }
+
+    /// Says whether the input may end here, with `rest` not consumed: [`Error::Truncated`] if not.
+    pub fn finish(&self, rest: &[u8]) -> Result<(), Error> {
+        let what = match self.state {
+            State::Start if rest.is_empty() => return Err(Error::Empty),
+            _ if rest.is_empty() => return Ok(()),
+            State::Start => "file header",
+            State::Pcap(_) => "packet record",
+            State::Pcapng(_) => "block",
+        };
+        Err(Error::Truncated { what, start: self.offset, end: self.offset + rest.len() as u64 })
+    }
+
+    /// The first header of the file, which decides the format.
+    fn start<'a>(&mut self, block: &'a [u8]) -> Result<Option<Record<'a>>, Error> {
+        if is_pcapng(block) {
+            let mut file = pcapng::decode::File::new();
+            let record = file.decode(block, 0)?;
+            self.state = State::Pcapng(file);
+            return Ok(record);
+        }
+        let (file, record) = pcap::decode::File::begin(block)?;
+        self.state = State::Pcap(file);
+        Ok(Some(record))
+    }
+}
+
+fn is_pcapng(input: &[u8]) -> bool {
+    array(input, 0) == pcapng::block::SECTION.to_le_bytes()
+}
+
+fn peek_start(input: &[u8]) -> Result<Peek, Error> {
+    if input.len() < 4 {
+        return Ok(Peek::NeedMore(4));
+    }
+    if is_pcapng(input) {
+        return pcapng::decode::File::new().peek(input, 0);
+    }
+    refuse(array(input, 0))?;
+    Ok(if input.len() < pcap::HEADER_BYTES {
+        Peek::NeedMore(pcap::HEADER_BYTES)
+    } else {
+        Peek::Other(pcap::HEADER_BYTES)
+    })
+}
+
+/// Refuses everything that does not start as a pcap file, by name where the name helps.
+fn refuse(magic: [u8; 4]) -> Result<(), Error> {
+    let (little, big) = (u32::from_le_bytes(magic), u32::from_be_bytes(magic));
+    match (little, big) {
+        (pcap::MAGIC_MICROSECONDS | pcap::MAGIC_NANOSECONDS, _)
+        | (_, pcap::MAGIC_MICROSECONDS | pcap::MAGIC_NANOSECONDS) => Ok(()),
+        (pcap::MAGIC_KUZNETZOV, _) | (_, pcap::MAGIC_KUZNETZOV) => {
+            Err(Error::Variant { variant: "modified pcap (Kuznetzov's, magic 0xa1b2cd34)" })
+        }
+        _ => {
+            Err(unpacker(magic).map_or(Error::NotACapture { magic }, |program| Error::Compressed { program }))
+        }
+    }
+}
+
+/// The program that unpacks a file that starts like this.
+fn unpacker(magic: [u8; 4]) -> Option<&'static str> {
+    match magic {
+        [0x1f, 0x8b, ..] => Some("gzip"),
+        [0x28, 0xb5, 0x2f, 0xfd] => Some("zstd"),
+        [0x04, 0x22, 0x4d, 0x18] => Some("lz4"),
+        [0xfd, b'7', b'z', b'X'] => Some("xz"),
+        [b'B', b'Z', b'h', _] => Some("bzip2"),
+        _ => None,
+    }
+}

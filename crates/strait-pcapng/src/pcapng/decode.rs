@@ -1,0 +1,301 @@
+//! Reads pcapng blocks: framing first, then what each kind of block holds.
+//!
+//! [`Decoder`](crate::Decoder) calls it with the bytes from a block's start on. Blocks that it does not know
+//! are skipped, not kept. It remembers the interfaces of the current section and nothing else.
+
+use super::clock::Clock;
+use super::options::{Options, text};
+use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, option, padding};
+use crate::bytes::{Order, array};
+use crate::decoder::Peek;
+use crate::error::Error;
+use crate::record::{Direction, Interface, LinkType, Packet, Record, Section, Statistics};
+use crate::{BLOCK_BYTES_MAX, INTERFACES_MAX, SNAPLEN_MAX};
+
+/// Where the packet's bytes start in an enhanced and in an obsolete packet block (s4.3, appendix A).
+const PACKET_HEAD_BYTES: usize = 28;
+/// The same for a simple packet block (s4.4).
+const SIMPLE_HEAD_BYTES: usize = 12;
+
+/// A file of sections.
+#[derive(Debug)]
+pub(crate) struct File {
+    order: Order,
+    /// Interfaces of the current section, by their number in it.
+    interfaces: Vec<Source>,
+    /// Interfaces in the sections before.
+    interfaces_before: u32,
+    /// The section has a version that is not known: skip to the next one (s3.4).
+    skipping: bool,
+}
+
+/// What packets need to know of their interface.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    linktype: LinkType,
+    snaplen: u32,
+    clock: Clock,
+}
+
+/// A whole block and where it starts in the file.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    bytes: &'a [u8],
+    offset: u64,
+}
+
+impl File {
+    pub(crate) fn new() -> Self {
+        Self { order: Order::Little, interfaces: Vec::new(), interfaces_before: 0, skipping: false }
+    }
+
+    /// Checks the framing of the block at the front of `input` (s3.1).
+    pub(crate) fn peek(&self, input: &[u8], offset: u64) -> Result<Peek, Error> {
+        if input.len() < FRAMING_BYTES {
+            return Ok(Peek::NeedMore(FRAMING_BYTES));
+        }
+        let order = self.order_of(input, offset)?;
+        let (kind, len) = (order.u32(input, 0), order.u32(input, 4));
+        self.check_length(kind, len, offset)?;
+        let whole = len as usize;
+        if input.len() < whole {
+            return Ok(Peek::NeedMore(whole));
+        }
+        let trailer = order.u32(input, whole - 4);
+        if trailer != len {
+            return Err(Error::Trailer { offset, len, trailer });
+        }
+        let packet = matches!(kind, block::ENHANCED_PACKET | block::SIMPLE_PACKET | block::PACKET_OBSOLETE);
+        Ok(if packet && !self.skipping { Peek::Packet(whole) } else { Peek::Other(whole) })
+    }
+
+    /// Decodes one whole block that [`File::peek`] measured. `None`: nothing to report.
+    pub(crate) fn decode<'a>(&mut self, bytes: &'a [u8], offset: u64) -> Result<Option<Record<'a>>, Error> {
+        let whole = Block { bytes, offset };
+        let kind = self.order.u32(bytes, 0);
+        if kind == block::SECTION {
+            return self.section(whole).map(Some);
+        }
+        if self.skipping {
+            return Ok(None);
+        }
+        match kind {
+            block::INTERFACE => self.interface(whole).map(Some),
+            block::ENHANCED_PACKET | block::PACKET_OBSOLETE => self.packet(whole, kind).map(Some),
+            block::SIMPLE_PACKET => self.simple_packet(whole).map(Some),
+            block::STATISTICS => self.statistics(whole).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The section's order, or for a section header the order that its magic shows (s4.1).
+    fn order_of(&self, input: &[u8], offset: u64) -> Result<Order, Error> {
+        if self.order.u32(input, 0) != block::SECTION {
+            return Ok(self.order);
+        }
+        let magic = array(input, 8);
+        Order::of(BYTE_ORDER_MAGIC, magic).ok_or(Error::ByteOrder { offset, magic })
+    }
+
+    fn check_length(&self, kind: u32, len: u32, offset: u64) -> Result<(), Error> {
+        let min = self.least_length(kind);
+        if !len.is_multiple_of(4) {
+            Err(Error::Unaligned { offset, len })
+        } else if len < min {
+            Err(Error::TooShort { offset, len, min, kind })
+        } else if len as usize > BLOCK_BYTES_MAX {
+            Err(Error::TooLong { offset, len, max: BLOCK_BYTES_MAX as u32 })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Framing and fixed fields of a block.
+    fn least_length(&self, kind: u32) -> u32 {
+        let body = match kind {
+            block::SECTION => 16,
+            _ if self.skipping => 0,
+            block::INTERFACE => 8,
+            block::SIMPLE_PACKET => 4,
+            block::STATISTICS => 12,
+            block::ENHANCED_PACKET | block::PACKET_OBSOLETE => 20,
+            _ => 0,
+        };
+        FRAMING_BYTES as u32 + body
+    }
+
+    fn section<'a>(&mut self, whole: Block<'a>) -> Result<Record<'a>, Error> {
+        self.order = self.order_of(whole.bytes, whole.offset)?;
+        self.interfaces_before = self.interfaces_before.saturating_add(self.interfaces.len() as u32);
+        self.interfaces.clear();
+        let (major, minor) = (self.order.u16(whole.bytes, 12), self.order.u16(whole.bytes, 14));
+        // Version 1.2 stands in some files and means 1.0.
+        self.skipping = major != 1 || !matches!(minor, 0 | 2);
+        if self.skipping {
+            return Ok(Record::UnknownSection { major, minor });
+        }
+        let mut section = Section::default();
+        let mut options = whole.options(self.order, 24);
+        while let Some(value) = options.next()? {
+            match value.code {
+                option::SHB_HARDWARE => section.hardware = Some(value.text()),
+                option::SHB_OS => section.os = Some(value.text()),
+                option::SHB_USERAPPL => section.application = Some(value.text()),
+                _ => {}
+            }
+        }
+        Ok(Record::Section(section))
+    }
+
+    fn interface<'a>(&mut self, whole: Block<'a>) -> Result<Record<'a>, Error> {
+        let index = self.next_index(whole.offset)?;
+        let linktype = LinkType(self.order.u16(whole.bytes, 8));
+        let snaplen = self.order.u32(whole.bytes, 12);
+        let mut interface = Interface { linktype, snaplen, ..Interface::default() };
+        let mut clock = Clock::default();
+        let mut options = whole.options(self.order, 16);
+        while let Some(value) = options.next()? {
+            match value.code {
+                option::IF_NAME => interface.name = Some(value.text()),
+                option::IF_DESCRIPTION => interface.description = Some(value.text()),
+                option::IF_OS => interface.os = Some(value.text()),
+                option::IF_FILTER => interface.filter = value.bytes.strip_prefix(&[0]).map(text),
+                option::IF_TSOFFSET => clock = clock.offset(self.order.u64(&value.fixed::<8>()?, 0) as i64),
+                option::IF_TSRESOL => {
+                    let [value] = value.fixed()?;
+                    clock =
+                        clock.resolution(value).ok_or(Error::Resolution { offset: whole.offset, value })?;
+                }
+                _ => {}
+            }
+        }
+        self.interfaces.push(Source { linktype, snaplen, clock });
+        Ok(Record::Interface { index, interface })
+    }
+
+    /// The number of the interface that is about to be described, counted through the file.
+    fn next_index(&self, offset: u64) -> Result<u32, Error> {
+        let max = INTERFACES_MAX as u32;
+        if self.interfaces.len() >= INTERFACES_MAX {
+            return Err(Error::TooManyInterfaces { offset, max });
+        }
+        self.interfaces_before
+            .checked_add(self.interfaces.len() as u32)
+            .ok_or(Error::TooManyInterfaces { offset, max })
+    }
+
+    fn packet<'a>(&self, whole: Block<'a>, kind: u32) -> Result<Record<'a>, Error> {
+        let interface = match kind {
+            block::PACKET_OBSOLETE => u32::from(self.order.u16(whole.bytes, 8)),
+            _ => self.order.u32(whole.bytes, 8),
+        };
+        let source = self.source(interface, whole.offset)?;
+        let bytes = whole.captured(PACKET_HEAD_BYTES, self.order.u32(whole.bytes, 20))?;
+        let mut packet = Packet {
+            timestamp_ns: source.clock.ns(self.order.high_low(whole.bytes, 12)),
+            bytes,
+            wire_len: self.order.u32(whole.bytes, 24).max(bytes.len() as u32),
+            interface: self.interfaces_before + interface,
+            ..Packet::default()
+        };
+        let options_start = PACKET_HEAD_BYTES + bytes.len() + padding(bytes.len());
+        let mut options = whole.options(self.order, options_start);
+        while let Some(value) = options.next()? {
+            match value.code {
+                option::EPB_FLAGS => packet.direction = direction(self.order.u32(&value.fixed::<4>()?, 0)),
+                option::EPB_QUEUE if kind == block::ENHANCED_PACKET => {
+                    packet.queue = Some(self.order.u32(&value.fixed::<4>()?, 0));
+                }
+                _ => {}
+            }
+        }
+        Ok(Record::Packet { packet, linktype: source.linktype })
+    }
+
+    /// A simple packet block: interface 0, no timestamp, as many bytes as the snaplen allows (s4.4).
+    fn simple_packet<'a>(&self, whole: Block<'a>) -> Result<Record<'a>, Error> {
+        let source = self.source(0, whole.offset)?;
+        let wire_len = self.order.u32(whole.bytes, 8);
+        let captured = if source.snaplen == 0 { wire_len } else { wire_len.min(source.snaplen) };
+        let packet = Packet {
+            bytes: whole.captured(SIMPLE_HEAD_BYTES, captured)?,
+            wire_len,
+            interface: self.interfaces_before,
+            ..Packet::default()
+        };
+        Ok(Record::Packet { packet, linktype: source.linktype })
+    }
+
+    fn statistics<'a>(&self, whole: Block<'_>) -> Result<Record<'a>, Error> {
+        let interface = self.order.u32(whole.bytes, 8);
+        let clock = self.source(interface, whole.offset)?.clock;
+        let mut statistics = Statistics {
+            interface: self.interfaces_before + interface,
+            timestamp_ns: clock.ns(self.order.high_low(whole.bytes, 12)),
+            ..Statistics::default()
+        };
+        let mut options = whole.options(self.order, 20);
+        while let Some(value) = options.next()? {
+            let count = match value.code {
+                option::ISB_STARTTIME | option::ISB_ENDTIME => {
+                    clock.ns(self.order.high_low(&value.fixed::<8>()?, 0))
+                }
+                option::ISB_IFRECV..=option::ISB_USRDELIV => self.order.u64(&value.fixed::<8>()?, 0),
+                _ => continue,
+            };
+            *field(&mut statistics, value.code) = Some(count);
+        }
+        Ok(Record::Statistics(statistics))
+    }
+
+    fn source(&self, interface: u32, offset: u64) -> Result<Source, Error> {
+        let known = self.interfaces.len() as u32;
+        self.interfaces.get(interface as usize).copied().ok_or(Error::UnknownInterface {
+            offset,
+            interface,
+            known,
+        })
+    }
+}
+
+impl<'a> Block<'a> {
+    /// The options from `start` to the trailing length; `start` lies in the block, see [`Block::captured`].
+    fn options(self, order: Order, start: usize) -> Options<'a> {
+        Options::new(order, &self.bytes[start..self.bytes.len() - 4], self.offset)
+    }
+
+    /// `captured` bytes from `start`, which with their padding end before the trailing length.
+    fn captured(self, start: usize, captured: u32) -> Result<&'a [u8], Error> {
+        let offset = self.offset;
+        let room = self.bytes.len() - start - 4;
+        if captured as usize > room {
+            return Err(Error::CapturedOverrun { offset, captured, room: room as u32 });
+        }
+        if captured > SNAPLEN_MAX {
+            return Err(Error::CapturedTooLong { offset, captured, max: SNAPLEN_MAX });
+        }
+        Ok(&self.bytes[start..start + captured as usize])
+    }
+}
+
+/// Bits 0 and 1 of the flags word (s4.3.1).
+fn direction(flags: u32) -> Option<Direction> {
+    match flags & 3 {
+        1 => Some(Direction::In),
+        2 => Some(Direction::Out),
+        _ => None,
+    }
+}
+
+/// The field that an option of a statistics block fills; only called with the codes of s4.6.
+fn field(statistics: &mut Statistics, code: u16) -> &mut Option<u64> {
+    match code {
+        option::ISB_STARTTIME => &mut statistics.start_ns,
+        option::ISB_ENDTIME => &mut statistics.end_ns,
+        option::ISB_IFRECV => &mut statistics.received,
+        option::ISB_IFDROP => &mut statistics.dropped,
+        option::ISB_FILTERACCEPT => &mut statistics.filter_accepted,
+        option::ISB_OSDROP => &mut statistics.os_dropped,
+        _ => &mut statistics.delivered,
+    }
+}

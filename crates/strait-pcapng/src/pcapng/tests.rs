@@ -1,0 +1,1 @@
+//! The pcapng encoder and decoder against each other and against blocks written by hand.

@@ -1,0 +1,150 @@
+//! What stands in a capture file: packets, interfaces and their statistics, in one vocabulary for both formats.
+//!
+//! Encoders take these and the decoder lends them. They borrow every byte and string.
+
+use std::fmt;
+
+/// One captured packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Nanoseconds since the epoch.
+    pub timestamp_ns: u64,
+    /// The captured bytes, at most [`SNAPLEN_MAX`](crate::SNAPLEN_MAX).
+    pub bytes: &'a [u8],
+    /// Length on the wire in bytes; never less than `bytes.len()` when read from a file.
+    pub wire_len: u32,
+    /// Number of the interface: written, within the section; read, counted through the whole file.
+    pub interface: u32,
+    /// Which way the packet went, where the file says.
+    pub direction: Option<Direction>,
+    /// The queue of the interface that received it, where the file says.
+    pub queue: Option<u32>,
+}
+
+/// Which way a packet went, seen from the capturing host (pcapng s4.3.1, bits 0 and 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Received by the host.
+    In,
+    /// Sent by the host.
+    Out,
+}
+
+/// Who wrote a section, and on what (pcapng s4.1). `None` leaves the option out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Section<'a> {
+    /// The hardware, for example `x86_64`.
+    pub hardware: Option<&'a str>,
+    /// The operating system, for example `Linux 6.1.0`.
+    pub os: Option<&'a str>,
+    /// The program that writes the file.
+    pub application: Option<&'a str>,
+}
+
+/// An interface that packets were captured on (pcapng s4.2).
+///
+/// Strings that a file gives in bad UTF-8 are lent up to the first bad byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interface<'a> {
+    /// What the first byte of a packet is.
+    pub linktype: LinkType,
+    /// The most bytes captured of a packet; 0 means no limit.
+    pub snaplen: u32,
+    /// The interface's name, for example `eth0`.
+    pub name: Option<&'a str>,
+    /// What a person calls it.
+    pub description: Option<&'a str>,
+    /// The filter that selected the packets, as text.
+    pub filter: Option<&'a str>,
+    /// The operating system of the machine that has the interface.
+    pub os: Option<&'a str>,
+}
+
+/// What an interface counted (pcapng s4.6). `None` where it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Number of the interface, as in [`Packet::interface`].
+    pub interface: u32,
+    /// When the counts were taken, in nanoseconds since the epoch.
+    pub timestamp_ns: u64,
+    /// When the capture began.
+    pub start_ns: Option<u64>,
+    /// When the capture ended.
+    pub end_ns: Option<u64>,
+    /// Packets that the interface received (`isb_ifrecv`).
+    pub received: Option<u64>,
+    /// Packets that the interface dropped for want of resources (`isb_ifdrop`).
+    pub dropped: Option<u64>,
+    /// Packets that the filter accepted (`isb_filteraccept`).
+    pub filter_accepted: Option<u64>,
+    /// Packets that the operating system dropped (`isb_osdrop`).
+    pub os_dropped: Option<u64>,
+    /// Packets handed to the user (`isb_usrdeliv`).
+    pub delivered: Option<u64>,
+}
+
+/// What the decoder found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A packet, and the link type of its interface.
+    Packet {
+        /// The packet.
+        packet: Packet<'a>,
+        /// What its first byte is.
+        linktype: LinkType,
+    },
+    /// An interface; a pcap file has one, given by its header.
+    Interface {
+        /// Its number, counted through the whole file.
+        index: u32,
+        /// What is known of it.
+        interface: Interface<'a>,
+    },
+    /// Counts of an interface.
+    Statistics(Statistics),
+    /// The header of a section. Interfaces and byte order start afresh.
+    Section(Section<'a>),
+    /// The header of a section in a version that is not known: its blocks are skipped (pcapng s3.4).
+    UnknownSection {
+        /// Major version of the section.
+        major: u16,
+        /// Minor version of the section.
+        minor: u16,
+    },
+}
+
+/// A link-layer header type, as tcpdump.org's registry numbers it (draft-ietf-opsawg-pcaplinktype).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkType(pub u16);
+
+impl LinkType {
+    /// BSD loopback: four bytes of address family.
+    pub const NULL: Self = Self(0);
+    /// Ethernet.
+    pub const ETHERNET: Self = Self(1);
+    /// IPv4 or IPv6 without a link-layer header.
+    pub const RAW: Self = Self(101);
+    /// Linux "cooked" capture, version 1.
+    pub const LINUX_SLL: Self = Self(113);
+    /// Linux "cooked" capture, version 2.
+    pub const LINUX_SLL2: Self = Self(276);
+}
+
+impl Default for LinkType {
+    fn default() -> Self {
+        Self::ETHERNET
+    }
+}
+
+impl fmt::Display for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NULL => f.write_str("NULL"),
+            Self::ETHERNET => f.write_str("EN10MB"),
+            Self::RAW => f.write_str("RAW"),
+            Self::LINUX_SLL => f.write_str("LINUX_SLL"),
+            Self::LINUX_SLL2 => f.write_str("LINUX_SLL2"),
+            Self(other) => write!(f, "LINKTYPE {other}"),
+        }
+    }
+}
