@@ -1,0 +1,203 @@
+//! The receiver against a kernel that fills chunks, sometimes out of its mind.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::{BEFORE, Pages, ring, share};
+use crate::xdp::Receiver;
+use crate::xdp::memory::Mapped;
+use crate::xdp::ring::{Consumer, Producer};
+
+const CHUNK: u64 = 2048;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The kernel delivers this many frames, if it has chunks and room.
+    Deliver(u8),
+    /// It writes a descriptor out of thin air.
+    Nonsense { address: u64, len: u32 },
+    /// The process takes this many and returns them.
+    Take(u8),
+    /// It takes some and forgets the batch.
+    Forget(u8),
+}
+
+/// The kernel's side of the fill and RX rings.
+struct Kernel {
+    rx: Producer<Mapped<libc::xdp_desc>>,
+    fill: Consumer<Mapped<u64>>,
+    pages: Pages,
+    /// The chunks of the share, by address.
+    chunks: BTreeSet<u64>,
+    /// Chunks taken from the fill ring, by address.
+    held: VecDeque<u64>,
+    /// What the process should see next.
+    expected: VecDeque<(u64, Vec<u8>)>,
+    nonsense: u64,
+    serial: u32,
+}
+
+impl Kernel {
+    fn take_fill(&mut self) {
+        while let Some(address) = self.fill.pop() {
+            assert_eq!(address % CHUNK, 0);
+            assert!(!self.held.contains(&address), "a chunk that the kernel already has");
+            self.held.push_back(address);
+        }
+        self.fill.release();
+    }
+
+    fn deliver(&mut self) {
+        self.take_fill();
+        if self.held.is_empty() || self.rx.room(1) == 0 {
+            return;
+        }
+        let address = self.held.pop_front().unwrap() + 256;
+        self.serial += 1;
+        let frame = vec![self.serial as u8; 60 + self.serial as usize % 1400];
+        self.pages.write(address - 4, &self.serial.to_ne_bytes());
+        self.pages.write(address, &frame);
+        let desc = libc::xdp_desc { addr: address, len: frame.len() as u32, options: self.serial % 2 };
+        assert!(self.rx.push(desc));
+        self.rx.submit();
+        self.expected.push_back((address, frame));
+    }
+
+    /// A descriptor of anything but a chunk that is on the RX ring already; where it happens to name a chunk that the
+    /// kernel has it is a frame like any other.
+    fn nonsense(&mut self, address: u64, len: u32) {
+        self.take_fill();
+        let start = address - address % CHUNK;
+        let held = self.held.iter().position(|&held| held == start);
+        let on_ring = held.is_none() && self.chunks.contains(&start);
+        if on_ring || !self.rx.push(libc::xdp_desc { addr: address, len, options: 0 }) {
+            return;
+        }
+        self.rx.submit();
+        let held = held.and_then(|at| self.held.remove(at));
+        if held.is_some() && address % CHUNK + u64::from(len) <= CHUNK {
+            let frame = self.pages.read(address, len);
+            self.expected.push_back((address, frame));
+        } else {
+            self.nonsense += 1;
+        }
+    }
+
+    fn holds_all(&mut self) -> bool {
+        self.take_fill();
+        self.held.len() == self.chunks.len() && self.held.iter().all(|held| self.chunks.contains(held))
+    }
+}
+
+fn setup(chunks: u32, rx_slots: u32) -> (Receiver, Kernel) {
+    let (share, pages) = share(chunks);
+    let (rx, kernel_rx) = ring(rx_slots);
+    let (fill, kernel_fill) = ring(chunks.next_power_of_two());
+    let receiver = Receiver::new(Consumer::new(rx), Producer::new(fill), share, rx_slots);
+    let kernel = Kernel {
+        rx: Producer::new(kernel_rx),
+        fill: Consumer::new(kernel_fill),
+        pages,
+        chunks: (0..u64::from(chunks)).map(|i| (u64::from(BEFORE) + i) * CHUNK).collect(),
+        held: VecDeque::new(),
+        expected: VecDeque::new(),
+        nonsense: 0,
+        serial: 0,
+    };
+    (receiver, kernel)
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (1_u8..20).prop_map(Step::Deliver),
+        1 => (0_u64..20 * CHUNK, 0_u32..3000)
+            .prop_map(|(address, len)| Step::Nonsense { address, len }),
+        1 => (any::<u64>(), any::<u32>()).prop_map(|(address, len)| Step::Nonsense { address, len }),
+        4 => (0_u8..20).prop_map(Step::Take),
+        1 => (0_u8..20).prop_map(Step::Forget),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+/// Takes up to `limit`, checks each frame against what the kernel delivered, and returns how many came.
+fn take(receiver: &mut Receiver, kernel: &mut Kernel, limit: usize, forget: bool) -> usize {
+    let batch = receiver.take(limit);
+    for (i, frame) in batch.frames().enumerate() {
+        let (address, bytes) = kernel.expected.pop_front().expect("a frame that was never delivered");
+        assert_eq!((frame.address, frame.bytes), (address, &*bytes));
+        assert_eq!(frame.metadata.len() as u64, address % CHUNK);
+        assert_eq!(batch.get(i).unwrap().address, address);
+    }
+    let count = batch.len();
+    assert!(count <= limit);
+    if forget {
+        std::mem::forget(batch);
+    }
+    count
+}
+
+proptest! {
+    #[test]
+    fn every_frame_comes_once_in_order_and_no_chunk_is_lost(
+        steps in steps(),
+        chunks in 1_u32..12,
+        rx_slots in prop::sample::select(vec![1_u32, 2, 8]),
+    ) {
+        let (mut receiver, mut kernel) = setup(chunks, rx_slots);
+        prop_assert!(kernel.holds_all(), "all chunks start on the fill ring");
+        for step in steps {
+            match step {
+                Step::Deliver(count) => (0..count).for_each(|_| kernel.deliver()),
+                Step::Nonsense { address, len } => kernel.nonsense(address, len),
+                Step::Take(limit) => drop(take(&mut receiver, &mut kernel, limit.into(), false)),
+                Step::Forget(limit) => drop(take(&mut receiver, &mut kernel, limit.into(), true)),
+            }
+        }
+        while take(&mut receiver, &mut kernel, 64, false) > 0 {}
+        prop_assert!(receiver.take(1).is_empty());
+        prop_assert!(kernel.expected.is_empty());
+        prop_assert_eq!(receiver.invalid_descriptors(), kernel.nonsense);
+        prop_assert!(kernel.holds_all(), "and all of them are back there");
+    }
+}
+
+#[test]
+fn chunks_stay_out_of_the_fill_ring_until_the_batch_drops() {
+    let (mut receiver, mut kernel) = setup(4, 8);
+    (0..4).for_each(|_| kernel.deliver());
+    let batch = receiver.take(8);
+    assert_eq!(batch.len(), 4);
+    kernel.take_fill();
+    assert!(kernel.held.is_empty(), "four frames are on loan");
+    drop(batch);
+    kernel.take_fill();
+    assert_eq!(kernel.held.len(), 4);
+}
+
+#[test]
+fn metadata_ends_where_the_frame_begins_and_fragments_say_so() {
+    let (mut receiver, mut kernel) = setup(4, 8);
+    (0..2).for_each(|_| kernel.deliver());
+    let batch = receiver.take(8);
+    let seen: BTreeMap<u32, bool> = batch
+        .frames()
+        .map(|frame| {
+            let (_, serial) = frame.metadata.split_last_chunk::<4>().unwrap();
+            (u32::from_ne_bytes(*serial), frame.continues)
+        })
+        .collect();
+    assert_eq!(seen, BTreeMap::from([(1, true), (2, false)]));
+}
+
+#[test]
+fn a_chunk_that_comes_twice_is_lent_once() {
+    let (mut receiver, mut kernel) = setup(4, 8);
+    kernel.deliver();
+    let (address, _) = kernel.expected[0];
+    assert!(kernel.rx.push(libc::xdp_desc { addr: address, len: 60, options: 0 }));
+    kernel.rx.submit();
+    assert_eq!(take(&mut receiver, &mut kernel, 8, false), 1);
+    assert_eq!(receiver.invalid_descriptors(), 1);
+    assert!(kernel.holds_all());
+}
