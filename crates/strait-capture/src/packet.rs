@@ -51,7 +51,7 @@ impl Engine {
             true => Some(Doorbell::open(interface, program, shape)?),
             false => None,
         };
-        let ring = Ring::open(&socket, shape, doorbell.is_some())?;
+        let ring = Ring::open(&socket, shape)?;
         socket.bind(interface.index)?;
         socket.take_error()?;
         if shape.promiscuous {

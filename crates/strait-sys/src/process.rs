@@ -38,6 +38,35 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Gives up every capability of the calling thread and of the threads that it starts later, for good (capset(2)). With
+/// `keep_file_access` CAP_DAC_OVERRIDE stays, so that root can go on making files wherever it could.
+pub fn drop_capabilities(keep_file_access: bool) -> Result<()> {
+    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+    const CAP_DAC_OVERRIDE: u32 = 1;
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    let header = Header { version: LINUX_CAPABILITY_VERSION_3, pid: 0 };
+    let mut data = [Data::default(); 2];
+    // SAFETY: version 3 reads one header and writes two data structs.
+    let returned = unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) };
+    check(returned as libc::c_int, "read the capabilities of", "this thread")?;
+    let kept = data[0].permitted & if keep_file_access { 1 << CAP_DAC_OVERRIDE } else { 0 };
+    let data = [Data { effective: kept, permitted: kept, inheritable: 0 }, Data::default()];
+    // SAFETY: version 3 reads one header and two data structs.
+    let returned = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
+    check(returned as libc::c_int, "drop the capabilities of", "this thread").map(drop)
+}
+
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 
 /// Lets SIGINT and SIGTERM set a flag instead of ending the process, and returns the flag. A second signal ends the

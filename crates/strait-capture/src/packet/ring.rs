@@ -65,10 +65,10 @@ pub(crate) enum Ring {
 
 impl Ring {
     /// Makes the ring on an unbound socket, halved until the kernel has the memory.
-    pub(crate) fn open(socket: &Socket, shape: &Shape, early: bool) -> Result<Self, Error> {
+    pub(crate) fn open(socket: &Socket, shape: &Shape) -> Result<Self, Error> {
         let mut ring_bytes = shape.ring_bytes;
         loop {
-            match Self::sized(socket, shape, ring_bytes, early) {
+            match Self::sized(socket, shape, ring_bytes) {
                 Err(Error::System(error)) if is_memory(&error) && ring_bytes / 2 >= RING_BYTES_MIN => {
                     ring_bytes /= 2;
                 }
@@ -77,7 +77,7 @@ impl Ring {
         }
     }
 
-    fn sized(socket: &Socket, shape: &Shape, ring_bytes: usize, early: bool) -> Result<Self, Error> {
+    fn sized(socket: &Socket, shape: &Shape, ring_bytes: usize) -> Result<Self, Error> {
         match shape.kind {
             Kind::Recv => {
                 socket.enable_control_messages()?;
@@ -92,7 +92,7 @@ impl Ring {
             Kind::V3 => {
                 let geometry = v3::Geometry::new(ring_bytes, BLOCK_BYTES, RETIRE);
                 let mut ring = v3::Ring::new(socket, geometry, shape.rx_hash)?;
-                ring.set_early(early);
+                ring.set_early(true);
                 Ok(Self::V3(ring))
             }
         }
