@@ -12,6 +12,9 @@ use crate::netlink::Netlink;
 /// The longest alternative name (`ALTIFNAMSIZ` of linux/if.h, less its NUL).
 const NAME_LEN_MAX: usize = 127;
 
+/// `IF_OPER_UP` (linux/if.h).
+const IF_OPER_UP: u8 = 6;
+
 /// One interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
@@ -27,6 +30,8 @@ pub struct Interface {
     pub mac: [u8; 6],
     /// `IFF_*` (`netdevice(7)`).
     pub flags: u32,
+    /// RFC 2863 operational state (`IF_OPER_*` of linux/if.h): 6 is up, 0 is a driver that does not tell.
+    pub operational_state: u8,
     /// `ARPHRD_*` (linux/if_arp.h): 1 is Ethernet, 772 is loopback.
     pub hardware_type: u16,
     /// Receive queues that the driver has made room for; [`Interface::queues`] tells those in use.
@@ -55,9 +60,10 @@ impl Interface {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
-    /// Whether a carrier is there too (`IFF_RUNNING`).
+    /// Whether frames can be sent: up, with a carrier, its queues active. A link that was just set up becomes
+    /// so a little later; before, what is sent is lost.
     pub fn is_running(&self) -> bool {
-        self.flags & libc::IFF_RUNNING as u32 != 0
+        self.is_up() && (self.operational_state == IF_OPER_UP || self.is_loopback())
     }
 
     /// Whether it is the loopback (`IFF_LOOPBACK`).

@@ -153,16 +153,25 @@ impl Netlink {
 
     /// Adds `address/prefix` to link `index`. An IPv6 address is usable at once: no duplicate detection.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
-        let (family, bytes) = match address {
-            IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
-            IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
-        };
+        let (family, bytes) = address_bytes(address);
         let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
-        let mut body = [family as u8, prefix, no_detection, 0, 0, 0, 0, 0];
+        let mut body = [family, prefix, no_detection, 0, 0, 0, 0, 0];
         body[4..].copy_from_slice(&index.to_ne_bytes());
         let mut request = self.request(libc::RTM_NEWADDR, CREATE, &body);
         request.attribute(libc::IFA_LOCAL, &bytes).attribute(libc::IFA_ADDRESS, &bytes);
         self.change(&mut request, "add address", &format!("{address}/{prefix}"))
+    }
+
+    /// Tells link `index` the MAC address of a neighbour for good, so that nobody asks by ARP or ND.
+    pub fn add_neighbour(&mut self, index: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
+        let (family, bytes) = address_bytes(address);
+        // struct ndmsg: family, three bytes of padding, index, 16-bit state, flags, type.
+        let mut body = [family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        body[8..10].copy_from_slice(&libc::NUD_PERMANENT.to_ne_bytes());
+        let mut request = self.request(libc::RTM_NEWNEIGH, CREATE, &body);
+        request.attribute(libc::NDA_DST, &bytes).attribute(libc::NDA_LLADDR, &mac);
+        self.change(&mut request, "add neighbour", &address.to_string())
     }
 
     fn set_flag(&mut self, index: u32, flag: u32, on: bool, operation: &'static str) -> Result<()> {
@@ -276,6 +285,14 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
     header[12..].copy_from_slice(&change.to_ne_bytes());
     header
+}
+
+/// The address family and the address in network order.
+fn address_bytes(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
+    }
 }
 
 fn put_end(request: &mut Request, end: &VethEnd<'_>) {

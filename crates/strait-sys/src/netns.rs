@@ -7,6 +7,7 @@
 //! [`unshare_user`], which say so.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
@@ -83,6 +84,22 @@ pub fn unshare_user() -> Result<()> {
     map_ids("/proc/self/gid_map", &format!("0 {group} 1"))
 }
 
+/// Switches IPv6 off for every link of the calling thread's namespace, those still to be made included:
+/// a link that comes up then sends no router solicitation and no multicast report of its own.
+pub fn disable_ipv6() -> Result<()> {
+    for scope in ["all", "default"] {
+        let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
+        match fs::write(&path, "1") {
+            // A kernel without IPv6 is quiet already.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::from_io("write", path, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Where a system forbids user namespaces: three settings, by distribution.
 const FORBIDDEN: &str = "this system forbids user namespaces to ordinary users (see sysctl \
     user.max_user_namespaces, kernel.unprivileged_userns_clone, \
@@ -127,6 +144,17 @@ mod tests {
         assert_eq!(seen, inode(&inside));
         assert_ne!(seen, inode(&outside));
         assert_eq!(inode(&Namespace::current().unwrap()), inode(&outside));
+    }
+
+    #[test]
+    fn ipv6_goes_off_inside_and_stays_on_outside() {
+        let Ok(inside) = Namespace::new().inspect_err(|error| eprintln!("SKIP netns: {error}")) else {
+            return;
+        };
+        let read = || fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6").unwrap();
+        let before = read();
+        assert_eq!(inside.run(|| disable_ipv6().map(|()| read())).unwrap().unwrap(), "1\n");
+        assert_eq!(read(), before);
     }
 
     #[test]

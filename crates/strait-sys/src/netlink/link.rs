@@ -94,6 +94,7 @@ pub(super) fn parse_interface(message: Message<'_>) -> Result<Interface> {
         let number = || read_u32(value, 0).ok_or_else(|| malformed("a 32-bit attribute is cut short"));
         match kind {
             libc::IFLA_IFNAME => interface.name = Attributes::text(value),
+            libc::IFLA_OPERSTATE => interface.operational_state = value.first().copied().unwrap_or_default(),
             libc::IFLA_MTU => interface.mtu = number()?,
             libc::IFLA_MAX_MTU => interface.mtu_max = number()?,
             libc::IFLA_NUM_RX_QUEUES => interface.rx_queues = number()?,

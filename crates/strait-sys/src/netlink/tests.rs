@@ -47,6 +47,8 @@ fn a_link_is_set_and_deleted() {
         netlink.set_promiscuous(index, true).unwrap();
         netlink.add_address(index, "192.0.2.1".parse().unwrap(), 24).unwrap();
         netlink.add_address(index, "2001:db8::1".parse().unwrap(), 64).unwrap();
+        netlink.add_neighbour(index, "192.0.2.2".parse().unwrap(), MAC).unwrap();
+        netlink.add_neighbour(index, "2001:db8::2".parse().unwrap(), MAC).unwrap();
         let left = netlink.interface("left").unwrap();
         assert_eq!((left.mtu, left.mac[5], left.is_up()), (1400, 8, true));
         assert_ne!(left.flags & libc::IFF_PROMISC as u32, 0);

@@ -1,0 +1,322 @@
+//! A program under test: started, listened to, signalled, and never left behind.
+//!
+//! Tests start peers (tcpdump, clients, servers) and Strait itself with it. Output is read all the time by
+//! two threads, so a program never blocks on a full pipe. Programs are ended by their process id alone.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use strait_sys::netns::Namespace;
+
+use crate::{Error, Result, wait_until};
+
+/// A program to be started, in a namespace or here.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    namespace: Option<&'a Namespace>,
+    command: Command,
+}
+
+impl Launch<'static> {
+    /// `program`, in the namespace of the calling thread.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self { namespace: None, command: Command::new(program) }
+    }
+}
+
+impl<'a> Launch<'a> {
+    /// `program`, in `namespace`.
+    pub fn inside(namespace: &'a Namespace, program: impl AsRef<OsStr>) -> Self {
+        Self { namespace: Some(namespace), command: Command::new(program) }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Starts it; its standard input is empty, its output is kept.
+    pub fn spawn(mut self) -> Result<Process> {
+        let program = self.command.get_program().to_string_lossy().into_owned();
+        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = match self.namespace {
+            Some(namespace) => namespace.run(|| self.command.spawn())?,
+            None => self.command.spawn(),
+        };
+        let child = child.map_err(|source| Error::Start { program: program.clone(), source })?;
+        Ok(Process::listen(program, child))
+    }
+
+    /// Starts it and waits for its end.
+    pub fn run(self, limit: Duration) -> Result<Finished> {
+        self.spawn()?.wait(limit)
+    }
+}
+
+/// A running program; dropping it kills it and waits for its end.
+#[derive(Debug)]
+pub struct Process {
+    program: String,
+    child: Child,
+    stdout: Listener,
+    stderr: Listener,
+}
+
+/// A program that has ended.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// All that it wrote to standard output.
+    pub stdout: Vec<u8>,
+    /// All that it wrote to standard error, as text.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// The same, after panicking with its words if it did not end with code 0.
+    #[must_use]
+    pub fn success(self) -> Self {
+        assert!(self.status.success(), "{}: {}{}", self.status, self.text(), self.stderr);
+        self
+    }
+}
+
+impl Process {
+    fn listen(program: String, mut child: Child) -> Self {
+        let stdout = Listener::start(child.stdout.take().expect("piped in spawn"));
+        let stderr = Listener::start(child.stderr.take().expect("piped in spawn"));
+        Self { program, child, stdout, stderr }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written to standard output so far.
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.heard.lock().bytes).into_owned()
+    }
+
+    /// What it has written to standard error so far.
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.heard.lock().bytes).into_owned()
+    }
+
+    /// Waits until it has written `words` to standard error (`listening on` of tcpdump).
+    pub fn wait_for_stderr(&self, words: &str, limit: Duration) -> Result<()> {
+        self.wait_for(&self.stderr, words, limit)
+    }
+
+    /// Waits until it has written `words` to standard output.
+    pub fn wait_for_stdout(&self, words: &str, limit: Duration) -> Result<()> {
+        self.wait_for(&self.stdout, words, limit)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("a process id is positive");
+        let id = Pid::from_raw(id).expect("a process id is not 0");
+        // Not waited for yet, so the id is still this child's; gone already is no error.
+        let _ = rustix::process::kill_process(id, signal);
+    }
+
+    /// Sends SIGINT, as Ctrl-C does, and waits for its end.
+    pub fn interrupt(self, limit: Duration) -> Result<Finished> {
+        self.signal(Signal::INT);
+        self.wait(limit)
+    }
+
+    /// Waits for its end and its last word.
+    pub fn wait(mut self, limit: Duration) -> Result<Finished> {
+        let mut status = None;
+        let ended = wait_until(limit, || {
+            status = self.child.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        match status {
+            Some(status) if ended => {
+                let (stdout, stderr) = (self.stdout.drain(), self.stderr.drain());
+                Ok(Finished { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() })
+            }
+            _ => Err(self.late("end", limit)),
+        }
+    }
+
+    fn wait_for(&self, listener: &Listener, words: &str, limit: Duration) -> Result<()> {
+        let heard = listener.heard.wait_for(words.as_bytes(), limit);
+        if heard { Ok(()) } else { Err(self.late(&format!("say {words:?}"), limit)) }
+    }
+
+    fn late(&self, awaited: &str, limit: Duration) -> Error {
+        Error::Late {
+            program: self.program.clone(),
+            awaited: awaited.into(),
+            seconds: limit.as_secs_f32(),
+            output: self.stdout() + &self.stderr(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads one pipe to its end on a thread of its own.
+#[derive(Debug)]
+struct Listener {
+    heard: Arc<Heard>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    fn start(mut pipe: impl Read + Send + 'static) -> Self {
+        let heard = Arc::new(Heard::default());
+        let writer = Arc::clone(&heard);
+        let thread = thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(len @ 1..) = pipe.read(&mut chunk) {
+                writer.append(&chunk[..len]);
+            }
+            writer.close();
+        });
+        Self { heard, thread: Some(thread) }
+    }
+
+    /// All that came, once the pipe is closed.
+    fn drain(&mut self) -> Vec<u8> {
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("a listener does not panic");
+        }
+        std::mem::take(&mut self.heard.lock().bytes)
+    }
+}
+
+/// What a pipe has said, and a bell for those who wait for more.
+#[derive(Debug, Default)]
+struct Heard {
+    said: Mutex<Said>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    bytes: Vec<u8>,
+    closed: bool,
+}
+
+impl Heard {
+    fn lock(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn append(&self, bytes: &[u8]) {
+        self.lock().bytes.extend_from_slice(bytes);
+        self.bell.notify_all();
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.bell.notify_all();
+    }
+
+    fn wait_for(&self, words: &[u8], limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        let mut said = self.lock();
+        loop {
+            if contains(&said.bytes, words) {
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if said.closed || left.is_zero() {
+                return false;
+            }
+            said = self.bell.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn contains(bytes: &[u8], words: &[u8]) -> bool {
+    words.is_empty() || bytes.windows(words.len()).any(|window| window == words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Process {
+        Launch::new("sh").args(["-c", script]).spawn().unwrap()
+    }
+
+    #[test]
+    fn words_are_awaited_and_the_end_has_all_of_them() {
+        let process = shell("echo ready >&2; read line; echo done; exit 3");
+        process.wait_for_stderr("ready", LIMIT).unwrap();
+        let finished = process.wait(LIMIT).unwrap();
+        assert_eq!((finished.status.code(), finished.text().as_str()), (Some(3), "done\n"));
+        assert_eq!(finished.stderr, "ready\n");
+    }
+
+    #[test]
+    fn a_program_that_ends_silently_ends_the_wait() {
+        let error = shell("echo no").wait_for_stdout("yes", LIMIT).unwrap_err();
+        assert!(error.to_string().starts_with("sh did not say \"yes\" within"), "{error}");
+    }
+
+    #[test]
+    fn a_signal_reaches_it() {
+        let process = shell("trap 'echo caught; exit 7' INT; echo ready; while :; do :; done");
+        process.wait_for_stdout("ready", LIMIT).unwrap();
+        let finished = process.interrupt(LIMIT).unwrap();
+        assert_eq!((finished.status.code(), finished.text().as_str()), (Some(7), "ready\ncaught\n"));
+    }
+
+    #[test]
+    fn dropping_the_guard_ends_the_program() {
+        let process = shell("echo ready; exec sleep 1000");
+        process.wait_for_stdout("ready", LIMIT).unwrap();
+        let path = format!("/proc/{}", process.id());
+        assert!(std::path::Path::new(&path).exists());
+        drop(process);
+        assert!(!std::path::Path::new(&path).exists());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error() {
+        let error = Launch::new("strait-no-such-program").spawn().unwrap_err();
+        assert!(matches!(error, Error::Start { .. }), "{error}");
+    }
+}

@@ -1,0 +1,296 @@
+//! Two network namespaces joined by a veth pair: the smallest network there is.
+//!
+//! Integration tests and benchmarks send on one end and capture on the other. A wire is silent: IPv6 is off
+//! unless asked for, neighbours are known, offloads are off, so that every frame on it is one that the test
+//! sent, complete and no longer than the MTU. It never touches the machine's own interfaces.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use strait_sys::ethtool::Ethtool;
+pub use strait_sys::ethtool::Offload;
+use strait_sys::interface::Interface;
+use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
+use strait_sys::netns::{self, Namespace};
+
+use crate::{Launch, Result, skip, wait_until};
+
+/// How long the kernel may take to bring a link into service.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The offloads that a wire switches: those that make a frame on a veth differ from one on a cable.
+const OFFLOADS: [Offload; 4] = [Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum];
+
+/// How a wire is to be; start from [`Wire::builder`].
+#[derive(Clone, Copy, Debug)]
+pub struct WireBuilder {
+    queues: u32,
+    mtu: u32,
+    offloads: &'static [Offload],
+    ipv4: bool,
+    ipv6: bool,
+}
+
+/// Two namespaces and the veth pair between them; gone when dropped.
+#[derive(Debug)]
+pub struct Wire {
+    left: End,
+    right: End,
+}
+
+/// One end: a namespace with one interface, which is up.
+#[derive(Debug)]
+pub struct End {
+    namespace: Namespace,
+    name: &'static str,
+    number: u8,
+}
+
+impl WireBuilder {
+    /// Receive and transmit queues of each end; 1 if not said.
+    #[must_use]
+    pub fn queues(self, queues: u32) -> Self {
+        Self { queues, ..self }
+    }
+
+    /// The MTU of both ends in bytes; 1500 if not said.
+    #[must_use]
+    pub fn mtu(self, mtu: u32) -> Self {
+        Self { mtu, ..self }
+    }
+
+    /// The offloads to switch on at both ends; none if not said. GRO makes veth receive in batches (NAPI);
+    /// TSO and GSO put frames of up to 64 KiB on the wire, without checksums where those are offloaded too.
+    #[must_use]
+    pub fn offloads(self, offloads: &'static [Offload]) -> Self {
+        Self { offloads, ..self }
+    }
+
+    /// Gives the ends 192.0.2.1 and 192.0.2.2; they know each other's MAC address.
+    #[must_use]
+    pub fn ipv4(self) -> Self {
+        Self { ipv4: true, ..self }
+    }
+
+    /// Gives the ends 2001:db8::1 and 2001:db8::2. The kernel then sends multicast listener reports by itself.
+    #[must_use]
+    pub fn ipv6(self) -> Self {
+        Self { ipv6: true, ..self }
+    }
+
+    /// Lays the wire; both ends are up and have a carrier.
+    pub fn build(self) -> Result<Wire> {
+        let left = End { namespace: Namespace::new()?, name: "left", number: 1 };
+        let right = End { namespace: Namespace::new()?, name: "right", number: 2 };
+        for end in [&left, &right] {
+            self.prepare(end)?;
+        }
+        let (near, far) = (self.veth_end(&left), self.veth_end(&right));
+        let far = VethEnd { namespace: Some(right.namespace.as_fd()), ..far };
+        left.namespace.run(|| Netlink::open()?.add_veth(&near, &far))??;
+        for end in [&left, &right] {
+            end.namespace.run(|| self.raise(end))??;
+        }
+        let wire = Wire { left, right };
+        let running = || wire.left.interface().is_running() && wire.right.interface().is_running();
+        assert!(wait_until(LIMIT, running), "a veth pair runs once both ends are up");
+        for (end, other) in [(&wire.left, &wire.right), (&wire.right, &wire.left)] {
+            end.namespace.run(|| self.assign(end, other))??;
+        }
+        Ok(wire)
+    }
+
+    /// Lays the wire, or prints SKIP where this process may not.
+    pub fn or_skip(self) -> Option<Wire> {
+        self.build().inspect_err(|error| skip(error.to_string())).ok()
+    }
+
+    fn veth_end(self, end: &End) -> VethEnd<'static> {
+        let (queues, mtu) = (self.queues, Some(self.mtu));
+        VethEnd { mac: Some(end.mac()), queues, mtu, ..VethEnd::new(end.name) }
+    }
+
+    fn prepare(self, end: &End) -> Result<()> {
+        Ok(end.namespace.run(|| {
+            if !self.ipv6 {
+                netns::disable_ipv6()?;
+            }
+            let mut netlink = Netlink::open()?;
+            let lo = netlink.interface("lo")?.index;
+            netlink.set_up(lo, true)
+        })??)
+    }
+
+    fn raise(self, end: &End) -> strait_sys::Result<()> {
+        let ethtool = Ethtool::open(end.name)?;
+        for offload in OFFLOADS {
+            ethtool.set_offload(offload, self.offloads.contains(&offload))?;
+        }
+        let mut netlink = Netlink::open()?;
+        let index = netlink.interface(end.name)?.index;
+        netlink.set_up(index, true)
+    }
+
+    fn assign(self, end: &End, other: &End) -> strait_sys::Result<()> {
+        let mut netlink = Netlink::open()?;
+        let index = netlink.interface(end.name)?.index;
+        for (asked, prefix, mine, theirs) in
+            [(self.ipv4, 24, end.ipv4(), other.ipv4()), (self.ipv6, 64, end.ipv6(), other.ipv6())]
+        {
+            if asked {
+                netlink.add_address(index, mine, prefix)?;
+                netlink.add_neighbour(index, theirs, other.mac())?;
+            }
+        }
+        assert!(!self.ipv6 || wait_until(LIMIT, || has_route_to(end.ipv6())), "an IPv6 address is routed");
+        Ok(())
+    }
+}
+
+/// Whether the namespace takes in what is sent to `address`: the kernel adds the route a little after the
+/// address. A line of `/proc/net/ipv6_route` begins with the destination in hex and its prefix length.
+fn has_route_to(address: IpAddr) -> bool {
+    let IpAddr::V6(address) = address else { return true };
+    let start = format!("{:032x} 80 ", address.to_bits());
+    let table = fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap_or_default();
+    table.lines().any(|line| line.starts_with(&start))
+}
+
+impl Wire {
+    /// One queue, MTU 1500, no addresses, offloads off.
+    pub fn builder() -> WireBuilder {
+        WireBuilder { queues: 1, mtu: 1500, offloads: &[], ipv4: false, ipv6: false }
+    }
+
+    /// The end whose interface is called `left`.
+    pub fn left(&self) -> &End {
+        &self.left
+    }
+
+    /// The end whose interface is called `right`.
+    pub fn right(&self) -> &End {
+        &self.right
+    }
+}
+
+impl End {
+    /// Runs `work` on a thread inside this end's namespace: sockets that it opens stay there.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.namespace.run(work).expect("who made a namespace may enter it")
+    }
+
+    /// A program inside this end's namespace.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Launch<'_> {
+        Launch::inside(&self.namespace, program)
+    }
+
+    /// The namespace itself.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The interface as it is now.
+    pub fn interface(&self) -> Interface {
+        self.run(|| Interface::find(self.name)).expect("the interface is there until it is deleted")
+    }
+
+    /// The interface's counters now.
+    pub fn stats(&self) -> LinkStats {
+        let index = self.interface().index;
+        self.run(|| Netlink::open()?.stats(index)).expect("a link has counters")
+    }
+
+    /// Sets the interface up or down.
+    pub fn set_up(&self, up: bool) {
+        let index = self.interface().index;
+        self.run(|| Netlink::open()?.set_up(index, up)).expect("a link can be set up and down");
+    }
+
+    /// Deletes the interface, and the other end's with it.
+    pub fn delete(&self) {
+        let index = self.interface().index;
+        self.run(|| Netlink::open()?.delete(index)).expect("a veth can be deleted");
+    }
+
+    /// The interface's MAC address: 02:00:00:00:00:01 or :02.
+    pub fn mac(&self) -> [u8; 6] {
+        [2, 0, 0, 0, 0, self.number]
+    }
+
+    /// 192.0.2.1 or .2; assigned where the wire was laid with [`WireBuilder::ipv4`].
+    pub fn ipv4(&self) -> IpAddr {
+        IpAddr::from([192, 0, 2, self.number])
+    }
+
+    /// 2001:db8::1 or ::2; assigned where the wire was laid with [`WireBuilder::ipv6`].
+    pub fn ipv6(&self) -> IpAddr {
+        IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(self.number)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    fn ping(wire: &Wire, from: IpAddr, to: IpAddr) {
+        let receiver = wire.right().run(|| UdpSocket::bind((to, 0)).unwrap());
+        receiver.set_read_timeout(Some(LIMIT)).unwrap();
+        let port = receiver.local_addr().unwrap().port();
+        let sender = wire.left().run(|| UdpSocket::bind((from, 0)).unwrap());
+        sender.send_to(b"over the wire", (to, port)).unwrap();
+        let mut bytes = [0; 64];
+        let (len, peer) = receiver.recv_from(&mut bytes).unwrap();
+        assert_eq!((&bytes[..len], peer.ip()), (&b"over the wire"[..], from));
+    }
+
+    #[test]
+    fn a_datagram_crosses_and_nothing_else_does() {
+        let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+        ping(&wire, wire.left().ipv4(), wire.right().ipv4());
+        let (left, right) = (wire.left().stats(), wire.right().stats());
+        assert_eq!((left.tx_packets, left.rx_packets, right.rx_packets, right.tx_packets), (1, 0, 1, 0));
+        assert_eq!((left.tx_bytes, right.rx_bytes), (14 + 20 + 8 + 13, 14 + 20 + 8 + 13));
+    }
+
+    #[test]
+    fn a_datagram_crosses_over_ipv6() {
+        let Some(wire) = Wire::builder().ipv6().or_skip() else { return };
+        ping(&wire, wire.left().ipv6(), wire.right().ipv6());
+    }
+
+    #[test]
+    fn a_wire_is_as_it_was_asked_for() {
+        let Some(wire) = Wire::builder().queues(2).mtu(9000).offloads(&[Offload::Gro]).or_skip() else {
+            return;
+        };
+        for (end, mac) in [(wire.left(), [2, 0, 0, 0, 0, 1]), (wire.right(), [2, 0, 0, 0, 0, 2])] {
+            let interface = end.interface();
+            assert_eq!((interface.mtu, interface.rx_queues, interface.mac), (9000, 2, mac));
+            assert!(interface.is_running());
+            let offload = |offload| end.run(|| Ethtool::open(end.name()).unwrap().offload(offload).unwrap());
+            assert!(offload(Offload::Gro) && !offload(Offload::Tso) && !offload(Offload::TxChecksum));
+        }
+    }
+
+    #[test]
+    fn programs_start_inside_and_a_deleted_link_is_gone_for_them() {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let list =
+            || wire.right().command("cat").arg("/proc/self/net/dev").run(LIMIT).unwrap().success().text();
+        assert!(list().contains("right:") && !list().contains("left:"));
+        wire.left().set_up(false);
+        assert!(wait_until(LIMIT, || !wire.right().interface().is_running()));
+        wire.left().delete();
+        assert!(!list().contains("right:"));
+    }
+}
