@@ -5,8 +5,6 @@
 
 pub(crate) mod decode;
 mod encode;
-#[cfg(test)]
-mod tests;
 
 pub use encode::Encoder;
 

@@ -61,3 +61,45 @@ impl Clock {
         u64::try_from(shifted.max(0)).unwrap_or(u64::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Clock;
+
+    fn clock(resolution: u8) -> Clock {
+        Clock::default().resolution(resolution).expect("a resolution in range")
+    }
+
+    #[test]
+    fn decimal_resolutions_become_nanoseconds() {
+        assert_eq!(Clock::default().ns(5), 5_000);
+        assert_eq!(clock(0).ns(3), 3_000_000_000);
+        assert_eq!(clock(3).ns(7), 7_000_000);
+        assert_eq!(clock(9).ns(u64::MAX), u64::MAX);
+        assert_eq!(clock(12).ns(1_999), 1);
+        assert_eq!(clock(19).ns(10_000_000_000), 1);
+    }
+
+    #[test]
+    fn binary_resolutions_become_nanoseconds() {
+        assert_eq!(clock(0x80).ns(2), 2_000_000_000);
+        assert_eq!(clock(0x8a).ns(512), 500_000_000);
+        assert_eq!(clock(0xbf).ns(1 << 62), 500_000_000);
+    }
+
+    #[test]
+    fn resolutions_past_64_bits_are_refused() {
+        assert!(Clock::default().resolution(20).is_none());
+        assert!(Clock::default().resolution(0x7f).is_none());
+        assert!(Clock::default().resolution(0xc0).is_none());
+    }
+
+    #[test]
+    fn times_outside_the_range_are_clamped() {
+        assert_eq!(clock(0).ns(u64::MAX), u64::MAX);
+        assert_eq!(clock(9).offset(-1).ns(1), 0);
+        assert_eq!(clock(9).offset(2).ns(1), 2_000_000_001);
+        assert_eq!(clock(0).offset(i64::MAX).ns(u64::MAX), u64::MAX);
+        assert_eq!(clock(0).offset(i64::MIN).ns(0), 0);
+    }
+}

@@ -6,8 +6,6 @@ mod clock;
 pub(crate) mod decode;
 mod encode;
 mod options;
-#[cfg(test)]
-mod tests;
 
 pub use encode::{Encoder, STATISTICS_BYTES_MAX};
 

@@ -1,1 +1,0 @@
-//! The pcap encoder and decoder against each other and against bytes written by hand.

@@ -1,1 +1,0 @@
-//! The pcapng encoder and decoder against each other and against blocks written by hand.

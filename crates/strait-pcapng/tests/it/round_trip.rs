@@ -1,0 +1,150 @@
+//! Everything that the encoders can write, the decoder gives back, however the bytes arrive.
+
+use proptest::prelude::*;
+use strait_pcapng::pcap::Precision;
+use strait_pcapng::{
+    Direction, Error, INTERFACES_MAX, Interface, LinkType, Packet, SNAPLEN_MAX, Section, Statistics, pcap,
+    pcapng,
+};
+
+use crate::owned::{Owned, OwnedPacket, decode, decode_in_pieces, only_packets, packets};
+
+fn a_packet() -> impl Strategy<Value = OwnedPacket> {
+    let direction = prop_oneof![Just(None), Just(Some(Direction::In)), Just(Some(Direction::Out))];
+    let bytes = prop::collection::vec(any::<u8>(), 0..200);
+    (any::<u64>(), bytes, 0u32..70_000, 0u32..3, direction, any::<Option<u32>>()).prop_map(
+        |(timestamp_ns, bytes, cut, interface, direction, queue)| {
+            let wire_len = bytes.len() as u32 + cut;
+            let linktype = LinkType(interface as u16);
+            OwnedPacket { timestamp_ns, bytes, wire_len, interface, direction, queue, linktype }
+        },
+    )
+}
+
+fn borrow(packet: &OwnedPacket) -> Packet<'_> {
+    Packet {
+        timestamp_ns: packet.timestamp_ns,
+        bytes: &packet.bytes,
+        wire_len: packet.wire_len,
+        interface: packet.interface,
+        direction: packet.direction,
+        queue: packet.queue,
+    }
+}
+
+fn three_interfaces(file: &mut Vec<u8>) -> pcapng::Encoder {
+    let mut encoder = pcapng::Encoder::begin(file, &Section::default());
+    for number in 0..3 {
+        let interface = Interface { linktype: LinkType(number), ..Interface::default() };
+        assert_eq!(encoder.interface(file, &interface), Ok(u32::from(number)));
+    }
+    encoder
+}
+
+proptest! {
+    #[test]
+    fn pcapng_packets_come_back_whole(wrote in prop::collection::vec(a_packet(), 0..40), piece in 1usize..300) {
+        let mut file = Vec::new();
+        let encoder = three_interfaces(&mut file);
+        for packet in &wrote {
+            encoder.packet(&mut file, &borrow(packet)).unwrap();
+            prop_assert_eq!(file.len() % 4, 0);
+        }
+        prop_assert_eq!(&packets(&file), &wrote);
+        let (records, end) = decode_in_pieces(&file, piece);
+        prop_assert_eq!(end, Ok(()));
+        prop_assert_eq!(only_packets(records), wrote);
+    }
+
+    #[test]
+    fn pcap_packets_come_back_in_their_precision(
+        wrote in prop::collection::vec(a_packet(), 0..40),
+        piece in 1usize..300,
+        nanoseconds: bool,
+    ) {
+        let (precision, unit) =
+            if nanoseconds { (Precision::Nanoseconds, 1) } else { (Precision::Microseconds, 1000) };
+        let mut file = Vec::new();
+        let encoder = pcap::Encoder::begin(&mut file, LinkType::RAW, 0, precision);
+        let mut expected = Vec::new();
+        for mut packet in wrote {
+            packet.timestamp_ns %= u64::from(u32::MAX) * 1_000_000_000;
+            encoder.packet(&mut file, &borrow(&packet)).unwrap();
+            packet.timestamp_ns -= packet.timestamp_ns % unit;
+            expected.push(OwnedPacket {
+                interface: 0, direction: None, queue: None, linktype: LinkType::RAW, ..packet
+            });
+        }
+        let (records, end) = decode_in_pieces(&file, piece);
+        prop_assert_eq!(end, Ok(()));
+        prop_assert_eq!(only_packets(records), expected);
+    }
+
+    #[test]
+    fn texts_come_back(texts in prop::collection::vec(prop::option::of("[^\0]{0,40}"), 7)) {
+        let text = |at: usize| texts[at].as_deref();
+        let mut file = Vec::new();
+        let section = Section { hardware: text(0), os: text(1), application: text(2) };
+        let mut encoder = pcapng::Encoder::begin(&mut file, &section);
+        let interface = Interface {
+            linktype: LinkType::LINUX_SLL2, snaplen: 96,
+            name: text(3), description: text(4), filter: text(5), os: text(6),
+        };
+        encoder.interface(&mut file, &interface).unwrap();
+        let (records, end) = decode(&file);
+        prop_assert_eq!(end, Ok(()));
+        let texts = |range: std::ops::Range<usize>| texts[range].to_vec();
+        prop_assert_eq!(&records[0], &Owned::Section(texts(0..3).try_into().unwrap()));
+        prop_assert_eq!(&records[1], &Owned::Interface {
+            index: 0, linktype: LinkType::LINUX_SLL2, snaplen: 96, texts: texts(3..7).try_into().unwrap(),
+        });
+    }
+
+    #[test]
+    fn statistics_come_back(timestamp_ns: u64, counts in prop::collection::vec(any::<Option<u64>>(), 7)) {
+        let mut file = Vec::new();
+        let encoder = three_interfaces(&mut file);
+        let before = file.len();
+        let statistics = Statistics {
+            interface: 2, timestamp_ns, start_ns: counts[0], end_ns: counts[1], received: counts[2],
+            dropped: counts[3], filter_accepted: counts[4], os_dropped: counts[5], delivered: counts[6],
+        };
+        encoder.statistics(&mut file, &statistics).unwrap();
+        prop_assert!(file.len() - before <= pcapng::STATISTICS_BYTES_MAX);
+        prop_assert_eq!(decode(&file).0.pop(), Some(Owned::Statistics(statistics)));
+    }
+}
+
+#[test]
+fn overlong_text_is_cut_between_characters() {
+    let long = "é".repeat(40_000);
+    let interface = Interface { name: Some(&long), filter: Some(&long), ..Interface::default() };
+    let mut file = Vec::new();
+    pcapng::Encoder::begin(&mut file, &Section::default()).interface(&mut file, &interface).unwrap();
+    let (records, end) = decode(&file);
+    assert_eq!(end, Ok(()));
+    let Some(Owned::Interface { texts, .. }) = records.last() else { panic!("no interface: {records:?}") };
+    let lengths = texts.each_ref().map(|text| text.as_ref().map(String::len));
+    assert_eq!(lengths, [Some(65_534), None, Some(65_534), None]);
+}
+
+#[test]
+fn what_no_reader_would_accept_is_not_written() {
+    let mut file = Vec::new();
+    let mut encoder = three_interfaces(&mut file);
+    let bytes = vec![0; SNAPLEN_MAX as usize + 1];
+    let before = file.len();
+    let long = Packet { bytes: &bytes, wire_len: 9, ..Packet::default() };
+    assert!(matches!(encoder.packet(&mut file, &long), Err(Error::PacketTooLong { .. })));
+    let stray = Packet { interface: 3, ..Packet::default() };
+    let refused = Err(Error::NoSuchInterface { interface: 3, known: 3 });
+    assert_eq!(encoder.packet(&mut file, &stray), refused);
+    assert_eq!(encoder.statistics(&mut file, &Statistics { interface: 3, ..Statistics::default() }), refused);
+    assert_eq!(file.len(), before);
+    for _ in 3..INTERFACES_MAX {
+        encoder.interface(&mut file, &Interface::default()).unwrap();
+    }
+    let one_more = encoder.interface(&mut file, &Interface::default());
+    assert!(matches!(one_more, Err(Error::NoSuchInterface { .. })), "{one_more:?}");
+    assert_eq!(decode(&file).1, Ok(()));
+}
