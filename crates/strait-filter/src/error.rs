@@ -71,4 +71,24 @@ pub enum Error {
     /// The last instruction is not a return.
     #[error("the filter program does not end in a return")]
     NoReturn,
+    /// A load whose meaning XDP cannot give.
+    #[error("filter instruction {at}: {what} is not known to an XDP program")]
+    Untranslatable {
+        /// Index of the instruction.
+        at: usize,
+        /// The fact asked for.
+        what: &'static str,
+    },
+    /// An assembled program jumps to a label that is nowhere.
+    #[error("the assembled program jumps to a label that was never bound")]
+    UnboundLabel,
+    /// An assembled program jumps back further than 16 bits reach.
+    #[error("the assembled program jumps back too far")]
+    JumpTooFar,
+    /// A traffic generator's frame template that does not fit its options.
+    #[error("the frame template does not fit: {why}")]
+    BadTemplate {
+        /// What does not fit.
+        why: &'static str,
+    },
 }

@@ -12,8 +12,10 @@
 //! The capture engine and the benches call it. It does no I/O and loads nothing into the kernel.
 
 pub mod cbpf;
+pub mod ebpf;
 mod error;
 mod interpret;
+pub mod translate;
 
 pub use error::Error;
 pub use interpret::{Metadata, Vlan, ethernet_pkttype};

@@ -10,6 +10,10 @@ mod frame;
 mod tests;
 
 pub use frame::ethernet_pkttype;
+pub(crate) use frame::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_802_2, ETHERTYPE_802_3, ETHERTYPE_MIN, ETHERTYPE_OFFSET, TAG_LEN,
+    TAG_TYPES, TAGGED_LEN_MIN, resolve,
+};
 
 use frame::View;
 

@@ -1,0 +1,397 @@
+//! An assembler that keeps three rules of the verifier by itself.
+//!
+//! - **Jumps reach.** A jump has 16 bits. Forward jumps that would not reach get *islands*: a jump in between that
+//!   goes on to the same label. No instruction newer than Linux 5.12 is needed.
+//! - **Nothing is unreachable.** The verifier refuses dead code; what follows an unconditional jump, with no label
+//!   that anyone jumps to, is not emitted at all. So a caller may write what turns out to be dead.
+//! - **Everything ends.** [`Assembler::finish`] refuses a program that runs off its end or jumps nowhere.
+//!
+//! It knows nothing of packets.
+
+use super::{Instruction, Register, opcode as op};
+use crate::error::Error;
+
+/// After how many instructions forward jumps are looked over. A jump is redirected when it is between one and two
+/// of these old, and an island is never longer than one, so every jump stays below 3 x 8192 of its 32767.
+const ISLAND_EVERY: usize = 8192;
+
+/// Stands for a displacement beyond 16 bits until [`Assembler::finish`]; a jump that long is not needed.
+const TOO_FAR: i16 = i16::MIN;
+
+/// A place in the program, made before or after it is known where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(usize);
+
+/// What an operation works with: a register or a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// The value of a register.
+    Register(Register),
+    /// A constant, sign-extended where the operation has 64 bits.
+    Constant(i32),
+}
+
+impl From<Register> for Operand {
+    fn from(register: Register) -> Self {
+        Self::Register(register)
+    }
+}
+
+impl From<i32> for Operand {
+    fn from(constant: i32) -> Self {
+        Self::Constant(constant)
+    }
+}
+
+/// Arithmetic, by the upper bits of its opcode.
+#[allow(missing_docs, reason = "the names are the kernel's")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Operation {
+    Add = 0x00,
+    Sub = 0x10,
+    Mul = 0x20,
+    Div = 0x30,
+    Or = 0x40,
+    And = 0x50,
+    Lsh = 0x60,
+    Rsh = 0x70,
+    Mod = 0x90,
+    Xor = 0xa0,
+    Mov = 0xb0,
+}
+
+/// When a jump is taken, by the upper bits of its opcode. `Signed` ones compare two's complements.
+#[allow(missing_docs, reason = "the names are the kernel's")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Condition {
+    Equal = 0x10,
+    Greater = 0x20,
+    GreaterOrEqual = 0x30,
+    AnyBitSet = 0x40,
+    NotEqual = 0x50,
+    Less = 0xa0,
+    LessOrEqual = 0xb0,
+    SignedLess = 0xc0,
+}
+
+/// Bytes of a memory access.
+#[allow(missing_docs, reason = "the names are the kernel's")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Size {
+    W = 0x00,
+    H = 0x08,
+    B = 0x10,
+    Dw = 0x18,
+}
+
+impl Size {
+    /// Bytes.
+    pub fn bytes(self) -> i32 {
+        match self {
+            Self::B => 1,
+            Self::H => 2,
+            Self::W => 4,
+            Self::Dw => 8,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Place {
+    at: Option<usize>,
+    /// Jumps to it that are waiting for it.
+    jumps: Vec<usize>,
+    /// Calls to it.
+    calls: Vec<usize>,
+}
+
+/// Collects instructions; see the module for what it sees to.
+#[derive(Clone, Debug)]
+pub struct Assembler {
+    code: Vec<Instruction>,
+    places: Vec<Place>,
+    /// Whether the next instruction can be reached.
+    live: bool,
+    islands_at: usize,
+    /// The last place that was bound, so that the jump before it is not taken away from under it.
+    bound_at: usize,
+}
+
+impl Default for Assembler {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Assembler {
+    /// An empty program.
+    pub fn new() -> Self {
+        Self { code: Vec::new(), places: Vec::new(), live: true, islands_at: ISLAND_EVERY, bound_at: 0 }
+    }
+
+    /// A new label, nowhere yet.
+    pub fn label(&mut self) -> Label {
+        self.places.push(Place::default());
+        Label(self.places.len() - 1)
+    }
+
+    /// Puts the label here. It is reached if anyone jumps to it or the code before runs into it.
+    pub fn bind(&mut self, label: Label) {
+        self.drop_jump_to_next(label);
+        let here = self.code.len();
+        let place = &mut self.places[label.0];
+        debug_assert!(place.at.is_none(), "a label is bound once");
+        self.live |= !place.jumps.is_empty() || !place.calls.is_empty();
+        place.at = Some(here);
+        self.bound_at = here;
+        for at in std::mem::take(&mut place.jumps) {
+            self.code[at].off = displacement(at, here);
+        }
+        for at in std::mem::take(&mut self.places[label.0].calls) {
+            self.code[at].imm = (here - at - 1) as i32;
+        }
+    }
+
+    /// Whether the next instruction can be reached; if not, it is not emitted.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// `dst = dst operation operand`, 64 bits.
+    pub fn alu(&mut self, operation: Operation, dst: Register, operand: impl Into<Operand>) {
+        self.operate(op::ALU64 | operation as u8, dst, operand.into());
+    }
+
+    /// The same on the lower 32 bits; the upper ones become zero.
+    pub fn alu32(&mut self, operation: Operation, dst: Register, operand: impl Into<Operand>) {
+        self.operate(op::ALU | operation as u8, dst, operand.into());
+    }
+
+    /// `dst = -dst`, 32 bits.
+    pub fn negate32(&mut self, dst: Register) {
+        self.push(Instruction { code: op::ALU | op::NEG, dst: dst as u8, ..Instruction::default() });
+    }
+
+    /// `dst = operand`, 64 bits.
+    pub fn mov(&mut self, dst: Register, operand: impl Into<Operand>) {
+        self.alu(Operation::Mov, dst, operand);
+    }
+
+    /// The lower `bits` (16, 32 or 64) of `dst` from host to big-endian order or back; the rest becomes zero.
+    pub fn swap_big_endian(&mut self, dst: Register, bits: i32) {
+        self.push(Instruction {
+            code: op::ALU | op::END | op::TO_BE,
+            dst: dst as u8,
+            imm: bits,
+            ..Instruction::default()
+        });
+    }
+
+    /// `dst = *(size *)(base + off)`, zero-extended.
+    pub fn load(&mut self, size: Size, dst: Register, base: Register, off: i16) {
+        let code = op::LDX | op::MEM | size as u8;
+        self.push(Instruction { code, dst: dst as u8, src: base as u8, off, imm: 0 });
+    }
+
+    /// `*(size *)(base + off) = operand`.
+    pub fn store(&mut self, size: Size, base: Register, off: i16, operand: impl Into<Operand>) {
+        let (class, src, imm) = match operand.into() {
+            Operand::Register(register) => (op::STX, register as u8, 0),
+            Operand::Constant(constant) => (op::ST, 0, constant),
+        };
+        self.push(Instruction { code: class | op::MEM | size as u8, dst: base as u8, src, off, imm });
+    }
+
+    /// `lock *(u64 *)(base + off) += src`.
+    pub fn atomic_add(&mut self, base: Register, off: i16, src: Register) {
+        self.atomic(base, off, src, op::ATOMIC_ADD);
+    }
+
+    /// The same, and `src` is what was there before.
+    pub fn atomic_fetch_add(&mut self, base: Register, off: i16, src: Register) {
+        self.atomic(base, off, src, op::ATOMIC_ADD | op::ATOMIC_FETCH);
+    }
+
+    fn atomic(&mut self, base: Register, off: i16, src: Register, imm: i32) {
+        let code = op::STX | op::ATOMIC | op::DW;
+        self.push(Instruction { code, dst: base as u8, src: src as u8, off, imm });
+    }
+
+    /// `dst = constant`, all 64 bits of it.
+    pub fn load_constant(&mut self, dst: Register, constant: u64) {
+        self.wide(dst, 0, constant);
+    }
+
+    /// `dst` = the map behind a descriptor.
+    pub fn load_map(&mut self, dst: Register, fd: i32) {
+        self.wide(dst, op::PSEUDO_MAP_FD, u64::from(fd as u32));
+    }
+
+    fn wide(&mut self, dst: Register, src: u8, constant: u64) {
+        let first = Instruction {
+            code: op::LD | op::IMM | op::DW,
+            dst: dst as u8,
+            src,
+            off: 0,
+            imm: constant as i32,
+        };
+        let second = Instruction { imm: (constant >> 32) as i32, ..Instruction::default() };
+        self.push(first);
+        // Not by push(): no island may come between the halves.
+        if self.live {
+            self.code.push(second);
+        }
+    }
+
+    /// Calls a helper function.
+    pub fn call(&mut self, helper: i32) {
+        self.push(Instruction { code: op::JMP | op::CALL, imm: helper, ..Instruction::default() });
+    }
+
+    /// Calls the kernel function with this BTF number.
+    pub fn call_kernel(&mut self, btf_id: i32) {
+        let src = op::PSEUDO_KFUNC_CALL;
+        self.push(Instruction { code: op::JMP | op::CALL, src, imm: btf_id, ..Instruction::default() });
+    }
+
+    /// Calls the function of this program that begins at `label`, which is bound later.
+    pub fn call_function(&mut self, label: Label) {
+        let src = op::PSEUDO_CALL;
+        if self.push(Instruction { code: op::JMP | op::CALL, src, ..Instruction::default() }) {
+            let at = self.code.len() - 1;
+            self.places[label.0].calls.push(at);
+        }
+    }
+
+    /// Returns from the program or function.
+    pub fn exit(&mut self) {
+        self.push(Instruction { code: op::JMP | op::EXIT, ..Instruction::default() });
+        self.live = false;
+    }
+
+    /// `goto label`.
+    pub fn jump(&mut self, label: Label) {
+        self.branch(Instruction { code: op::JMP | op::JA, ..Instruction::default() }, label);
+        self.live = false;
+    }
+
+    /// `if dst condition operand goto label`, on 64 bits.
+    pub fn jump_if(
+        &mut self,
+        condition: Condition,
+        dst: Register,
+        operand: impl Into<Operand>,
+        label: Label,
+    ) {
+        self.compare(op::JMP | condition as u8, dst, operand.into(), label);
+    }
+
+    /// The same on the lower 32 bits.
+    pub fn jump32_if(
+        &mut self,
+        condition: Condition,
+        dst: Register,
+        operand: impl Into<Operand>,
+        label: Label,
+    ) {
+        self.compare(op::JMP32 | condition as u8, dst, operand.into(), label);
+    }
+
+    /// The program.
+    ///
+    /// # Errors
+    /// [`Error::UnboundLabel`] if a jump leads nowhere, [`Error::NoReturn`] if the last instruction is not a return
+    /// or jump, [`Error::JumpTooFar`] for a backward jump beyond 16 bits.
+    pub fn finish(self) -> Result<Vec<Instruction>, Error> {
+        if self.live {
+            return Err(Error::NoReturn);
+        }
+        if self.places.iter().any(|place| !place.jumps.is_empty() || !place.calls.is_empty()) {
+            return Err(Error::UnboundLabel);
+        }
+        let is_too_far = |i: &Instruction| i.off == TOO_FAR && [op::JMP, op::JMP32].contains(&(i.code & 7));
+        if self.code.iter().any(is_too_far) { Err(Error::JumpTooFar) } else { Ok(self.code) }
+    }
+
+    fn operate(&mut self, code: u8, dst: Register, operand: Operand) {
+        let (source, src, imm) = split(operand);
+        self.push(Instruction { code: code | source, dst: dst as u8, src, off: 0, imm });
+    }
+
+    fn compare(&mut self, code: u8, dst: Register, operand: Operand, label: Label) {
+        let (source, src, imm) = split(operand);
+        self.branch(Instruction { code: code | source, dst: dst as u8, src, off: 0, imm }, label);
+    }
+
+    /// Emits a jump: to a place that is known, or one that is still to come.
+    fn branch(&mut self, instruction: Instruction, label: Label) {
+        if !self.push(instruction) {
+            return;
+        }
+        let at = self.code.len() - 1;
+        match self.places[label.0].at {
+            Some(to) => self.code[at].off = displacement(at, to),
+            None => self.places[label.0].jumps.push(at),
+        }
+    }
+
+    /// Emits unless nobody gets here; says whether it did.
+    fn push(&mut self, instruction: Instruction) -> bool {
+        if self.live {
+            if self.code.len() >= self.islands_at {
+                self.build_islands();
+            }
+            self.code.push(instruction);
+        }
+        self.live
+    }
+
+    /// Redirects old forward jumps to jumps of our own, over which the code around goes.
+    fn build_islands(&mut self) {
+        let here = self.code.len();
+        let (next, old) = (here + ISLAND_EVERY, here - ISLAND_EVERY);
+        let skip_at = here;
+        self.code.push(Instruction { code: op::JMP | op::JA, ..Instruction::default() });
+        for place in &mut self.places {
+            let is_old = |at: &usize| *at < old;
+            if !place.jumps.iter().any(is_old) {
+                continue;
+            }
+            let island = self.code.len();
+            for at in place.jumps.extract_if(.., |at| is_old(at)) {
+                self.code[at].off = displacement(at, island);
+            }
+            place.jumps.push(island);
+            self.code.push(Instruction { code: op::JMP | op::JA, ..Instruction::default() });
+        }
+        self.code[skip_at].off = displacement(skip_at, self.code.len());
+        self.islands_at = next;
+    }
+
+    /// A jump to the very next instruction need not be.
+    fn drop_jump_to_next(&mut self, label: Label) {
+        let Some(last) = self.code.len().checked_sub(1) else { return };
+        let jumps = &mut self.places[label.0].jumps;
+        let is_plain_jump = self.code[last].code == op::JMP | op::JA;
+        if is_plain_jump && jumps.last() == Some(&last) && self.bound_at <= last && !self.live {
+            jumps.pop();
+            self.code.pop();
+            self.live = true;
+        }
+    }
+}
+
+/// What a jump at `from` needs to get to `to`.
+fn displacement(from: usize, to: usize) -> i16 {
+    i16::try_from(to as i64 - from as i64 - 1).unwrap_or(TOO_FAR)
+}
+
+fn split(operand: Operand) -> (u8, u8, i32) {
+    match operand {
+        Operand::Register(register) => (op::X, register as u8, 0),
+        Operand::Constant(constant) => (op::K, 0, constant),
+    }
+}

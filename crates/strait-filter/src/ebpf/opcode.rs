@@ -1,0 +1,65 @@
+//! Opcode bits, helper numbers and context offsets of eBPF, by the kernel's names.
+//!
+//! From linux/bpf.h and linux/bpf_common.h. The assembler composes opcodes of them; nothing here decides anything.
+
+#![allow(missing_docs, reason = "the names are the kernel's own and are documented there")]
+
+pub const LD: u8 = 0x00;
+pub const LDX: u8 = 0x01;
+pub const ST: u8 = 0x02;
+pub const STX: u8 = 0x03;
+pub const ALU: u8 = 0x04;
+pub const JMP: u8 = 0x05;
+pub const JMP32: u8 = 0x06;
+pub const ALU64: u8 = 0x07;
+
+pub const IMM: u8 = 0x00;
+pub const MEM: u8 = 0x60;
+pub const ATOMIC: u8 = 0xc0;
+pub const DW: u8 = 0x18;
+
+pub const K: u8 = 0x00;
+pub const X: u8 = 0x08;
+pub const MOV: u8 = 0xb0;
+pub const NEG: u8 = 0x80;
+pub const END: u8 = 0xd0;
+pub const TO_BE: u8 = 0x08;
+
+pub const JA: u8 = 0x00;
+pub const CALL: u8 = 0x80;
+pub const EXIT: u8 = 0x90;
+
+/// `BPF_ADD` and `BPF_FETCH` of an atomic operation.
+pub const ATOMIC_ADD: i32 = 0x00;
+pub const ATOMIC_FETCH: i32 = 0x01;
+
+/// Source register of a 64-bit constant that is a map's descriptor.
+pub const PSEUDO_MAP_FD: u8 = 1;
+/// Source register of a call to another function of the program.
+pub const PSEUDO_CALL: u8 = 1;
+/// Source register of a call to a function of the kernel.
+pub const PSEUDO_KFUNC_CALL: u8 = 2;
+
+/// Helper functions, `enum bpf_func_id`.
+pub const MAP_LOOKUP_ELEM: i32 = 1;
+pub const KTIME_GET_NS: i32 = 5;
+pub const GET_PRANDOM_U32: i32 = 7;
+pub const GET_SMP_PROCESSOR_ID: i32 = 8;
+pub const REDIRECT: i32 = 23;
+pub const REDIRECT_MAP: i32 = 51;
+pub const XDP_ADJUST_META: i32 = 54;
+pub const XDP_GET_BUFF_LEN: i32 = 188;
+pub const XDP_LOAD_BYTES: i32 = 189;
+
+/// Offsets in `struct xdp_md`.
+pub const XDP_MD_DATA: i16 = 0;
+pub const XDP_MD_DATA_END: i16 = 4;
+pub const XDP_MD_DATA_META: i16 = 8;
+pub const XDP_MD_INGRESS_IFINDEX: i16 = 12;
+pub const XDP_MD_RX_QUEUE_INDEX: i16 = 16;
+
+/// `enum xdp_action`.
+pub const XDP_DROP: i32 = 1;
+pub const XDP_PASS: i32 = 2;
+pub const XDP_TX: i32 = 3;
+pub const XDP_REDIRECT: i32 = 4;

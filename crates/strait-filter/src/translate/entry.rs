@@ -1,0 +1,142 @@
+//! The entry of a translated filter: which kind of frame is it, and what of its header is kept.
+//!
+//! Does what `__netif_receive_skb_core` and `skb_vlan_untag` do before a packet socket sees a frame, without touching
+//! the frame. Only [`Filter::emit`] calls it.
+
+use super::{Filter, HEADER, RESULTS, check_room};
+use crate::ebpf::{
+    Assembler, Condition, Label, Operation,
+    Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
+    Size, opcode as op,
+};
+use crate::interpret::{ETHERNET_HEADER_LEN, ETHERTYPE_OFFSET, TAG_LEN, TAG_TYPES, TAGGED_LEN_MIN};
+
+const TYPE: i16 = ETHERTYPE_OFFSET as i16;
+const AFTER_TYPE: i16 = ETHERNET_HEADER_LEN as i16;
+const AFTER_TAG: i16 = (ETHERTYPE_OFFSET + TAG_LEN) as i16;
+
+/// Bytes of the stack copy of a header that count.
+const HEADER_BYTES: usize = 16;
+
+impl Filter<'_> {
+    /// Looks for a tag and goes to `tagged`, or runs on into `untagged`, or goes to `unmatched` with a frame that the
+    /// kernel would drop. R1 is then the start of the frame with its header in range, unless the program reads
+    /// fragments: then the header is on the stack, and R9 is how much of it there is.
+    pub(super) fn emit_entry(&self, asm: &mut Assembler, untagged: Label, tagged: Label, unmatched: Label) {
+        self.emit_device_tag(asm);
+        asm.load(Size::W, R8, R6, op::XDP_MD_DATA_END);
+        asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
+        let (base, off) = if self.options.fragments {
+            emit_header_of_fragments(asm, unmatched);
+            (R10, HEADER)
+        } else {
+            check_room(asm, R1, ETHERNET_HEADER_LEN, R8, unmatched);
+            (R1, 0)
+        };
+        if self.options.functions.rx_vlan_tag.is_some() {
+            // The kernel takes one tag out; the device has done so.
+            asm.jump_if(Condition::NotEqual, R7, 0, untagged);
+        }
+        asm.load(Size::H, R3, base, off + TYPE);
+        for tag in TAG_TYPES {
+            asm.jump_if(Condition::Equal, R3, i32::from(tag.to_be()), tagged);
+        }
+    }
+
+    /// R7 = the tag that the device took out, if it can tell; else 0.
+    fn emit_device_tag(&self, asm: &mut Assembler) {
+        asm.mov(R7, 0);
+        let Some(function) = self.options.functions.rx_vlan_tag else { return };
+        let none = asm.label();
+        asm.store(Size::W, R10, RESULTS, 0);
+        asm.mov(R1, R6);
+        asm.mov(R2, R10);
+        asm.alu(Operation::Add, R2, i32::from(RESULTS));
+        asm.mov(R3, R10);
+        asm.alu(Operation::Add, R3, i32::from(RESULTS) + 2);
+        asm.call_kernel(function);
+        asm.jump_if(Condition::NotEqual, R0, 0, none);
+        asm.load(Size::H, R7, R10, RESULTS);
+        asm.swap_big_endian(R7, 16);
+        asm.alu(Operation::Lsh, R7, 16);
+        asm.load(Size::H, R1, R10, RESULTS + 2);
+        asm.alu(Operation::Or, R7, R1);
+        asm.bind(none);
+    }
+
+    /// The header on the stack, if facts of it are asked for.
+    pub(super) fn emit_untagged_header(&self, asm: &mut Assembler) {
+        if self.options.fragments || !self.needs.header_facts {
+            return;
+        }
+        let (short, done) = (asm.label(), asm.label());
+        check_room(asm, R1, HEADER_BYTES, R8, short);
+        copy_words(asm, &[0, 4, 8, 12]);
+        asm.jump(done);
+        asm.bind(short);
+        copy_words(asm, &[0, 4, 8]);
+        asm.load(Size::H, R3, R1, TYPE);
+        asm.store(Size::H, R10, HEADER + TYPE, R3);
+        asm.store(Size::H, R10, HEADER + AFTER_TYPE, 0);
+        asm.bind(done);
+    }
+
+    /// R7 = the tag, and the header as if the tag were not in it.
+    pub(super) fn emit_tagged_header(&self, asm: &mut Assembler, unmatched: Label) {
+        let (base, off) = if self.options.fragments {
+            asm.jump_if(Condition::Less, R9, TAGGED_LEN_MIN as i32, unmatched);
+            (R10, HEADER)
+        } else {
+            check_room(asm, R1, TAGGED_LEN_MIN, R8, unmatched);
+            (R1, 0)
+        };
+        if self.needs.vlan {
+            asm.load(Size::W, R7, base, off + TYPE);
+            asm.swap_big_endian(R7, 32);
+        }
+        if self.options.fragments || self.needs.header_facts || self.needs.header_bytes {
+            if !self.options.fragments {
+                copy_words(asm, &[0, 4, 8]);
+            }
+            asm.load(Size::W, R3, base, off + AFTER_TAG);
+            asm.store(Size::W, R10, HEADER + TYPE, R3);
+        }
+    }
+}
+
+/// Copies words of the frame at R1 to the same place of the header on the stack.
+fn copy_words(asm: &mut Assembler, offsets: &[i16]) {
+    for &off in offsets {
+        asm.load(Size::W, R3, R1, off);
+        asm.store(Size::W, R10, HEADER + off, R3);
+    }
+}
+
+/// Puts up to 20 bytes on the stack and their number into R9, wherever the frame's buffers end: some drivers leave
+/// nothing in the first one. A shorter frame leaves zeroes.
+fn emit_header_of_fragments(asm: &mut Assembler, unmatched: Label) {
+    let (scattered, counted, done) = (asm.label(), asm.label(), asm.label());
+    check_room(asm, R1, TAGGED_LEN_MIN, R8, scattered);
+    copy_words(asm, &[0, 4, 8, 12, 16]);
+    asm.mov(R9, TAGGED_LEN_MIN as i32);
+    asm.jump(done);
+    asm.bind(scattered);
+    asm.mov(R1, R6);
+    asm.call(op::XDP_GET_BUFF_LEN);
+    asm.mov(R9, R0);
+    asm.jump_if(Condition::Less, R9, ETHERNET_HEADER_LEN as i32, unmatched);
+    asm.jump_if(Condition::LessOrEqual, R9, TAGGED_LEN_MIN as i32, counted);
+    asm.mov(R9, TAGGED_LEN_MIN as i32);
+    asm.bind(counted);
+    for off in [0, 4, 8, 12, 16] {
+        asm.store(Size::W, R10, HEADER + off, 0);
+    }
+    asm.mov(R1, R6);
+    asm.mov(R2, 0);
+    asm.mov(R3, R10);
+    asm.alu(Operation::Add, R3, i32::from(HEADER));
+    asm.mov(R4, R9);
+    asm.call(op::XDP_LOAD_BYTES);
+    asm.jump_if(Condition::NotEqual, R0, 0, unmatched);
+    asm.bind(done);
+}

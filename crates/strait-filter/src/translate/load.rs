@@ -1,0 +1,209 @@
+//! Loads of frame bytes: fast ones in place, all others by a function.
+//!
+//! In place a load is a comparison with the end of the frame and an access. A function, one for each size and kind
+//! of frame, does what is rare: offsets that X made negative, offsets before the VLAN tag, bytes beyond the first
+//! buffer of a frame. [`super::body`] calls this.
+
+use super::body::Body;
+use super::{HEADER, OFFSET_MAX, SAVED_A, View, check_room};
+use crate::cbpf::opcode as cop;
+use crate::ebpf::{
+    Assembler, Condition, Label, Operation,
+    Register::{self, R0, R1, R2, R3, R4, R5, R6, R8, R9, R10},
+    Size, opcode as op,
+};
+use crate::interpret::{ETHERNET_HEADER_LEN, ETHERTYPE_OFFSET, TAG_LEN, resolve};
+
+/// The largest offset of a memory access.
+const DISPLACEMENT_MAX: usize = i16::MAX as usize;
+/// The largest offset that is not negative as 32 bits.
+const POSITIVE_MAX: i32 = i32::MAX;
+
+impl Body<'_, '_, '_> {
+    /// R0 = what is at the constant offset `k`.
+    pub(super) fn load_absolute(&mut self, k: u32, size: Size) {
+        self.load_constant(k, size, R0);
+    }
+
+    /// R9 = 4 times the lower half of the byte at `k`.
+    pub(super) fn load_header_len(&mut self, k: u32) {
+        self.load_constant(k, Size::B, R9);
+        self.asm.alu32(Operation::And, R9, 0xf);
+        self.asm.alu32(Operation::Lsh, R9, 2);
+    }
+
+    fn load_constant(&mut self, k: u32, size: Size, dst: Register) {
+        let bytes = size.bytes() as usize;
+        let Some(at) = resolve(k as i32).filter(|at| self.view.on_wire(*at) + bytes <= OFFSET_MAX) else {
+            self.asm.jump(self.unmatched);
+            return;
+        };
+        if self.view.straddles(at, bytes) {
+            self.load_straddling(at, bytes);
+            return;
+        }
+        let (slow, next) = (self.asm.label(), self.asm.label());
+        let beyond = if self.filter.options.fragments { slow } else { self.unmatched };
+        self.load_in_range(self.view.on_wire(at), size, dst, beyond);
+        if self.filter.options.fragments {
+            self.asm.jump(next);
+            self.asm.bind(slow);
+            self.asm.mov(R2, at as i32);
+            self.call_loader(size, dst);
+        }
+        self.asm.bind(next);
+    }
+
+    /// `dst` = what is at `at` of the frame's bytes, or jump to `beyond`.
+    fn load_in_range(&mut self, at: usize, size: Size, dst: Register, beyond: Label) {
+        let asm = &mut *self.asm;
+        asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
+        let far = at > DISPLACEMENT_MAX;
+        if far {
+            asm.alu(Operation::Add, R1, at as i32);
+        }
+        let off = if far { 0 } else { at };
+        check_room(asm, R1, off + size.bytes() as usize, R8, beyond);
+        asm.load(size, dst, R1, off as i16);
+        to_host_order(asm, dst, size);
+    }
+
+    /// R0 = bytes on both sides of the tag, from the header on the stack, whose accesses must be aligned.
+    fn load_straddling(&mut self, at: usize, bytes: usize) {
+        let at = HEADER + at as i16;
+        self.asm.load(Size::B, R0, R10, at);
+        for off in 1..bytes as i16 {
+            self.asm.load(Size::B, R1, R10, at + off);
+            self.asm.alu32(Operation::Lsh, R0, 8);
+            self.asm.alu32(Operation::Or, R0, R1);
+        }
+    }
+
+    /// R0 = what is at offset X + k.
+    pub(super) fn load_indirect(&mut self, k: u32, size: Size) {
+        let bytes = size.bytes() as usize;
+        let (slow, next) = (self.asm.label(), self.asm.label());
+        let beyond = if self.filter.options.fragments { slow } else { self.unmatched };
+        // Count from 12 where that is where the tag was: what comes before it becomes a large number.
+        let (before, skipped) = match self.view {
+            View::Untagged => (0, 0),
+            View::Tagged => (ETHERTYPE_OFFSET, ETHERTYPE_OFFSET + TAG_LEN),
+        };
+        let asm = &mut *self.asm;
+        asm.alu32(Operation::Mov, R1, R9);
+        add32(asm, R1, k.wrapping_sub(before as u32));
+        asm.jump_if(Condition::Greater, R1, (OFFSET_MAX - skipped - bytes) as i32, slow);
+        asm.load(Size::W, R3, R6, op::XDP_MD_DATA);
+        asm.alu(Operation::Add, R3, R1);
+        check_room(asm, R3, skipped + bytes, R8, beyond);
+        asm.load(size, R0, R3, skipped as i16);
+        to_host_order(asm, R0, size);
+        asm.jump(next);
+        asm.bind(slow);
+        asm.alu32(Operation::Mov, R2, R9);
+        add32(asm, R2, k);
+        self.call_loader(size, R0);
+        self.asm.bind(next);
+    }
+
+    /// `dst` = what the function for `size` finds at offset R2. A survives if it is not the destination.
+    fn call_loader(&mut self, size: Size, dst: Register) {
+        if !self.asm.is_live() {
+            return;
+        }
+        let loader = self.filter.loader(self.asm, self.view, size);
+        let asm = &mut *self.asm;
+        if dst != R0 {
+            asm.store(Size::W, R10, SAVED_A, R0);
+        }
+        asm.mov(R1, R6);
+        asm.mov(R3, R10);
+        asm.alu(Operation::Add, R3, i32::from(HEADER));
+        asm.call_function(loader);
+        asm.jump_if(Condition::SignedLess, R0, 0, self.unmatched);
+        if dst != R0 {
+            asm.mov(dst, R0);
+            asm.load(Size::W, R0, R10, SAVED_A);
+        }
+    }
+}
+
+/// The function that loads `size` at the classic offset R2 of the frame of context R1, whose header is at R3. It
+/// returns -1 where there is nothing.
+pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments: bool) {
+    let (bad, beyond) = (asm.label(), asm.label());
+    resolve_at_run_time(asm, bad);
+    if view == View::Tagged {
+        let behind = asm.label();
+        asm.jump_if(Condition::GreaterOrEqual, R2, ETHERTYPE_OFFSET as i32, behind);
+        load_from_header(asm, size);
+        asm.bind(behind);
+        asm.alu(Operation::Add, R2, TAG_LEN as i32);
+    }
+    asm.jump_if(Condition::Greater, R2, OFFSET_MAX as i32 - size.bytes(), bad);
+    asm.load(Size::W, R3, R1, op::XDP_MD_DATA);
+    asm.load(Size::W, R4, R1, op::XDP_MD_DATA_END);
+    asm.alu(Operation::Add, R3, R2);
+    asm.mov(R5, R3);
+    asm.alu(Operation::Add, R5, size.bytes());
+    asm.jump_if(Condition::Greater, R5, R4, if fragments { beyond } else { bad });
+    asm.load(size, R0, R3, 0);
+    to_host_order(asm, R0, size);
+    asm.exit();
+    asm.bind(beyond);
+    load_from_fragments(asm, size, bad);
+    asm.bind(bad);
+    asm.mov(R0, -1);
+    asm.exit();
+}
+
+/// What `interpret::resolve` does, on R2.
+fn resolve_at_run_time(asm: &mut Assembler, bad: Label) {
+    let (from_network, positive) = (asm.label(), asm.label());
+    asm.jump_if(Condition::LessOrEqual, R2, POSITIVE_MAX, positive);
+    asm.alu32(Operation::Add, R2, -cop::SKF_NET_OFF);
+    asm.jump_if(Condition::LessOrEqual, R2, POSITIVE_MAX, from_network);
+    asm.alu32(Operation::Add, R2, cop::SKF_NET_OFF - cop::SKF_LL_OFF);
+    asm.jump_if(Condition::LessOrEqual, R2, POSITIVE_MAX, positive);
+    asm.jump(bad);
+    asm.bind(from_network);
+    asm.alu32(Operation::Add, R2, ETHERNET_HEADER_LEN as i32);
+    asm.bind(positive);
+}
+
+/// Returns bytes of the header at R3, from offset R2 below 12 on.
+fn load_from_header(asm: &mut Assembler, size: Size) {
+    asm.alu(Operation::Add, R3, R2);
+    asm.load(Size::B, R0, R3, 0);
+    for off in 1..size.bytes() as i16 {
+        asm.load(Size::B, R4, R3, off);
+        asm.alu32(Operation::Lsh, R0, 8);
+        asm.alu32(Operation::Or, R0, R4);
+    }
+    asm.exit();
+}
+
+/// Returns bytes that are not all in the first buffer of the frame.
+fn load_from_fragments(asm: &mut Assembler, size: Size, bad: Label) {
+    asm.store(Size::Dw, R10, -8, 0);
+    asm.mov(R3, R10);
+    asm.alu(Operation::Add, R3, -8);
+    asm.mov(R4, size.bytes());
+    asm.call(op::XDP_LOAD_BYTES);
+    asm.jump_if(Condition::NotEqual, R0, 0, bad);
+    asm.load(size, R0, R10, -8);
+    to_host_order(asm, R0, size);
+    asm.exit();
+}
+
+fn to_host_order(asm: &mut Assembler, register: Register, size: Size) {
+    if size != Size::B {
+        asm.swap_big_endian(register, size.bytes() * 8);
+    }
+}
+
+fn add32(asm: &mut Assembler, register: Register, k: u32) {
+    if k != 0 {
+        asm.alu32(Operation::Add, register, k as i32);
+    }
+}
