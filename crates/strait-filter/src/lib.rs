@@ -16,6 +16,7 @@ pub mod ebpf;
 mod error;
 mod interpret;
 pub mod translate;
+pub mod xdp;
 
 pub use error::Error;
 pub use interpret::{Metadata, Vlan, ethernet_pkttype};

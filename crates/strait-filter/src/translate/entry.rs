@@ -3,7 +3,7 @@
 //! Does what `__netif_receive_skb_core` and `skb_vlan_untag` do before a packet socket sees a frame, without touching
 //! the frame. Only [`Filter::emit`] calls it.
 
-use super::{Filter, HEADER, RESULTS, check_room};
+use super::{DEVICE_TAG, Filter, HEADER, RESULTS, check_room};
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
     Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
@@ -62,6 +62,7 @@ impl Filter<'_> {
         asm.load(Size::H, R1, R10, RESULTS + 2);
         asm.alu(Operation::Or, R7, R1);
         asm.bind(none);
+        asm.store(Size::W, R10, DEVICE_TAG, R7);
     }
 
     /// The header on the stack, if facts of it are asked for.

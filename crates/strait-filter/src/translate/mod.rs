@@ -93,8 +93,10 @@ const MEMORY: i16 = HEADER - 64;
 const SAVED_A: i16 = MEMORY - 8;
 /// Where metadata functions put their results.
 const RESULTS: i16 = SAVED_A - 16;
+/// The tag that the device took out, as R7 has it; kept if there is a function that tells.
+pub(crate) const DEVICE_TAG: i16 = RESULTS - 8;
 
-const _: () = assert!(-RESULTS <= STACK_BYTES);
+const _: () = assert!(-DEVICE_TAG <= STACK_BYTES);
 
 /// Loads and offsets beyond this are no match: packet pointers and `bpf_xdp_load_bytes` do not go further.
 const OFFSET_MAX: usize = 0xffff;

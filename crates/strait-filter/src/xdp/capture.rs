@@ -1,0 +1,203 @@
+//! The capture program: filter, metadata, redirect.
+//!
+//! ```text
+//!   frame -> filter -- no match --> count passed ------------------> XDP_PASS, frame untouched
+//!               |
+//!             match -> metadata in front (or count without_metadata)
+//!                        -> socket of this queue? -- yes --> count redirected -> XDP_REDIRECT
+//!                                                 -- no  --> count unbound ----> XDP_PASS, metadata taken off
+//! ```
+//!
+//! The capture engine's AF_XDP path loads it. It never changes a byte of the frame and never drops one.
+
+use super::metadata::{FLAGS, HASH, SNAPLEN, TIMESTAMP, VLAN, WIRE_LEN};
+use super::{Assembled, Counter, Metadata, count, look_up_counters};
+use crate::cbpf::Program;
+use crate::ebpf::{
+    Assembler, Condition, Label, Operation,
+    Register::{R0, R1, R2, R3, R6, R7, R8, R9, R10},
+    Size, opcode as op,
+};
+use crate::error::Error;
+use crate::translate::{self, DEVICE_TAG, Filter, MetadataFunctions};
+
+/// What a capture program works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// The interface, and whether frames may have several buffers.
+    pub interface: translate::Options,
+    /// Descriptor of the XSKMAP, indexed by receive queue.
+    pub xskmap_fd: i32,
+    /// Descriptor of the counter map, see [`super::COUNTERS_BYTES`].
+    pub counters_fd: i32,
+    /// Whether to write [`Metadata`] at all.
+    pub metadata: bool,
+    /// Whether to take a timestamp for it, which costs tens of nanoseconds a frame.
+    pub timestamps: bool,
+}
+
+/// Stack below the filter's: the map's key, and what metadata is made of.
+const KEY: i16 = -translate::STACK_BYTES - 8;
+const STACK_FLAGS: i16 = KEY - 8;
+const STACK_TIME: i16 = STACK_FLAGS - 8;
+/// The hash, and behind it its type.
+const STACK_HASH: i16 = STACK_TIME - 8;
+
+/// The program that captures what `filter` matches.
+pub fn capture_program(filter: &Program, options: &CaptureOptions) -> Result<Assembled, Error> {
+    let mut asm = Assembler::new();
+    let (matched, unmatched) = (asm.label(), asm.label());
+    asm.mov(R6, R1);
+    let mut filter = Filter::new(filter, &options.interface);
+    filter.emit(&mut asm, matched, unmatched)?;
+    asm.bind(unmatched);
+    count(&mut asm, options.counters_fd, KEY, Counter::Passed);
+    asm.mov(R0, op::XDP_PASS);
+    asm.exit();
+    asm.bind(matched);
+    emit_metadata(&mut asm, options);
+    emit_redirect(&mut asm, options);
+    filter.emit_functions(&mut asm);
+    let functions = options.interface.functions;
+    Ok(Assembled {
+        instructions: asm.finish()?,
+        fragments: options.interface.fragments,
+        device_bound: functions != MetadataFunctions::default(),
+    })
+}
+
+/// Puts metadata in front of the frame; R8 = its length, or 0 if there is none.
+fn emit_metadata(asm: &mut Assembler, options: &CaptureOptions) {
+    if !options.metadata {
+        return asm.mov(R8, 0);
+    }
+    let (refused, done) = (asm.label(), asm.label());
+    asm.mov(R9, R0);
+    gather(asm, options);
+    asm.mov(R1, R6);
+    asm.mov(R2, -(Metadata::BYTES as i32));
+    asm.call(op::XDP_ADJUST_META);
+    asm.jump_if(Condition::NotEqual, R0, 0, refused);
+    write(asm, options, refused);
+    asm.mov(R8, Metadata::BYTES as i32);
+    asm.jump(done);
+    asm.bind(refused);
+    count(asm, options.counters_fd, KEY, Counter::WithoutMetadata);
+    asm.mov(R8, 0);
+    asm.bind(done);
+}
+
+/// Puts length into R7, time, hash and flags on the stack, while the frame is as it came.
+fn gather(asm: &mut Assembler, options: &CaptureOptions) {
+    if options.interface.fragments {
+        asm.mov(R1, R6);
+        asm.call(op::XDP_GET_BUFF_LEN);
+        asm.mov(R7, R0);
+    } else {
+        asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
+        asm.mov(R7, R8);
+        asm.alu(Operation::Sub, R7, R1);
+    }
+    asm.mov(R8, 0);
+    if options.timestamps {
+        gather_time(asm, options.interface.functions.rx_timestamp);
+    }
+    if let Some(function) = options.interface.functions.rx_hash {
+        gather_hash(asm, function);
+    }
+    asm.store(Size::W, R10, STACK_FLAGS, R8);
+}
+
+/// The device's time, or else the kernel's.
+fn gather_time(asm: &mut Assembler, function: Option<i32>) {
+    let (software, done) = (asm.label(), asm.label());
+    if let Some(function) = function {
+        asm.store(Size::Dw, R10, STACK_TIME, 0);
+        asm.mov(R1, R6);
+        address(asm, R2, STACK_TIME);
+        asm.call_kernel(function);
+        asm.jump_if(Condition::NotEqual, R0, 0, software);
+        asm.alu(Operation::Or, R8, (Metadata::TIME | Metadata::HARDWARE_TIME) as i32);
+        asm.jump(done);
+    }
+    asm.bind(software);
+    asm.call(op::KTIME_GET_NS);
+    asm.store(Size::Dw, R10, STACK_TIME, R0);
+    asm.alu(Operation::Or, R8, Metadata::TIME as i32);
+    asm.bind(done);
+}
+
+fn gather_hash(asm: &mut Assembler, function: i32) {
+    let none = asm.label();
+    asm.store(Size::Dw, R10, STACK_HASH, 0);
+    asm.mov(R1, R6);
+    address(asm, R2, STACK_HASH);
+    address(asm, R3, STACK_HASH + 4);
+    asm.call_kernel(function);
+    asm.jump_if(Condition::NotEqual, R0, 0, none);
+    asm.alu(Operation::Or, R8, Metadata::RX_HASH as i32);
+    asm.bind(none);
+}
+
+/// Fills the room that `bpf_xdp_adjust_meta` made.
+fn write(asm: &mut Assembler, options: &CaptureOptions, refused: Label) {
+    let functions = options.interface.functions;
+    asm.load(Size::W, R1, R6, op::XDP_MD_DATA_META);
+    asm.load(Size::W, R2, R6, op::XDP_MD_DATA);
+    asm.mov(R3, R1);
+    asm.alu(Operation::Add, R3, Metadata::BYTES as i32);
+    asm.jump_if(Condition::Greater, R3, R2, refused);
+    asm.store(Size::W, R1, 0, Metadata::MAGIC as i32);
+    asm.store(Size::W, R1, SNAPLEN, R9);
+    asm.store(Size::W, R1, WIRE_LEN, R7);
+    copy(asm, Size::Dw, TIMESTAMP, options.timestamps.then_some(STACK_TIME));
+    copy(asm, Size::W, HASH, functions.rx_hash.map(|_| STACK_HASH));
+    copy(asm, Size::W, VLAN, functions.rx_vlan_tag.map(|_| DEVICE_TAG));
+    copy(asm, Size::W, FLAGS, Some(STACK_FLAGS));
+}
+
+/// A field of the metadata at R1 from the stack, or zero.
+fn copy(asm: &mut Assembler, size: Size, field: i16, from: Option<i16>) {
+    match from {
+        Some(slot) => {
+            asm.load(size, R2, R10, slot);
+            asm.store(size, R1, field, R2);
+        }
+        None => asm.store(size, R1, field, 0),
+    }
+}
+
+/// Hands the frame to its queue's socket, or takes the metadata off again and passes it.
+fn emit_redirect(asm: &mut Assembler, options: &CaptureOptions) {
+    let (exit, unbound, pass) = (asm.label(), asm.label(), asm.label());
+    asm.load_map(R1, options.xskmap_fd);
+    asm.load(Size::W, R2, R6, op::XDP_MD_RX_QUEUE_INDEX);
+    asm.mov(R3, op::XDP_PASS);
+    asm.call(op::REDIRECT_MAP);
+    asm.mov(R7, R0);
+    look_up_counters(asm, options.counters_fd, KEY);
+    asm.mov(R1, 1);
+    asm.jump_if(Condition::NotEqual, R7, op::XDP_REDIRECT, unbound);
+    asm.jump_if(Condition::Equal, R0, 0, exit);
+    asm.atomic_add(R0, Counter::Redirected.offset(), R1);
+    asm.bind(exit);
+    asm.mov(R0, op::XDP_REDIRECT);
+    asm.exit();
+    asm.bind(unbound);
+    asm.jump_if(Condition::Equal, R0, 0, pass);
+    asm.atomic_add(R0, Counter::Unbound.offset(), R1);
+    asm.bind(pass);
+    if options.metadata {
+        asm.mov(R1, R6);
+        asm.mov(R2, R8);
+        asm.call(op::XDP_ADJUST_META);
+    }
+    asm.mov(R0, op::XDP_PASS);
+    asm.exit();
+}
+
+/// `register` = the address of a stack slot.
+fn address(asm: &mut Assembler, register: crate::ebpf::Register, slot: i16) {
+    asm.mov(register, R10);
+    asm.alu(Operation::Add, register, i32::from(slot));
+}

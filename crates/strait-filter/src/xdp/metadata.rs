@@ -1,0 +1,88 @@
+//! What the capture program writes in front of a frame, and user space reads there.
+//!
+//! ```text
+//!   UMEM chunk  | headroom ............ | Metadata, 32 bytes | frame ...
+//!                                        ^ frame - 32          ^ descriptor's address
+//! ```
+//!
+//! Fields are in host order, because both ends are on one machine. The kernel allows 32 bytes of metadata on every
+//! version, in multiples of four. The capture engine reads it once a frame.
+
+/// The facts that the capture program leaves with a frame. This layout is an ABI between the program and its reader:
+/// another layout has another [`Metadata::MAGIC`].
+///
+/// A reader must set the magic to zero when it has read it (the first four bytes), before it gives the chunk back:
+/// then a later frame that got no metadata cannot be taken for one that did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// Bytes 4 to 7: what the filter returned, how many bytes of the frame to keep. It counts the frame without
+    /// its VLAN tag, as a packet socket's filter does.
+    pub snaplen: u32,
+    /// Bytes 8 to 15: `CLOCK_MONOTONIC` in nanoseconds, or the device's clock if [`Metadata::HARDWARE_TIME`].
+    pub timestamp_ns: u64,
+    /// Bytes 16 to 19: length of the frame as XDP saw it, all its buffers, and its VLAN tag if it is in there.
+    pub wire_len: u32,
+    /// Bytes 20 to 23: the device's flow hash, if [`Metadata::RX_HASH`].
+    pub rx_hash: u32,
+    /// Lower half of the word in bytes 24 to 27: control information of the tag that the device took out, if
+    /// `vlan_tpid` is not 0.
+    pub vlan_tci: u16,
+    /// Upper half of that word: ethertype of that tag; 0 if the device took none out.
+    pub vlan_tpid: u16,
+    /// Bytes 28 to 31: which of the above are there.
+    pub flags: u32,
+}
+
+impl Metadata {
+    /// Bytes in front of a frame.
+    pub const BYTES: usize = 32;
+    /// Bytes 0 to 3: "STM" and the layout's version.
+    pub const MAGIC: u32 = 0x5354_4d01;
+
+    /// Flag: there is a timestamp.
+    pub const TIME: u32 = 1 << 0;
+    /// Flag: the timestamp is the device's.
+    pub const HARDWARE_TIME: u32 = 1 << 1;
+    /// Flag: there is a flow hash.
+    pub const RX_HASH: u32 = 1 << 2;
+
+    /// The metadata in front of a frame, if the program put some there.
+    pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        if u32_at(bytes, 0) != Self::MAGIC {
+            return None;
+        }
+        Some(Self {
+            snaplen: u32_at(bytes, SNAPLEN),
+            timestamp_ns: u64_at(bytes, TIMESTAMP),
+            wire_len: u32_at(bytes, WIRE_LEN),
+            rx_hash: u32_at(bytes, HASH),
+            vlan_tci: u32_at(bytes, VLAN) as u16,
+            vlan_tpid: (u32_at(bytes, VLAN) >> 16) as u16,
+            flags: u32_at(bytes, FLAGS),
+        })
+    }
+
+    /// Whether all of `flags` are set.
+    pub fn has(&self, flags: u32) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+pub(super) const SNAPLEN: i16 = 4;
+pub(super) const TIMESTAMP: i16 = 8;
+pub(super) const WIRE_LEN: i16 = 16;
+pub(super) const HASH: i16 = 20;
+pub(super) const VLAN: i16 = 24;
+pub(super) const FLAGS: i16 = 28;
+
+fn bytes_at<const N: usize>(bytes: &[u8; Metadata::BYTES], at: i16) -> [u8; N] {
+    std::array::from_fn(|i| bytes[at as usize + i])
+}
+
+fn u32_at(bytes: &[u8; Metadata::BYTES], at: i16) -> u32 {
+    u32::from_ne_bytes(bytes_at(bytes, at))
+}
+
+fn u64_at(bytes: &[u8; Metadata::BYTES], at: i16) -> u64 {
+    u64::from_ne_bytes(bytes_at(bytes, at))
+}
