@@ -1,0 +1,286 @@
+//! Reads a capture file, pcap or pcapng, from a path or standard input, and lends one packet at a time.
+//!
+//! The `file` path of a session and `strait replay` call it. A packet is lent from the read buffer itself, so
+//! it must be let go before the next one is asked for. It never seeks, so pipes work; it writes nothing.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+
+use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
+
+use crate::frame::Direction;
+
+/// Bytes read at once. The buffer grows past it only for a longer block, to that block's length; the decoder
+/// refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
+const READ_BYTES: usize = 256 << 10;
+
+/// Why a capture file could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system refused to open or read it.
+    #[error("{operation} {file}: {source}")]
+    Io {
+        /// `open` or `read`.
+        operation: &'static str,
+        /// The path, or `standard input`.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ends inside a block. Every packet before was lent.
+    #[error("{file} is cut at byte {end}: the {what} that starts at byte {offset} is not whole")]
+    Truncated {
+        /// The path, or `standard input`.
+        file: String,
+        /// What it is cut in.
+        what: &'static str,
+        /// Where that starts: the end of the last whole block.
+        offset: u64,
+        /// Where the file ends.
+        end: u64,
+    },
+    /// Its bytes are not a capture file, or stop being one. Every packet before was lent.
+    #[error("{file}: {source}")]
+    Format {
+        /// The path, or `standard input`.
+        file: String,
+        /// What is wrong, and at which byte.
+        source: strait_pcapng::Error,
+    },
+}
+
+/// A packet, lent until the next call of [`FileReader::next`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketRef<'a> {
+    /// The captured bytes.
+    pub bytes: &'a [u8],
+    /// Length on the wire in bytes; never less than `bytes.len()`.
+    pub wire_len: u32,
+    /// Nanoseconds since the epoch; 0 where the file does not say.
+    pub timestamp_ns: u64,
+    /// Number of the interface, counted through the file: an index into [`FileReader::interfaces`].
+    pub interface: u32,
+    /// Which way the packet went, where the file says.
+    pub direction: Direction,
+    /// The receive queue, where the file says.
+    pub queue: Option<u32>,
+    /// What the first byte is (`LINKTYPE_*`). A pcapng file can mix them.
+    pub link_type: u32,
+}
+
+/// An interface that the file describes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileInterface {
+    /// What the first byte of its packets is (`LINKTYPE_*`).
+    pub link_type: u32,
+    /// The most bytes captured of a packet; 0 means no limit.
+    pub snaplen: u32,
+    /// Its name, where the file gives one.
+    pub name: Option<String>,
+    /// What it counted, where the file has got to that and gives it.
+    pub statistics: Option<Statistics>,
+}
+
+/// An open capture file.
+#[derive(Debug)]
+pub struct FileReader {
+    name: String,
+    source: File,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+    /// The bytes read and not yet decoded: `buffer[start..end]`.
+    start: usize,
+    end: usize,
+    interfaces: Vec<FileInterface>,
+    skipped_sections: u64,
+}
+
+impl FileReader {
+    /// Opens `path`, or standard input for `-`, and reads up to the first interface or packet.
+    pub fn open(path: &str) -> Result<Self, FileError> {
+        let name = if path == "-" { "standard input" } else { path }.to_owned();
+        let opened = match path {
+            "-" => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+            _ => File::open(path),
+        };
+        match opened {
+            Ok(source) => Self::new(source, name),
+            Err(source) => Err(FileError::Io { operation: "open", file: name, source }),
+        }
+    }
+
+    /// Reads from an open file; `name` is for messages.
+    pub fn new(source: File, name: String) -> Result<Self, FileError> {
+        let mut reader = Self {
+            name,
+            source,
+            decoder: Decoder::new(),
+            buffer: vec![0; READ_BYTES],
+            start: 0,
+            end: 0,
+            interfaces: Vec::new(),
+            skipped_sections: 0,
+        };
+        while reader.interfaces.is_empty() && reader.peek()? == Some(Front::Other) {
+            reader.note()?;
+        }
+        Ok(reader)
+    }
+
+    /// The next packet; `None` at the end of the file. An error comes again when asked again.
+    #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend from itself")]
+    pub fn next(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
+        loop {
+            match self.peek()? {
+                None => return Ok(None),
+                Some(Front::Packet) => break,
+                Some(Front::Other) => self.note()?,
+            }
+        }
+        let step = self.decoder.step(&self.buffer[self.start..self.end]);
+        match step.map_err(|error| describe(&self.name, error))? {
+            Step::Record { consumed, record: Record::Packet { packet, linktype } } => {
+                self.start += consumed;
+                Ok(Some(lend(packet, linktype)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The link type of the first interface (`LINKTYPE_*`); Ethernet for a file that has none.
+    pub fn link_type(&self) -> u32 {
+        self.interfaces.first().map_or(u32::from(LinkType::ETHERNET.0), |interface| interface.link_type)
+    }
+
+    /// The interfaces described so far.
+    pub fn interfaces(&self) -> &[FileInterface] {
+        &self.interfaces
+    }
+
+    /// pcap or pcapng.
+    pub fn format(&self) -> Option<Format> {
+        self.decoder.format()
+    }
+
+    /// Sections passed over so far because their pcapng version is not known.
+    pub fn skipped_sections(&self) -> u64 {
+        self.skipped_sections
+    }
+
+    /// Bytes of the file decoded so far.
+    pub fn offset(&self) -> u64 {
+        self.decoder.offset()
+    }
+
+    /// Brings a whole block to the front of the buffer and says what it is; `None` at the end of the file.
+    fn peek(&mut self) -> Result<Option<Front>, FileError> {
+        loop {
+            let input = &self.buffer[self.start..self.end];
+            let wanted = match self.decoder.peek(input).map_err(|error| describe(&self.name, error))? {
+                Peek::Packet(_) => return Ok(Some(Front::Packet)),
+                Peek::Other(_) => return Ok(Some(Front::Other)),
+                Peek::NeedMore(bytes) => bytes,
+            };
+            if !self.fill(wanted)? {
+                let rest = &self.buffer[self.start..self.end];
+                return match self.decoder.finish(rest) {
+                    Ok(()) => Ok(None),
+                    Err(error) => Err(describe(&self.name, error)),
+                };
+            }
+        }
+    }
+
+    /// Reads once, with room for `wanted` bytes from `start` on. False at the end of the file.
+    fn fill(&mut self, wanted: usize) -> Result<bool, FileError> {
+        if self.start + wanted > self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            if wanted > self.buffer.len() {
+                self.buffer.resize(wanted, 0);
+            }
+        }
+        loop {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(bytes) => {
+                    self.end += bytes;
+                    return Ok(bytes > 0);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(FileError::Io { operation: "read", file: self.name.clone(), source });
+                }
+            }
+        }
+    }
+
+    /// Decodes the block at the front, which holds no packet, and keeps what it says.
+    fn note(&mut self) -> Result<(), FileError> {
+        let step = self.decoder.step(&self.buffer[self.start..self.end]);
+        match step.map_err(|error| describe(&self.name, error))? {
+            Step::NeedMore(_) => {}
+            Step::Skipped { consumed } => self.start += consumed,
+            Step::Record { consumed, record } => {
+                keep(record, &mut self.interfaces, &mut self.skipped_sections);
+                self.start += consumed;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What stands at the front of the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Front {
+    Packet,
+    Other,
+}
+
+fn keep(record: Record<'_>, interfaces: &mut Vec<FileInterface>, skipped_sections: &mut u64) {
+    match record {
+        Record::Interface { interface, .. } => interfaces.push(FileInterface {
+            link_type: u32::from(interface.linktype.0),
+            snaplen: interface.snaplen,
+            name: interface.name.map(str::to_owned),
+            statistics: None,
+        }),
+        Record::Statistics(statistics) => {
+            if let Some(interface) = interfaces.get_mut(statistics.interface as usize) {
+                interface.statistics = Some(statistics);
+            }
+        }
+        Record::UnknownSection { .. } => *skipped_sections += 1,
+        Record::Section(_) | Record::Packet { .. } => {}
+    }
+}
+
+fn lend(packet: strait_pcapng::Packet<'_>, linktype: LinkType) -> PacketRef<'_> {
+    PacketRef {
+        bytes: packet.bytes,
+        wire_len: packet.wire_len,
+        timestamp_ns: packet.timestamp_ns,
+        interface: packet.interface,
+        direction: match packet.direction {
+            Some(strait_pcapng::Direction::In) => Direction::In,
+            Some(strait_pcapng::Direction::Out) => Direction::Out,
+            None => Direction::Unknown,
+        },
+        queue: packet.queue,
+        link_type: u32::from(linktype.0),
+    }
+}
+
+fn describe(name: &str, error: strait_pcapng::Error) -> FileError {
+    let file = name.to_owned();
+    match error {
+        strait_pcapng::Error::Truncated { what, start, end } => {
+            FileError::Truncated { file, what, offset: start, end }
+        }
+        source => FileError::Format { file, source },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! Files that are whole, cut, broken, growing in a pipe, or not there.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+
+use strait_pcapng::{Format, Interface, Packet, Section, Statistics, pcap, pcapng};
+
+use super::{FileError, FileReader, READ_BYTES};
+use crate::frame::Direction;
+
+fn a_file(packets: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut encoder = pcapng::Encoder::begin(&mut file, &Section::default());
+    let interface = Interface { name: Some("veth0"), snaplen: 2000, ..Interface::default() };
+    encoder.interface(&mut file, &interface).unwrap();
+    for number in 0..packets {
+        let direction = Some(strait_pcapng::Direction::Out);
+        let wire_len = bytes.len() as u32;
+        let packet =
+            Packet { timestamp_ns: u64::from(number), bytes, wire_len, direction, ..Packet::default() };
+        encoder.packet(&mut file, &packet).unwrap();
+    }
+    encoder.statistics(&mut file, &Statistics { received: Some(9), ..Statistics::default() }).unwrap();
+    file
+}
+
+fn reader(bytes: &[u8]) -> Result<FileReader, FileError> {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(bytes).expect("bytes in it");
+    file.rewind().expect("a file that seeks");
+    FileReader::new(file, "test.pcapng".into())
+}
+
+/// Packets read until the end or an error.
+fn count(reader: &mut FileReader) -> (u32, Result<(), FileError>) {
+    let mut packets = 0;
+    loop {
+        match reader.next() {
+            Ok(Some(packet)) => assert_eq!(packet.timestamp_ns, u64::from(packets)),
+            Ok(None) => return (packets, Ok(())),
+            Err(error) => return (packets, Err(error)),
+        }
+        packets += 1;
+    }
+}
+
+#[test]
+fn packets_interfaces_and_statistics_are_read() {
+    let mut reader = reader(&a_file(3000, &[7; 700])).expect("a whole file");
+    assert_eq!((reader.format(), reader.link_type()), (Some(Format::Pcapng), 1));
+    let first = reader.next().expect("a packet").expect("a packet");
+    assert_eq!((first.bytes, first.direction, first.interface), (&[7; 700][..], Direction::Out, 0));
+    let mut packets = 1;
+    while let Some(packet) = reader.next().expect("whole packets") {
+        assert_eq!(packet.timestamp_ns, packets);
+        packets += 1;
+    }
+    assert_eq!(packets, 3000);
+    let interface = &reader.interfaces()[0];
+    assert_eq!((interface.name.as_deref(), interface.snaplen), (Some("veth0"), 2000));
+    assert_eq!(interface.statistics.and_then(|statistics| statistics.received), Some(9));
+    assert_eq!(reader.next().expect("still the end"), None);
+}
+
+#[test]
+fn a_cut_file_gives_all_whole_packets_and_then_says_where_it_is_cut() {
+    let file = a_file(1000, &[1; 900]);
+    let cut = file.len() - 500;
+    let mut reader = reader(&file[..cut]).expect("a file with an interface");
+    let (packets, end) = count(&mut reader);
+    assert_eq!(packets, 999);
+    let error = end.expect_err("a cut file");
+    let FileError::Truncated { offset, end, .. } = &error else { panic!("{error}") };
+    assert_eq!((*offset, *end), (reader.offset(), cut as u64));
+    let expected =
+        format!("test.pcapng is cut at byte {cut}: the block that starts at byte {offset} is not whole");
+    assert_eq!(error.to_string(), expected);
+    assert!(matches!(count(&mut reader), (0, Err(FileError::Truncated { .. }))), "the error comes again");
+}
+
+#[test]
+fn a_block_longer_than_the_buffer_is_read() {
+    let long = vec![3; 262_144];
+    let mut file = a_file(2, b"short");
+    file.extend(a_file(1, &long));
+    assert!(long.len() + 32 > READ_BYTES);
+    let mut reader = reader(&file).expect("a whole file");
+    let lengths: Vec<_> =
+        std::iter::from_fn(|| reader.next().expect("whole packets").map(|packet| packet.bytes.len()))
+            .collect();
+    assert_eq!(lengths, [5, 5, 262_144]);
+    assert_eq!(reader.interfaces().len(), 2);
+}
+
+#[test]
+fn damage_is_reported_after_the_packets_before_it() {
+    let mut file = a_file(10, b"fine");
+    let statistics_at = file.len() - 24;
+    file[statistics_at + 20] ^= 4;
+    let (packets, end) = count(&mut reader(&file).expect("a file with an interface"));
+    let message = end.expect_err("a broken file").to_string();
+    assert_eq!(packets, 10);
+    assert!(message.starts_with("test.pcapng: block at byte "), "{message}");
+}
+
+#[test]
+fn a_pipe_is_read_as_it_fills() {
+    let (read, mut write) = std::io::pipe().expect("a pipe");
+    let file = a_file(200, &[5; 1000]);
+    let writer = std::thread::spawn(move || {
+        for part in file.chunks(777) {
+            write.write_all(part).expect("a reader at the other end");
+        }
+    });
+    let source = File::from(std::os::fd::OwnedFd::from(read));
+    let mut reader = FileReader::new(source, "standard input".into()).expect("a file with an interface");
+    assert!(matches!(count(&mut reader), (200, Ok(()))));
+    writer.join().expect("the writer ends well");
+}
+
+#[test]
+fn pcap_files_have_one_interface() {
+    let mut file = Vec::new();
+    let linktype = strait_pcapng::LinkType::RAW;
+    let encoder = pcap::Encoder::begin(&mut file, linktype, 96, pcap::Precision::Microseconds);
+    encoder.packet(&mut file, &Packet { bytes: b"x", wire_len: 9, ..Packet::default() }).unwrap();
+    let mut reader = reader(&file).expect("a whole file");
+    assert_eq!((reader.link_type(), reader.interfaces().len()), (101, 1));
+    let packet = reader.next().expect("a packet").expect("a packet");
+    assert_eq!((packet.wire_len, packet.direction), (9, Direction::Unknown));
+}
+
+#[test]
+fn a_file_without_interfaces_is_read_as_empty() {
+    let mut file = Vec::new();
+    pcapng::Encoder::begin(&mut file, &Section::default());
+    let mut reader = reader(&file).expect("a whole file");
+    assert_eq!(reader.link_type(), 1);
+    assert_eq!(reader.next().expect("no packet"), None);
+}
+
+#[test]
+fn what_is_no_capture_file_is_refused_when_opened() {
+    let says = |bytes: &[u8]| reader(bytes).expect_err("no capture file").to_string();
+    assert_eq!(says(b""), "test.pcapng: empty: not even a file header");
+    assert!(says(b"GET / HTTP/1.1").contains("not a pcap or pcapng file"));
+    assert!(says(&a_file(0, b"")[..20]).contains("is cut at byte 20"));
+    let missing = FileReader::open("/nowhere/at/all.pcap").expect_err("no such file").to_string();
+    assert!(missing.starts_with("open /nowhere/at/all.pcap: No such file"), "{missing}");
+    let directory = FileReader::open("/").expect_err("a directory").to_string();
+    assert!(directory.starts_with("read /: Is a directory"), "{directory}");
+}
