@@ -123,6 +123,16 @@ fn refill(fill: &mut Producer<Mapped<u64>>, share: &mut Share, chunk: Chunk) {
 }
 
 /// Frames on loan; dropping it returns their chunks to the kernel.
+///
+/// No frame outlives it:
+/// ```compile_fail,E0505
+/// fn keep(receiver: &mut strait_sys::xdp::Receiver) {
+///     let batch = receiver.take(64);
+///     let frame = batch.get(0);
+///     drop(batch);
+///     println!("{frame:?}");
+/// }
+/// ```
 #[derive(Debug)]
 pub struct RxBatch<'receiver> {
     receiver: &'receiver mut Receiver,
