@@ -1,0 +1,65 @@
+//! The project's files and crates, as git and cargo know them.
+//!
+//! Both checks start here. Nothing outside the repository is read.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cargo_metadata::{Metadata, MetadataCommand};
+
+/// A result whose error is only ever printed.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// One text file of the project.
+#[derive(Clone, Debug)]
+pub(crate) struct File {
+    /// Relative to the project's root.
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+}
+
+impl File {
+    pub(crate) fn has_extension(&self, extension: &str) -> bool {
+        self.path.extension().is_some_and(|found| found == extension)
+    }
+
+    /// Its lines with their numbers, counted from 1.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+}
+
+/// The project's root: the parent of this crate.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the project").into()
+}
+
+/// Every text file that git tracks, or would track if it were added.
+pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
+    let listing = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()?;
+    if !listing.status.success() {
+        return Err(String::from_utf8_lossy(&listing.stderr).trim().into());
+    }
+    let names = String::from_utf8(listing.stdout)?;
+    let read = |name: &str| {
+        // Not there: deleted and not committed yet. Not UTF-8: not text.
+        let text = fs::read_to_string(root.join(name)).ok()?;
+        Some(File { path: name.into(), text })
+    };
+    Ok(names.split_terminator('\0').filter_map(read).collect())
+}
+
+/// The workspace's members, and those of the workspace in `fuzz` where there is one.
+pub(crate) fn workspaces(root: &Path) -> Result<Vec<Metadata>> {
+    ["Cargo.toml", "fuzz/Cargo.toml"]
+        .iter()
+        .map(|manifest| root.join(manifest))
+        .filter(|manifest| manifest.exists())
+        .map(|manifest| Ok(MetadataCommand::new().manifest_path(manifest).no_deps().exec()?))
+        .collect()
+}

@@ -1,0 +1,164 @@
+//! Rust files that no `mod` and no Cargo target reaches, and crates that left the workspace's lints.
+//!
+//! `tidy` runs it once, on all files together. A file under a `tests/ui` folder is input of a test and
+//! counts as reached.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::Metadata;
+use syn::{Expr, ExprLit, Item, ItemMod, Lit, Meta};
+
+use crate::Problem;
+use crate::source::File;
+
+/// The one crate with lints of its own: it holds the unsafe code.
+const OWN_LINTS: &str = "strait-sys";
+
+/// Every Rust file that is not part of any target.
+pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec<Problem> {
+    let targets = workspaces
+        .iter()
+        .flat_map(|workspace| workspace.workspace_packages())
+        .flat_map(|package| &package.targets);
+    let starts = targets.filter_map(|target| target.src_path.as_std_path().strip_prefix(root).ok());
+    let reached = reach(files, starts.map(Path::to_path_buf));
+    let is_input = |path: &Path| path.to_string_lossy().contains("tests/ui/");
+    let rust = files.iter().filter(|file| file.has_extension("rs"));
+    rust.filter(|file| !reached.contains(&file.path) && !is_input(&file.path))
+        .map(|file| Problem::new(&file.path, 0, "no mod and no Cargo target reaches it"))
+        .collect()
+}
+
+/// Every crate whose manifest does not take the workspace's lints, which forbid unsafe code.
+pub(crate) fn crates_without_lints(root: &Path, workspaces: &[Metadata]) -> Vec<Problem> {
+    let members = workspaces.first().map(Metadata::workspace_packages).unwrap_or_default();
+    let manifests = members
+        .iter()
+        .filter(|package| package.name.as_str() != OWN_LINTS)
+        .map(|package| &package.manifest_path);
+    let lacks = |path: &Path| !fs::read_to_string(path).is_ok_and(|text| takes_lints(&text));
+    manifests
+        .filter(|manifest| lacks(manifest.as_std_path()))
+        .map(|manifest| manifest.as_std_path().strip_prefix(root).unwrap_or(manifest.as_std_path()))
+        .map(|manifest| Problem::new(manifest, 0, "lacks [lints] workspace = true"))
+        .collect()
+}
+
+fn takes_lints(manifest: &str) -> bool {
+    let mut lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[lints]");
+    lines.nth(1) == Some("workspace = true")
+}
+
+/// Follows `mod` declarations from the targets' root files.
+fn reach(files: &[File], starts: impl Iterator<Item = PathBuf>) -> HashSet<PathBuf> {
+    let texts: HashMap<&Path, &str> =
+        files.iter().map(|file| (file.path.as_path(), file.text.as_str())).collect();
+    let mut reached = HashSet::new();
+    let mut open: Vec<(PathBuf, bool)> = starts.map(|path| (path, true)).collect();
+    while let Some((path, is_root)) = open.pop() {
+        let Some(parsed) = texts.get(path.as_path()).and_then(|text| syn::parse_file(text).ok()) else {
+            continue;
+        };
+        if !reached.insert(path.clone()) {
+            continue;
+        }
+        let beside = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        let is_folder = is_root || path.file_name().is_some_and(|name| name == "mod.rs");
+        let folder = if is_folder { beside.clone() } else { path.with_extension("") };
+        follow(&parsed.items, &folder, &beside, &mut |candidate| {
+            if texts.contains_key(candidate.as_path()) {
+                open.push((candidate, false));
+            }
+        });
+    }
+    reached
+}
+
+/// Offers every file that the `mod` items may mean: `folder/name.rs`, `folder/name/mod.rs`, `#[path]`.
+fn follow(items: &[Item], folder: &Path, beside: &Path, found: &mut impl FnMut(PathBuf)) {
+    let modules = items.iter().filter_map(|item| match item {
+        Item::Mod(module) => Some(module),
+        _ => None,
+    });
+    for module in modules {
+        let name = module.ident.to_string();
+        let name = name.trim_start_matches("r#");
+        match (&module.content, path_attribute(module)) {
+            (Some((_, inner)), _) => follow(inner, &folder.join(name), &folder.join(name), found),
+            (None, Some(path)) => found(beside.join(path)),
+            (None, None) => {
+                found(folder.join(name).with_extension("rs"));
+                found(folder.join(name).join("mod.rs"));
+            }
+        }
+    }
+}
+
+fn path_attribute(module: &ItemMod) -> Option<String> {
+    module.attrs.iter().find_map(|attribute| match &attribute.meta {
+        Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reached(files: &[(&str, &str)]) -> Vec<String> {
+        let files: Vec<File> =
+            files.iter().map(|&(path, text)| File { path: path.into(), text: text.into() }).collect();
+        let starts = std::iter::once(PathBuf::from("src/lib.rs"));
+        let mut reached: Vec<String> =
+            reach(&files, starts).iter().map(|path| path.display().to_string()).collect();
+        reached.sort();
+        reached
+    }
+
+    #[test]
+    fn modules_are_followed_in_every_layout() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b; mod inline { mod c; } #[path = \"other/d.rs\"] mod d; mod r#e;"),
+            ("src/a.rs", "mod deep;"),
+            ("src/a/deep.rs", ""),
+            ("src/b/mod.rs", "mod deep;"),
+            ("src/b/deep.rs", ""),
+            ("src/inline/c.rs", ""),
+            ("src/other/d.rs", ""),
+            ("src/e.rs", ""),
+        ];
+        assert_eq!(reached(&files).len(), files.len());
+    }
+
+    #[test]
+    fn a_file_that_nobody_declares_is_not_reached() {
+        let files = [
+            ("src/lib.rs", "mod a;"),
+            ("src/a.rs", ""),
+            ("src/b.rs", ""),
+            ("src/deep.rs", ""),
+            ("src/a/x.rs", ""),
+        ];
+        assert_eq!(reached(&files), ["src/a.rs", "src/lib.rs"]);
+    }
+
+    #[test]
+    fn a_dead_file_is_a_problem_unless_it_is_a_tests_input() {
+        let file = |path: &str| File { path: path.into(), text: "//! h\n".into() };
+        let files = [file("src/dead.rs"), file("tests/ui/refused.rs"), file("notes.md")];
+        let said: Vec<String> = check(Path::new("."), &files, &[]).iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["src/dead.rs: no mod and no Cargo target reaches it"]);
+    }
+
+    #[test]
+    fn the_workspaces_lints_are_looked_for() {
+        assert!(takes_lints("[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n"));
+        assert!(!takes_lints("[package]\nname = \"a\"\n\n[dependencies]\nworkspace = true\n"));
+        assert!(!takes_lints("[lints.rust]\nunsafe_code = \"warn\"\n"));
+    }
+}

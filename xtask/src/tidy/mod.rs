@@ -1,0 +1,33 @@
+//! `cargo xtask tidy`: what neither the compiler nor clippy looks at.
+//!
+//! Lengths of files and functions, file headers, words that must not stay, lints switched off without a
+//! reason, files that nobody reaches, links to nowhere. Each check is a function from files to problems.
+
+mod dead;
+mod links;
+mod rust;
+mod text;
+
+use std::path::Path;
+
+use crate::Problem;
+use crate::source::{self, Result};
+
+/// Every problem in the project under `root`.
+pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
+    let files = source::files(root)?;
+    let workspaces = source::workspaces(root)?;
+    let mut problems = Vec::new();
+    for file in &files {
+        problems.extend(text::check(file));
+        if file.has_extension("rs") {
+            problems.extend(rust::check(file));
+        }
+        if file.has_extension("md") {
+            problems.extend(links::check(root, file));
+        }
+    }
+    problems.extend(dead::check(root, &files, &workspaces));
+    problems.extend(dead::crates_without_lints(root, &workspaces));
+    Ok(problems)
+}

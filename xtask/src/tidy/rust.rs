@@ -1,0 +1,114 @@
+//! Checks on Rust syntax: function lengths, and lints switched off without a reason.
+//!
+//! `tidy` runs it on every Rust file. What macros expand to is not seen.
+
+use proc_macro2::Span;
+use syn::spanned::Spanned as _;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Block, Signature};
+
+use crate::Problem;
+use crate::source::File;
+
+/// Lines of a function at most, its signature and braces included.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Every problem in the syntax of `file`.
+pub(crate) fn check(file: &File) -> Vec<Problem> {
+    let mut looker = Looker { file, problems: Vec::new() };
+    match syn::parse_file(&file.text) {
+        Ok(parsed) => looker.visit_file(&parsed),
+        Err(error) => looker.complain(error.span(), format!("does not parse: {error}")),
+    }
+    looker.problems
+}
+
+struct Looker<'a> {
+    file: &'a File,
+    problems: Vec<Problem>,
+}
+
+impl Looker<'_> {
+    fn complain(&mut self, at: Span, what: String) {
+        self.problems.push(Problem::new(&self.file.path, at.start().line, what));
+    }
+
+    fn function(&mut self, signature: &Signature, body: &Block) {
+        let (start, end) = (signature.span().start().line, body.span().end().line);
+        let lines = end + 1 - start;
+        if lines > FUNCTION_LINES_MAX {
+            let what = format!("fn {} has {lines} lines; {FUNCTION_LINES_MAX} are the most", signature.ident);
+            self.complain(signature.span(), what);
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Looker<'_> {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.function(&item.sig, &item.block);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.function(&item.sig, &item.block);
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        if let Some(body) = &item.default {
+            self.function(&item.sig, body);
+        }
+        visit::visit_trait_item_fn(self, item);
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        let switches_off = attribute.path().is_ident("allow") || attribute.path().is_ident("expect");
+        if let (true, syn::Meta::List(list)) = (switches_off, &attribute.meta)
+            && !list.tokens.clone().into_iter().any(|token| token.to_string() == "reason")
+        {
+            self.complain(attribute.span(), "a lint is switched off without a reason = \"...\"".into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        check(&File { path: "a.rs".into(), text: text.into() }).iter().map(ToString::to_string).collect()
+    }
+
+    /// A function of `lines` lines, braces included.
+    fn function(lines: usize) -> String {
+        format!("fn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2))
+    }
+
+    #[test]
+    fn a_function_of_71_lines_is_found_wherever_it_stands() {
+        let said = |line| vec![format!("a.rs:{line}: fn long has 71 lines; 70 are the most")];
+        assert!(problems(&function(70)).is_empty());
+        assert_eq!(problems(&function(71)), said(1));
+        assert_eq!(problems(&format!("impl A {{\n{}}}\n", function(71))), said(2));
+        assert_eq!(problems(&format!("trait A {{\n{}}}\n", function(71))), said(2));
+        assert_eq!(problems(&format!("mod a {{\n\n{}}}\n", function(71))), said(3));
+    }
+
+    #[test]
+    fn attributes_and_comments_above_a_function_do_not_count() {
+        assert!(problems(&format!("/// What it does.\n#[inline]\n{}", function(70))).is_empty());
+    }
+
+    #[test]
+    fn a_lint_switched_off_needs_a_reason() {
+        let said = "a lint is switched off without a reason = \"...\"";
+        assert_eq!(problems("#[allow(dead_code)]\nfn f() {}\n"), [format!("a.rs:1: {said}")]);
+        assert_eq!(problems("//! h\n#![expect(dead_code)]\n"), [format!("a.rs:2: {said}")]);
+        assert!(problems("#[allow(dead_code, reason = \"for later\")]\nfn f() {}\n").is_empty());
+    }
+
+    #[test]
+    fn what_does_not_parse_is_a_problem() {
+        assert!(problems("fn {\n")[0].starts_with("a.rs:1: does not parse"));
+    }
+}
