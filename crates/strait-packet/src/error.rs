@@ -1,0 +1,143 @@
+//! The one error of this crate: which header was wrong, and what was expected of it.
+//!
+//! Every view's `parse` returns it. It is `Copy` and holds no text of its own, so that a broken packet
+//! costs no allocation.
+
+use std::fmt;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The header that a parser was reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// Ethernet (IEEE 802.3).
+    Ethernet,
+    /// A VLAN tag (IEEE 802.1Q, 802.1ad).
+    Vlan,
+    /// ARP (RFC 826).
+    Arp,
+    /// IPv4 (RFC 791).
+    Ipv4,
+    /// IPv6 and its extension headers (RFC 8200).
+    Ipv6,
+    /// TCP (RFC 9293).
+    Tcp,
+    /// UDP (RFC 768).
+    Udp,
+    /// ICMP (RFC 792).
+    Icmp,
+    /// `ICMPv6` (RFC 4443).
+    Icmpv6,
+    /// DNS (RFC 1035).
+    Dns,
+}
+
+impl Header {
+    /// The header's short name as tcpdump writes it in `[|tcp]`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ethernet => "ether",
+            Self::Vlan => "vlan",
+            Self::Arp => "arp",
+            Self::Ipv4 => "ip",
+            Self::Ipv6 => "ip6",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+            Self::Icmpv6 => "icmp6",
+            Self::Dns => "domain",
+        }
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why bytes are not the header that they were taken for, or why traffic cannot be generated as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The bytes end before the header does: the packet was cut, or is too short.
+    #[error("{header}: {had} bytes where {needed} are needed")]
+    Truncated {
+        /// The header.
+        header: Header,
+        /// Bytes needed from the header's start.
+        needed: usize,
+        /// Bytes there.
+        had: usize,
+    },
+    /// A field has a value that the header's specification rules out.
+    #[error("{header}: {field} is {value}, expected {expected}")]
+    Invalid {
+        /// The header.
+        header: Header,
+        /// The field's name.
+        field: &'static str,
+        /// The value found.
+        value: u32,
+        /// What the specification allows.
+        expected: &'static str,
+    },
+    /// A chain of headers is longer than this crate follows.
+    #[error("{header}: more than {limit} in a chain")]
+    TooMany {
+        /// The header that repeats.
+        header: Header,
+        /// How many are followed.
+        limit: usize,
+    },
+    /// A number that was asked for is outside what can be generated.
+    #[error("{what} {value}: expected {min} to {max}")]
+    OutOfRange {
+        /// What the number is.
+        what: &'static str,
+        /// The number.
+        value: u64,
+        /// The least that is possible.
+        min: u64,
+        /// The most that is possible.
+        max: u64,
+    },
+    /// A text that was asked for cannot be read.
+    #[error("{what}: expected {expected}")]
+    Malformed {
+        /// What the text stands for.
+        what: &'static str,
+        /// How it is written.
+        expected: &'static str,
+    },
+}
+
+/// The first `N` bytes of `bytes` and the rest.
+pub(crate) fn split_head<const N: usize>(header: Header, bytes: &[u8]) -> Result<(&[u8; N], &[u8])> {
+    bytes.split_first_chunk().ok_or(Error::Truncated { header, needed: N, had: bytes.len() })
+}
+
+/// `bytes[from..to]`, where `to` is a length that the packet itself named.
+pub(crate) fn part(header: Header, bytes: &[u8], from: usize, to: usize) -> Result<&[u8]> {
+    bytes.get(from..to).ok_or(Error::Truncated { header, needed: to, had: bytes.len() })
+}
+
+/// The `M` bytes at `at`. `at + M <= N` is the caller's to see to; all callers pass constants.
+#[inline]
+pub(crate) fn array_at<const M: usize, const N: usize>(head: &[u8; N], at: usize) -> [u8; M] {
+    let mut bytes = [0; M];
+    bytes.copy_from_slice(&head[at..at + M]);
+    bytes
+}
+
+/// The big-endian 16-bit field at `at`; as [`array_at`].
+#[inline]
+pub(crate) fn be16<const N: usize>(head: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes(array_at(head, at))
+}
+
+/// The big-endian 32-bit field at `at`; as [`array_at`].
+#[inline]
+pub(crate) fn be32<const N: usize>(head: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes(array_at(head, at))
+}

@@ -1,0 +1,202 @@
+//! One line of text for a packet, in tcpdump's manner.
+//!
+//! `capture` without `-w` prints these. The form follows `tcpdump -n -S`: numeric addresses, absolute TCP
+//! sequence numbers, because no state is kept between packets. Differences on purpose: VLAN tags are always
+//! shown, and fragments end in `(frag id:length@offset)`. Whatever the bytes are, a line comes out: a header
+//! that is cut ends it with `[|tcp]`, one that is wrong with `[bad field value]`. Bytes from the network are
+//! never written raw: names are escaped.
+
+mod arp;
+mod dns;
+mod icmp;
+mod internet;
+mod time;
+mod transport;
+
+use std::fmt::{self, Write};
+
+use crate::error::{Error, Result};
+use crate::ethernet::{self, Ethernet};
+use crate::protocol::ether_type;
+use crate::vlan::{Tag, Untagged};
+
+pub use time::write_time;
+
+/// Link types whose frames are summarised (the numbers of pcap files).
+pub mod link_type {
+    /// BSD loopback: four bytes of address family in the writer's byte order.
+    pub const NULL: u16 = 0;
+    /// Ethernet.
+    pub const ETHERNET: u16 = 1;
+    /// IPv4 or IPv6 without a link header.
+    pub const RAW: u16 = 101;
+    /// `OpenBSD` loopback: as [`NULL`] in network byte order.
+    pub const LOOP: u16 = 108;
+    /// Linux "any" device, first form: 16 bytes.
+    pub const LINUX_SLL: u16 = 113;
+    /// IPv4 without a link header.
+    pub const IPV4: u16 = 228;
+    /// IPv6 without a link header.
+    pub const IPV6: u16 = 229;
+    /// Linux "any" device, second form: 20 bytes.
+    pub const LINUX_SLL2: u16 = 276;
+}
+
+/// How to read the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What the frame starts with: one of [`link_type`].
+    pub link_type: u16,
+    /// A tag that the kernel took off the frame.
+    pub tag: Option<Tag>,
+}
+
+impl Default for Options {
+    /// Ethernet, as it is on the wire.
+    fn default() -> Self {
+        Self { link_type: link_type::ETHERNET, tag: None }
+    }
+}
+
+/// Writes the line for `frame`, without time and without a newline. `wire_len` is the frame's length on the
+/// wire in bytes, of which `frame` may be the start. Fails only if `out` does.
+pub fn write(out: &mut impl Write, frame: &[u8], wire_len: u32, options: &Options) -> fmt::Result {
+    let wire_len = (wire_len as usize).max(frame.len());
+    let mut line = Line { out, depth: 0 };
+    line.link(frame, wire_len, *options)
+}
+
+/// IP headers inside one another that are followed.
+const DEPTH_MAX: u32 = 4;
+
+/// A line being written.
+struct Line<'o> {
+    out: &'o mut dyn Write,
+    /// IP headers passed so far.
+    depth: u32,
+}
+
+impl Line<'_> {
+    fn link(&mut self, frame: &[u8], wire_len: usize, options: Options) -> fmt::Result {
+        if let Some(tag) = options.tag {
+            self.tag(tag)?;
+        }
+        let (ether_type, header_len) = match options.link_type {
+            link_type::ETHERNET => return self.ethernet(frame, wire_len),
+            link_type::RAW | link_type::IPV4 | link_type::IPV6 => (version_type(frame), 0),
+            link_type::NULL | link_type::LOOP => (family_type(frame), 4),
+            link_type::LINUX_SLL => (type_at(frame, 14), 16),
+            link_type::LINUX_SLL2 => (type_at(frame, 0), 20),
+            other => return write!(self.out, "link type {other}, length {wire_len}"),
+        };
+        match (ether_type, frame.get(header_len..)) {
+            (Some(ether_type), Some(payload)) => {
+                self.tagged(None, ether_type, payload, wire_len - header_len, wire_len)
+            }
+            _ => self.out.write_str("[|link]"),
+        }
+    }
+
+    fn ethernet(&mut self, frame: &[u8], wire_len: usize) -> fmt::Result {
+        match Ethernet::parse(frame) {
+            Ok(header) => {
+                let payload_len = wire_len - ethernet::HEADER_LEN;
+                self.tagged(Some(header), header.ether_type(), header.payload(), payload_len, wire_len)
+            }
+            Err(error) => self.broken(error),
+        }
+    }
+
+    /// Tags, and the network layer behind them. `payload_len` is what follows the link header on the wire.
+    fn tagged(
+        &mut self,
+        link: Option<Ethernet<'_>>,
+        ether_type: u16,
+        payload: &[u8],
+        payload_len: usize,
+        wire_len: usize,
+    ) -> fmt::Result {
+        let untagged = match Untagged::parse(ether_type, payload) {
+            Ok(untagged) => untagged,
+            Err(error) => return self.broken(error),
+        };
+        untagged.tags().iter().try_for_each(|tag| self.tag(*tag))?;
+        let network_len = payload_len - (payload.len() - untagged.payload().len());
+        match untagged.ether_type() {
+            ether_type::ARP => self.arp(untagged.payload(), network_len),
+            ether_type::IPV4 => self.ipv4(untagged.payload()),
+            ether_type::IPV6 => self.ipv6(untagged.payload()),
+            other => self.unknown(link, other, untagged.payload(), wire_len),
+        }
+    }
+
+    fn tag(&mut self, tag: Tag) -> fmt::Result {
+        let eligible = if tag.drop_eligible() { "DEI, " } else { "" };
+        write!(self.out, "vlan {}, p {}, {eligible}", tag.id(), tag.priority())
+    }
+
+    /// A frame whose type is not one of those above: addresses, type, length.
+    fn unknown(
+        &mut self,
+        link: Option<Ethernet<'_>>,
+        ether_type: u16,
+        payload: &[u8],
+        wire_len: usize,
+    ) -> fmt::Result {
+        if let Some(header) = link {
+            write!(self.out, "{} > {}, ", header.source(), header.destination())?;
+        }
+        match (ether_type::name(ether_type), payload) {
+            (Some(name), _) => write!(self.out, "ethertype {name} (0x{ether_type:04x})")?,
+            (None, [destination, source, ..]) if ether_type < ether_type::MIN => {
+                write!(self.out, "802.3, dsap 0x{destination:02x}, ssap 0x{source:02x}")?;
+            }
+            (None, _) if ether_type < ether_type::MIN => self.out.write_str("802.3, [|llc]")?,
+            (None, _) => write!(self.out, "ethertype 0x{ether_type:04x}")?,
+        }
+        write!(self.out, ", length {wire_len}")
+    }
+
+    /// The end of a line whose next header cannot be read.
+    fn broken(&mut self, error: Error) -> fmt::Result {
+        match error {
+            Error::Truncated { header, .. } => write!(self.out, "[|{header}]"),
+            Error::Invalid { field, value, .. } => write!(self.out, "[bad {field} {value}]"),
+            Error::TooMany { header, .. } => write!(self.out, "[too many {header} headers]"),
+            other => write!(self.out, "[{other}]"),
+        }
+    }
+
+    /// Writes what `parsed` gives, or how it is broken.
+    fn header<T>(
+        &mut self,
+        parsed: Result<T>,
+        write: impl FnOnce(&mut Self, T) -> fmt::Result,
+    ) -> fmt::Result {
+        match parsed {
+            Ok(header) => write(self, header),
+            Err(error) => self.broken(error),
+        }
+    }
+}
+
+/// The Ethernet type that the first four bits of an IP packet stand for.
+fn version_type(packet: &[u8]) -> Option<u16> {
+    match packet.first()? >> 4 {
+        6 => Some(ether_type::IPV6),
+        _ => Some(ether_type::IPV4),
+    }
+}
+
+/// The Ethernet type that a loopback address family stands for, in either byte order. `AF_INET` is 2
+/// everywhere, `AF_INET6` 10, 24, 28 or 30.
+fn family_type(frame: &[u8]) -> Option<u16> {
+    match frame.first_chunk()? {
+        [2, 0, 0, 0] | [0, 0, 0, 2] => Some(ether_type::IPV4),
+        _ => Some(ether_type::IPV6),
+    }
+}
+
+fn type_at(frame: &[u8], at: usize) -> Option<u16> {
+    frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+}

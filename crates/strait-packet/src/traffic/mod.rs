@@ -1,0 +1,113 @@
+//! Generated frames: valid Ethernet, IPv4 or IPv6, UDP or TCP, numbered and timed, over many flows.
+//!
+//! `generate` and the benchmarks make a [`Traffic`] once and then write one frame a sequence number: a
+//! copy of a [`FrameTemplate`] and a patch of the fields that vary. Nothing here sends anything or reads a
+//! clock, and nothing allocates once the traffic is built.
+//!
+//! Which frame a sequence number gives:
+//! - flow = sequence mod flows;
+//! - kind (UDP or TCP, IPv4 or IPv6) = flow mod kinds;
+//! - size = slot (flow + sequence div flows) mod slots of the size pattern, so that every flow sees
+//!   every size.
+
+mod builder;
+mod sizes;
+mod template;
+
+pub use builder::{FLOWS_MAX, TrafficBuilder};
+pub use sizes::{FCS_LEN, SIZE_MAX, SIZE_MIN, SIZES_MAX, Sizes};
+pub use template::{Bases, FrameTemplate, Kind, Offsets};
+
+/// The low bits of a flow number vary source address and source port, the rest destination address and
+/// destination port.
+pub const FLOW_LOW_BITS: u32 = 14;
+
+/// The frames of a generator.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// Kind by kind, and within a kind one for each distinct size.
+    templates: Vec<FrameTemplate>,
+    /// For each slot of the size pattern, which of a kind's templates it takes.
+    slots: Vec<u16>,
+    /// Distinct sizes: how many templates each kind has.
+    sizes: usize,
+    kinds: u32,
+    flows: u32,
+}
+
+impl Traffic {
+    /// What is generated unless said otherwise: see [`TrafficBuilder`].
+    pub fn builder() -> TrafficBuilder {
+        TrafficBuilder::default()
+    }
+
+    /// Writes frame number `sequence`, sent at `now_ns`, to the start of `out`; returns its length in bytes,
+    /// or 0 if `out` is too short for it ([`Traffic::frame_len_max`] always suffices).
+    #[inline]
+    pub fn write_frame(&self, sequence: u64, now_ns: u64, out: &mut [u8]) -> usize {
+        let (template, flow) = self.select(sequence);
+        match out.get_mut(..template.bytes().len()) {
+            Some(frame) => {
+                frame.copy_from_slice(template.bytes());
+                template.patch(flow, sequence, now_ns, frame);
+                frame.len()
+            }
+            None => 0,
+        }
+    }
+
+    /// Turns `frame`, an earlier frame of the same template, into number `sequence`: as
+    /// [`Traffic::write_frame`] without the copy. Returns false and leaves it alone if its length is not
+    /// that of the frame asked for. With one kind and one size every earlier frame will do.
+    #[inline]
+    pub fn patch_frame(&self, sequence: u64, now_ns: u64, frame: &mut [u8]) -> bool {
+        let (template, flow) = self.select(sequence);
+        let fits = frame.len() == template.bytes().len();
+        if fits {
+            template.patch(flow, sequence, now_ns, frame);
+        }
+        fits
+    }
+
+    /// Length of frame number `sequence` in bytes, without the frame check sequence.
+    #[inline]
+    pub fn frame_len(&self, sequence: u64) -> usize {
+        self.select(sequence).0.bytes().len()
+    }
+
+    /// Length of the longest frame in bytes, without the frame check sequence.
+    pub fn frame_len_max(&self) -> usize {
+        self.templates.iter().map(|template| template.bytes().len()).max().unwrap_or(0)
+    }
+
+    /// The flow of frame number `sequence`, from 0.
+    #[inline]
+    pub fn flow_of(&self, sequence: u64) -> u32 {
+        self.select(sequence).1
+    }
+
+    /// Flows that the frames are spread over.
+    pub fn flows(&self) -> u32 {
+        self.flows
+    }
+
+    /// The templates: one for each kind and distinct size.
+    pub fn templates(&self) -> &[FrameTemplate] {
+        &self.templates
+    }
+
+    /// The template and the flow of a sequence number.
+    #[inline]
+    fn select(&self, sequence: u64) -> (&FrameTemplate, u32) {
+        let (round, flow) = match self.flows {
+            1 => (sequence, 0),
+            flows => (sequence / u64::from(flows), (sequence % u64::from(flows)) as u32),
+        };
+        let slot = match self.slots.len() as u64 {
+            1 => 0,
+            slots => (u64::from(flow).wrapping_add(round) % slots) as usize,
+        };
+        let kind = if self.kinds == 1 { 0 } else { (flow % self.kinds) as usize };
+        (&self.templates[kind * self.sizes + usize::from(self.slots[slot])], flow)
+    }
+}

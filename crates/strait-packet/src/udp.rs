@@ -1,0 +1,60 @@
+//! The UDP header (RFC 768): source port, destination port, length and checksum, two bytes each.
+
+use crate::error::{Error, Header, Result, be16, split_head};
+
+/// Bytes of a UDP header.
+pub const HEADER_LEN: usize = 8;
+
+/// A view of a UDP datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Udp<'a> {
+    head: &'a [u8; HEADER_LEN],
+    payload: &'a [u8],
+}
+
+impl<'a> Udp<'a> {
+    /// Reads the datagram. Fails on fewer than 8 bytes, and on a length field from 1 to 7. Length 0 is a
+    /// jumbogram (RFC 2675) or a segment not yet cut, and reaches to the end.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let (head, rest) = split_head::<HEADER_LEN>(Header::Udp, bytes)?;
+        let payload = match usize::from(be16(head, 4)) {
+            0 => rest,
+            len if len < HEADER_LEN => {
+                let (value, expected) = (len as u32, "at least 8");
+                return Err(Error::Invalid { header: Header::Udp, field: "length", value, expected });
+            }
+            len => &rest[..rest.len().min(len - HEADER_LEN)],
+        };
+        Ok(Self { head, payload })
+    }
+
+    /// The sender's port.
+    pub fn source_port(&self) -> u16 {
+        be16(self.head, 0)
+    }
+
+    /// The receiver's port.
+    pub fn destination_port(&self) -> u16 {
+        be16(self.head, 2)
+    }
+
+    /// Length of header and payload as the sender wrote it.
+    pub fn len(&self) -> u16 {
+        be16(self.head, 4)
+    }
+
+    /// Whether the datagram has no payload.
+    pub fn is_empty(&self) -> bool {
+        usize::from(self.len()) == HEADER_LEN
+    }
+
+    /// The checksum; 0 means that the sender computed none.
+    pub fn checksum(&self) -> u16 {
+        be16(self.head, 6)
+    }
+
+    /// The payload that was captured.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}

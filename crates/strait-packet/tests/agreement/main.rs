@@ -1,0 +1,11 @@
+//! What the public views, keys, frames and lines say, compared with what others say of the same bytes.
+//!
+//! The oracles are the etherparse crate and, where it is installed, tcpdump. Test frames are built with
+//! etherparse, so that no mistake of ours is on both sides.
+
+mod flows;
+mod frames;
+mod generated;
+mod headers;
+mod random;
+mod summaries;

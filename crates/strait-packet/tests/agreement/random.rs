@@ -1,0 +1,72 @@
+//! No bytes whatever make a parser panic, and a line always comes out.
+
+use proptest::prelude::*;
+use strait_packet::summary::{self, Options};
+use strait_packet::vlan::Tag;
+use strait_packet::{FlowKey, dns, probe};
+
+use crate::frames::frame;
+
+/// Link types with a reader of their own, and one without.
+const LINK_TYPES: [u16; 9] = [0, 1, 101, 108, 113, 228, 229, 276, 147];
+
+/// Reads `bytes` in every way there is.
+fn read_all(bytes: &[u8], wire_len: u32) {
+    for link_type in LINK_TYPES {
+        let mut line = String::new();
+        let options = Options { link_type, tag: Some(Tag { tpid: 0x8100, tci: 5 }) };
+        summary::write(&mut line, bytes, wire_len, &options).unwrap();
+        assert!(!line.is_empty() && line.chars().all(|c| (' '..='~').contains(&c)), "{line:?}");
+    }
+    let _ = FlowKey::of(bytes);
+    let _ = probe::read(bytes);
+    if let Ok(message) = dns::Dns::parse(bytes) {
+        let _ = message.answers().map(|answers| answers.for_each(|answer| drop(format!("{answer:?}"))));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn random_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..300), wire_len: u32) {
+        read_all(&bytes, wire_len);
+    }
+
+    #[test]
+    fn broken_frames_are_read(mut frame in frame(), changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), len: prop::sample::Index) {
+        for (at, byte) in changes {
+            let at = at.index(frame.len());
+            frame[at] = byte;
+        }
+        let len = len.index(frame.len() + 1);
+        read_all(&frame[..len], frame.len() as u32);
+    }
+
+    /// An IP packet of any protocol, so that the layers above IP see random bytes.
+    #[test]
+    fn random_upper_layers_are_read(protocol: u8, v6: bool, port in prop::sample::select(vec![53u16, 80]), rest in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut bytes = vec![2; 12];
+        if v6 {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, rest.len() as u8, protocol, 64]);
+            bytes.extend([1; 32]);
+        } else {
+            bytes.extend([0x08, 0, 0x45, 0, 0, 20 + rest.len() as u8, 0, 0, 0, 0, 64, protocol, 0, 0]);
+            bytes.extend([1; 8]);
+        }
+        bytes.extend(port.to_be_bytes());
+        bytes.extend(&rest);
+        read_all(&bytes, bytes.len() as u32);
+    }
+}
+
+#[test]
+fn a_name_that_points_at_itself_is_refused() {
+    let mut message = vec![0, 1, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    message.extend([0xc0, 12, 0, 1, 0, 1]);
+    let message = dns::Dns::parse(&message).unwrap();
+    assert_eq!(
+        message.question().unwrap().unwrap_err().to_string(),
+        "domain: name pointer is 12, expected an earlier offset"
+    );
+}

@@ -1,0 +1,287 @@
+//! Summary lines: as documented, and as tcpdump writes them.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use etherparse::{PacketBuilder, TcpOptionElement};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use strait_packet::summary::{self, Options, link_type};
+use strait_packet::vlan::Tag;
+
+use crate::frames::{MACS, frame};
+
+fn line(frame: &[u8]) -> String {
+    let mut line = String::new();
+    summary::write(&mut line, frame, frame.len() as u32, &Options::default()).unwrap();
+    line
+}
+
+fn v4() -> etherparse::PacketBuilderStep<etherparse::IpHeaders> {
+    PacketBuilder::ethernet2(MACS.0, MACS.1).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+}
+
+fn v6() -> etherparse::PacketBuilderStep<etherparse::IpHeaders> {
+    let address = |last| [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    PacketBuilder::ethernet2(MACS.0, MACS.1).ipv6(address(1), address(2), 64)
+}
+
+fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    v4().udp(source, destination).write(&mut frame, payload).unwrap();
+    frame
+}
+
+fn ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = [MACS.1, MACS.0].concat();
+    frame.extend(ether_type.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+fn ipv4_of(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 20 + payload.len() as u8, 0x12, 0x34, 0, 0, 64, protocol, 0, 0];
+    packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+    packet.extend(payload);
+    ethernet(0x0800, &packet)
+}
+
+fn tcp_syn() -> Vec<u8> {
+    let options = [
+        TcpOptionElement::MaximumSegmentSize(1460),
+        TcpOptionElement::SelectiveAcknowledgementPermitted,
+        TcpOptionElement::Timestamp(100, 0),
+        TcpOptionElement::Noop,
+        TcpOptionElement::WindowScale(7),
+    ];
+    let mut frame = Vec::new();
+    let segment = v4().tcp(4242, 443, 1000, 64240).syn().ack(77).options(&options).unwrap();
+    segment.write(&mut frame, &[]).unwrap();
+    frame
+}
+
+fn arp(operation: u8) -> Vec<u8> {
+    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
+    packet.extend(MACS.0);
+    packet.extend([10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+    ethernet(0x0806, &packet)
+}
+
+fn dns_query() -> Vec<u8> {
+    let mut message = vec![0x12, 0x34, 0x01, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    message.extend(b"\x07example\x03net\x00\x00\x01\x00\x01");
+    message
+}
+
+fn dns_response() -> Vec<u8> {
+    let mut message = vec![0x12, 0x34, 0x81, 0x80, 0, 1, 0, 3, 0, 0, 0, 0];
+    message.extend(b"\x07example\x03net\x00\x00\x01\x00\x01");
+    message.extend(b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x0e\x10\x00\x06\x03www\xc0\x0c");
+    message.extend(b"\xc0\x29\x00\x01\x00\x01\x00\x00\x0e\x10\x00\x04\xc0\x00\x02\x01");
+    message.extend(b"\xc0\x29\x00\x1c\x00\x01\x00\x00\x0e\x10\x00\x10");
+    message.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    message
+}
+
+fn port_unreachable() -> Vec<u8> {
+    let quoted = &udp(4242, 9, &[0; 4])[14..];
+    ipv4_of(1, &[&[3, 3, 0, 0, 0, 0, 0, 0], quoted].concat())
+}
+
+fn neighbor_solicitation() -> Vec<u8> {
+    let mut body = vec![0; 4];
+    body.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+    let mut frame = Vec::new();
+    v6().icmpv6_raw(135, 0, [0; 4]).write(&mut frame, &body[4..]).unwrap();
+    frame
+}
+
+/// Frames with the line that tcpdump has for them too.
+fn shared_cases() -> Vec<(Vec<u8>, &'static str)> {
+    let mut echo = Vec::new();
+    v4().icmpv4_echo_request(7, 1).write(&mut echo, &[0; 56]).unwrap();
+    let mut echo6 = Vec::new();
+    v6().icmpv6_echo_reply(7, 2).write(&mut echo6, &[0; 56]).unwrap();
+    let mut tcp6 = Vec::new();
+    v6().tcp(4242, 4343, 5, 512).ack(9).psh().write(&mut tcp6, b"hello").unwrap();
+    let mut reset = Vec::new();
+    v4().tcp(4242, 4343, 5, 0).rst().write(&mut reset, &[]).unwrap();
+    vec![
+        (udp(4343, 4242, &[0; 30]), "IP 10.0.0.1.4343 > 10.0.0.2.4242: UDP, length 30"),
+        (
+            tcp_syn(),
+            "IP 10.0.0.1.4242 > 10.0.0.2.443: Flags [S.], seq 1000, ack 77, win 64240, \
+             options [mss 1460,sackOK,TS val 100 ecr 0,nop,wscale 7], length 0",
+        ),
+        (tcp6, "IP6 fd00::1.4242 > fd00::2.4343: Flags [P.], seq 5:10, ack 9, win 512, length 5"),
+        (reset, "IP 10.0.0.1.4242 > 10.0.0.2.4343: Flags [R], seq 5, win 0, length 0"),
+        (echo, "IP 10.0.0.1 > 10.0.0.2: ICMP echo request, id 7, seq 1, length 64"),
+        (echo6, "IP6 fd00::1 > fd00::2: ICMP6, echo reply, id 7, seq 2, length 64"),
+        (arp(1), "ARP, Request who-has 10.0.0.2 tell 10.0.0.1, length 28"),
+        (arp(2), "ARP, Reply 10.0.0.1 is-at 02:00:00:00:00:01, length 28"),
+        (udp(4242, 53, &dns_query()), "IP 10.0.0.1.4242 > 10.0.0.2.53: 4660+ A? example.net. (29)"),
+        (
+            udp(53, 4242, &dns_response()),
+            "IP 10.0.0.1.53 > 10.0.0.2.4242: 4660 3/0/0 CNAME www.example.net., A 192.0.2.1, \
+             AAAA 2001:db8::1 (91)",
+        ),
+        (port_unreachable(), "IP 10.0.0.1 > 10.0.0.2: ICMP 10.0.0.2 udp port 9 unreachable, length 40"),
+        (
+            neighbor_solicitation(),
+            "IP6 fd00::1 > fd00::2: ICMP6, neighbor solicitation, who has fe80::9, length 24",
+        ),
+        (
+            ipv4_of(4, &udp(4343, 4242, &[0; 3])[14..]),
+            "IP 10.0.0.1 > 10.0.0.2: IP 10.0.0.1.4343 > 10.0.0.2.4242: UDP, length 3",
+        ),
+    ]
+}
+
+#[test]
+fn lines_are_as_documented() {
+    for (frame, expected) in shared_cases() {
+        assert_eq!(line(&frame), expected);
+    }
+}
+
+#[test]
+fn lines_that_tcpdump_writes_otherwise_are_as_documented() {
+    let fragment = |flags: u8, offset: u8| {
+        let mut frame = udp(4343, 4242, &[0; 24]);
+        frame[18..22].copy_from_slice(&[0x12, 0x34, flags, offset]);
+        line(&frame)
+    };
+    assert_eq!(fragment(0x20, 0), "IP 10.0.0.1.4343 > 10.0.0.2.4242: UDP, length 24 (frag 4660:32@0+)");
+    assert_eq!(fragment(0, 4), "IP 10.0.0.1 > 10.0.0.2: udp (frag 4660:32@32)");
+    let mut tagged = udp(4343, 4242, &[0; 30]);
+    tagged.splice(12..12, [0x81, 0, 0x20, 5]);
+    assert_eq!(line(&tagged), "vlan 5, p 1, IP 10.0.0.1.4343 > 10.0.0.2.4242: UDP, length 30");
+    tagged.splice(12..12, [0x88, 0xa8, 0x10, 9]);
+    assert!(line(&tagged).starts_with("vlan 9, p 0, DEI, vlan 5, p 1, IP 10.0.0.1.4343 > "));
+    let unknown = "02:00:00:00:00:01 > 02:00:00:00:00:02, ";
+    assert_eq!(line(&ethernet(0x88b5, &[0; 46])), format!("{unknown}ethertype 0x88b5, length 60"));
+    assert_eq!(line(&ethernet(0x88cc, &[0; 46])), format!("{unknown}ethertype LLDP (0x88cc), length 60"));
+    assert_eq!(line(&ethernet(38, &[0x42; 46])), format!("{unknown}802.3, dsap 0x42, ssap 0x42, length 60"));
+    assert_eq!(line(&ipv4_of(132, &[0; 12])), "IP 10.0.0.1 > 10.0.0.2: sctp, length 12");
+    assert_eq!(line(&ipv4_of(200, &[0; 12])), "IP 10.0.0.1 > 10.0.0.2: ip-proto-200, length 12");
+}
+
+#[test]
+fn a_cut_or_wrong_header_ends_the_line() {
+    let syn = tcp_syn();
+    let cut = |len: usize| line(&syn[..len]);
+    assert_eq!(cut(13), "[|ether]");
+    assert_eq!(cut(30), "IP [|ip]");
+    assert_eq!(cut(37), "IP 10.0.0.1 > 10.0.0.2: [|tcp]");
+    assert_eq!(cut(50), "IP 10.0.0.1.4242 > 10.0.0.2.443: [|tcp]");
+    let mut wrong = syn.clone();
+    wrong[14] = 0x44;
+    assert_eq!(line(&wrong), "IP [bad header length 16]");
+    wrong[14] = 0x55;
+    assert_eq!(line(&wrong), "IP [bad version 5]");
+    let mut wrong = syn;
+    wrong[46] = 0x10;
+    assert_eq!(line(&wrong), "IP 10.0.0.1.4242 > 10.0.0.2.443: [bad header length 4]");
+}
+
+#[test]
+fn lengths_are_those_of_the_wire_when_the_snaplen_cuts() {
+    let frame = udp(4343, 4242, &[0; 1000]);
+    let mut line = String::new();
+    summary::write(&mut line, &frame[..60], frame.len() as u32, &Options::default()).unwrap();
+    assert_eq!(line, "IP 10.0.0.1.4343 > 10.0.0.2.4242: UDP, length 1000");
+}
+
+#[test]
+fn other_link_types_and_tags_taken_off_are_read() {
+    let frame = udp(4343, 4242, &[0; 30]);
+    let read = |link_type: u16, head: &[u8]| {
+        let bytes = [head, &frame[14..]].concat();
+        let tag = Some(Tag { tpid: 0x8100, tci: 7 });
+        let mut line = String::new();
+        summary::write(&mut line, &bytes, bytes.len() as u32, &Options { link_type, tag }).unwrap();
+        line
+    };
+    let expected = "vlan 7, p 0, IP 10.0.0.1.4343 > 10.0.0.2.4242: UDP, length 30";
+    assert_eq!(read(link_type::RAW, &[]), expected);
+    assert_eq!(read(link_type::NULL, &[2, 0, 0, 0]), expected);
+    assert_eq!(read(link_type::LINUX_SLL, &[[0; 14].as_slice(), &[8, 0]].concat()), expected);
+    assert_eq!(read(link_type::LINUX_SLL2, &[[8, 0].as_slice(), &[0; 18]].concat()), expected);
+    assert_eq!(read(147, &[]), "vlan 7, p 0, link type 147, length 58");
+}
+
+#[test]
+fn time_is_the_utc_time_of_day() {
+    let text = |ns| {
+        let mut text = String::new();
+        summary::write_time(&mut text, ns).unwrap();
+        text
+    };
+    assert_eq!(text(0), "00:00:00.000000000");
+    assert_eq!(text(1_700_000_000_123_456_789), "22:13:20.123456789");
+    assert_eq!(text(u64::MAX).len(), 18);
+}
+
+/// What `tcpdump -n -S -t` writes for each frame; `None` if it cannot be run.
+fn tcpdump(frames: &[Vec<u8>]) -> Option<Vec<String>> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for frame in frames {
+        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    let mut command = Command::new("tcpdump");
+    command.args(["-n", "-S", "-t", "-r", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().ok()?;
+    let mut input = child.stdin.take()?;
+    let writer = std::thread::spawn(move || input.write_all(&file));
+    let output = child.wait_with_output().ok()?;
+    writer.join().ok()?.ok()?;
+    String::from_utf8(output.stdout).ok().map(|text| text.lines().map(str::to_owned).collect())
+}
+
+/// Whether tcpdump reads a payload behind this frame's ports, or writes tags: out of the comparison.
+fn has_form_of_its_own(frame: &[u8]) -> bool {
+    let tagged = frame[12..14] == [0x81, 0];
+    let transport = if frame[12..14] == [0x08, 0] { 34 } else { 54 };
+    let ports = [0, 2].map(|at| u16::from_be_bytes([frame[transport + at], frame[transport + at + 1]]));
+    tagged || ports.iter().any(|port| !(40_000..=49_000).contains(port))
+}
+
+#[test]
+fn lines_are_those_of_tcpdump() {
+    let mut runner = TestRunner::deterministic();
+    let mut frames: Vec<Vec<u8>> = shared_cases().into_iter().map(|(frame, _)| frame).collect();
+    for _ in 0..400 {
+        let mut frame = frame().new_tree(&mut runner).unwrap().current();
+        if frame[12..14] != [0x81, 0] {
+            let transport = if frame[12..14] == [0x08, 0] { 34 } else { 54 };
+            if [6, 17].contains(&frame[if transport == 34 { 23 } else { 20 }]) {
+                frame[transport] = 0xa0;
+                frame[transport + 2] = 0xa1;
+            }
+        }
+        frames.push(frame);
+    }
+    let is_icmp = |frame: &[u8]| line(frame).contains("ICMP");
+    let known = shared_cases().len();
+    let mut place = 0;
+    frames.retain(|frame| {
+        place += 1;
+        place <= known || frame[12..14] != [0x81, 0] && (is_icmp(frame) || !has_form_of_its_own(frame))
+    });
+    let Some(theirs) = tcpdump(&frames).filter(|lines| !lines.is_empty()) else {
+        eprintln!("SKIP lines_are_those_of_tcpdump: tcpdump is not installed");
+        return;
+    };
+    assert_eq!(theirs.len(), frames.len());
+    assert!(frames.len() > known + 100, "{} frames", frames.len());
+    for (frame, theirs) in frames.iter().zip(theirs) {
+        assert_eq!(line(frame), theirs);
+    }
+}
