@@ -129,7 +129,11 @@ impl Lane {
     fn look(&mut self) -> Result<bool, Error> {
         match self.engine.ready() {
             Ok(ready) => Ok(ready),
-            Err(error) => self.fail(error).map(|()| false),
+            Err(error) => {
+                self.fail(error)?;
+                // The kernel tells an error once, before the frames that it had queued: look for them.
+                self.engine.ready()
+            }
         }
     }
 

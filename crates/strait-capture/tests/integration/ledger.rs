@@ -1,0 +1,89 @@
+//! The ledger closes: sent = delivered + filtered + lost, on every path, with several lanes, and when rings overflow.
+
+use lab::Wire;
+use strait_capture::{Fanout, Path, Queues};
+use strait_packet::traffic::{Kind, Traffic};
+
+use crate::rig::{Capture, await_arrival, incoming, send};
+
+const PATHS: [Path; 3] = [Path::Recv, Path::V2, Path::V3];
+
+fn traffic(count: u64) -> Vec<Vec<u8>> {
+    let kinds = [Kind::Udp4, Kind::Tcp4, Kind::Udp6];
+    let traffic = Traffic::builder().flows(300).kinds(&kinds).build().unwrap();
+    let frame = |sequence| {
+        let mut frame = vec![0; traffic.frame_len_max()];
+        let len = traffic.write_frame(sequence, 1, &mut frame);
+        frame.truncate(len);
+        frame
+    };
+    (0..count).map(frame).collect()
+}
+
+#[test]
+fn filtered_frames_are_counted_on_every_path() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let frames = traffic(3000);
+    for path in PATHS {
+        let capture = Capture::open(wire.right(), incoming().path(path).filter("udp and ip")).unwrap();
+        let before = wire.right().stats().rx_packets;
+        send(&wire, &frames);
+        await_arrival(&wire, before, 3000);
+        let (captured, report) = capture.finish(wire.right());
+        let account = &report.capture;
+        assert_eq!((account.received, account.delivered, account.filtered), (3000, 1000, 2000), "{report}");
+        assert_eq!(captured.len(), 1000);
+        assert_eq!(account.closes(), Ok(()));
+    }
+}
+
+#[test]
+fn a_full_ring_loses_frames_by_name_and_the_ledger_still_closes() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let frames = traffic(60_000);
+    for path in PATHS {
+        let capture = Capture::open(wire.right(), incoming().path(path).ring(256 << 10)).unwrap();
+        let before = wire.right().stats().rx_packets;
+        send(&wire, &frames);
+        await_arrival(&wire, before, 60_000);
+        let (captured, report) = capture.finish(wire.right());
+        let account = &report.capture;
+        assert_eq!(account.received, 60_000, "{report}");
+        assert!(account.lost.total() > 0, "{report}");
+        assert_eq!(account.lost.other, 0, "{report}");
+        assert_eq!(account.delivered, captured.len() as u64);
+        assert_eq!(account.closes(), Ok(()), "{report}");
+    }
+}
+
+#[test]
+fn a_fanout_gives_each_frame_to_one_lane_and_each_flow_to_the_same() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let frames = traffic(3000);
+    for path in [Path::Recv, Path::V2, Path::V3] {
+        let builder = incoming().path(path).queues(Queues::These(vec![0, 1, 2])).fanout(Fanout::Hash);
+        let capture = Capture::open(wire.right(), builder).unwrap();
+        let before = wire.right().stats().rx_packets;
+        send(&wire, &frames);
+        await_arrival(&wire, before, 3000);
+        let (captured, report) = capture.finish(wire.right());
+        assert_eq!(captured.len(), 3000, "{report}");
+        assert_eq!(report.capture.closes(), Ok(()), "{report}");
+        let used = report.lanes.iter().filter(|lane| lane.capture.delivered > 0).count();
+        assert_eq!(used, 3, "{report}");
+    }
+}
+
+#[test]
+fn xdp_has_a_lane_for_each_queue() {
+    let Some(wire) = Wire::builder().queues(2).or_skip() else { return };
+    let frames = traffic(3000);
+    let capture = Capture::open(wire.right(), incoming().path(Path::Xdp)).unwrap();
+    assert_eq!(capture.mode(), "native copy");
+    let before = wire.right().stats().rx_packets;
+    send(&wire, &frames);
+    await_arrival(&wire, before, 3000);
+    let (captured, report) = capture.finish(wire.right());
+    assert_eq!((captured.len(), report.lanes.len()), (3000, 2), "{report}");
+    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+}

@@ -1,0 +1,133 @@
+//! What users get wrong and what the world does meanwhile: each ends in one clear error, and loses nothing.
+
+use std::time::{Duration, Instant};
+
+use lab::{Wire, wait_until};
+use strait_capture::{Directions, Error, Path, Queues, Session};
+use strait_sys::Kind;
+
+use crate::corpus::frames;
+use crate::rig::{Capture, await_arrival, incoming, send};
+
+fn error_of(wire: &Wire, builder: strait_capture::Builder) -> Error {
+    match Capture::open(wire.right(), builder) {
+        Ok(_) => panic!("this cannot be opened"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn an_unknown_interface_is_a_usage_error_that_names_it() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in [Path::Auto, Path::Recv, Path::Xdp] {
+        let error = error_of(&wire, Session::builder("nosuch0").path(path));
+        assert_eq!(error.kind(), Kind::Usage, "{error}");
+        assert!(error.to_string().contains("nosuch0"), "{error}");
+    }
+}
+
+#[test]
+fn a_filter_that_does_not_parse_is_a_usage_error_in_libpcaps_words() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let error = error_of(&wire, incoming().filter("tcp prot 80"));
+    assert_eq!(error.kind(), Kind::Usage, "{error}");
+    assert!(error.to_string().contains("syntax error"), "{error}");
+}
+
+#[test]
+fn options_out_of_range_are_usage_errors() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for builder in [
+        incoming().snaplen(0),
+        incoming().snaplen(300_000),
+        incoming().ring(1),
+        incoming().ring(usize::MAX),
+        incoming().queues(Queues::These(vec![])),
+        incoming().path(Path::Xdp).queues(Queues::These(vec![7])),
+        incoming().path(Path::Xdp).directions(Directions::Out),
+    ] {
+        let error = error_of(&wire, builder);
+        assert_eq!(error.kind(), Kind::Usage, "{error}");
+    }
+}
+
+#[test]
+fn zero_copy_is_refused_where_the_driver_has_none() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let error = error_of(&wire, incoming().path(Path::XdpZeroCopy));
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+}
+
+#[test]
+fn frames_sent_by_the_host_are_captured_as_such() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    for path in [Path::Recv, Path::V2, Path::V3] {
+        let builder = Session::builder("left").path(path).directions(Directions::Out).filter("udp");
+        let capture = Capture::open(wire.left(), builder).unwrap();
+        let before = wire.right().stats().rx_packets;
+        let socket = wire.left().run(|| std::net::UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
+        socket.send_to(b"outward", (wire.right().ipv4(), 9)).unwrap();
+        await_arrival(&wire, before, 1);
+        let (captured, report) = capture.finish(wire.left());
+        assert_eq!(captured.len(), 1, "{report}");
+        assert!(!captured[0].seen.received);
+        assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    }
+}
+
+/// Reads a lane until it fails; what it delivered before counts.
+fn until_failure(wire: &Wire, path: Path, fail: impl Fn()) -> (usize, Error) {
+    let mut session = wire.right().run(|| incoming().path(path).open()).unwrap();
+    let mut lane = session.take_lanes().remove(0);
+    let before = wire.right().stats().rx_packets;
+    send(wire, &frames());
+    await_arrival(wire, before, frames().len() as u64);
+    fail();
+    let mut delivered = 0;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        match lane.next_batch(Instant::now() + Duration::from_millis(100)) {
+            Ok(Some(mut batch)) => delivered += batch.frames().count(),
+            Ok(None) => panic!("a lane that was not stopped does not end"),
+            Err(error) => return (delivered, error),
+        }
+    }
+    panic!("{path:?}: the interface is gone and nobody says so");
+}
+
+#[test]
+fn an_interface_that_goes_down_is_told_after_its_last_frame() {
+    for path in [Path::Recv, Path::V2, Path::V3] {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let (delivered, error) = until_failure(&wire, path, || wire.right().set_up(false));
+        assert_eq!(delivered, frames().len(), "{path:?}: {error}");
+        assert!(error.to_string().contains("down"), "{path:?}: {error}");
+    }
+}
+
+#[test]
+fn an_interface_that_vanishes_is_told_after_its_last_frame() {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let (delivered, error) = until_failure(&wire, path, || wire.right().delete());
+        assert_eq!(delivered, frames().len(), "{path:?}: {error}");
+    }
+}
+
+#[test]
+fn xdp_leaves_nothing_attached_when_it_ends_and_passes_what_does_not_match() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let receiver = wire.right().run(|| std::net::UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let capture = Capture::open(wire.right(), incoming().path(Path::Xdp).filter("tcp")).unwrap();
+    let sender = wire.left().run(|| std::net::UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
+    sender.send_to(b"through", receiver.local_addr().unwrap()).unwrap();
+    let mut bytes = [0; 16];
+    assert_eq!(receiver.recv(&mut bytes).unwrap(), 7);
+    let (captured, report) = capture.finish(wire.right());
+    assert!(captured.is_empty(), "{report}");
+    assert_eq!(report.capture.filtered, 1, "{report}");
+    let index = wire.right().interface().index;
+    let attached = || wire.right().run(|| strait_sys::netlink::Netlink::open()?.xdp(index)).unwrap();
+    assert!(wait_until(Duration::from_secs(5), || attached().is_none()));
+}

@@ -1,0 +1,7 @@
+//! The capture engine over real veth pairs: the same answer on every path, ledgers that close, errors that say why.
+
+mod corpus;
+mod ledger;
+mod lifecycle;
+mod rig;
+mod same_answer;

@@ -1,0 +1,95 @@
+//! Sends frames over a wire and captures them at the other end.
+
+use std::time::{Duration, Instant};
+
+use lab::{End, Wire};
+use strait_capture::{Builder, Direction, Directions, InjectPath, Injector, Lane, Session};
+use strait_ledger::{self as ledger, Report};
+use strait_sys::clock;
+
+/// What a capture is compared by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) wire_len: u32,
+    pub(crate) received: bool,
+}
+
+/// A frame and when it was captured.
+pub(crate) struct Captured {
+    pub(crate) seen: Seen,
+    pub(crate) timestamp_ns: u64,
+}
+
+/// A capture at the right end of a wire.
+pub(crate) struct Capture {
+    session: Session,
+    lanes: Vec<Lane>,
+}
+
+impl Capture {
+    /// Opens what `builder` says inside `end`'s namespace.
+    pub(crate) fn open(end: &End, builder: Builder) -> Result<Self, strait_capture::Error> {
+        let mut session = end.run(|| builder.open())?;
+        let lanes = session.take_lanes();
+        Ok(Self { session, lanes })
+    }
+
+    pub(crate) fn mode(&self) -> &str {
+        self.session.mode()
+    }
+
+    /// Stops the intake inside `end`'s namespace and reads everything that is left.
+    pub(crate) fn finish(mut self, end: &End) -> (Vec<Captured>, Report) {
+        end.run(|| self.session.stop()).unwrap();
+        let mut captured = Vec::new();
+        let mut accounts = Vec::new();
+        for mut lane in self.lanes {
+            captured.extend(drain(&mut lane));
+            accounts.push(lane.finish().unwrap());
+        }
+        (captured, self.session.report(accounts))
+    }
+}
+
+/// Reads a lane of a stopped session to its end.
+pub(crate) fn drain(lane: &mut Lane) -> Vec<Captured> {
+    let mut captured = Vec::new();
+    while let Some(mut batch) = lane.next_batch(Instant::now() + Duration::from_secs(5)).unwrap() {
+        captured.extend(batch.frames().map(|frame| Captured {
+            seen: Seen {
+                bytes: frame.bytes.to_vec(),
+                wire_len: frame.wire_len,
+                received: frame.direction == Direction::In,
+            },
+            timestamp_ns: frame.timestamp_ns,
+        }));
+    }
+    captured
+}
+
+/// Options that every test wants: what came in at the right end.
+pub(crate) fn incoming() -> Builder {
+    Session::builder("right").directions(Directions::In).ring(4 << 20)
+}
+
+/// Sends `frames` from the left end, in order. Returns when it began and when it ended.
+pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) -> (u64, u64, ledger::Send) {
+    wire.left().run(|| {
+        let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
+        let began_ns = clock::realtime_ns();
+        for frame in frames {
+            injector.buffer().unwrap()[..frame.len()].copy_from_slice(frame);
+            injector.push(frame.len());
+        }
+        let sent = injector.finish().unwrap();
+        assert_eq!(sent.frames, frames.len() as u64);
+        (began_ns, clock::realtime_ns(), sent)
+    })
+}
+
+/// Waits until the right end has received `count` frames more than `before`: the kernel handed them to the sockets.
+pub(crate) fn await_arrival(wire: &Wire, before: u64, count: u64) {
+    let arrived = || wire.right().stats().rx_packets - before >= count;
+    assert!(lab::wait_until(Duration::from_secs(10), arrived), "frames sent on a veth arrive");
+}

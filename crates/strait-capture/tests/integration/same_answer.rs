@@ -1,0 +1,75 @@
+//! The promise that one filter has one meaning: the same traffic gives the same capture on every path.
+
+use lab::Wire;
+use strait_capture::Path;
+
+use crate::corpus::{FILTERS, frames};
+use crate::rig::{Capture, Captured, Seen, await_arrival, incoming, send};
+
+const MILLISECOND_NS: u64 = 1_000_000;
+
+/// Captures the corpus on each of `paths` at the same time.
+fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<Captured>, (u64, u64))> {
+    let frames = frames();
+    let open = |&path| {
+        let builder = incoming().path(path).filter(filter).snaplen(snaplen);
+        Capture::open(wire.right(), builder).unwrap_or_else(|error| panic!("{path:?} {filter}: {error}"))
+    };
+    let captures: Vec<_> = paths.iter().map(open).collect();
+    let before = wire.right().stats().rx_packets;
+    let (began_ns, ended_ns, _) = send(wire, &frames);
+    await_arrival(wire, before, frames.len() as u64);
+    let finish = |capture: Capture| {
+        let (captured, report) = capture.finish(wire.right());
+        assert_eq!(report.capture.closes(), Ok(()), "{filter}: {report}");
+        assert_eq!(report.capture.lost.total(), 0, "{filter}: {report}");
+        assert_eq!(report.capture.received, frames.len() as u64, "{filter}: {report}");
+        (captured, (began_ns, ended_ns))
+    };
+    captures.into_iter().map(finish).collect()
+}
+
+fn seen(captured: &[Captured]) -> Vec<&Seen> {
+    captured.iter().map(|captured| &captured.seen).collect()
+}
+
+/// Every path against `recv`; the packet sockets capture side by side, AF_XDP alone, as it takes its frames away.
+fn compare(wire: &Wire, filter: &str, snaplen: u32) -> usize {
+    let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Auto], filter, snaplen);
+    let xdp = capture(wire, &[Path::Recv], filter, snaplen);
+    let (reference, _) = &sockets[0];
+    for (captured, (began_ns, ended_ns)) in sockets.iter().chain(&xdp) {
+        assert_eq!(seen(captured), seen(reference), "{filter}");
+        let soonest = began_ns - MILLISECOND_NS;
+        let latest = ended_ns + MILLISECOND_NS;
+        let stamped = captured.iter().all(|captured| (soonest..=latest).contains(&captured.timestamp_ns));
+        assert!(stamped, "{filter}: a timestamp is more than 1 ms from the time of sending");
+    }
+    for (captured, _) in &sockets[1..] {
+        let apart = captured.iter().zip(reference).map(|(a, b)| a.timestamp_ns.abs_diff(b.timestamp_ns));
+        assert!(apart.max().unwrap_or(0) < MILLISECOND_NS, "{filter}");
+    }
+    reference.len()
+}
+
+#[test]
+fn every_filter_gives_the_same_capture_on_every_path() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let all = frames().len();
+    for filter in FILTERS {
+        let matched = compare(&wire, filter, 262_144);
+        assert!(matched > 0, "{filter} matches nothing of the corpus, so it tests nothing");
+        assert!(
+            filter.is_empty() || matched < all,
+            "{filter} rejects nothing of the corpus, so it tests nothing"
+        );
+    }
+}
+
+#[test]
+fn a_snaplen_cuts_alike_on_every_path() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for snaplen in [1, 13, 14, 16, 18, 60, 100, 1000] {
+        assert_eq!(compare(&wire, "", snaplen), frames().len());
+    }
+}
