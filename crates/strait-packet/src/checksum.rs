@@ -70,11 +70,10 @@ impl Sum {
     /// The sum folded to 16 bits, not complemented.
     #[inline]
     pub fn fold(self) -> u16 {
-        let sum = (self.sum >> 32) + (self.sum & 0xffff_ffff);
-        let sum = (sum >> 32) + (sum & 0xffff_ffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        ((sum >> 16) + (sum & 0xffff)) as u16
+        let (sum, carried) = ((self.sum >> 32) as u32).overflowing_add(self.sum as u32);
+        let sum = sum + u32::from(carried);
+        let (sum, carried) = ((sum >> 16) as u16).overflowing_add(sum as u16);
+        sum + u16::from(carried)
     }
 
     /// The checksum: the folded sum, complemented. Over bytes that hold a right checksum it is 0.
