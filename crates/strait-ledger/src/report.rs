@@ -125,7 +125,13 @@ mod tests {
     fn sample() -> Report {
         let lost = Losses { ring_full: 5, ..Losses::default() };
         let one = Capture { received: 1005, delivered: 900, filtered: 100, lost, ..Capture::default() };
-        let two = Capture { received: 500, delivered: 500, bytes: 30_000, ..Capture::default() };
+        let two = Capture {
+            received: 500,
+            delivered: 500,
+            bytes: 30_000,
+            wire_bytes: 30_000,
+            ..Capture::default()
+        };
         let lanes =
             vec![Lane { queue: 0, cpu: Some(1), capture: one }, Lane { queue: 1, cpu: None, capture: two }];
         let nic = Capture {
@@ -187,6 +193,12 @@ mod tests {
         report.capture.received += 7;
         let text = report.to_string();
         assert!(text.contains("the ledger does not close: 7 of 1515 received packets are not accounted for"));
+    }
+
+    #[test]
+    fn the_table_is_the_one_in_the_documentation() {
+        let page = include_str!("../../../docs/internals/ledger.md");
+        assert!(page.contains(&sample().to_string()), "{}", sample());
     }
 
     #[test]
