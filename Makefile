@@ -1,0 +1,42 @@
+# Strait: `make demo` runs the main job, `make test` passes the tests. `make` alone lists the rest.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+# rustup and Debian keep cargo, ip and ethtool where the PATH of make may not look.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+
+FUZZ_SECONDS ?= 30
+BENCH_ARGS ?=
+
+.PHONY: help setup demo test bench fuzz audit
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what is missing (apt-get; as root or with sudo); nothing to do is no work
+	@scripts/setup
+
+demo: setup ## capture the same traffic on every kernel path and compare
+	cargo run --release --package strait-cli -- demo
+
+test: setup ## format, lints, house rules, all tests, count of skipped tests
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+	cargo xtask layers
+	scripts/test
+	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
+		cargo test --package strait-sys --lib --release loom
+
+bench: setup ## measure Strait beside its peers (BENCH_ARGS="..."); results in bench/results/
+	cargo run --release --package bench -- $(BENCH_ARGS)
+
+fuzz: ## run every fuzz target for FUZZ_SECONDS (30) each; needs nightly and cargo-fuzz
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+audit: ## check licences and advisories of the dependencies; needs cargo-deny
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not installed: cargo install cargo-deny" >&2; exit 1; }
+	cargo deny check
