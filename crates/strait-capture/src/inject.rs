@@ -13,7 +13,10 @@ use strait_sys::{Kind, clock, wait};
 
 use crate::error::Error;
 
+mod live;
 mod xdp;
+
+pub use live::LiveGenerator;
 
 /// How frames leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +40,8 @@ const STALL_MAX: Duration = Duration::from_secs(5);
 const STALL_PAUSE: Duration = Duration::from_micros(20);
 /// Waits shorter than this spin: a sleep is not so precise.
 const SPIN_BELOW_NS: u64 = 60_000;
+/// errno of a frame that is longer than the interface takes.
+const EMSGSIZE: i32 = 90;
 /// The largest frame: a jumbo frame with two VLAN tags.
 const FRAME_BYTES_MAX: usize = 9022;
 
@@ -114,10 +119,11 @@ impl Injector {
         if self.queued == 0 {
             return Ok(());
         }
-        let waits = self.engine.flush()?;
-        self.account.waits += waits;
-        self.account.frames += self.queued as u64;
-        self.account.bytes += self.queued_bytes;
+        let flushed = self.engine.flush()?;
+        self.account.waits += flushed.waits;
+        self.account.refused += flushed.refused;
+        self.account.frames += self.queued as u64 - flushed.refused;
+        self.account.bytes += self.queued_bytes - flushed.refused_bytes;
         (self.queued, self.queued_bytes) = (0, 0);
         Ok(())
     }
@@ -198,12 +204,12 @@ impl Engine {
         }
     }
 
-    /// Hands the queued frames to the kernel; returns how often it had to wait.
-    fn flush(&mut self) -> Result<u64, Error> {
+    /// Hands the queued frames to the kernel.
+    fn flush(&mut self) -> Result<Flushed, Error> {
         match self {
             Self::Sendmmsg { batch, socket } => send_all(batch, socket),
-            Self::Ring { ring, socket } => Ok(ring.send(socket).map(|()| 0)?),
-            Self::Xdp(transmitter) => transmitter.flush().map(|()| 0),
+            Self::Ring { ring, socket } => Ok(ring.send(socket).map(|()| Flushed::default())?),
+            Self::Xdp(transmitter) => transmitter.flush().map(|()| Flushed::default()),
         }
     }
 
@@ -225,25 +231,42 @@ impl Engine {
     }
 }
 
+/// What became of a batch, beside being sent.
+#[derive(Default)]
+struct Flushed {
+    /// How often it had to wait for room.
+    waits: u64,
+    /// Frames that the interface does not take: longer than its MTU allows.
+    refused: u64,
+    refused_bytes: u64,
+}
+
 /// Sends a whole batch, waiting while the device's queue is full.
-fn send_all(batch: &mut send::Batch, socket: &Socket) -> Result<u64, Error> {
-    let (mut sent, mut waits) = (0, 0);
+fn send_all(batch: &mut send::Batch, socket: &Socket) -> Result<Flushed, Error> {
+    let mut flushed = Flushed::default();
+    let mut sent = 0;
     let mut deadline = None;
     while sent < batch.len() {
-        match batch.send(socket, sent)? {
-            0 if Instant::now() > *deadline.get_or_insert_with(|| Instant::now() + STALL_MAX) => {
+        match batch.send(socket, sent) {
+            Ok(0) if Instant::now() > *deadline.get_or_insert_with(|| Instant::now() + STALL_MAX) => {
                 return Err(stalled());
             }
-            0 => {
-                waits += 1;
+            Ok(0) => {
+                flushed.waits += 1;
                 wait::sleep(STALL_PAUSE);
             }
-            more => {
+            Ok(more) => {
                 sent += more;
                 deadline = None;
             }
+            Err(error) if error.errno() == Some(EMSGSIZE) => {
+                flushed.refused += 1;
+                flushed.refused_bytes += batch.frame_len(sent) as u64;
+                sent += 1;
+            }
+            Err(error) => return Err(error.into()),
         }
     }
     batch.clear();
-    Ok(waits)
+    Ok(flushed)
 }

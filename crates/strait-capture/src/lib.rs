@@ -41,7 +41,7 @@ mod xdp;
 pub use batch::{Batch, Frames};
 pub use error::Error;
 pub use frame::{Direction, Frame, Vlan};
-pub use inject::{InjectPath, Injector};
+pub use inject::{InjectPath, Injector, LiveGenerator};
 pub use lane::Lane;
 pub use session::{Builder, Directions, Path, Queues, Session};
 pub use strait_sys::packet::Fanout;

@@ -1,3 +1,64 @@
-//! To come.
+//! The program `strait`: its commands, their exit codes and what they print.
+//!
+//! Each command is a module with an `Args` and a `run`. This file parses the line, calls the command and turns its
+//! error into one line on stderr and an exit code: 0 done, 1 failed, 2 usage, 3 refused.
 
-fn main() {}
+mod capture;
+mod demo;
+mod error;
+mod generate;
+mod lanes;
+mod live;
+mod output;
+mod parse;
+mod replay;
+mod shell;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+pub(crate) use error::Error;
+
+/// Moves network bytes on Linux without copying them, and counts every byte that had to be copied.
+#[derive(Parser)]
+#[command(name = "strait", version, arg_required_else_help = true)]
+struct Strait {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Capture packets on any kernel path, with one filter language and a ledger that closes.
+    Capture(Box<capture::Args>),
+    /// Send numbered, time-stamped traffic.
+    Generate(Box<generate::Args>),
+    /// Send the packets of a capture file.
+    Replay(replay::Args),
+    /// See it work: capture the same traffic on every path, in network namespaces of its own.
+    Demo(demo::Args),
+    /// Print a completion script for a shell.
+    Completions(shell::CompletionArgs),
+    /// Write the man pages to a directory.
+    #[command(hide = true)]
+    Man(shell::ManArgs),
+}
+
+fn main() -> ExitCode {
+    let done = match Strait::parse().command {
+        Command::Capture(args) => capture::run(&args),
+        Command::Generate(args) => generate::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Completions(args) => shell::completions(&args, &mut Strait::command()),
+        Command::Man(args) => shell::man(&args, Strait::command()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("strait: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The demo's network, its traffic, and one capture on it.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use strait_capture::file::FileReader;
+use strait_capture::{Directions, InjectPath, Injector, Lane, Path, Session};
+use strait_ledger::Report;
+use strait_packet::traffic::{Kind, Sizes, Traffic};
+use strait_sys::clock;
+use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
+use strait_sys::netns::{self, Namespace};
+
+use super::{Args, settle};
+use crate::Error;
+use crate::lanes::Taker;
+use crate::output::{self, Output};
+
+/// Real clients' packets: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments. `scripts/make-demo-pcap` made it.
+const PROTOCOLS: &[u8] = include_bytes!("../../data/demo.pcap");
+/// How long the kernel may take to bring the links up.
+const LINK_MAX: Duration = Duration::from_secs(5);
+/// How long a lane waits before it looks whether it is to end.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Two namespaces with a veth pair between them, and a directory for the files.
+pub(super) struct Rig {
+    sender: Namespace,
+    receiver: Namespace,
+    directory: Scratch,
+}
+
+/// What one path captured.
+pub(super) struct Captured {
+    pub(super) report: Report,
+    /// CPU time of the reading thread.
+    pub(super) cpu: Duration,
+    /// How long traffic was sent.
+    pub(super) sending: Duration,
+    /// Bytes and wire length of each packet in the file.
+    pub(super) packets: Vec<(Vec<u8>, u32)>,
+}
+
+impl Rig {
+    /// Makes the namespaces and the link.
+    pub(super) fn lay() -> Result<Self, Error> {
+        let directory = Scratch::new()?;
+        let rig = Self { sender: Namespace::new()?, receiver: Namespace::new()?, directory };
+        for namespace in [&rig.sender, &rig.receiver] {
+            namespace.run(netns::disable_ipv6)??;
+        }
+        rig.sender.run(|| {
+            let peer = VethEnd { namespace: Some(rig.receiver.as_fd()), ..VethEnd::new("receiver") };
+            Netlink::open()?.add_veth(&VethEnd::new("sender"), &peer)
+        })??;
+        rig.sender.run(|| raise("sender"))??;
+        rig.receiver.run(|| raise("receiver"))??;
+        let deadline = Instant::now() + LINK_MAX;
+        while !rig.sender.run(|| is_running("sender"))?? {
+            if Instant::now() > deadline {
+                return Err(Error::Failed("the demo's link did not come up".to_owned()));
+            }
+            strait_sys::wait::sleep(TICK);
+        }
+        Ok(rig)
+    }
+
+    /// Sends the traffic and captures it on `path`.
+    pub(super) fn capture(
+        &self,
+        path: Path,
+        args: &Args,
+        terminated: &AtomicBool,
+    ) -> Result<Captured, Error> {
+        let builder = Session::builder("receiver")
+            .path(path)
+            .filter(&*args.filter)
+            .directions(Directions::In)
+            .ring(32 << 20);
+        let mut session = self.receiver.run(|| builder.open())??;
+        let lane = session.take_lanes().remove(0);
+        let file = self.directory.0.join("capture.pcapng");
+        let mut output = Output::to_file(&file, &self.source(&session, args))?;
+        let before = self.received()?;
+        let (read, sending) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(lane, &mut output));
+            let sending = self.send(args, terminated);
+            let arrived = sending.as_ref().is_ok_and(|&(frames, _)| {
+                settle(terminated, || self.received().is_ok_and(|now| now - before >= frames))
+            });
+            let stopped = self.receiver.run(|| session.stop());
+            let read = reader.join();
+            (read, sending.and_then(|(_, time)| stopped?.map(|()| (time, arrived)).map_err(Error::from)))
+        });
+        let (sending, arrived) = sending?;
+        let (account, cpu) = read.map_err(|_| Error::Failed("the reading thread died".to_owned()))??;
+        let report = session.report(vec![account]);
+        output.close(&report)?;
+        if !arrived {
+            return Err(Error::Failed("the traffic did not arrive at the other end of the link".to_owned()));
+        }
+        Ok(Captured { report, cpu, sending, packets: packets(&file)? })
+    }
+
+    fn source<'a>(&self, session: &Session, args: &'a Args) -> output::Source<'a> {
+        output::Source {
+            interface: "receiver",
+            filter: &args.filter,
+            snaplen: 262_144,
+            link_type: session.link_type(),
+            silent: true,
+        }
+    }
+
+    /// Sends the generated packets and the protocols' among them; returns how many, and how long it took.
+    fn send(&self, args: &Args, terminated: &AtomicBool) -> Result<(u64, Duration), Error> {
+        self.sender.run(|| {
+            let traffic = traffic()?;
+            let mut injector = Injector::open("sender", InjectPath::Sendmmsg)?;
+            let protocols = self.protocols()?;
+            let (started, start_ns) = (Instant::now(), clock::monotonic_ns());
+            let every = (args.count / (protocols.len() as u64 + 1)).max(1);
+            let mut protocols = protocols.iter();
+            for sequence in 0..args.count {
+                if terminated.load(Ordering::Relaxed) {
+                    break;
+                }
+                if let Some(due_ns) = args.rate.due_ns(sequence) {
+                    injector.wait_until(start_ns + due_ns)?;
+                }
+                // The time is left out, so that each path is sent the very same packets.
+                let len = traffic.write_frame(sequence, 0, injector.buffer()?);
+                injector.push(len);
+                if let Some(packet) = protocols.next_if_due(sequence, every) {
+                    injector.buffer()?[..packet.len()].copy_from_slice(packet);
+                    injector.push(packet.len());
+                }
+            }
+            let sent = injector.finish()?;
+            Ok((sent.frames, started.elapsed()))
+        })?
+    }
+
+    /// The packets of the protocols' file.
+    fn protocols(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let file = self.directory.0.join("protocols.pcap");
+        fs::write(&file, PROTOCOLS)
+            .map_err(|error| Error::Failed(format!("write {}: {error}", file.display())))?;
+        Ok(packets(&file)?.into_iter().map(|(bytes, _)| bytes).collect())
+    }
+
+    /// Packets that the receiving interface has counted.
+    fn received(&self) -> Result<u64, Error> {
+        let stats: strait_sys::Result<LinkStats> = self.receiver.run(|| {
+            let mut netlink = Netlink::open()?;
+            let index = netlink.interface("receiver")?.index;
+            netlink.stats(index)
+        })?;
+        Ok(stats?.rx_packets)
+    }
+}
+
+/// Takes the next packet every so many generated ones.
+trait NextIfDue<'a> {
+    fn next_if_due(&mut self, sequence: u64, every: u64) -> Option<&'a [u8]>;
+}
+
+impl<'a, I: Iterator<Item = &'a Vec<u8>>> NextIfDue<'a> for I {
+    fn next_if_due(&mut self, sequence: u64, every: u64) -> Option<&'a [u8]> {
+        (sequence % every == 0).then(|| self.next()).flatten().map(Vec::as_slice)
+    }
+}
+
+fn traffic() -> Result<Traffic, Error> {
+    Traffic::builder()
+        .flows(1000)
+        .kinds(&Kind::ALL)
+        .sizes(Sizes::imix())
+        .build()
+        .map_err(|error| Error::Failed(error.to_string()))
+}
+
+/// Reads a lane until the session has stopped and the ring is empty.
+fn read(mut lane: Lane, output: &mut Output) -> Result<(strait_ledger::Lane, Duration), Error> {
+    lane.enter_thread()?;
+    while let Some(mut batch) = lane.next_batch(Instant::now() + TICK)? {
+        for frame in batch.frames() {
+            output.take(&frame)?;
+        }
+    }
+    Ok((lane.finish()?, clock::thread_cpu_time()))
+}
+
+/// Every packet of a file.
+fn packets(file: &std::path::Path) -> Result<Vec<(Vec<u8>, u32)>, Error> {
+    let mut reader = FileReader::open(&file.to_string_lossy()).map_err(strait_capture::Error::from)?;
+    let mut packets = Vec::new();
+    while let Some(packet) = reader.next().map_err(strait_capture::Error::from)? {
+        packets.push((packet.bytes.to_vec(), packet.wire_len));
+    }
+    Ok(packets)
+}
+
+/// Takes a link into service as a cable would be: no segments joined, checksums filled in.
+fn raise(name: &str) -> strait_sys::Result<()> {
+    let ethtool = Ethtool::open(name)?;
+    for offload in [Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum] {
+        ethtool.set_offload(offload, false)?;
+    }
+    let mut netlink = Netlink::open()?;
+    let index = netlink.interface(name)?.index;
+    netlink.set_up(index, true)
+}
+
+fn is_running(name: &str) -> strait_sys::Result<bool> {
+    Ok(Netlink::open()?.interface(name)?.is_running())
+}
+
+/// A directory that goes with the demo.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(format!("strait-demo-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| Error::Failed(format!("make {}: {error}", path.display())))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed stays where temporary files stay; there is nobody to tell.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,44 @@
+//! What a command ends with when it cannot do what was asked: one line, and an exit code.
+
+use strait_sys::Kind;
+
+/// A command's failure.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The capture engine says why.
+    #[error(transparent)]
+    Capture(#[from] strait_capture::Error),
+    /// The kernel says why.
+    #[error(transparent)]
+    System(#[from] strait_sys::Error),
+    /// A capture file could not be written.
+    #[error(transparent)]
+    Sink(#[from] strait_capture::sink::SinkError),
+    /// Standard output could not be written to.
+    #[error("write to standard output: {0}")]
+    Output(std::io::Error),
+    /// Options that contradict each other.
+    #[error("{0}")]
+    Usage(String),
+    /// Something else failed: what, on what, why.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Error {
+    /// 1 failed, 2 usage, 3 refused.
+    pub(crate) fn exit_code(&self) -> u8 {
+        let kind = match self {
+            Self::Capture(error) => error.kind(),
+            Self::System(error) => error.kind(),
+            Self::Sink(error) => error.kind(),
+            Self::Output(_) | Self::Failed(_) => Kind::Failed,
+            Self::Usage(_) => Kind::Usage,
+        };
+        match kind {
+            Kind::Failed => 1,
+            Kind::Usage => 2,
+            Kind::Refused => 3,
+        }
+    }
+}

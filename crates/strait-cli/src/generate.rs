@@ -1,0 +1,196 @@
+//! `strait generate`: numbered, time-stamped, valid traffic, so that loss, order and delay can be told at the other end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args as ClapArgs, ValueEnum};
+use strait_capture::{InjectPath, Injector};
+use strait_ledger as ledger;
+use strait_packet::ethernet::MacAddress;
+use strait_packet::traffic::{Kind, Sizes, Traffic};
+use strait_sys::clock;
+
+use crate::Error;
+use crate::output::print_line;
+use crate::parse::{Rate, mac, seconds};
+
+mod live;
+
+/// Options of `strait generate`.
+#[derive(ClapArgs)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Interface to send on
+    #[arg(short = 'o', long, value_name = "IF")]
+    output: String,
+    /// Frame sizes with the frame check sequence: 64, or several in turn as in 64,512,1518, or imix
+    #[arg(long, default_value = "64")]
+    size: Sizes,
+    /// Packets a second, or max
+    #[arg(long, value_name = "PPS", default_value = "max")]
+    rate: Rate,
+    /// Stop after this many packets
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop after this many seconds [default: 10, unless --count is given]
+    #[arg(short, long, value_name = "S", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Flows to spread the packets over: addresses and ports vary
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    flows: u32,
+    /// What the packets are, in turn
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "udp4")]
+    kind: Vec<KindArg>,
+    /// Tag every packet with this VLAN identifier
+    #[arg(long, value_name = "ID")]
+    vlan: Option<u16>,
+    /// Source MAC address [default: 02:00:00:00:00:01]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    source_mac: Option<MacAddress>,
+    /// Destination MAC address [default: 02:00:00:00:00:02]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    destination_mac: Option<MacAddress>,
+    /// How packets leave; live is made inside the kernel by an XDP program (udp4 of one size)
+    #[arg(short, long, value_enum, default_value_t = PathArg::Sendmmsg)]
+    path: PathArg,
+    /// Print the account as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "Examples:
+  strait generate -o veth0 --rate 100000 --duration 10
+  strait generate -o veth0 --size imix --flows 10000 --kind udp4,tcp4,udp6,tcp6 --count 1000000
+  strait generate -o veth0 --path live --rate max --duration 5";
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum KindArg {
+    /// UDP over IPv4
+    Udp4,
+    /// TCP over IPv4
+    Tcp4,
+    /// UDP over IPv6
+    Udp6,
+    /// TCP over IPv6
+    Tcp6,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum PathArg {
+    /// sendmmsg on AF_PACKET, past the queueing discipline
+    Sendmmsg,
+    /// PACKET_TX_RING, past the queueing discipline
+    Ring,
+    /// AF_XDP
+    Xdp,
+    /// XDP live frames: millions a second on one core; needs a driver that takes redirected frames
+    Live,
+}
+
+/// How long a generator runs that was told neither a count nor a time.
+const DURATION_DEFAULT: Duration = Duration::from_secs(10);
+
+/// When to end.
+pub(crate) struct Limits<'a> {
+    count: u64,
+    duration: Duration,
+    terminated: &'a AtomicBool,
+}
+
+impl Limits<'_> {
+    /// Whether `sent` packets are enough, or the time is over.
+    fn reached(&self, sent: u64, started: Instant) -> bool {
+        sent >= self.count || started.elapsed() >= self.duration || self.terminated.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    let traffic = args.traffic()?;
+    let unlimited = if args.count.is_some() { Duration::MAX } else { DURATION_DEFAULT };
+    let limits = Limits {
+        count: args.count.unwrap_or(u64::MAX),
+        duration: args.duration.unwrap_or(unlimited),
+        terminated,
+    };
+    let sent = match args.path {
+        PathArg::Live => live::run(&args.output, &traffic, args.rate, &limits)?,
+        PathArg::Sendmmsg => send(&args.output, InjectPath::Sendmmsg, &traffic, args.rate, &limits)?,
+        PathArg::Ring => send(&args.output, InjectPath::Ring, &traffic, args.rate, &limits)?,
+        PathArg::Xdp => send(&args.output, InjectPath::Xdp, &traffic, args.rate, &limits)?,
+    };
+    print_account(&sent, args.json)
+}
+
+/// Prints what was sent: text, or one JSON object.
+pub(crate) fn print_account(sent: &ledger::Send, json: bool) -> Result<(), Error> {
+    let text = if json {
+        serde_json::to_string(sent).map_err(|error| Error::Failed(error.to_string()))?
+    } else {
+        sent.to_string().trim_end().to_owned()
+    };
+    print_line(&text)
+}
+
+impl Args {
+    fn traffic(&self) -> Result<Traffic, Error> {
+        if self.path == PathArg::Live && (self.kind != [KindArg::Udp4] || self.size.slots().len() > 1) {
+            return Err(Error::Usage(
+                "--path live sends udp4 of one size: leave --kind out, give one --size".into(),
+            ));
+        }
+        let kinds: Vec<Kind> = self.kind.iter().map(|&kind| kind.into()).collect();
+        let source = self.source_mac.unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
+        let destination = self.destination_mac.unwrap_or(MacAddress([2, 0, 0, 0, 0, 2]));
+        Traffic::builder()
+            .macs(source, destination)
+            .vlan(self.vlan)
+            .kinds(&kinds)
+            .sizes(self.size.clone())
+            .flows(self.flows)
+            .build()
+            .map_err(|error| Error::Usage(error.to_string()))
+    }
+}
+
+fn send(
+    interface: &str,
+    path: InjectPath,
+    traffic: &Traffic,
+    rate: Rate,
+    limits: &Limits<'_>,
+) -> Result<ledger::Send, Error> {
+    let mut injector = Injector::open(interface, path)?;
+    strait_sys::process::drop_capabilities(false)?;
+    let (started, start_ns) = (Instant::now(), clock::monotonic_ns());
+    let mut sequence = 0;
+    while !limits.reached(sequence, started) {
+        if let Some(due_ns) = rate.due_ns(sequence) {
+            injector.wait_until(start_ns + due_ns)?;
+        }
+        // The clock is read once for a few packets that leave together anyway.
+        let now_ns = clock::realtime_ns();
+        let together = if rate.is_max() { TOGETHER } else { 1 };
+        for _ in 0..together.min(limits.count - sequence) {
+            let len = traffic.write_frame(sequence, now_ns, injector.buffer()?);
+            injector.push(len);
+            sequence += 1;
+        }
+    }
+    Ok(injector.finish()?)
+}
+
+/// Packets that share a time stamp at the maximum rate.
+const TOGETHER: u64 = 16;
+
+impl From<KindArg> for Kind {
+    fn from(kind: KindArg) -> Self {
+        match kind {
+            KindArg::Udp4 => Self::Udp4,
+            KindArg::Tcp4 => Self::Tcp4,
+            KindArg::Udp6 => Self::Udp6,
+            KindArg::Tcp6 => Self::Tcp6,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Runs the lanes of a session, each on a thread of its own, until the capture ends; then closes the ledger.
+//!
+//! Whichever lane ends first, by the count, by an error or because the session was stopped, stops the session, so that
+//! all lanes drain and their accounts belong to one moment.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use strait_capture::{Batch, Frame, Lane, Session};
+use strait_ledger::{self as ledger, Report};
+
+use crate::Error;
+use crate::live::{self, LiveLine};
+
+/// How long a lane waits before it looks whether the capture is to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// When to end.
+pub(crate) struct Until<'a> {
+    /// After this many packets.
+    pub(crate) count: Option<u64>,
+    /// After this long.
+    pub(crate) duration: Option<Duration>,
+    /// When this is set.
+    pub(crate) terminated: &'a AtomicBool,
+}
+
+/// What takes the frames of all lanes.
+pub(crate) trait Taker: Send {
+    /// Takes one frame. An error ends the capture; the frame counts as lost in the sink.
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
+    /// Nothing is waiting, or `now` has moved on: time to flush.
+    fn idle(&mut self, now: Instant) -> Result<(), Error>;
+    /// Writes out everything taken.
+    fn flush(&mut self) -> Result<(), Error>;
+    /// Frames taken that errors have lost since the start.
+    fn lost(&self) -> u64;
+}
+
+/// Runs the session to its end and returns the ledger, with the error that ended it early, if one did.
+pub(crate) fn run(
+    mut session: Session,
+    taker: &mut dyn Taker,
+    until: &Until<'_>,
+    live: Option<LiveLine>,
+) -> Result<(Report, Option<Error>), Error> {
+    let lanes = session.take_lanes();
+    let state = Run {
+        snapshots: Mutex::new(vec![ledger::Lane::default(); lanes.len()]),
+        session: Mutex::new(session),
+        taker: Mutex::new(taker),
+        left: AtomicU64::new(until.count.unwrap_or(u64::MAX)),
+        running: AtomicU64::new(lanes.len() as u64),
+        booked_loss: AtomicU64::new(0),
+        started: Instant::now(),
+        until,
+    };
+    let run = &state;
+    let ended = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            lanes.into_iter().enumerate().map(|(i, lane)| scope.spawn(move || run.lane(i, lane))).collect();
+        run.watch(live);
+        threads.into_iter().map(|thread| thread.join().map_err(|_| lane_died())).collect::<Vec<_>>()
+    });
+    let mut accounts = Vec::new();
+    let mut failure = None;
+    for lane in ended {
+        let (account, error) = lane??;
+        accounts.push(account);
+        failure = failure.or(error);
+    }
+    let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((session.report(accounts), failure))
+}
+
+fn lane_died() -> Error {
+    Error::Failed("a lane's thread died: this is a defect of strait, please report it".to_owned())
+}
+
+struct Run<'a> {
+    session: Mutex<Session>,
+    taker: Mutex<&'a mut dyn Taker>,
+    snapshots: Mutex<Vec<ledger::Lane>>,
+    /// Packets that may still be delivered.
+    left: AtomicU64,
+    /// Lanes that have not ended.
+    running: AtomicU64,
+    /// Frames lost in the sink that stand in some lane's account.
+    booked_loss: AtomicU64,
+    started: Instant,
+    until: &'a Until<'a>,
+}
+
+impl Run<'_> {
+    /// One lane from its first packet to its account; with what went wrong, if something did.
+    fn lane(&self, i: usize, mut lane: Lane) -> Result<(ledger::Lane, Option<Error>), Error> {
+        let pumped = lane.enter_thread().map_err(Error::from).and_then(|()| self.pump(i, &mut lane));
+        let stopped = lock(&self.session).stop().map_err(Error::from);
+        let flushed = lock(&self.taker).flush();
+        self.running.fetch_sub(1, Ordering::AcqRel);
+        self.book_sink_loss(&mut lane);
+        let account = lane.finish()?;
+        Ok((account, pumped.and(stopped).and(flushed).err()))
+    }
+
+    fn pump(&self, i: usize, lane: &mut Lane) -> Result<(), Error> {
+        let mut published = Instant::now();
+        while let Some(batch) = lane.next_batch(Instant::now() + TICK)? {
+            let now = Instant::now();
+            if batch.is_empty() {
+                drop(batch);
+                lock(&self.taker).idle(now)?;
+            } else {
+                self.take(batch)?;
+            }
+            if self.left.load(Ordering::Acquire) == 0 {
+                return Ok(());
+            }
+            if now - published >= live::PERIOD {
+                published = now;
+                lock(&self.taker).idle(now)?;
+                lock(&self.snapshots)[i] = lane.account()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the frames of a batch to the taker, as many as the count allows.
+    fn take(&self, mut batch: Batch<'_>) -> Result<(), Error> {
+        let allowed = self.claim(batch.len() as u64);
+        let mut taken = 0;
+        let mut taker = lock(&self.taker);
+        let result = batch.frames().take(allowed as usize).try_for_each(|frame| {
+            taken += 1;
+            taker.take(&frame)
+        });
+        // Fewer came than the batch held at most: others may have them.
+        if self.until.count.is_some() {
+            self.left.fetch_add(allowed - taken, Ordering::AcqRel);
+        }
+        result
+    }
+
+    /// Moves what the sink has lost, and no lane has booked yet, from delivered to lost in this lane's account.
+    fn book_sink_loss(&self, lane: &mut Lane) {
+        let lost = lock(&self.taker).lost();
+        let booked = self.booked_loss.swap(lost, Ordering::AcqRel);
+        lane.book_sink_loss(lost.saturating_sub(booked));
+    }
+
+    /// How many of `wanted` packets may be delivered.
+    fn claim(&self, wanted: u64) -> u64 {
+        if self.until.count.is_none() {
+            return wanted;
+        }
+        let mut claimed = 0;
+        // The closure always returns a value, so the update always succeeds.
+        let _ = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+            claimed = left.min(wanted);
+            Some(left - claimed)
+        });
+        claimed
+    }
+
+    /// Watches for the end from outside, and draws the line, until all lanes have ended.
+    fn watch(&self, mut live: Option<LiveLine>) {
+        let mut drawn = Instant::now();
+        while self.running.load(Ordering::Acquire) > 0 {
+            strait_sys::wait::sleep(TICK / 4);
+            let over = self.until.duration.is_some_and(|duration| self.started.elapsed() >= duration);
+            if over || self.until.terminated.load(Ordering::Relaxed) {
+                // A failure to stop is told by the lane that stops the session again.
+                let _ = lock(&self.session).stop();
+            }
+            if let Some(live) = live.as_mut().filter(|_| drawn.elapsed() >= live::PERIOD) {
+                drawn = Instant::now();
+                let lanes = lock(&self.snapshots).clone();
+                live.draw(&lock(&self.session).report(lanes));
+            }
+        }
+        if let Some(live) = &mut live {
+            live.clear();
+        }
+    }
+}
+
+/// A lane that panicked leaves its lock poisoned; what the lock protects stays usable for the final account.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

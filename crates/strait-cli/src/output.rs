@@ -1,0 +1,142 @@
+//! Where captured packets go: to a file, to a line each on standard output, or nowhere but the count.
+
+mod file;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use strait_capture::Frame;
+use strait_capture::sink::SinkError;
+use strait_ledger::Report;
+use strait_packet::summary;
+
+pub(crate) use self::file::Args;
+use self::file::FileOutput;
+use crate::Error;
+use crate::lanes::Taker;
+
+/// What the packets come from, as a file's header tells it.
+pub(crate) struct Source<'a> {
+    /// The interface, or the file that is read.
+    pub(crate) interface: &'a str,
+    /// The filter's text.
+    pub(crate) filter: &'a str,
+    /// Bytes kept of each packet.
+    pub(crate) snaplen: u32,
+    /// `LINKTYPE_*`.
+    pub(crate) link_type: u32,
+    /// Print nothing for each packet.
+    pub(crate) silent: bool,
+}
+
+/// One of the three.
+pub(crate) enum Output {
+    File(Box<FileOutput>),
+    Text(Box<Text>),
+    Nothing,
+}
+
+impl Output {
+    /// Whether lines for packets go to the terminal, where no other line should be drawn.
+    pub(crate) fn prints_packets(&self) -> bool {
+        matches!(self, Self::Text(_))
+    }
+
+    /// Ends the output: a file gets its statistics and its name, text is flushed.
+    pub(crate) fn close(self, report: &Report) -> Result<(), Error> {
+        match self {
+            Self::File(file) => file.close(report),
+            Self::Text(mut text) => text.out.flush().map_err(Error::Output),
+            Self::Nothing => Ok(()),
+        }
+    }
+}
+
+impl Taker for Output {
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        match self {
+            Self::File(file) => file.take(frame),
+            Self::Text(text) => text.take(frame),
+            Self::Nothing => Ok(()),
+        }
+    }
+
+    fn idle(&mut self, now: Instant) -> Result<(), Error> {
+        match self {
+            Self::File(file) => file.idle(now),
+            Self::Text(text) => text.out.flush().map_err(Error::Output),
+            Self::Nothing => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Text(text) => text.out.flush().map_err(Error::Output),
+            Self::Nothing => Ok(()),
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        match self {
+            Self::File(file) => file.lost(),
+            Self::Text(text) => text.lost,
+            Self::Nothing => 0,
+        }
+    }
+}
+
+/// One line a packet.
+pub(crate) struct Text {
+    out: io::BufWriter<io::Stdout>,
+    line: String,
+    options: summary::Options,
+    /// A person is watching: each line is shown at once.
+    watched: bool,
+    /// Packets whose line could not be written.
+    lost: u64,
+}
+
+/// Bytes of lines gathered before they are written.
+const BUFFER_BYTES: usize = 1 << 16;
+
+impl Text {
+    pub(crate) fn new(link_type: u32) -> Self {
+        let out = io::BufWriter::with_capacity(BUFFER_BYTES, io::stdout());
+        let link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
+        let options = summary::Options { link_type, ..summary::Options::default() };
+        Self { out, line: String::new(), options, watched: io::stdout().is_terminal(), lost: 0 }
+    }
+
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        self.write(frame).map_err(|error| {
+            self.lost += 1;
+            Error::Output(error)
+        })
+    }
+
+    fn write(&mut self, frame: &Frame<'_>) -> io::Result<()> {
+        self.line.clear();
+        // Writing to a String cannot fail.
+        let _ = summary::write_time(&mut self.line, frame.timestamp_ns);
+        self.line.push(' ');
+        let _ = summary::write(&mut self.line, frame.bytes, frame.wire_len, &self.options);
+        self.line.push('\n');
+        self.out.write_all(self.line.as_bytes())?;
+        if self.watched { self.out.flush() } else { Ok(()) }
+    }
+}
+
+/// Whether whoever read our output went away: nobody needs to be told.
+pub(crate) fn is_reader_gone(error: &Error) -> bool {
+    match error {
+        Error::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
+        Error::Sink(error) => matches!(error, SinkError::ReaderGone { .. }),
+        _ => false,
+    }
+}
+
+/// Prints one line on standard output.
+pub(crate) fn print_line(line: &str) -> Result<(), Error> {
+    writeln!(io::stdout(), "{line}").map_err(Error::Output)
+}

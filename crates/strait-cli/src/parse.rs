@@ -1,0 +1,158 @@
+//! Values on the command line that are more than a number: lists of queues, sizes, rates.
+
+use std::str::FromStr;
+
+use strait_capture::Queues;
+use strait_packet::ethernet::MacAddress;
+
+/// The largest queue number that a list may name, so that `0-4000000000` does not fill the memory.
+const QUEUE_MAX: u32 = 4095;
+
+/// `all`, or numbers and ranges: `0,2,5-7`.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueList(pub(crate) Queues);
+
+impl FromStr for QueueList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self(Queues::All));
+        }
+        NumberList::from_str(text).map(|list| Self(Queues::These(list.0)))
+    }
+}
+
+/// Numbers and ranges: `0,2,5-7`. Each number once.
+#[derive(Clone, Debug)]
+pub(crate) struct NumberList(pub(crate) Vec<u32>);
+
+impl FromStr for NumberList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut numbers = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            for number in number(first)?..=number(last)? {
+                if numbers.contains(&number) {
+                    return Err(format!("{number} is named twice"));
+                }
+                numbers.push(number);
+            }
+        }
+        if numbers.is_empty() { Err(format!("{text}: an empty range")) } else { Ok(Self(numbers)) }
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(number) if number <= QUEUE_MAX => Ok(number),
+        Ok(number) => Err(format!("{number} is more than {QUEUE_MAX}")),
+        Err(_) => Err(format!("'{text}' is not a number; write numbers and ranges as in 0,2,5-7")),
+    }
+}
+
+/// Packets a second: a number, or `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate(Option<u64>);
+
+impl Rate {
+    /// No pace: as fast as it goes.
+    pub(crate) const MAX: Self = Self(None);
+
+    /// Whether there is no pace to keep.
+    pub(crate) fn is_max(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// How many packets are due in `span_ns` nanoseconds.
+    pub(crate) fn due_within(self, span_ns: u64) -> Option<u64> {
+        u64::try_from(u128::from(self.0?) * u128::from(span_ns) / 1_000_000_000).ok()
+    }
+
+    /// When packet number `sequence` is due, in nanoseconds after the first.
+    pub(crate) fn due_ns(self, sequence: u64) -> Option<u64> {
+        let rate = u128::from(self.0?);
+        u64::try_from(u128::from(sequence) * 1_000_000_000 / rate).ok()
+    }
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "max" => Ok(Self::MAX),
+            Ok(0) | Err(_) => Err(format!("'{text}': give a number of packets a second above 0, or max")),
+            Ok(rate) => Ok(Self(Some(rate))),
+        }
+    }
+}
+
+/// A MAC address as in 02:00:00:00:00:01.
+pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
+    let wrong = || format!("'{text}' is not a MAC address; write it as in 02:00:00:00:00:01");
+    let mut octets = [0; 6];
+    let mut parts = text.split(':');
+    for octet in &mut octets {
+        let part = parts.next().filter(|part| (1..=2).contains(&part.len())).ok_or_else(wrong)?;
+        if !part.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        *octet = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+    }
+    if parts.next().is_none() { Ok(MacAddress(octets)) } else { Err(wrong()) }
+}
+
+/// A positive time in seconds, fractions allowed.
+pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
+    if seconds <= 0.0 {
+        return Err("give more than 0 seconds".to_owned());
+    }
+    std::time::Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_and_numbers_make_one_list() {
+        assert_eq!("0,2,5-7".parse::<NumberList>().unwrap().0, [0, 2, 5, 6, 7]);
+    }
+
+    #[test]
+    fn what_is_not_a_list_is_told() {
+        for bad in ["", "a", "1-", "3-2", "0,0", "1-5,2", "-1", "4294967296", "0-4000000000"] {
+            assert!(bad.parse::<NumberList>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_rate_spaces_packets_evenly() {
+        let rate: Rate = "1000000".parse().unwrap();
+        assert_eq!(rate.due_ns(3), Some(3000));
+        assert_eq!("max".parse::<Rate>().unwrap().due_ns(3), None);
+        assert!("0".parse::<Rate>().is_err() && "fast".parse::<Rate>().is_err());
+    }
+
+    #[test]
+    fn a_mac_address_has_six_octets() {
+        assert_eq!(mac("02:0:a:B:ff:01").unwrap(), MacAddress([2, 0, 10, 11, 255, 1]));
+        for bad in
+            ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "002:0:0:0:0:0", "+2:0:0:0:0:0", "gg:0:0:0:0:0"]
+        {
+            assert!(mac(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_duration_is_positive_and_finite() {
+        assert_eq!(seconds("0.5").unwrap(), std::time::Duration::from_millis(500));
+        for bad in ["0", "-1", "nan", "inf", "x"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What packagers and shells want: completion scripts and man pages, made from the command line's own definition.
+
+use std::path::PathBuf;
+
+use clap::{Args, Command};
+use clap_complete::Shell;
+
+use crate::Error;
+
+/// Which shell.
+#[derive(Args)]
+pub(crate) struct CompletionArgs {
+    /// The shell to complete for.
+    shell: Shell,
+}
+
+/// Where to.
+#[derive(Args)]
+pub(crate) struct ManArgs {
+    /// Directory for strait.1, strait-capture.1, ...
+    directory: PathBuf,
+}
+
+/// Prints the completion script.
+pub(crate) fn completions(args: &CompletionArgs, command: &mut Command) -> Result<(), Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, command, "strait", &mut script);
+    std::io::Write::write_all(&mut std::io::stdout(), &script)
+        .map_err(|error| Error::Failed(format!("print the completion script: {error}")))
+}
+
+/// Writes one man page for the program and one for each command.
+pub(crate) fn man(args: &ManArgs, command: Command) -> Result<(), Error> {
+    clap_mangen::generate_to(command, &args.directory)
+        .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", args.directory.display())))
+}
