@@ -5,12 +5,14 @@
 //! with user space: [`Metadata`], [`Counter`], and the generator's sequence.
 
 mod capture;
+mod generator;
 mod metadata;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
 pub use capture::{CaptureOptions, capture_program};
+pub use generator::{FRAME_BYTES_MAX, GeneratorFields, GeneratorOptions, generator_program};
 pub use metadata::Metadata;
 pub use verdict::{drop_program, pass_program};
 

@@ -152,6 +152,9 @@ pub struct XdpContext {
     pub rx_queue: u32,
     /// Bytes at the start of the data that are metadata, not frame.
     pub metadata_bytes: u32,
+    /// Bytes of the data that go into the first buffer, the rest into fragments; absent is as many as fit.
+    /// Kernels before 6.18 refuse a number below the data's length.
+    pub linear_bytes: Option<u32>,
 }
 
 /// A `BPF_PROG_TEST_RUN`.
@@ -297,7 +300,7 @@ pub fn program_info_by_id(id: u32) -> Result<ProgramInfo> {
 fn xdp_md(context: &XdpContext, data_bytes: usize) -> XdpMd {
     XdpMd {
         data: context.metadata_bytes,
-        data_end: data_bytes as u32,
+        data_end: context.linear_bytes.unwrap_or(data_bytes as u32),
         ingress_ifindex: context.ingress_ifindex,
         rx_queue_index: context.rx_queue,
         ..XdpMd::default()

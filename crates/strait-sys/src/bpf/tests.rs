@@ -71,7 +71,7 @@ fn a_test_run_gives_return_value_and_data() {
 #[test]
 fn a_test_run_tells_the_program_its_metadata_and_queue() {
     let Some(program) = load(&QUEUE) else { return };
-    let context = XdpContext { ingress_ifindex: 1, rx_queue: 0, metadata_bytes: 8 };
+    let context = XdpContext { ingress_ifindex: 1, rx_queue: 0, metadata_bytes: 8, linear_bytes: None };
     let run = TestRun { data: &[0; 64], context: Some(context), ..TestRun::default() };
     let outcome = program.test_run(run).unwrap();
     assert_eq!((outcome.returned, outcome.metadata_bytes), (0, 8));

@@ -1,0 +1,210 @@
+//! The traffic generator's program: it numbers, stamps and checksums a frame and sends it on.
+//!
+//! `BPF_PROG_TEST_RUN` with live frames runs it over copies of one frame, which it redirects to an interface: no system
+//! call, socket or buffer a frame. The kernel recycles those copies as they come back, with what the program last
+//! wrote in them, so every varying field is written in full and every checksum comes from sums that were made when
+//! the program was assembled. The generator of floor 2 loads it; it neither passes nor drops what fits.
+
+use super::Assembled;
+use crate::ebpf::{
+    Assembler, Condition, Operation, Register,
+    Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
+    Size, opcode as op,
+};
+use crate::error::Error;
+
+/// The longest frame: larger than any MTU, and within the reach of one memory access.
+pub const FRAME_BYTES_MAX: usize = 16_384;
+
+/// Where the varying fields are, in bytes from the start of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GeneratorFields {
+    /// Source address (of IPv6 the last 32 bits).
+    pub source_address: usize,
+    /// Destination address (of IPv6 the last 32 bits).
+    pub destination_address: usize,
+    /// IPv4 header checksum.
+    pub header_checksum: Option<usize>,
+    /// Source port.
+    pub source_port: usize,
+    /// Destination port.
+    pub destination_port: usize,
+    /// Checksum of the UDP or TCP header.
+    pub transport_checksum: usize,
+    /// 64-bit sequence number, at an even offset of the transport header.
+    pub sequence: usize,
+    /// 64-bit time, at an even offset of the transport header.
+    pub sent_ns: usize,
+}
+
+/// What a generator sends. Flow = sequence mod flows; its low bits are added to source address and port, the others to
+/// destination address and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GeneratorOptions {
+    /// Descriptor of an array whose first value begins with the next sequence number, 64 bits in host order.
+    pub sequence_fd: i32,
+    /// Interface to send on.
+    pub ifindex: u32,
+    /// Length of the frame.
+    pub frame_bytes: usize,
+    /// How many flows.
+    pub flows: u32,
+    /// How many bits of the flow number count as low.
+    pub flow_low_bits: u32,
+    /// Where the varying fields are.
+    pub fields: GeneratorFields,
+    /// Source and destination address of flow 0.
+    pub addresses: [u32; 2],
+    /// Source and destination port of flow 0.
+    pub ports: [u16; 2],
+    /// Folded ones' complement sum of the IPv4 header with its varying fields zero.
+    pub header_sum: u16,
+    /// The same of pseudo header, transport header and payload.
+    pub transport_sum: u16,
+    /// UDP: a checksum of 0 is sent as 0xffff.
+    pub udp: bool,
+    /// What to add to `CLOCK_MONOTONIC` for the time in the frame, in nanoseconds.
+    pub clock_offset_ns: i64,
+}
+
+/// A stack word for the map's key.
+const KEY: i16 = -4;
+
+/// The program that sends frame after frame; it returns `XDP_REDIRECT`, or `XDP_DROP` for a frame that is too short.
+pub fn generator_program(options: &GeneratorOptions) -> Result<Assembled, Error> {
+    check(options)?;
+    let mut asm = Assembler::new();
+    let drop = asm.label();
+    asm.mov(R6, R1);
+    take_sequence(&mut asm, options, drop);
+    take_time(&mut asm, options);
+    asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
+    asm.load(Size::W, R3, R6, op::XDP_MD_DATA_END);
+    asm.mov(R2, R1);
+    asm.alu(Operation::Add, R2, options.frame_bytes as i32);
+    asm.jump_if(Condition::Greater, R2, R3, drop);
+    write_flow(&mut asm, options);
+    write_payload(&mut asm, options);
+    asm.mov(R1, options.ifindex as i32);
+    asm.mov(R2, 0);
+    asm.call(op::REDIRECT);
+    asm.exit();
+    asm.bind(drop);
+    asm.mov(R0, op::XDP_DROP);
+    asm.exit();
+    Ok(Assembled { instructions: asm.finish()?, fragments: false, device_bound: false })
+}
+
+fn check(options: &GeneratorOptions) -> Result<(), Error> {
+    let GeneratorOptions { frame_bytes, fields, flows, .. } = options;
+    let ends = [
+        fields.source_address + 4,
+        fields.destination_address + 4,
+        fields.header_checksum.unwrap_or(0) + 2,
+        fields.source_port + 2,
+        fields.destination_port + 2,
+        fields.transport_checksum + 2,
+        fields.sequence + 8,
+        fields.sent_ns + 8,
+    ];
+    let bad = |why| Err(Error::BadTemplate { why });
+    match () {
+        () if *frame_bytes > FRAME_BYTES_MAX => bad("the frame is longer than 16384 bytes"),
+        () if ends.iter().any(|end| end > frame_bytes) => bad("a field lies outside the frame"),
+        () if *flows == 0 || *flows > i32::MAX as u32 => bad("the number of flows is not 1 to 2147483647"),
+        () if options.flow_low_bits > 31 => bad("a flow number has 32 bits"),
+        () => Ok(()),
+    }
+}
+
+/// R7 = the frame's number.
+fn take_sequence(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
+    asm.store(Size::W, R10, KEY, 0);
+    asm.load_map(R1, options.sequence_fd);
+    asm.mov(R2, R10);
+    asm.alu(Operation::Add, R2, i32::from(KEY));
+    asm.call(op::MAP_LOOKUP_ELEM);
+    asm.jump_if(Condition::Equal, R0, 0, drop);
+    asm.mov(R7, 1);
+    asm.atomic_fetch_add(R0, 0, R7);
+}
+
+/// R8 = the time.
+fn take_time(asm: &mut Assembler, options: &GeneratorOptions) {
+    asm.call(op::KTIME_GET_NS);
+    asm.load_constant(R8, options.clock_offset_ns as u64);
+    asm.alu(Operation::Add, R8, R0);
+}
+
+/// Addresses and ports of the frame at R1, and the header checksum. R9 = the sum of what was written, for the next.
+fn write_flow(asm: &mut Assembler, options: &GeneratorOptions) {
+    let fields = &options.fields;
+    asm.mov(R2, R7);
+    asm.alu(Operation::Mod, R2, options.flows as i32);
+    asm.mov(R3, R2);
+    asm.alu(Operation::And, R2, (1_i32 << options.flow_low_bits).wrapping_sub(1));
+    asm.alu(Operation::Rsh, R3, options.flow_low_bits as i32);
+    asm.mov(R9, 0);
+    for (part, base, at) in [
+        (R2, options.addresses[0], fields.source_address),
+        (R3, options.addresses[1], fields.destination_address),
+    ] {
+        asm.alu32(Operation::Mov, R4, base as i32);
+        asm.alu32(Operation::Add, R4, part);
+        put(asm, R4, Size::W, at);
+    }
+    if let Some(at) = fields.header_checksum {
+        asm.mov(R0, R9);
+        asm.alu(Operation::Add, R0, i32::from(options.header_sum));
+        put_checksum(asm, at, false);
+    }
+    for (part, base, at) in
+        [(R2, options.ports[0], fields.source_port), (R3, options.ports[1], fields.destination_port)]
+    {
+        asm.alu32(Operation::Mov, R4, i32::from(base));
+        asm.alu32(Operation::Add, R4, part);
+        asm.alu32(Operation::And, R4, 0xffff);
+        put(asm, R4, Size::H, at);
+    }
+}
+
+/// Sequence number, time and the transport checksum.
+fn write_payload(asm: &mut Assembler, options: &GeneratorOptions) {
+    for (register, at) in [(R7, options.fields.sequence), (R8, options.fields.sent_ns)] {
+        asm.mov(R4, register);
+        asm.alu(Operation::Rsh, R4, 32);
+        put(asm, R4, Size::W, at);
+        asm.alu32(Operation::Mov, R4, register);
+        put(asm, R4, Size::W, at + 4);
+    }
+    asm.mov(R0, R9);
+    asm.alu(Operation::Add, R0, i32::from(options.transport_sum));
+    put_checksum(asm, options.fields.transport_checksum, options.udp);
+}
+
+/// Adds R4 to the sum R9 and writes it in network order.
+fn put(asm: &mut Assembler, value: Register, size: Size, at: usize) {
+    asm.alu(Operation::Add, R9, value);
+    asm.swap_big_endian(value, size.bytes() * 8);
+    asm.store(size, R1, at as i16, value);
+}
+
+/// Folds the sum R0 to 16 bits, complements it and writes it; R5 is lost. The sum is below 2^36: a dozen 32-bit words.
+fn put_checksum(asm: &mut Assembler, at: usize, udp: bool) {
+    // A 36-bit sum becomes 21 bits, then 17, then 16.
+    for _ in 0..3 {
+        asm.mov(R5, R0);
+        asm.alu(Operation::Rsh, R5, 16);
+        asm.alu(Operation::And, R0, 0xffff);
+        asm.alu(Operation::Add, R0, R5);
+    }
+    asm.alu(Operation::Xor, R0, 0xffff);
+    if udp {
+        let not_zero = asm.label();
+        asm.jump_if(Condition::NotEqual, R0, 0, not_zero);
+        asm.mov(R0, 0xffff);
+        asm.bind(not_zero);
+    }
+    asm.swap_big_endian(R0, 16);
+    asm.store(Size::H, R1, at as i16, R0);
+}
