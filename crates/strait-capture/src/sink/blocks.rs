@@ -1,0 +1,116 @@
+//! The two formats behind one face, and where whole blocks end in what was written.
+//!
+//! [`FileSink`](super::FileSink) encodes through it; [`Output`](super::output::Output) asks it how much of a short
+//! write is whole. It touches no file.
+
+use strait_pcapng::{Error, Format, Interface, Packet, Section, Statistics, pcap, pcapng};
+
+use super::SinkOptions;
+
+/// Type of an enhanced packet block (pcapng s4.3).
+const ENHANCED_PACKET: u32 = 6;
+/// Bytes before a pcap packet (pcap s5).
+const PCAP_RECORD_BYTES: usize = 16;
+
+/// The encoder of the file being written.
+#[derive(Debug)]
+pub(super) enum Blocks {
+    Pcapng { encoder: pcapng::Encoder, queues: bool, closing_bytes: u64 },
+    Pcap(pcap::Encoder),
+}
+
+impl Blocks {
+    /// Writes what a file starts with: section header and interfaces, or the pcap header.
+    pub(super) fn begin(out: &mut Vec<u8>, options: &SinkOptions) -> Result<Self, Error> {
+        match options.format {
+            Format::Pcap => Ok(Self::begin_pcap(out, options)),
+            Format::Pcapng => Self::begin_pcapng(out, options),
+        }
+    }
+
+    fn begin_pcap(out: &mut Vec<u8>, options: &SinkOptions) -> Self {
+        let snaplen = options.interfaces.iter().map(|interface| interface.snaplen);
+        let unlimited = snaplen.clone().any(|snaplen| snaplen == 0);
+        let longest = if unlimited { 0 } else { snaplen.max().unwrap_or(0) };
+        let linktype = options.interfaces.first().map(|interface| interface.linktype).unwrap_or_default();
+        Self::Pcap(pcap::Encoder::begin(out, linktype, longest, pcap::Precision::Nanoseconds))
+    }
+
+    fn begin_pcapng(out: &mut Vec<u8>, options: &SinkOptions) -> Result<Self, Error> {
+        let os = operating_system();
+        let section = Section {
+            hardware: Some(std::env::consts::ARCH),
+            os: Some(&os),
+            application: Some(&options.application),
+        };
+        let mut encoder = pcapng::Encoder::begin(out, &section);
+        for interface in &options.interfaces {
+            let described = Interface {
+                linktype: interface.linktype,
+                snaplen: interface.snaplen,
+                name: interface.name.as_deref(),
+                description: interface.description.as_deref(),
+                filter: interface.filter.as_deref(),
+                os: Some(&os),
+            };
+            encoder.interface(out, &described)?;
+        }
+        let closing_bytes = (options.interfaces.len() * pcapng::STATISTICS_BYTES_MAX) as u64;
+        Ok(Self::Pcapng { encoder, queues: options.queues, closing_bytes })
+    }
+
+    #[inline]
+    pub(super) fn packet(&self, out: &mut Vec<u8>, packet: &Packet<'_>) -> Result<(), Error> {
+        match self {
+            Self::Pcapng { encoder, queues: true, .. } => encoder.packet(out, packet),
+            Self::Pcapng { encoder, .. } => encoder.packet(out, &Packet { queue: None, ..*packet }),
+            Self::Pcap(encoder) => encoder.packet(out, packet),
+        }
+    }
+
+    /// Writes nothing in pcap, which has no place for counts.
+    pub(super) fn statistics(&self, out: &mut Vec<u8>, statistics: &Statistics) -> Result<(), Error> {
+        match self {
+            Self::Pcapng { encoder, .. } => encoder.statistics(out, statistics),
+            Self::Pcap(_) => Ok(()),
+        }
+    }
+
+    /// Bytes that completing the file will add at most.
+    #[inline]
+    pub(super) fn closing_bytes(&self) -> u64 {
+        match self {
+            Self::Pcapng { closing_bytes, .. } => *closing_bytes,
+            Self::Pcap(_) => 0,
+        }
+    }
+
+    /// The bytes of `written`, a run of blocks cut anywhere, that are whole blocks, and the packets in them.
+    pub(super) fn whole(&self, written: &[u8]) -> (usize, u64) {
+        let (mut end, mut packets) = (0, 0);
+        while let Some((bytes, packet)) = self.first(&written[end..]) {
+            end += bytes;
+            packets += u64::from(packet);
+        }
+        (end, packets)
+    }
+
+    /// Length of the first block if it is whole, and whether it is a packet.
+    fn first(&self, written: &[u8]) -> Option<(usize, bool)> {
+        let (bytes, packet) = match self {
+            Self::Pcapng { .. } => (word(written, 4)? as usize, word(written, 0)? == ENHANCED_PACKET),
+            Self::Pcap(_) => (PCAP_RECORD_BYTES + word(written, 8)? as usize, true),
+        };
+        (bytes > 0 && bytes <= written.len()).then_some((bytes, packet))
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes)
+}
+
+/// `Linux` and the kernel's release, where `/proc` tells it.
+fn operating_system() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("Linux {}", release.trim()).trim_end().to_owned()
+}

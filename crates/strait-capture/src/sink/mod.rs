@@ -1,0 +1,287 @@
+//! Writes captured frames to pcapng or pcap files: one buffer of whole blocks, one `write(2)` for many packets.
+//!
+//! `strait capture -w` and every program that keeps packets calls it, from one thread. A file is written as
+//! `NAME.part` and renamed to `NAME` when it is complete; a capture killed at any moment leaves a `.part`
+//! that reads up to the last flush, and a full disk leaves whole blocks only. docs/internals/files.md draws it.
+//!
+//! It reads no clock for a packet: rotation goes by the frames' timestamps, flushing by the caller's `now`.
+//! It never calls `fsync`, never drops a packet silently and never prints.
+
+mod blocks;
+mod error;
+mod options;
+mod output;
+mod series;
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant};
+
+pub use error::SinkError;
+pub use options::{RING_FILES_MAX, ROTATE_BYTES_MIN, SinkInterface, SinkOptions, Target};
+pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
+
+use crate::frame::{Direction, Frame};
+use blocks::Blocks;
+use output::Output;
+use series::Series;
+use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
+
+/// Bytes of whole blocks that are gathered before a `write(2)`. Tuned for the copy into the page cache to find
+/// them still in a 1 MiB second-level cache, and for system calls to cost nothing beside it.
+pub const FLUSH_BYTES: usize = 256 << 10;
+
+/// The longest that [`FileSink::flush_due`] leaves blocks in memory.
+pub const FLUSH_EVERY: Duration = Duration::from_secs(1);
+
+/// What was written, all files together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Packets in the files, those deleted by the ring included.
+    pub packets: u64,
+    /// Packets handed to [`FileSink::write`] that are in no file.
+    pub lost: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Files completed.
+    pub files: u64,
+    /// Files deleted by the ring.
+    pub deleted: u64,
+    /// The last file completed; empty if there is none.
+    pub last_file: String,
+}
+
+/// An open capture file, or a series of them.
+///
+/// ```
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("out.pcapng");
+/// use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
+///
+/// let mut sink = FileSink::create(SinkOptions::new(Target::Path(path), 1_700_000_000_000_000_000))?;
+/// sink.write(&FrameRef { timestamp_ns: 1_700_000_000_000_000_001, bytes: b"frame", wire_len: 5, ..FrameRef::default() })?;
+/// let summary = sink.close(&[])?;
+/// assert_eq!(summary.packets, 1);
+/// # Ok::<(), strait_capture::sink::SinkError>(())
+/// ```
+#[derive(Debug)]
+pub struct FileSink {
+    options: SinkOptions,
+    series: Series,
+    /// The file being written; `None` once it could not be opened or was closed.
+    output: Option<Output>,
+    blocks: Blocks,
+    buffer: Vec<u8>,
+    /// Packets in the buffer.
+    gathered: u64,
+    /// Packets of this file that are written.
+    safe: u64,
+    rotate_bytes: u64,
+    rotate_at_ns: u64,
+    last_ns: u64,
+    flushed_at: Option<Instant>,
+    statistics: Vec<Statistics>,
+    failure: Option<SinkError>,
+    summary: Summary,
+}
+
+impl FileSink {
+    /// Opens the first file and writes its header, so that whatever is wrong with the target shows now.
+    pub fn create(options: SinkOptions) -> Result<Self, SinkError> {
+        options.check()?;
+        let mut series = Series::new(&options)?;
+        let mut buffer = Vec::with_capacity(FLUSH_BYTES + SNAPLEN_MAX as usize + PACKET_OVERHEAD_MAX);
+        let blocks = Blocks::begin(&mut buffer, &options)?;
+        let output = Output::create(&series.target(options.start_ns), &buffer)?;
+        buffer.clear();
+        Ok(Self {
+            rotate_bytes: options.rotate_bytes.unwrap_or(u64::MAX),
+            rotate_at_ns: boundary_after(options.start_ns, &options),
+            last_ns: options.start_ns,
+            output: Some(output),
+            options,
+            series,
+            blocks,
+            buffer,
+            gathered: 0,
+            safe: 0,
+            flushed_at: None,
+            statistics: Vec::new(),
+            failure: None,
+            summary: Summary::default(),
+        })
+    }
+
+    /// Takes one frame; its bytes are copied. Opens the next file first where the frame goes past a limit.
+    ///
+    /// After a failed write every call fails alike. A frame that the format cannot hold is refused alone. Every
+    /// frame handed over ends in [`Summary::packets`] or in [`FileSink::lost`].
+    #[inline]
+    pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
+        if self.failure.is_some() || self.is_past_a_limit(frame) {
+            self.make_room(frame).inspect_err(|_| self.summary.lost += 1)?;
+        }
+        if let Err(error) = self.blocks.packet(&mut self.buffer, frame) {
+            self.summary.lost += 1;
+            return Err(error.into());
+        }
+        self.gathered += 1;
+        self.last_ns = self.last_ns.max(frame.timestamp_ns);
+        if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes out the whole blocks gathered so far. For a quiet moment; [`FileSink::flush_due`] is for others.
+    pub fn flush(&mut self) -> Result<(), SinkError> {
+        let Some(output) = &mut self.output else { return Ok(()) };
+        let result = output.write(&self.buffer, &self.blocks);
+        let gathered = std::mem::take(&mut self.gathered);
+        self.buffer.clear();
+        let Err(partial) = result else {
+            self.safe += gathered;
+            return Ok(());
+        };
+        self.safe += partial.packets;
+        self.summary.lost += gathered - partial.packets;
+        let error = SinkError::write(output.name(), self.safe, output.bytes(), partial.cause);
+        self.failure = Some(error.clone());
+        Err(error)
+    }
+
+    /// Flushes if [`FLUSH_EVERY`] has passed since it last did. Cheap enough to call for every batch.
+    pub fn flush_due(&mut self, now: Instant) -> Result<(), SinkError> {
+        let since = *self.flushed_at.get_or_insert(now);
+        if now.saturating_duration_since(since) < FLUSH_EVERY || self.failure.is_some() {
+            return Ok(());
+        }
+        self.flushed_at = Some(now);
+        self.flush()
+    }
+
+    /// Remembers the counts for the statistics block of a file that rotation will complete.
+    pub fn note_statistics(&mut self, statistics: &[Statistics]) {
+        self.statistics.clear();
+        self.statistics.extend_from_slice(statistics);
+    }
+
+    /// Frames handed to [`FileSink::write`] that are in no file and not waiting for a flush.
+    pub fn lost(&self) -> u64 {
+        self.summary.lost
+    }
+
+    /// Writes the statistics blocks (the last noted ones if none are given), completes the file and renames it.
+    ///
+    /// After a failed write this still completes what is safe, and succeeds if that does: the failure was
+    /// returned when it happened.
+    pub fn close(mut self, statistics: &[Statistics]) -> Result<Summary, SinkError> {
+        if !statistics.is_empty() {
+            self.note_statistics(statistics);
+        }
+        let failed_before = self.failure.is_some();
+        match self.complete() {
+            Err(SinkError::Write { .. } | SinkError::ReaderGone { .. }) if failed_before => {}
+            result => result?,
+        }
+        Ok(std::mem::take(&mut self.summary))
+    }
+
+    #[inline]
+    fn is_past_a_limit(&self, frame: &FrameRef<'_>) -> bool {
+        let written = self.output.as_ref().map_or(0, Output::bytes);
+        let block = (frame.bytes.len() + PACKET_OVERHEAD_MAX) as u64;
+        let after = written + self.buffer.len() as u64 + block + self.blocks.closing_bytes();
+        after > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
+    }
+
+    /// Opens the next file, or says again why there is none.
+    #[cold]
+    fn make_room(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if frame.timestamp_ns >= self.rotate_at_ns {
+            self.rotate_at_ns = boundary_after(frame.timestamp_ns, &self.options);
+        }
+        // A file without packets is never completed for the sake of a limit.
+        if self.safe + self.gathered == 0 {
+            return Ok(());
+        }
+        self.rotate(frame.timestamp_ns).inspect_err(|error| self.failure = Some(error.clone()))
+    }
+
+    fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
+        self.complete()?;
+        self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
+        let opened = Output::create(&self.series.target(opened_ns), &self.buffer);
+        self.buffer.clear();
+        self.output = Some(opened?);
+        self.summary.deleted += self.series.delete_oldest();
+        Ok(())
+    }
+
+    /// Ends the file: statistics, what is in the buffer, the rename. Also where a step fails, the next ones are
+    /// tried, so that what is safe gets its name; the first error is returned.
+    fn complete(&mut self) -> Result<(), SinkError> {
+        let interfaces = self.options.interfaces.len() as u32;
+        for statistics in self.closing_statistics(interfaces) {
+            // An interface that this file does not have is the caller's mistake and costs only its counts.
+            let _ = self.blocks.statistics(&mut self.buffer, &statistics);
+        }
+        let flushed = self.flush();
+        let Some(output) = self.output.take() else { return flushed };
+        self.summary.packets += std::mem::take(&mut self.safe);
+        self.summary.bytes += output.bytes();
+        let name = output.finish()?;
+        self.summary.files += 1;
+        self.summary.last_file = name.display().to_string();
+        self.series.completed(name);
+        flushed
+    }
+
+    /// One for each interface: as noted, with the times filled in.
+    fn closing_statistics(&self, interfaces: u32) -> Vec<Statistics> {
+        let noted = |interface| {
+            let found = self.statistics.iter().find(|noted| noted.interface == interface);
+            let mut statistics = found.copied().unwrap_or(Statistics { interface, ..Statistics::default() });
+            if statistics.timestamp_ns == 0 {
+                statistics.timestamp_ns = self.last_ns;
+            }
+            statistics.start_ns.get_or_insert(self.options.start_ns);
+            statistics.end_ns.get_or_insert(self.last_ns);
+            statistics
+        };
+        (0..interfaces).map(noted).collect()
+    }
+}
+
+impl Drop for FileSink {
+    /// Not closed: what was gathered is written, and a regular file keeps its name `NAME.part`.
+    fn drop(&mut self) {
+        if self.failure.is_none() {
+            let _ = self.flush();
+        }
+    }
+}
+
+/// A captured frame as the sink takes it, under the number that its interface has in the file.
+pub fn frame_ref<'a>(frame: &Frame<'a>, interface: u32) -> FrameRef<'a> {
+    FrameRef {
+        timestamp_ns: frame.timestamp_ns,
+        bytes: frame.bytes,
+        wire_len: frame.wire_len,
+        interface,
+        direction: match frame.direction {
+            Direction::In => Some(strait_pcapng::Direction::In),
+            Direction::Out => Some(strait_pcapng::Direction::Out),
+            Direction::Unknown => None,
+        },
+        queue: Some(frame.queue),
+    }
+}
+
+/// The first end of a rotation period after `now_ns`; periods start at the start of the capture.
+fn boundary_after(now_ns: u64, options: &SinkOptions) -> u64 {
+    let Some(period) = options.rotate_every else { return u64::MAX };
+    let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let periods = now_ns.saturating_sub(options.start_ns) / period_ns + 1;
+    options.start_ns.saturating_add(periods.saturating_mul(period_ns))
+}

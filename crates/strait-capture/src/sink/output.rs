@@ -1,0 +1,218 @@
+//! One file being written: made as `NAME.part`, written in whole blocks, renamed to `NAME`.
+//!
+//! [`FileSink`](super::FileSink) opens one for each file. Standard output, devices and FIFOs are written in place. An
+//! advisory lock keeps two captures from sharing one `.part`. It knows nothing of rotation.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::blocks::Blocks;
+use super::{SinkError, Target};
+
+/// What an unfinished file's name ends with.
+const UNFINISHED: &str = ".part";
+
+/// How often a `.part` may be renamed away between opening and locking it before that is an error.
+const LOCK_TRIES: usize = 8;
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Output {
+    file: File,
+    place: Place,
+    bytes: u64,
+    /// A regular file, which can be cut back.
+    regular: bool,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Written under `part`, to be renamed to `name`.
+    Renamed { part: PathBuf, name: PathBuf },
+    /// Standard output, a device or a FIFO.
+    InPlace(PathBuf),
+}
+
+/// A write that failed, after it was cut back to whole blocks.
+#[derive(Debug)]
+pub(super) struct Partial {
+    /// Packets of this write that are in the file.
+    pub(super) packets: u64,
+    pub(super) cause: io::Error,
+}
+
+impl Output {
+    /// Makes the file and writes `header` to it.
+    pub(super) fn create(target: &Target, header: &[u8]) -> Result<Self, SinkError> {
+        let opened = match target {
+            Target::Stdout => Self::stdout(),
+            Target::Path(path) => match fs::metadata(path) {
+                Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+                Ok(metadata) if !metadata.is_file() => Self::in_place(path),
+                _ => return Self::unfinished(path)?.begin(header),
+            },
+        };
+        opened.map_err(|source| SinkError::create(describe(target), source))?.begin(header)
+    }
+
+    /// Bytes in the file, whole blocks all of them.
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The name that the file will have.
+    pub(super) fn name(&self) -> String {
+        match &self.place {
+            Place::Renamed { name, .. } | Place::InPlace(name) => name.display().to_string(),
+        }
+    }
+
+    /// Writes a run of whole blocks. If that fails halfway, cuts the file back to the last whole one.
+    pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
+        let (written, result) = write_all(&mut self.file, blocks);
+        let Err(cause) = result else {
+            self.bytes += written as u64;
+            return Ok(());
+        };
+        let (whole, packets) = format.whole(&blocks[..written]);
+        self.bytes += whole as u64;
+        self.cut((written - whole) as u64);
+        Err(Partial { packets, cause })
+    }
+
+    /// Gives a regular file its name and says it.
+    pub(super) fn finish(self) -> Result<PathBuf, SinkError> {
+        match self.place {
+            Place::InPlace(name) => Ok(name),
+            Place::Renamed { part, name } => match fs::rename(&part, &name) {
+                Ok(()) => Ok(name),
+                Err(source) => {
+                    let (from, to) = (part.display().to_string(), name.display().to_string());
+                    Err(SinkError::Rename { from, to, source: Arc::new(source) })
+                }
+            },
+        }
+    }
+
+    fn stdout() -> io::Result<Self> {
+        let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        Ok(Self { file, place: Place::InPlace("standard output".into()), bytes: 0, regular })
+    }
+
+    fn in_place(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        Ok(Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular: false })
+    }
+
+    /// `NAME.part` for a regular file, locked and empty. A link is followed, so that it stays a link.
+    fn unfinished(path: &Path) -> Result<Self, SinkError> {
+        let name = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut part = name.clone().into_os_string();
+        part.push(UNFINISHED);
+        let part = PathBuf::from(part);
+        let shown = part.display().to_string();
+        let file = match lock(&part) {
+            Ok(file) => file,
+            Err(source) if source.kind() == io::ErrorKind::WouldBlock => {
+                return Err(SinkError::Busy { file: shown });
+            }
+            Err(source) => return Err(SinkError::create(shown, source)),
+        };
+        file.set_len(0).map_err(|source| SinkError::create(shown, source))?;
+        Ok(Self { file, place: Place::Renamed { part, name }, bytes: 0, regular: true })
+    }
+
+    /// Writes the header. A file that cannot hold even that is removed again.
+    fn begin(mut self, header: &[u8]) -> Result<Self, SinkError> {
+        let (written, result) = write_all(&mut self.file, header);
+        self.bytes = written as u64;
+        let Err(cause) = result else { return Ok(self) };
+        if let Place::Renamed { part, .. } = &self.place {
+            let _ = fs::remove_file(part);
+        }
+        if cause.kind() == io::ErrorKind::BrokenPipe {
+            return Err(SinkError::ReaderGone { file: self.name(), packets: 0 });
+        }
+        Err(SinkError::create(self.name(), cause))
+    }
+
+    /// Takes the last `bytes` off a regular file that ends where we stopped to write.
+    fn cut(&mut self, bytes: u64) {
+        if bytes == 0 || !self.regular {
+            return;
+        }
+        let (Ok(position), Ok(metadata)) = (self.file.stream_position(), self.file.metadata()) else {
+            return;
+        };
+        let Some(end) = position.checked_sub(bytes) else { return };
+        if metadata.len() == position && self.file.set_len(end).is_ok() {
+            let _ = self.file.seek(SeekFrom::Start(end));
+        }
+    }
+}
+
+fn describe(target: &Target) -> String {
+    match target {
+        Target::Stdout => "standard output".into(),
+        Target::Path(path) => path.display().to_string(),
+    }
+}
+
+/// Opens and locks `part`. `WouldBlock`: another process has the lock. A file system without locks is no
+/// reason not to capture.
+fn lock(part: &Path) -> io::Result<File> {
+    for _ in 0..LOCK_TRIES {
+        // Not truncated here: it may be another capture's until the lock says otherwise.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(part)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(_)) => return Ok(file),
+            // Its owner may have renamed it after we opened it: then it is a complete capture.
+            Ok(()) if is_at(&file, part) => return Ok(file),
+            Ok(()) => {}
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), fs::metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
+}
+
+/// Writes all of `bytes`, waiting where a pipe is full, and says how many were written.
+fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        let result = match file.write(&bytes[written..]) {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            Ok(more) => {
+                written += more;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_writable(file),
+            Err(error) => Err(error),
+        };
+        if result.is_err() {
+            return (written, result);
+        }
+    }
+    (written, Ok(()))
+}
+
+/// Waits until a pipe that its other users made non-blocking has room.
+fn wait_writable(file: &File) -> io::Result<()> {
+    match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

@@ -1,0 +1,212 @@
+//! Full disks, limits, killed captures, readers that go away, targets that cannot be written.
+//!
+//! What needs a process of its own runs this test binary again, for the same test, with [`CHILD`] set.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use strait_sys::Kind;
+
+use super::{START_NS, directory, listing, numbers, options, part_of, write};
+use crate::sink::{FileSink, FrameRef, SinkError, SinkOptions, Statistics, Target};
+
+/// Set in a child: the file it is to write.
+const CHILD: &str = "STRAIT_SINK_TEST_FILE";
+
+/// This binary again, for `test` alone, writing `file`; `shell` runs it as `"$@"`.
+fn child(test: &str, file: &Path, shell: &str) -> Command {
+    let mut command = Command::new("sh");
+    let executable = env::current_exe().expect("a path to this test");
+    command.args(["-c", shell, "sh"]).arg(executable).args(["--exact", "--nocapture", "--test-threads=1"]);
+    command.arg(format!("sink::tests::failures::{test}")).env(CHILD, file).stdin(Stdio::null());
+    command
+}
+
+fn asked() -> Option<PathBuf> {
+    env::var_os(CHILD).map(PathBuf::from)
+}
+
+/// Writes until that fails, checks the account, completes the file and prints what happened.
+fn write_until_full(path: &Path) {
+    let mut sink = FileSink::create(options(path)).expect("a sink");
+    let mut given = 0;
+    let error = loop {
+        given += 1;
+        if let Err(error) = write(&mut sink, given - 1, 1000) {
+            break error;
+        }
+    };
+    assert_eq!(write(&mut sink, given, 1000).expect_err("it failed before").to_string(), error.to_string());
+    let SinkError::Write { packets, bytes, .. } = error else { panic!("{error}") };
+    assert_eq!(sink.lost(), given + 1 - packets);
+    let part = fs::metadata(part_of(path)).expect("an unfinished file");
+    assert_eq!(part.len(), bytes, "cut back to whole blocks");
+    let summary = sink.close(&[]).expect("a complete file all the same");
+    assert_eq!((summary.packets, summary.lost, summary.files), (packets, given + 1 - packets, 1));
+    assert_eq!(numbers(path), (0..packets).collect::<Vec<_>>());
+    assert_eq!(summary.bytes, fs::metadata(path).expect("a file").len());
+    println!("\n{error}");
+}
+
+#[test]
+fn a_full_disk_leaves_whole_blocks_and_says_what_is_safe() {
+    if let Some(path) = asked() {
+        return write_until_full(&path);
+    }
+    let directory = directory();
+    let mount = format!("mount -t tmpfs -o size=3m tmpfs {} && exec \"$@\"", directory.path().display());
+    let shell = format!("exec unshare -m sh -c '{mount}' sh \"$@\"");
+    let path = directory.path().join("out.pcapng");
+    let test = "a_full_disk_leaves_whole_blocks_and_says_what_is_safe";
+    let output = child(test, &path, &shell).output().expect("a shell");
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if complained.contains("unshare:") || complained.contains("mount:") {
+        eprintln!("SKIP a small disk needs a mount namespace: {complained}");
+        return;
+    }
+    assert!(output.status.success(), "{said}{complained}");
+    assert!(said.contains("No space left on device"), "{said}");
+    assert!(said.contains(&format!("are safe in {}", path.display())), "{said}");
+}
+
+#[test]
+fn a_file_size_limit_leaves_whole_blocks() {
+    if let Some(path) = asked() {
+        return write_until_full(&path);
+    }
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    // An odd count of 512-byte units: the limit cuts a block.
+    let shell = "trap '' XFSZ; ulimit -f 3333; exec \"$@\"";
+    let output = child("a_file_size_limit_leaves_whole_blocks", &path, shell).output().expect("a shell");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("File too large"), "{said}");
+    assert_eq!(listing(directory.path()), ["out.pcapng"]);
+    let packets = numbers(&path).len();
+    assert!(packets > 1500, "{packets}");
+}
+
+#[test]
+fn a_killed_capture_reads_up_to_the_last_flush() {
+    if let Some(path) = asked() {
+        let mut sink = FileSink::create(options(&path)).expect("a sink");
+        (0..1000).for_each(|number| write(&mut sink, number, 300).expect("room"));
+        sink.flush().expect("room");
+        (1000..1100).for_each(|number| write(&mut sink, number, 300).expect("room"));
+        println!("\nflushed");
+        loop {
+            std::thread::park();
+        }
+    }
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let mut command = child("a_killed_capture_reads_up_to_the_last_flush", &path, "exec \"$@\"");
+    let mut capture = command.stdout(Stdio::piped()).spawn().expect("a shell");
+    let said = BufReader::new(capture.stdout.take().expect("a pipe"));
+    let flushed = said.lines().any(|line| line.expect("a line") == "flushed");
+    capture.kill().expect("it runs");
+    capture.wait().expect("it ran");
+    assert!(flushed);
+    assert_eq!(listing(directory.path()), ["out.pcapng.part"]);
+    assert_eq!(numbers(&part_of(&path)), (0..1000).collect::<Vec<_>>());
+    // The next capture to the same name takes the place of the killed one.
+    FileSink::create(options(&path)).expect("no lock is left").close(&[]).expect("a complete file");
+    assert_eq!(listing(directory.path()), ["out.pcapng"]);
+}
+
+#[test]
+fn standard_output_gets_the_file_as_it_is() {
+    if asked().is_some() {
+        let mut sink = FileSink::create(SinkOptions::new(Target::parse("-"), START_NS)).expect("a sink");
+        (0..1000).for_each(|number| write(&mut sink, number, 700).expect("a reader"));
+        sink.close(&[]).expect("a reader");
+        std::process::exit(0);
+    }
+    let directory = directory();
+    let path = directory.path().join("copy.pcapng");
+    let test = "standard_output_gets_the_file_as_it_is";
+    let output = child(test, &path, "exec \"$@\"").output().expect("a shell");
+    // The test runner says something first.
+    let header = output.stdout.windows(4).position(|bytes| bytes == b"\x0a\x0d\x0d\x0a").expect("a header");
+    fs::write(&path, &output.stdout[header..]).expect("room");
+    assert_eq!(numbers(&path), (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_told_apart_from_a_failure() {
+    let directory = directory();
+    let path = directory.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
+    let reader = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let mut start = [0; 4];
+            File::open(path).expect("a FIFO").read_exact(&mut start).expect("a header");
+            start
+        }
+    });
+    let mut sink = FileSink::create(options(&path)).expect("a reader");
+    assert_eq!(reader.join().expect("the reader ends well"), *b"\x0a\x0d\x0d\x0a");
+    write(&mut sink, 0, 60).expect("it is only gathered");
+    let gone = sink.flush().expect_err("nobody reads");
+    assert!(matches!(gone, SinkError::ReaderGone { packets: 0, .. }), "{gone}");
+    assert_eq!(sink.lost(), 1);
+    sink.close(&[Statistics::default()]).expect("the reason was said before");
+    assert_eq!(listing(directory.path()), ["fifo"], "written in place");
+}
+
+#[test]
+fn devices_are_written_in_place() {
+    let before = fs::metadata("/dev/null").expect("a device").ino();
+    let mut sink = FileSink::create(options(Path::new("/dev/null"))).expect("a device");
+    (0..1000).for_each(|number| write(&mut sink, number, 1000).expect("room"));
+    assert_eq!(sink.close(&[]).expect("a device").packets, 1000);
+    assert_eq!(fs::metadata("/dev/null").expect("a device").ino(), before);
+    assert!(!Path::new("/dev/null.part").exists());
+    let full = FileSink::create(options(Path::new("/dev/full"))).expect_err("no room for the header");
+    assert!(full.to_string().starts_with("create /dev/full: No space left on device"), "{full}");
+}
+
+#[test]
+fn two_captures_do_not_share_a_file() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let mut first = FileSink::create(options(&path)).expect("a sink");
+    let refused = FileSink::create(options(&path)).expect_err("the first one has it");
+    assert!(matches!(refused, SinkError::Busy { .. }), "{refused}");
+    write(&mut first, 0, 60).expect("room");
+    first.close(&[]).expect("a complete file");
+    assert_eq!(numbers(&path), [0]);
+    FileSink::create(options(&path)).expect("free again");
+}
+
+#[test]
+fn targets_that_cannot_be_written_are_refused_at_once() {
+    let directory = directory();
+    let refused = FileSink::create(options(directory.path())).expect_err("a directory");
+    assert_eq!((refused.kind(), listing(directory.path()).len()), (Kind::Usage, 0), "{refused}");
+    let missing = FileSink::create(options(Path::new("/nowhere/out.pcapng"))).expect_err("no directory");
+    assert_eq!(missing.kind(), Kind::Usage);
+    assert!(missing.to_string().starts_with("create /nowhere/out.pcapng.part: No such file"), "{missing}");
+}
+
+#[test]
+fn a_frame_that_no_file_can_hold_costs_only_itself() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let mut sink = FileSink::create(options(&path)).expect("a sink");
+    write(&mut sink, 0, 60).expect("room");
+    let stray = FrameRef { interface: 5, timestamp_ns: START_NS, ..FrameRef::default() };
+    assert!(matches!(sink.write(&stray), Err(SinkError::Format(_))));
+    write(&mut sink, 1, 60).expect("room");
+    let summary = sink.close(&[]).expect("a complete file");
+    assert_eq!((summary.packets, summary.lost), (2, 1));
+    assert_eq!(numbers(&path), [0, 1]);
+}

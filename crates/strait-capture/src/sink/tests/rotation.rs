@@ -1,0 +1,118 @@
+//! Rotation by size and by time, and the ring of files.
+
+use std::fs;
+use std::time::Duration;
+
+use super::{START_NS, directory, listing, numbers, options, write};
+use crate::sink::{FileSink, FrameRef, SinkError, SinkOptions, Statistics, Target};
+
+#[test]
+fn files_stay_below_the_limit_and_hold_every_packet_in_order() {
+    let directory = directory();
+    let rotate_bytes = Some(20_000);
+    let options = SinkOptions { rotate_bytes, ..options(&directory.path().join("out.pcapng")) };
+    let mut sink = FileSink::create(options).expect("a sink");
+    for number in 0..500 {
+        write(&mut sink, number, number as usize % 700).expect("room");
+        sink.note_statistics(&[Statistics { received: Some(number), ..Statistics::default() }]);
+    }
+    let summary = sink.close(&[]).expect("complete files");
+    let names = listing(directory.path());
+    assert_eq!(summary.files, names.len() as u64);
+    assert!(names.len() >= 8, "{names:?}");
+    let mut found = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        assert!(name.starts_with(&format!("out_{:05}_20231114221320", number + 1)), "{name}");
+        let path = directory.path().join(name);
+        let bytes = fs::metadata(&path).expect("a file").len();
+        assert!(bytes <= 20_000, "{name} has {bytes} bytes");
+        found.extend(numbers(&path));
+    }
+    assert_eq!(found, (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_packet_longer_than_the_limit_has_a_file_of_its_own() {
+    let directory = directory();
+    let rotate_bytes = Some(5000);
+    let options = SinkOptions { rotate_bytes, ..options(&directory.path().join("out")) };
+    let mut sink = FileSink::create(options).expect("a sink");
+    for number in 0..3 {
+        write(&mut sink, number, 9000).expect("room");
+    }
+    assert_eq!(sink.close(&[]).expect("complete files").files, 3);
+    assert_eq!(listing(directory.path()).len(), 3);
+}
+
+#[test]
+fn periods_count_from_the_start_and_leave_no_empty_file() {
+    let directory = directory();
+    let rotate_every = Some(Duration::from_mins(1));
+    let options = SinkOptions { rotate_every, ..options(&directory.path().join("out.pcapng")) };
+    let mut sink = FileSink::create(options).expect("a sink");
+    for second in [0, 59, 60, 61, 100, 400, 419, 420] {
+        let timestamp_ns = START_NS + second * 1_000_000_000;
+        sink.write(&FrameRef { timestamp_ns, ..FrameRef::default() }).expect("room");
+    }
+    sink.close(&[]).expect("complete files");
+    let expected = [
+        "out_00001_20231114221320.pcapng",
+        "out_00002_20231114221420.pcapng",
+        "out_00003_20231114222000.pcapng",
+        "out_00004_20231114222020.pcapng",
+    ];
+    assert_eq!(listing(directory.path()), expected);
+}
+
+#[test]
+fn a_late_first_packet_stays_in_the_first_file() {
+    let directory = directory();
+    let rotate_every = Some(Duration::from_secs(1));
+    let options = SinkOptions { rotate_every, ..options(&directory.path().join("out.pcapng")) };
+    let mut sink = FileSink::create(options).expect("a sink");
+    for ns in [5_000_000_000, 5_900_000_000, 6_000_000_000] {
+        sink.write(&FrameRef { timestamp_ns: START_NS + ns, ..FrameRef::default() }).expect("room");
+    }
+    assert_eq!(sink.close(&[]).expect("complete files").files, 2);
+}
+
+#[test]
+fn a_ring_keeps_the_newest_files() {
+    for ring_files in [1, 3] {
+        let directory = directory();
+        let base = options(&directory.path().join("out.pcapng"));
+        let options = SinkOptions { rotate_bytes: Some(4096), ring_files: Some(ring_files), ..base };
+        let mut sink = FileSink::create(options).expect("a sink");
+        for number in 0..100 {
+            write(&mut sink, number, 1000).expect("room");
+            assert!(listing(directory.path()).len() <= ring_files);
+        }
+        let summary = sink.close(&[]).expect("complete files");
+        let names = listing(directory.path());
+        assert_eq!((summary.packets, summary.deleted), (100, summary.files - ring_files as u64));
+        assert_eq!(names.len(), ring_files);
+        let newest = numbers(&directory.path().join(names.last().expect("a file")));
+        assert_eq!(newest.last(), Some(&99));
+    }
+}
+
+#[test]
+fn options_that_cannot_be_meant_are_refused() {
+    let directory = directory();
+    let base = options(&directory.path().join("out.pcapng"));
+    let second = Some(Duration::from_secs(1));
+    let refused = [
+        SinkOptions { rotate_bytes: Some(100), ..base.clone() },
+        SinkOptions { rotate_every: Some(Duration::ZERO), ..base.clone() },
+        SinkOptions { ring_files: Some(2), ..base.clone() },
+        SinkOptions { ring_files: Some(0), rotate_every: second, ..base.clone() },
+        SinkOptions { target: Target::Stdout, rotate_every: second, ..base.clone() },
+        SinkOptions { target: Target::Path("/dev/null".into()), rotate_every: second, ..base.clone() },
+        SinkOptions { interfaces: Vec::new(), ..base },
+    ];
+    for options in refused {
+        let error = FileSink::create(options.clone()).expect_err("refused");
+        assert!(matches!(error, SinkError::Usage(_)), "{options:?}: {error}");
+    }
+    assert!(listing(directory.path()).is_empty());
+}
