@@ -1,0 +1,54 @@
+/*
+ * What the C peers share: how they stop, how they fail, and where a probe stands in a frame.
+ *
+ * The peers are the plain programs that Strait is measured against: as short as the interface that they use
+ * allows. The benchmark compiles and starts them; they are not installed.
+ */
+#ifndef STRAIT_BENCH_PEER_H
+#define STRAIT_BENCH_PEER_H
+
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define NS_PER_S 1000000000ull
+#define ETHERNET_BYTES 14
+#define IPV4_BYTES 20
+#define UDP_BYTES 8
+#define PROBE_MAGIC 0x5354
+#define PROBE_BYTES 18
+
+static volatile sig_atomic_t interrupted;
+
+static inline void fail(const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static inline uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* Calls `handler` on SIGINT and SIGTERM; a call that waits returns EINTR. */
+static inline void on_interrupt(void (*handler)(int))
+{
+    struct sigaction action = { .sa_handler = handler };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* Tells the benchmark that packets count from here on. */
+static inline void say_ready(void)
+{
+    fputs("ready\n", stderr);
+}
+
+#endif

@@ -1,0 +1,180 @@
+//! Who is measured: receivers and generators, Strait's and its peers', with the options that a user would give them.
+//!
+//! All frames go to a MAC address that is not the receiver's, as on a mirror port: a capture sees them, the host's own
+//! stack drops them at once, so that the generator's core is not spent on routing them.
+
+use std::time::Duration;
+
+use crate::child::Program;
+use crate::tools::Tools;
+
+/// The receiver's interface.
+pub(crate) const RECEIVE_ON: &str = "right";
+/// The generator's interface.
+pub(crate) const SEND_ON: &str = "left";
+/// Not the receiver's address.
+const MIRRORED_MAC: &str = "02:00:00:00:00:99";
+/// For programs that are woken by each packet or look all the time.
+const DRAIN: Duration = Duration::from_millis(30);
+/// libpcap hands over a block that is not full after its read timeout: a second by default.
+const DRAIN_STOCK: Duration = Duration::from_millis(1200);
+
+/// A program that captures.
+#[derive(Clone, Debug)]
+pub(crate) struct Receiver {
+    pub(crate) name: String,
+    pub(crate) program: Program,
+    pub(crate) ready: Ready,
+    /// How long after the last packet it has read them all.
+    pub(crate) drain: Duration,
+    pub(crate) account: Account,
+}
+
+/// How to see that a receiver counts from here on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ready {
+    /// It writes this to standard error.
+    Says(&'static str),
+    /// A packet socket is bound in its namespace.
+    PacketSocket,
+    /// An XDP program is attached to its interface.
+    XdpProgram,
+}
+
+/// How a receiver says what it counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Account {
+    /// A JSON object with `delivered` on standard output.
+    Json,
+    /// The same with the delays of the packets.
+    JsonDelays,
+    /// tcpdump's last words on standard error.
+    Tcpdump,
+}
+
+/// A program that sends and prints a JSON object with `frames` and `achieved_pps`.
+#[derive(Clone, Debug)]
+pub(crate) struct Generator {
+    pub(crate) name: String,
+    pub(crate) program: Program,
+}
+
+/// Strait's paths.
+pub(crate) const PATHS: [&str; 4] = ["recv", "v2", "v3", "xdp"];
+/// Strait's wait policies.
+pub(crate) const WAITS: [&str; 3] = ["latency", "balanced", "busy"];
+
+/// `strait capture` that counts.
+pub(crate) fn strait(tools: &Tools, path: &str, wait: &str) -> Receiver {
+    let arguments = ["capture", "-i", RECEIVE_ON, "--path", path, "--wait", wait, "--quiet", "--json"];
+    Receiver {
+        name: format!("{path} {wait}"),
+        program: Program::new(tools.strait.to_string_lossy(), &arguments),
+        ready: if path == "xdp" { Ready::XdpProgram } else { Ready::PacketSocket },
+        drain: DRAIN,
+        account: Account::Json,
+    }
+}
+
+/// A program on Strait's engine that measures delays: this one, see `receiver.rs`.
+pub(crate) fn strait_delays(tools: &Tools, path: &str, wait: &str) -> Receiver {
+    let arguments = ["receiver", "-i", RECEIVE_ON, "--path", path, "--wait", wait];
+    Receiver {
+        name: format!("{path} {wait}"),
+        program: Program::new(tools.bench.to_string_lossy(), &arguments),
+        ready: Ready::Says("ready\n"),
+        drain: DRAIN,
+        account: Account::JsonDelays,
+    }
+}
+
+/// The name of [`stock`] without options.
+pub(crate) const STOCK: &str = "libpcap";
+/// The name of [`stock`] in immediate mode.
+pub(crate) const STOCK_IMMEDIATE: &str = "libpcap immediate";
+
+/// Stock libpcap, by default or in immediate mode.
+pub(crate) fn stock(tools: &Tools, immediate: bool) -> Receiver {
+    let mut arguments = vec!["-i", RECEIVE_ON];
+    if immediate {
+        arguments.push("-I");
+    }
+    Receiver {
+        name: if immediate { STOCK_IMMEDIATE } else { STOCK }.into(),
+        program: Program::new(tools.peer("pcap_count").to_string_lossy(), &arguments),
+        ready: Ready::Says("ready\n"),
+        drain: if immediate { DRAIN } else { DRAIN_STOCK },
+        account: Account::Json,
+    }
+}
+
+/// [`stock`] that measures delays.
+pub(crate) fn stock_delays(tools: &Tools, immediate: bool) -> Receiver {
+    let mut receiver = stock(tools, immediate);
+    receiver.program.arguments.push("-l".into());
+    receiver.account = Account::JsonDelays;
+    receiver
+}
+
+/// A packet socket read by `recvfrom`, or by `recvmmsg`.
+pub(crate) fn packet_socket(tools: &Tools, batched: bool) -> Receiver {
+    let mut arguments = vec!["-i", RECEIVE_ON];
+    if batched {
+        arguments.push("-m");
+    }
+    Receiver {
+        name: if batched { "recvmmsg in C" } else { "recvfrom in C" }.into(),
+        program: Program::new(tools.peer("afpacket_recv").to_string_lossy(), &arguments),
+        ready: Ready::Says("ready\n"),
+        drain: DRAIN,
+        account: Account::Json,
+    }
+}
+
+/// `strait capture -w`.
+pub(crate) fn strait_file(tools: &Tools, format: &str, file: &str) -> Receiver {
+    let arguments = ["capture", "-i", RECEIVE_ON, "-w", file, "--format", format, "--quiet", "--json"];
+    Receiver {
+        name: format!("strait {format}"),
+        program: Program::new(tools.strait.to_string_lossy(), &arguments),
+        ready: Ready::PacketSocket,
+        drain: DRAIN,
+        account: Account::Json,
+    }
+}
+
+/// `tcpdump -w`. It stays root: a user of its own could not write to the benchmark's directory.
+pub(crate) fn tcpdump(file: &str) -> Receiver {
+    Receiver {
+        name: "tcpdump".into(),
+        program: Program::new("tcpdump", &["-i", RECEIVE_ON, "-n", "-Z", "root", "-w", file]),
+        ready: Ready::Says("listening on"),
+        drain: DRAIN_STOCK,
+        account: Account::Tcpdump,
+    }
+}
+
+/// `strait generate` by `path`, at `rate` packets/s or `max`, frames of `size` bytes with their check sequence.
+pub(crate) fn generate(tools: &Tools, path: &str, rate: &str, size: &str, seconds: f64) -> Generator {
+    let seconds = seconds.to_string();
+    let arguments = ["generate", "-o", SEND_ON, "--path", path, "--rate", rate, "--size", size];
+    let more = ["--duration", &seconds, "--destination-mac", MIRRORED_MAC, "--json"];
+    Generator {
+        name: format!("strait {path}"),
+        program: Program::new(tools.strait.to_string_lossy(), &[&arguments[..], &more].concat()),
+    }
+}
+
+/// `sendmmsg` in C: `batch` equal frames a call, or numbered and stamped ones.
+pub(crate) fn send_in_c(tools: &Tools, batch: u32, numbered: bool, seconds: f64) -> Generator {
+    let (batch, seconds) = (batch.to_string(), seconds.to_string());
+    let mut arguments = vec!["-o", SEND_ON, "-d", &seconds, "-b", &batch];
+    if numbered {
+        arguments.push("-n");
+    }
+    let kind = if numbered { "numbered" } else { "equal frames" };
+    Generator {
+        name: format!("sendmmsg in C, {kind}, {batch} a call"),
+        program: Program::new(tools.peer("sendmmsg_gen").to_string_lossy(), &arguments),
+    }
+}

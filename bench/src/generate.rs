@@ -1,0 +1,73 @@
+//! How fast `strait generate` sends, beside sendmmsg in C.
+
+use crate::capture::SIZE;
+use crate::claim::{Bound, Claim};
+use crate::contestants::{self, Generator};
+use crate::error::Result;
+use crate::measure;
+use crate::results::Results;
+use crate::run::{Contest, Context};
+use crate::table::{self, Column};
+
+const ABOUT: &str = "60-byte frames as fast as one core sends them into a veth pair; nobody captures. The generator in \
+    C sends the same frame again and again, or numbers and stamps each one as strait does.";
+
+/// Frames a system call of the generator in C.
+const BATCHES: [u32; 2] = [64, 128];
+
+const COLUMNS: [Column; 2] = [
+    Column { title: "sent M/s", figure: "offered_pps", scale: 1e-6, decimals: 3, ratio: true },
+    Column { title: "CPU s/million", figure: "cpu_s_per_million", scale: 1.0, decimals: 4, ratio: false },
+];
+
+/// Measures, prints the table and returns the results with their claims.
+pub(crate) fn run(context: &Context) -> Result<Results> {
+    let mut results = context.results("generate", ABOUT);
+    let (plain, napi) = (measure::plain_wire()?, measure::napi_wire()?);
+    let (tools, seconds) = (&context.tools, context.seconds);
+    let mut generators: Vec<_> = BATCHES
+        .iter()
+        .flat_map(|&batch| {
+            [false, true].map(|numbered| contestants::send_in_c(tools, batch, numbered, seconds))
+        })
+        .map(|generator| (generator, &plain))
+        .collect();
+    for (path, wire) in [("sendmmsg", &plain), ("ring", &plain), ("live", &napi)] {
+        generators.push((contestants::generate(tools, path, "max", SIZE, seconds), wire));
+    }
+    let contests: Vec<_> = generators
+        .iter()
+        .map(|(generator, wire)| {
+            let measure = || measure::generator_alone(tools, wire, generator, seconds);
+            Contest::new(generator.name.clone(), measure)
+        })
+        .collect();
+    context.run(&mut results, &contests, context.rounds)?;
+    let equal = BATCHES.map(|batch| contestants::send_in_c(tools, batch, false, seconds));
+    results.claims = claims(&results, &equal);
+    println!("{}", table::of_series(&results, "", &equal[0].name, &COLUMNS));
+    Ok(results)
+}
+
+fn claims(results: &Results, in_c: &[Generator]) -> Vec<Claim> {
+    let figure = "offered_pps";
+    let mut keys = vec![("strait sendmmsg", figure)];
+    keys.extend(in_c.iter().map(|generator| (generator.name.as_str(), figure)));
+    let ratios =
+        results.paired(&keys, |rates| Some(rates[0] / rates[1..].iter().copied().fold(0.0, f64::max)));
+    vec![
+        Claim::of_values(
+            "generate: packets/s, to the faster of sendmmsg in C, equal frames",
+            &ratios,
+            "x",
+            Bound::AtLeast(1.0),
+        ),
+        Claim::of_figure(
+            "generate --path live: million packets/s",
+            results,
+            ("strait live", figure),
+            (1e-6, "M/s"),
+            Bound::AtLeast(3.0),
+        ),
+    ]
+}

@@ -1,0 +1,164 @@
+//! One point: a receiver and a generator on a wire, each on its own core, and what came of it.
+
+use std::time::Duration;
+
+use lab::{Offload, Wire, wait_until};
+use strait_sys::netlink::Netlink;
+
+use crate::child::{Child, Ended};
+use crate::contestants::{Account, Generator, Ready, Receiver};
+use crate::error::{Error, Result};
+use crate::results::Figures;
+use crate::tools::Tools;
+
+/// The generator's CPU; this program's threads stay there too, away from the receiver.
+pub(crate) const GENERATOR_CPU: u32 = 0;
+/// The receiver's CPU.
+pub(crate) const RECEIVER_CPU: u32 = 1;
+/// What a program may need beyond its measured time.
+const SLACK: Duration = Duration::from_secs(30);
+/// How long to wait for a receiver to open its sockets.
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// Between the first sign of a receiver and the first packet: it may still be at its last setsockopt.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// A wire on which frames arrive one by one, in the context of the sender: where `sendmmsg` is measured.
+pub(crate) fn plain_wire() -> Result<Wire> {
+    Ok(Wire::builder().build()?)
+}
+
+/// A wire whose ends receive by NAPI, in batches: veth takes redirected XDP frames on no other.
+pub(crate) fn napi_wire() -> Result<Wire> {
+    Ok(Wire::builder().offloads(&[Offload::Gro]).build()?)
+}
+
+/// Runs `receiver` and `generator` on `wire` for `seconds`.
+///
+/// CPU time is taken from the generator's start to its end and the receiver's last packet, so that neither the
+/// making of rings nor their end counts; `cpu_total_s` is that of the receiver's whole life.
+pub(crate) fn point(
+    tools: &Tools,
+    wire: &Wire,
+    receiver: &Receiver,
+    generator: &Generator,
+    seconds: f64,
+) -> Result<Figures> {
+    let limit = Duration::from_secs_f64(seconds) + SLACK;
+    let mut receiving = Child::start(tools, wire.right(), &receiver.program, RECEIVER_CPU, limit * 2)?;
+    wait_until_ready(wire, &receiving, &receiver.ready)?;
+    let (arrived_before, cpu_before) = (wire.right().stats().rx_packets, receiving.cpu_so_far()?);
+    let sent = Child::start(tools, wire.left(), &generator.program, GENERATOR_CPU, limit)?.wait(limit)?;
+    std::thread::sleep(receiver.drain);
+    let cpu = receiving.cpu_so_far()?.saturating_sub(cpu_before);
+    let arrived = wire.right().stats().rx_packets - arrived_before;
+    let received = receiving.interrupt()?;
+    let mut figures = rates(&sent, delivered(&received, receiver.account)?)?;
+    figures.insert("arrived_packets", arrived as f64);
+    costs(&mut figures, cpu, &received);
+    if receiver.account == Account::JsonDelays {
+        delays(&mut figures, &received)?;
+    }
+    Ok(figures)
+}
+
+/// Runs `generator` alone; nobody captures.
+pub(crate) fn generator_alone(
+    tools: &Tools,
+    wire: &Wire,
+    generator: &Generator,
+    seconds: f64,
+) -> Result<Figures> {
+    let limit = Duration::from_secs_f64(seconds) + SLACK;
+    let arrived_before = wire.right().stats().rx_packets;
+    let sent = Child::start(tools, wire.left(), &generator.program, GENERATOR_CPU, limit)?.wait(limit)?;
+    let arrived = wire.right().stats().rx_packets - arrived_before;
+    let frames = sent.number("frames")?;
+    Ok(Figures::from([
+        ("offered_packets", frames),
+        ("offered_pps", sent.number("achieved_pps")?),
+        ("arrived_packets", arrived as f64),
+        ("cpu_s_per_million", per_million(sent.cpu, frames)),
+    ]))
+}
+
+fn wait_until_ready(wire: &Wire, receiving: &Child, ready: &Ready) -> Result<()> {
+    if let Ready::Says(words) = ready {
+        receiving.wait_for(words)?;
+    } else if !wait_until(READY_LIMIT, || receiving.has_ended() || is_ready(wire, ready)) {
+        return Err(Error::Void("the receiver opened no socket".into()));
+    }
+    std::thread::sleep(SETTLE);
+    Ok(())
+}
+
+fn is_ready(wire: &Wire, ready: &Ready) -> bool {
+    let end = wire.right();
+    match ready {
+        Ready::Says(_) => true,
+        Ready::PacketSocket => end.run(has_bound_packet_socket),
+        Ready::XdpProgram => {
+            let index = end.interface().index;
+            end.run(|| Netlink::open()?.xdp(index)).is_ok_and(|program| program.is_some())
+        }
+    }
+}
+
+/// Whether the calling thread's namespace has a packet socket that takes in packets: the sixth column of
+/// `/proc/net/packet` says that its protocol hook is on.
+fn has_bound_packet_socket() -> bool {
+    let table = std::fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
+    table.lines().skip(1).any(|line| line.split_whitespace().nth(5) == Some("1"))
+}
+
+fn delivered(received: &Ended, account: Account) -> Result<f64> {
+    match account {
+        Account::Json | Account::JsonDelays => received.number("delivered"),
+        Account::Tcpdump => {
+            received.number_before("packets captured").or_else(|_| received.number_before("packet captured"))
+        }
+    }
+}
+
+fn rates(sent: &Ended, delivered: f64) -> Result<Figures> {
+    let (offered, offered_pps) = (sent.number("frames")?, sent.number("achieved_pps")?);
+    let seconds = sent.number("seconds")?;
+    if offered < 1.0 || seconds <= 0.0 {
+        return Err(Error::Void("the generator sent nothing".into()));
+    }
+    if delivered < 1.0 {
+        return Err(Error::Void(format!("the receiver got none of {offered} packets")));
+    }
+    Ok(Figures::from([
+        ("offered_packets", offered),
+        ("offered_pps", offered_pps),
+        ("delivered_packets", delivered),
+        ("delivered_pps", delivered / seconds),
+        ("lost_packets", offered - delivered),
+        ("loss_percent", (offered - delivered) * 100.0 / offered),
+        ("generator_cpu_s", sent.cpu.as_secs_f64()),
+    ]))
+}
+
+fn costs(figures: &mut Figures, cpu: Duration, received: &Ended) {
+    let delivered = figures["delivered_packets"];
+    figures.extend([
+        ("cpu_s", cpu.as_secs_f64()),
+        ("cpu_s_per_million", per_million(cpu, delivered)),
+        ("cpu_total_s", received.cpu.as_secs_f64()),
+        ("cpu_total_s_per_million", per_million(received.cpu, delivered)),
+        ("voluntary_switches", received.switches.0),
+        ("involuntary_switches", received.switches.1),
+    ]);
+}
+
+fn delays(figures: &mut Figures, received: &Ended) -> Result<()> {
+    for (figure, path) in [("p50_us", "delay.p50_ns"), ("p99_us", "delay.p99_ns"), ("max_us", "delay.max_ns")]
+    {
+        figures.insert(figure, received.number(path)? / 1000.0);
+    }
+    Ok(())
+}
+
+fn per_million(cpu: Duration, packets: f64) -> f64 {
+    if packets > 0.0 { cpu.as_secs_f64() * 1e6 / packets } else { 0.0 }
+}
