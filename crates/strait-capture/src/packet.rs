@@ -146,8 +146,8 @@ impl Engine {
         account.received = self.packets.add_reset(new.packets);
         account.lost.ring_full = self.drops.add_reset(new.drops);
         account.events.queue_freezes = self.freezes.add_reset(new.freezes);
-        account.lost.unread =
-            account.received.saturating_sub(account.lost.ring_full).saturating_sub(account.delivered);
+        let lent = account.delivered + account.lost.sink;
+        account.lost.unread = account.received.saturating_sub(account.lost.ring_full).saturating_sub(lent);
         Ok(())
     }
 

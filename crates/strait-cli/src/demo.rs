@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PPS", default_value = "100000")]
     rate: crate::parse::Rate,
     /// Filter that every path applies, see pcap-filter(7)
-    #[arg(long, default_value = "not (udp dst portrange 9000-9001 and less 70)")]
+    #[arg(long, default_value = "not (udp dst portrange 20000-20001 and less 70)")]
     filter: String,
     /// Print the results as one JSON object
     #[arg(long)]

@@ -106,7 +106,8 @@ impl Run<'_> {
 
     fn pump(&self, i: usize, lane: &mut Lane) -> Result<(), Error> {
         let mut published = Instant::now();
-        while let Some(batch) = lane.next_batch(Instant::now() + TICK)? {
+        loop {
+            let Some(batch) = lane.next_batch(Instant::now() + TICK)? else { return Ok(()) };
             let now = Instant::now();
             if batch.is_empty() {
                 drop(batch);
@@ -123,7 +124,6 @@ impl Run<'_> {
                 lock(&self.snapshots)[i] = lane.account()?;
             }
         }
-        Ok(())
     }
 
     /// Hands the frames of a batch to the taker, as many as the count allows.

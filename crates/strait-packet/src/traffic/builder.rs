@@ -49,7 +49,7 @@ impl Default for TrafficBuilder {
             source_v6: Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1),
             destination_v6: Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 1),
             source_port: 49_152,
-            destination_port: 9_000,
+            destination_port: 20_000,
             kinds: vec![Kind::Udp4],
             sizes: Sizes::default(),
             flows: 1,
@@ -87,7 +87,7 @@ impl TrafficBuilder {
     }
 
     /// The ports of flow 0. The ranges that flows reach, 16,384 source ports and 64 destination ports, must
-    /// end at 65,535 or before. Default 49152 to 9000.
+    /// end at 65,535 or before. Default 49152 to 20000.
     #[must_use]
     pub fn ports(mut self, source: u16, destination: u16) -> Self {
         (self.source_port, self.destination_port) = (source, destination);
