@@ -5,8 +5,6 @@
 //! cannot outlive its guard. Nothing here has a name outside the test: a test killed at any moment leaves no
 //! namespace and no link behind. Rigs panic where a test would have to: a broken rig is a failed test.
 
-#![allow(clippy::missing_panics_doc, reason = "rigs panic by design; see the module's header")]
-
 mod process;
 mod wait;
 mod wire;

@@ -10,13 +10,14 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use strait_sys::Kind;
 use strait_sys::ethtool::Ethtool;
 pub use strait_sys::ethtool::Offload;
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
 use strait_sys::netns::{self, Namespace};
 
-use crate::{Launch, Result, skip, wait_until};
+use crate::{Error, Launch, Result, skip, wait_until};
 
 /// How long the kernel may take to bring a link into service.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -103,9 +104,16 @@ impl WireBuilder {
         Ok(wire)
     }
 
-    /// Lays the wire, or prints SKIP where this process may not.
+    /// Lays the wire, or prints SKIP where this process may not; any other failure is a broken rig.
     pub fn or_skip(self) -> Option<Wire> {
-        self.build().inspect_err(|error| skip(error.to_string())).ok()
+        match self.build() {
+            Ok(wire) => Some(wire),
+            Err(Error::System(error)) if error.kind() == Kind::Refused => {
+                skip(error.to_string());
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn veth_end(self, end: &End) -> VethEnd<'static> {
