@@ -1,14 +1,43 @@
 //! The `AF_XDP` path: one socket a queue on one shared UMEM, fed by an XDP program that filters.
+//!
+//! [`open`] tries the fastest way that the interface has. A lane then calls [`Engine::ready`], waits by
+//! [`Engine::wait`], borrows frames by [`Engine::take`] and reads the kernel's counters by [`Engine::account`].
+//! `docs/internals/af-xdp.md` draws the rings, `docs/internals/xdp-program.md` the program. Frames that match the
+//! filter are taken away from the host; all others go on to it untouched.
 
+mod account;
+mod batch;
+mod join;
+mod open;
+mod stamp;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
+use strait_sys::bpf::{Link, MappedArray};
 use strait_sys::interface::Interface;
+use strait_sys::packet;
+use strait_sys::xdp::{Receiver, Socket};
 
+use self::account::{Known, Seen};
+use self::batch::monotonic_ns;
+pub(crate) use self::batch::{Batch, Frames};
+use self::join::{Joiner, parse};
+pub(crate) use self::open::open;
+use self::stamp::Clock;
 use crate::error::Error;
-use crate::frame::Frame;
 use crate::wait::{Step, Wait};
+
+/// Descriptors lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache and to give
+/// chunks back soon.
+const BATCH_MAX: usize = 256;
+/// How long a sleeping lane may miss that its interface is gone: poll(2) does not tell.
+const LINK_CHECK: Duration = Duration::from_millis(200);
+/// What a lane waits for its last frames at most, once the intake has ended.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// What an `AF_XDP` session is to be like.
 pub(crate) struct Options<'a> {
@@ -37,66 +66,139 @@ pub(crate) struct Opened {
     pub(crate) notes: Vec<String>,
 }
 
-/// The attached XDP program, until it is stopped.
-pub(crate) struct Intake {}
+/// The attached XDP program, until it is stopped or dropped.
+pub(crate) struct Intake {
+    link: Option<Link>,
+    /// Keeps the interface promiscuous while it is open.
+    _promiscuous: Option<packet::Socket>,
+}
 
 impl Intake {
     /// Detaches the program: no frame enters the rings after this.
+    #[allow(clippy::unnecessary_wraps, reason = "as the other intakes do")]
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
+        self.link = None;
         Ok(())
     }
 }
 
 /// One AF_XDP socket with its rings.
-pub(crate) struct Engine {}
-
-pub(crate) fn open(options: &Options<'_>) -> Result<Opened, Error> {
-    Err(Error::Usage(format!("{}: AF_XDP is not built in yet", options.interface.name)))
+pub(crate) struct Engine {
+    receiver: Receiver,
+    socket: Socket,
+    joiner: Joiner,
+    clock: Clock,
+    /// The program's counters, one entry a queue.
+    counters: Arc<MappedArray>,
+    interface: u32,
+    queue: u32,
+    rx_slots: u32,
+    multi_buffer: bool,
+    /// The driver runs in this lane's own calls.
+    busy_poll: bool,
+    /// Slower ways taken than asked for, at opening.
+    fallbacks: u64,
+    /// Whole frames taken from the RX ring.
+    taken: u64,
+    /// No frame can enter the ring any more.
+    ended: bool,
 }
 
 impl Engine {
+    /// Frames that the ring holds.
     pub(crate) fn capacity(&self) -> usize {
-        4096
+        self.rx_slots as usize
     }
+
+    #[inline]
+    #[allow(clippy::unnecessary_wraps, reason = "as the other engines do")]
     pub(crate) fn ready(&mut self) -> Result<bool, Error> {
-        Ok(false)
+        Ok(self.receiver.waiting() > 0)
     }
+
+    #[inline]
     pub(crate) fn take(&mut self) -> Batch<'_> {
-        Batch { _engine: self }
+        let Self { receiver, joiner, clock, interface, .. } = self;
+        let raw = receiver.take(BATCH_MAX);
+        let newest = raw.len().checked_sub(1).and_then(|last| raw.get(last));
+        let newest_ns = newest.and_then(|frame| monotonic_ns(&parse(frame.metadata)?));
+        if let Some(newest_ns) = newest_ns {
+            clock.refresh(newest_ns);
+        }
+        joiner.arrange(&raw);
+        let batch = Batch { raw, joiner, clock, interface: *interface };
+        self.taken += batch.len() as u64;
+        batch
     }
-    pub(crate) fn wait(&mut self, _step: Step, _timeout: Duration) -> Result<(), Error> {
+
+    /// Waits as `step` says, `timeout` at most. Frames may or may not be ready then.
+    ///
+    /// # Errors
+    /// The interface went down or vanished.
+    pub(crate) fn wait(&mut self, step: Step, timeout: Duration) -> Result<(), Error> {
+        match step {
+            Step::Spin if self.busy_poll || self.receiver.needs_wakeup() => self.socket.wake_rx()?,
+            Step::Spin => std::hint::spin_loop(),
+            Step::Gather(pause) => {
+                if self.receiver.needs_wakeup() {
+                    self.socket.wake_rx()?;
+                }
+                strait_sys::wait::sleep(pause.min(timeout));
+            }
+            Step::Wake => self.wait_for_frame(timeout)?,
+        }
         Ok(())
     }
+
+    /// Sleeps in poll(2), which tells the driver of new chunks where it waits for them.
+    fn wait_for_frame(&self, timeout: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            let slice = left.min(LINK_CHECK);
+            let began = Instant::now();
+            let [socket] = strait_sys::wait::readable([self.socket.as_fd()], slice)?;
+            if socket.readable {
+                return Ok(());
+            }
+            self.socket.wake_rx()?;
+            let interrupted = began.elapsed() < slice;
+            if interrupted || left == slice {
+                return Ok(());
+            }
+        }
+    }
+
     /// Reads the kernel's counters; sets received, filtered, lost and events (not delivered, bytes).
-    pub(crate) fn account(&mut self, _account: &mut Capture) -> Result<(), Error> {
-        Ok(())
+    pub(crate) fn account(&mut self, account: &mut Capture) -> Result<(), Error> {
+        self.book(account).map(drop)
     }
+
     /// After the intake has ended: whether frames are still to come. Ends by itself within a few seconds.
-    pub(crate) fn drain(&mut self, _account: &mut Capture, _since: Instant) -> Result<bool, Error> {
-        Ok(false)
+    pub(crate) fn drain(&mut self, account: &mut Capture, since: Instant) -> Result<bool, Error> {
+        let on_ring = self.book(account)?;
+        if on_ring == 0 || since.elapsed() > DRAIN_MAX {
+            self.ended = true;
+            return Ok(false);
+        }
+        strait_sys::wait::readable([self.socket.as_fd()], Duration::from_millis(1))?;
+        Ok(true)
+    }
+
+    /// Frames that were redirected to this socket and have neither been dropped nor taken.
+    fn book(&mut self, account: &mut Capture) -> Result<u64, Error> {
+        let seen = Seen::read(&self.counters, self.queue);
+        let statistics = self.socket.statistics()?;
+        let known = Known {
+            taken: self.taken,
+            waiting: u64::from(self.receiver.waiting()),
+            ended: self.ended,
+            multi_buffer: self.multi_buffer,
+        };
+        account.events.fallbacks = self.fallbacks;
+        Ok(account::book(seen, &statistics, known, account))
     }
 }
 
-pub(crate) struct Batch<'a> {
-    _engine: &'a mut Engine,
-}
-
-impl Batch<'_> {
-    pub(crate) fn len(&self) -> usize {
-        0
-    }
-    pub(crate) fn frames(&mut self) -> Frames<'_> {
-        Frames { _batch: std::marker::PhantomData }
-    }
-}
-
-pub(crate) struct Frames<'a> {
-    _batch: std::marker::PhantomData<&'a ()>,
-}
-
-impl<'a> Iterator for Frames<'a> {
-    type Item = Frame<'a>;
-    fn next(&mut self) -> Option<Frame<'a>> {
-        None
-    }
-}
+#[cfg(test)]
+mod tests;

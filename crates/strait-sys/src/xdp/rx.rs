@@ -17,6 +17,9 @@ pub struct Receiver {
     share: Share,
     /// What the batch on loan holds.
     taken: Vec<Received>,
+    /// Whether one of them goes on in the next.
+    fragmented: bool,
+    metadata_bytes: u32,
     invalid: u64,
 }
 
@@ -38,7 +41,7 @@ impl Receiver {
         rx_slots: u32,
     ) -> Self {
         let taken = Vec::with_capacity(rx_slots as usize);
-        let mut receiver = Self { rx, fill, share, taken, invalid: 0 };
+        let mut receiver = Self { rx, fill, share, taken, fragmented: false, metadata_bytes: 0, invalid: 0 };
         receiver.give_back();
         receiver
     }
@@ -58,6 +61,18 @@ impl Receiver {
             self.rx.release();
         }
         RxBatch { receiver: self }
+    }
+
+    /// Descriptors that have come and were not taken. It never waits.
+    #[inline]
+    pub fn waiting(&mut self) -> u32 {
+        self.rx.ready(1)
+    }
+
+    /// Sets how many bytes in front of a frame are zeroed before its chunk goes back, so that what an XDP program wrote
+    /// there is not taken for metadata of the next frame in that chunk.
+    pub fn set_metadata_bytes(&mut self, bytes: u32) {
+        self.metadata_bytes = bytes;
     }
 
     /// Descriptors of the kernel that made no sense: not counted as frames, their chunks not touched.
@@ -89,6 +104,7 @@ impl Receiver {
             self.share.put_free(chunk);
             return;
         }
+        self.fragmented |= options & libc::XDP_PKT_CONTD != 0;
         self.taken.push(Received { chunk, offset, len, options });
     }
 
@@ -99,9 +115,12 @@ impl Receiver {
         if taken.is_empty() && share.free_chunks() == 0 {
             return;
         }
-        for received in taken.drain(..) {
-            refill(fill, share, received.chunk);
+        for Received { mut chunk, offset, .. } in taken.drain(..) {
+            let start = offset.saturating_sub(self.metadata_bytes);
+            share.bytes_mut(&mut chunk)[start as usize..offset as usize].fill(0);
+            refill(fill, share, chunk);
         }
+        self.fragmented = false;
         while fill.room(1) > 0
             && let Some(chunk) = share.take_free()
         {
@@ -161,6 +180,11 @@ impl RxBatch<'_> {
     /// Whether nothing had come.
     pub fn is_empty(&self) -> bool {
         self.receiver.taken.is_empty()
+    }
+
+    /// Whether a frame in it goes on in the next descriptor, here or in a later batch.
+    pub fn is_fragmented(&self) -> bool {
+        self.receiver.fragmented
     }
 
     /// The frame at `index`, oldest first.

@@ -179,7 +179,9 @@ fn chunks_stay_out_of_the_fill_ring_until_the_batch_drops() {
 fn metadata_ends_where_the_frame_begins_and_fragments_say_so() {
     let (mut receiver, mut kernel) = setup(4, 8);
     (0..2).for_each(|_| kernel.deliver());
+    assert_eq!(receiver.waiting(), 2);
     let batch = receiver.take(8);
+    assert!(batch.is_fragmented());
     let seen: BTreeMap<u32, bool> = batch
         .frames()
         .map(|frame| {
@@ -188,6 +190,19 @@ fn metadata_ends_where_the_frame_begins_and_fragments_say_so() {
         })
         .collect();
     assert_eq!(seen, BTreeMap::from([(1, true), (2, false)]));
+    drop(batch);
+    assert!(!receiver.take(8).is_fragmented());
+}
+
+#[test]
+fn metadata_does_not_outlive_its_frame() {
+    let (mut receiver, mut kernel) = setup(1, 1);
+    receiver.set_metadata_bytes(4);
+    kernel.deliver();
+    drop(receiver.take(1));
+    kernel.take_fill();
+    let address = kernel.held[0] + 256;
+    assert_eq!(kernel.pages.read(address - 4, 5), [0, 0, 0, 0, 1], "the frame itself is left alone");
 }
 
 #[test]

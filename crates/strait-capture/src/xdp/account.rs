@@ -1,0 +1,117 @@
+//! What the kernel's counters mean in the ledger.
+//!
+//! The XDP program counts each frame as passed, redirected or unbound; the socket counts what it dropped of the
+//! redirected ones. What is left reached the RX ring: the engine took it, or it is still there.
+
+use strait_filter::xdp::Counter;
+use strait_ledger::Capture;
+use strait_sys::bpf::MappedArray;
+use strait_sys::xdp::Statistics;
+
+/// What the XDP program counted on one queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) passed: u64,
+    pub(super) redirected: u64,
+    pub(super) unbound: u64,
+}
+
+impl Seen {
+    /// The counters of `queue`; no system call.
+    pub(super) fn read(counters: &MappedArray, queue: u32) -> Self {
+        let load = |counter: Counter| counters.load(queue as usize, counter.slot());
+        Self {
+            passed: load(Counter::Passed),
+            redirected: load(Counter::Redirected),
+            unbound: load(Counter::Unbound),
+        }
+    }
+}
+
+/// What the engine knows by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// Whole frames taken from the RX ring.
+    pub(super) taken: u64,
+    /// Descriptors that are in the RX ring.
+    pub(super) waiting: u64,
+    /// No frame can enter the ring any more.
+    pub(super) ended: bool,
+    /// Frames longer than a chunk come in fragments, so none is dropped for its length.
+    pub(super) multi_buffer: bool,
+}
+
+/// Sets received, filtered, lost and events. Frames redirected that were neither dropped nor taken are unread; once no
+/// more can come, only as many as the ring holds, and the rest is lost without a name.
+///
+/// Returns how many were redirected and have neither been dropped nor taken.
+pub(super) fn book(seen: Seen, socket: &Statistics, known: Known, account: &mut Capture) -> u64 {
+    let no_chunk = if known.multi_buffer {
+        socket.rx_dropped
+    } else {
+        // Each drop for want of a chunk found the fill ring empty once; the others were too long for a chunk.
+        socket.rx_dropped.min(socket.fill_ring_empty)
+    };
+    let dropped = socket.rx_dropped + socket.rx_ring_full;
+    let on_ring = seen.redirected.saturating_sub(dropped).saturating_sub(known.taken);
+    let waiting = if known.ended { on_ring.min(known.waiting) } else { on_ring };
+    let lent = account.delivered + account.lost.sink;
+    account.received = seen.passed + seen.redirected + seen.unbound;
+    account.filtered = seen.passed;
+    account.lost.ring_full = socket.rx_ring_full;
+    account.lost.fill_empty = no_chunk;
+    account.lost.unread = known.taken.saturating_sub(lent) + waiting;
+    account.lost.other = seen.unbound + (socket.rx_dropped - no_chunk) + (on_ring - waiting);
+    account.events.fill_ring_empty = socket.fill_ring_empty;
+    on_ring
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEEN: Seen = Seen { passed: 10, redirected: 100, unbound: 1 };
+
+    fn socket(rx_dropped: u64, rx_ring_full: u64, fill_ring_empty: u64) -> Statistics {
+        Statistics { rx_dropped, rx_ring_full, fill_ring_empty, ..Statistics::default() }
+    }
+
+    #[test]
+    fn every_frame_has_its_place() {
+        let mut account = Capture { delivered: 60, ..Capture::default() };
+        account.lost.sink = 5;
+        let known = Known { taken: 70, ended: true, waiting: 4, ..Known::default() };
+        book(SEEN, &socket(8, 7, 6), known, &mut account);
+        assert_eq!((account.received, account.filtered), (111, 10));
+        let lost = &account.lost;
+        assert_eq!((lost.ring_full, lost.fill_empty), (7, 6));
+        assert_eq!(lost.unread, 5 + 4, "lent to nobody, and in the ring");
+        assert_eq!(lost.other, 1 + 2 + 11, "unbound, too long, and gone");
+        assert_eq!(account.closes(), Ok(()));
+    }
+
+    #[test]
+    fn while_it_runs_what_is_on_its_way_is_unread() {
+        let mut account = Capture { delivered: 60, ..Capture::default() };
+        let on_ring = book(SEEN, &socket(0, 0, 3), Known { taken: 60, ..Known::default() }, &mut account);
+        assert_eq!((on_ring, account.lost.unread, account.lost.other), (40, 40, 1));
+        assert_eq!(account.events.fill_ring_empty, 3, "an event, for nothing was dropped");
+        assert_eq!(account.closes(), Ok(()));
+    }
+
+    #[test]
+    fn with_fragments_every_drop_is_for_want_of_chunks() {
+        let mut account = Capture { delivered: 90, ..Capture::default() };
+        let known = Known { taken: 90, multi_buffer: true, ..Known::default() };
+        book(SEEN, &socket(10, 0, 0), known, &mut account);
+        assert_eq!(account.lost.fill_empty, 10);
+        assert_eq!(account.closes(), Ok(()));
+    }
+
+    #[test]
+    fn counters_read_at_different_moments_do_not_underflow() {
+        let mut account = Capture { delivered: 100, ..Capture::default() };
+        let known = Known { taken: 103, waiting: 2, ..Known::default() };
+        assert_eq!(book(SEEN, &socket(0, 2, 0), known, &mut account), 0);
+    }
+}

@@ -1,0 +1,119 @@
+//! Frames lent by an `AF_XDP` socket: metadata read, times mapped, fragments joined.
+
+use strait_filter::xdp::Metadata;
+use strait_sys::clock;
+use strait_sys::xdp::RxBatch;
+
+use super::join::{Item, Joiner, parse};
+use super::stamp::Clock;
+use crate::frame::{Direction, Frame, Vlan};
+
+/// Frames on loan; dropping it returns their chunks.
+pub(crate) struct Batch<'a> {
+    pub(super) raw: RxBatch<'a>,
+    pub(super) joiner: &'a Joiner,
+    pub(super) clock: &'a Clock,
+    pub(super) interface: u32,
+}
+
+impl Batch<'_> {
+    pub(crate) fn len(&self) -> usize {
+        self.joiner.items().map_or(self.raw.len(), <[Item]>::len)
+    }
+
+    pub(crate) fn frames(&mut self) -> Frames<'_> {
+        Frames { batch: self, at: 0, now_ns: None }
+    }
+}
+
+/// Iterates over the frames of a [`Batch`].
+pub(crate) struct Frames<'a> {
+    batch: &'a Batch<'a>,
+    at: usize,
+    /// The time of frames that have none, read once a batch.
+    now_ns: Option<u64>,
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let batch = self.batch;
+        let index = self.at;
+        self.at += 1;
+        let item = match batch.joiner.items() {
+            None => Item::Whole(index),
+            Some(items) => *items.get(index)?,
+        };
+        match item {
+            Item::Whole(index) => {
+                let whole = batch.raw.get(index)?;
+                Some(self.frame(whole.bytes, whole.bytes.len(), parse(whole.metadata)))
+            }
+            Item::Joined(joined) => {
+                Some(self.frame(batch.joiner.bytes(&joined), joined.wire_len, joined.metadata))
+            }
+        }
+    }
+}
+
+impl<'a> Frames<'a> {
+    #[inline]
+    fn frame(&mut self, bytes: &'a [u8], len: usize, metadata: Option<Metadata>) -> Frame<'a> {
+        let timestamp_ns = match metadata.and_then(|metadata| monotonic_ns(&metadata)) {
+            Some(monotonic_ns) => self.batch.clock.realtime_ns(monotonic_ns),
+            None => *self.now_ns.get_or_insert_with(clock::realtime_ns),
+        };
+        let hash = metadata.filter(|metadata| metadata.has(Metadata::RX_HASH));
+        Frame {
+            bytes,
+            wire_len: len as u32,
+            timestamp_ns,
+            interface: self.batch.interface,
+            queue: 0,
+            vlan: vlan(bytes),
+            direction: Direction::In,
+            rx_hash: hash.map_or(0, |metadata| metadata.rx_hash),
+        }
+    }
+}
+
+/// The program's time, if it is the kernel's; a device's clock is nobody's epoch.
+#[inline]
+pub(super) fn monotonic_ns(metadata: &Metadata) -> Option<u64> {
+    let kernels = metadata.has(Metadata::TIME) && !metadata.has(Metadata::HARDWARE_TIME);
+    kernels.then_some(metadata.timestamp_ns)
+}
+
+/// The outermost tag, which XDP leaves where it was on the wire.
+#[inline]
+fn vlan(bytes: &[u8]) -> Option<Vlan> {
+    let &[high, low, tci_high, tci_low] = bytes.get(12..16)?.first_chunk()?;
+    let tpid = u16::from_be_bytes([high, low]);
+    let tci = u16::from_be_bytes([tci_high, tci_low]);
+    matches!(tpid, 0x8100 | 0x88a8).then_some(Vlan { tci, tpid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_read_from_the_frame() {
+        let mut frame = [0; 60];
+        frame[12..16].copy_from_slice(&[0x88, 0xa8, 0x60, 0x64]);
+        assert_eq!(vlan(&frame), Some(Vlan { tci: 0x6064, tpid: 0x88a8 }));
+        frame[12] = 8;
+        assert_eq!(vlan(&frame), None);
+        assert_eq!(vlan(&[0x81; 15]), None, "too short for a tag");
+    }
+
+    #[test]
+    fn a_device_time_is_not_taken_for_the_kernels() {
+        let metadata = |flags| Metadata { timestamp_ns: 5, flags, ..Metadata::default() };
+        assert_eq!(monotonic_ns(&metadata(Metadata::TIME)), Some(5));
+        assert_eq!(monotonic_ns(&metadata(Metadata::TIME | Metadata::HARDWARE_TIME)), None);
+        assert_eq!(monotonic_ns(&metadata(0)), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! Frames of several descriptors made whole.
+//!
+//! Almost every frame is one descriptor and is lent where it lies. A frame that the kernel had to spread over several
+//! chunks is copied together here, into memory that was allocated once; a frame whose end has not come yet waits for
+//! the next batch. Nothing here knows of sockets: it is given parts in their order.
+
+use strait_filter::xdp::Metadata;
+use strait_sys::xdp::RxBatch;
+
+/// The longest frame that is joined; of a longer one the rest is cut, as libpcap's largest snaplen would.
+const FRAME_BYTES_MAX: usize = 262_144;
+
+/// One frame of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Item {
+    /// The descriptor of this index is a frame by itself.
+    Whole(usize),
+    /// It was joined.
+    Joined(Joined),
+}
+
+/// A frame in the joiner's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joined {
+    start: usize,
+    len: usize,
+    /// Bytes of all its parts, those cut included.
+    pub(super) wire_len: usize,
+    pub(super) metadata: Option<Metadata>,
+}
+
+/// The memory of joined frames, one batch long.
+#[derive(Debug)]
+pub(super) struct Joiner {
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+    open: Option<Joined>,
+    /// Whether the present batch has anything to join.
+    active: bool,
+    /// Bytes that were copied, ever.
+    copied: u64,
+}
+
+impl Joiner {
+    /// For batches of at most `parts` descriptors of at most `part_bytes`.
+    pub(super) fn new(parts: usize, part_bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(FRAME_BYTES_MAX + parts * part_bytes),
+            items: Vec::with_capacity(parts),
+            open: None,
+            active: false,
+            copied: 0,
+        }
+    }
+
+    /// Takes in a batch; what an earlier one left unfinished goes on in it.
+    #[inline]
+    pub(super) fn arrange(&mut self, batch: &RxBatch<'_>) {
+        self.active = self.open.is_some() || batch.is_fragmented();
+        if !self.active {
+            return;
+        }
+        self.begin();
+        for (index, part) in batch.frames().enumerate() {
+            self.add(index, part.bytes, part.metadata, part.continues);
+        }
+    }
+
+    /// The frames of the batch, or nothing where each descriptor is one.
+    #[inline]
+    pub(super) fn items(&self) -> Option<&[Item]> {
+        self.active.then_some(&self.items)
+    }
+
+    /// The bytes of a joined frame.
+    pub(super) fn bytes(&self, joined: &Joined) -> &[u8] {
+        &self.bytes[joined.start..joined.start + joined.len]
+    }
+
+    /// Bytes that were copied to join frames.
+    #[cfg(test)]
+    pub(super) fn copied_bytes(&self) -> u64 {
+        self.copied
+    }
+
+    /// Forgets the frames of the batch before, but for the one that goes on.
+    fn begin(&mut self) {
+        self.items.clear();
+        match &mut self.open {
+            None => self.bytes.clear(),
+            Some(open) => {
+                self.bytes.drain(..open.start);
+                open.start = 0;
+            }
+        }
+    }
+
+    fn add(&mut self, index: usize, bytes: &[u8], metadata: &[u8], continues: bool) {
+        if self.open.is_none() && !continues {
+            self.items.push(Item::Whole(index));
+            return;
+        }
+        let start = self.bytes.len();
+        let open =
+            self.open.get_or_insert_with(|| Joined { start, len: 0, wire_len: 0, metadata: parse(metadata) });
+        let kept = &bytes[..bytes.len().min(FRAME_BYTES_MAX - open.len)];
+        self.bytes.extend_from_slice(kept);
+        open.len += kept.len();
+        open.wire_len += bytes.len();
+        self.copied += kept.len() as u64;
+        if !continues {
+            self.items.extend(self.open.take().map(Item::Joined));
+        }
+    }
+}
+
+/// The metadata at the end of what stands in front of a frame.
+#[inline]
+pub(super) fn parse(in_front: &[u8]) -> Option<Metadata> {
+    in_front.last_chunk().and_then(Metadata::parse)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The joiner's answer for `parts`, cut into batches of the given lengths.
+    fn join(parts: &[(Vec<u8>, bool)], batches: &[usize]) -> (Vec<Vec<u8>>, Joiner) {
+        let mut joiner = Joiner::new(parts.len(), FRAME_BYTES_MAX);
+        let capacity = joiner.bytes.capacity();
+        let mut frames = Vec::new();
+        let mut rest = parts;
+        for len in batches.iter().copied().chain([parts.len()]) {
+            let (batch, after) = rest.split_at(len.min(rest.len()));
+            joiner.begin();
+            for (index, (bytes, continues)) in batch.iter().enumerate() {
+                joiner.add(index, bytes, &[], *continues);
+            }
+            frames.extend(joiner.items.iter().map(|item| match item {
+                Item::Whole(index) => batch[*index].0.clone(),
+                Item::Joined(joined) => joiner.bytes(joined).to_vec(),
+            }));
+            rest = after;
+        }
+        assert_eq!(joiner.bytes.capacity(), capacity, "no allocation while it runs");
+        (frames, joiner)
+    }
+
+    /// The frames that `parts` mean: a part that does not go on ends one.
+    fn meant(parts: &[(Vec<u8>, bool)]) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let mut open = Vec::new();
+        for (bytes, continues) in parts {
+            open.extend(bytes);
+            if !continues {
+                frames.push(std::mem::take(&mut open));
+            }
+        }
+        frames
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_whole_however_the_batches_fall(
+            parts in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..60),
+            batches in prop::collection::vec(0_usize..9, 0..30),
+        ) {
+            let (frames, _) = join(&parts, &batches);
+            prop_assert_eq!(frames, meant(&parts));
+        }
+    }
+
+    #[test]
+    fn a_frame_that_never_ends_is_cut_and_its_length_told() {
+        let part = vec![7; FRAME_BYTES_MAX / 2 + 1];
+        let parts = [(part.clone(), true), (part.clone(), true), (part.clone(), false), (vec![1], false)];
+        let (frames, joiner) = join(&parts, &[1, 1]);
+        assert_eq!(frames[0].len(), FRAME_BYTES_MAX);
+        assert_eq!(frames[1], [1]);
+        let Item::Joined(joined) = joiner.items[0] else { panic!("it was joined") };
+        assert_eq!(joined.wire_len, 3 * part.len());
+    }
+
+    #[test]
+    fn only_joined_frames_count_as_copied() {
+        let parts = [(vec![1; 10], false), (vec![2; 20], true), (vec![3; 30], false)];
+        let (_, joiner) = join(&parts, &[]);
+        assert_eq!(joiner.copied_bytes(), 50);
+    }
+}

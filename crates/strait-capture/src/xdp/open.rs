@@ -1,0 +1,331 @@
+//! Opening AF_XDP: which ways to try, in which order, and what each needs.
+//!
+//! | | program | frames | fragments |
+//! |---|---|---|---|
+//! | 1 | native | the NIC writes into the UMEM | only where the MTU needs them |
+//! | 2 | native | the kernel copies | yes; without, where the kernel has none |
+//! | 3 | generic | the kernel copies | yes; without, where the kernel has none |
+//!
+//! A way that the driver or the kernel does not have is left for the next, and the reason is noted; an error that the
+//! next way would meet as well (no privilege, a queue in use, no memory) ends it.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strait_filter::translate;
+use strait_filter::xdp::{COUNTERS_BYTES, CaptureOptions, Metadata, capture_program};
+use strait_sys::Kind;
+use strait_sys::bpf::{self, AttachMode, Link, LoadOptions, Map, XdpProgram};
+use strait_sys::interface::Interface;
+use strait_sys::netlink::{Netlink, XdpMode};
+use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
+use strait_sys::{packet, wait};
+
+use super::join::Joiner;
+use super::stamp::Clock;
+use super::{BATCH_MAX, Engine, Intake, Opened, Options};
+use crate::error::Error;
+use crate::wait::Wait;
+
+/// Ethernet header and two VLAN tags beyond the MTU; XDP sees no frame check sequence.
+const LINK_OVERHEAD: u32 = 14 + 8;
+/// The fewest chunks of a queue.
+const CHUNKS_MIN: u32 = 64;
+/// `SO_BUSY_POLL`: how long a call polls the driver, in microseconds; and the frames of one poll.
+const BUSY_POLL_US: u32 = 20;
+const BUSY_POLL_BUDGET: u16 = 64;
+
+/// How long a queue may be busy before it counts as another's, and how often it is tried.
+const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(500);
+const QUEUE_RELEASE_PAUSE: Duration = Duration::from_millis(2);
+
+/// One way to capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    attach: AttachMode,
+    mode: Mode,
+    /// Frames of several chunks (`XDP_USE_SG`, `BPF_F_XDP_HAS_FRAGS`).
+    multi_buffer: bool,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match (self.mode, self.attach) {
+            (Mode::ZeroCopy, _) => "zero-copy",
+            (_, AttachMode::Generic) => "generic",
+            _ => "native copy",
+        }
+    }
+}
+
+/// Opens the fastest way that there is.
+///
+/// # Errors
+/// A queue that the interface has not; another XDP program on the interface; another AF_XDP socket on a queue; no
+/// privilege; no zero-copy where it was insisted on.
+pub(crate) fn open(options: &Options<'_>) -> Result<Opened, Error> {
+    check_link(options.interface)?;
+    check_queues(options)?;
+    refuse_other_program(options.interface)?;
+    let chunk_bytes = chunk_bytes(options.interface.mtu);
+    let ways = ways(options, chunk_bytes);
+    let mut notes = Vec::new();
+    for (i, way) in ways.iter().enumerate() {
+        match try_way(options, *way, chunk_bytes, &mut notes) {
+            Err(Error::System(error)) if i + 1 < ways.len() && is_for_want_of_ability(&error) => {
+                notes.push(format!("no {}: {error}", describe(*way)));
+            }
+            result => return result.map(|opened| with_notes(opened, notes)),
+        }
+    }
+    Err(Error::Usage("there is no way to open AF_XDP".into()))
+}
+
+fn with_notes(mut opened: Opened, notes: Vec<String>) -> Opened {
+    if let Some(first) = opened.engines.first_mut() {
+        first.fallbacks = notes.len() as u64;
+    }
+    opened.notes = notes;
+    opened
+}
+
+fn describe(way: Way) -> String {
+    let fragments = if way.multi_buffer { ", frames in fragments" } else { "" };
+    format!("{}{fragments}", way.name())
+}
+
+fn check_link(interface: &Interface) -> Result<(), Error> {
+    if interface.is_ethernet() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("{}: not an Ethernet interface: use --path v3", interface.name)))
+}
+
+fn check_queues(options: &Options<'_>) -> Result<(), Error> {
+    let Interface { name, .. } = options.interface;
+    let there = options.interface.queues()?.rx;
+    let mut seen = vec![false; there as usize];
+    for &queue in options.queues {
+        let Some(seen) = seen.get_mut(queue as usize) else {
+            let last = there - 1;
+            return Err(Error::Usage(format!("queue {queue}: {name} has receive queues 0 to {last}")));
+        };
+        if std::mem::replace(seen, true) {
+            return Err(Error::Usage(format!("queue {queue} is given twice")));
+        }
+    }
+    if options.queues.is_empty() {
+        return Err(Error::Usage(format!("{name}: give at least one receive queue")));
+    }
+    Ok(())
+}
+
+/// An interface runs one XDP program; whoever is there first keeps it.
+fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
+    let Some(attached) = Netlink::open()?.xdp(interface.index)? else { return Ok(()) };
+    let name = bpf::program_info_by_id(attached.program_id).map(|info| info.name).unwrap_or_default();
+    let mode = match attached.mode {
+        XdpMode::Native => "native",
+        XdpMode::Generic => "generic",
+        XdpMode::Offloaded => "offloaded",
+        XdpMode::Several => "several modes",
+    };
+    let cause = format!("XDP program {} \"{name}\" ({mode}) is attached there", attached.program_id);
+    let error = strait_sys::Error::said(Kind::Refused, "capture with AF_XDP on", &*interface.name, cause);
+    Err(error.remedy(format!("detach it (ip link set {} xdp off), or use --path v3", interface.name)).into())
+}
+
+/// The smaller chunk where a frame of the MTU fits it.
+fn chunk_bytes(mtu: u32) -> u32 {
+    if fits(mtu, 2048) { 2048 } else { 4096 }
+}
+
+fn fits(mtu: u32, chunk_bytes: u32) -> bool {
+    mtu + LINK_OVERHEAD <= Geometry { chunk_bytes, chunks: 1, headroom_bytes: 0 }.frame_bytes()
+}
+
+/// The ways to try, fastest first. Fragments cost nothing until one comes, and without them what receive offload has
+/// joined is lost; but a driver may have zero-copy without them.
+fn ways(options: &Options<'_>, chunk_bytes: u32) -> Vec<Way> {
+    let needs_fragments = !fits(options.interface.mtu, chunk_bytes);
+    let zero_copy = Way { attach: AttachMode::Native, mode: Mode::ZeroCopy, multi_buffer: needs_fragments };
+    let mut ways = vec![zero_copy];
+    if options.zero_copy_only {
+        return ways;
+    }
+    for attach in [AttachMode::Native, AttachMode::Generic] {
+        ways.push(Way { attach, mode: Mode::Copy, multi_buffer: true });
+        if !needs_fragments {
+            ways.push(Way { attach, mode: Mode::Copy, multi_buffer: false });
+        }
+    }
+    ways
+}
+
+/// Whether the driver or the kernel just does not have this way.
+fn is_for_want_of_ability(error: &strait_sys::Error) -> bool {
+    const EINVAL: i32 = 22;
+    const ERANGE: i32 = 34;
+    const EOPNOTSUPP: i32 = 95;
+    const ENOTSUPP: i32 = 524;
+    matches!(error.errno(), Some(EINVAL | ERANGE | EOPNOTSUPP | ENOTSUPP))
+}
+
+fn try_way(
+    options: &Options<'_>,
+    way: Way,
+    chunk_bytes: u32,
+    notes: &mut Vec<String>,
+) -> Result<Opened, Error> {
+    let mut fresh = Vec::new();
+    let ports = open_ports(options, way, chunk_bytes, &mut fresh)?;
+    let queues = options.interface.queues()?.rx;
+    let sockets = Map::xskmap("strait_sockets", queues)?;
+    for (port, &queue) in ports.iter().zip(options.queues) {
+        sockets.set_socket(queue, port.socket.as_fd())?;
+    }
+    let counters = Map::mappable_array("strait_counts", COUNTERS_BYTES, queues)?;
+    let program = load(options, way, &sockets, &counters)?;
+    let promiscuous = if options.promiscuous { Some(promiscuous(options.interface)?) } else { None };
+    let counters = Arc::new(counters.mapped()?);
+    let link = Link::attach_xdp(&program, options.interface.index, way.attach)?;
+    let engines = ports.into_iter().zip(options.queues);
+    let engines = engines.map(|(port, &queue)| port.engine(options, way, queue, &counters)).collect();
+    notes.append(&mut fresh);
+    let intake = Intake { link: Some(link), _promiscuous: promiscuous };
+    Ok(Opened { engines, intake, mode: way.name(), notes: Vec::new() })
+}
+
+fn load(options: &Options<'_>, way: Way, sockets: &Map, counters: &Map) -> Result<XdpProgram, Error> {
+    let interface = translate::Options {
+        fragments: way.multi_buffer,
+        device_mac: options.interface.mac,
+        hatype: options.interface.hardware_type,
+        ..translate::Options::default()
+    };
+    let assembled = capture_program(
+        options.program,
+        &CaptureOptions {
+            interface,
+            xskmap_fd: sockets.as_fd().as_raw_fd(),
+            counters_fd: counters.as_fd().as_raw_fd(),
+            metadata: true,
+            timestamps: true,
+        },
+    )
+    .map_err(|error| Error::Filter(error.to_string()))?;
+    let load = LoadOptions {
+        fragments: assembled.fragments,
+        device: assembled.device_bound.then_some(options.interface.index),
+    };
+    Ok(XdpProgram::load("strait_capture", &assembled.words(), load)?)
+}
+
+/// A socket whose membership keeps the interface promiscuous; it receives nothing.
+fn promiscuous(interface: &Interface) -> Result<packet::Socket, Error> {
+    let socket = packet::Socket::open(&interface.name)?;
+    socket.set_promiscuous(interface.index)?;
+    Ok(socket)
+}
+
+/// A bound socket that waits for its program.
+struct Port {
+    socket: Socket,
+    receiver: Receiver,
+    chunk_bytes: u32,
+    rx_slots: u32,
+    busy_poll: bool,
+}
+
+impl Port {
+    fn engine(
+        self,
+        options: &Options<'_>,
+        way: Way,
+        queue: u32,
+        counters: &Arc<strait_sys::bpf::MappedArray>,
+    ) -> Engine {
+        Engine {
+            receiver: self.receiver,
+            socket: self.socket,
+            joiner: Joiner::new(BATCH_MAX, self.chunk_bytes as usize),
+            clock: Clock::new(),
+            counters: Arc::clone(counters),
+            interface: options.interface.index,
+            queue,
+            rx_slots: self.rx_slots,
+            multi_buffer: way.multi_buffer,
+            busy_poll: self.busy_poll,
+            fallbacks: 0,
+            taken: 0,
+            ended: false,
+        }
+    }
+}
+
+/// One bound socket a queue, all on one UMEM.
+fn open_ports(
+    options: &Options<'_>,
+    way: Way,
+    chunk_bytes: u32,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Port>, Error> {
+    let chunks = chunks(options, chunk_bytes);
+    let geometry = Geometry { chunk_bytes, chunks: chunks * options.queues.len() as u32, headroom_bytes: 0 };
+    let mut umem = Umem::new(geometry, options.huge_pages, options.interface.numa_node())?;
+    notes.extend(umem.fallbacks().iter().map(ToString::to_string));
+    let mut ports: Vec<Port> = Vec::with_capacity(options.queues.len());
+    for &queue in options.queues {
+        let mut socket = Socket::open(&options.interface.name)?;
+        let first = ports.first().map(|port| &port.socket);
+        if first.is_none() {
+            socket.register(&umem)?;
+        }
+        let mut receiver = socket.receiver(chunks, umem.share(chunks)?)?;
+        receiver.set_metadata_bytes(Metadata::BYTES as u32);
+        let Way { mode, multi_buffer, .. } = way;
+        let binding = Binding { ifindex: options.interface.index, queue, mode, multi_buffer };
+        bind(&mut socket, &binding, first)?;
+        socket.wake_rx()?;
+        let busy_poll = options.wait == Wait::Busy && try_busy_poll(&socket, notes);
+        ports.push(Port { socket, receiver, chunk_bytes, rx_slots: chunks, busy_poll });
+    }
+    Ok(ports)
+}
+
+/// Binds; a queue that was just given up stays busy for a moment, because the kernel frees it from a work queue
+/// (`xp_put_pool`).
+fn bind(socket: &mut Socket, binding: &Binding, first: Option<&Socket>) -> Result<(), Error> {
+    const EBUSY: i32 = 16;
+    let deadline = Instant::now() + QUEUE_RELEASE_MAX;
+    loop {
+        let bound = match first {
+            None => socket.bind(binding),
+            Some(first) => socket.bind_shared(binding, first),
+        };
+        match bound {
+            Err(error) if error.errno() == Some(EBUSY) && Instant::now() < deadline => {
+                wait::sleep(QUEUE_RELEASE_PAUSE);
+            }
+            bound => return Ok(bound?),
+        }
+    }
+}
+
+/// Chunks of a queue, and slots of its RX ring: a power of two, so that the rings have no slot without a chunk.
+fn chunks(options: &Options<'_>, chunk_bytes: u32) -> u32 {
+    let most = SLOTS_MAX / (options.queues.len() as u32).next_power_of_two();
+    let asked = u32::try_from(options.ring_bytes / chunk_bytes as usize).unwrap_or(SLOTS_MAX);
+    (1 << asked.max(1).ilog2()).clamp(CHUNKS_MIN.min(most), most)
+}
+
+fn try_busy_poll(socket: &Socket, notes: &mut Vec<String>) -> bool {
+    match socket.set_busy_poll(BUSY_POLL_US, BUSY_POLL_BUDGET) {
+        Ok(()) => true,
+        Err(error) => {
+            notes.push(format!("{error}: spinning without"));
+            false
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `CLOCK_MONOTONIC`, which the XDP program stamps with, as `CLOCK_REALTIME`, which captures are in.
+//!
+//! The distance between the two changes when the wall clock is set or slewed, so it is measured anew once a second of
+//! the frames' own time: no clock is read for a frame, or for a batch.
+
+use strait_sys::clock;
+
+/// How long a measured distance holds.
+const REFRESH_NS: u64 = 1_000_000_000;
+
+/// The distance between the clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    offset_ns: i64,
+    measured_ns: u64,
+}
+
+impl Clock {
+    /// Measures the distance.
+    pub(super) fn new() -> Self {
+        Self { offset_ns: clock::realtime_offset_ns(), measured_ns: clock::monotonic_ns() }
+    }
+
+    /// Measures it again if a second has passed at `monotonic_ns`.
+    #[inline]
+    pub(super) fn refresh(&mut self, monotonic_ns: u64) {
+        if monotonic_ns.saturating_sub(self.measured_ns) >= REFRESH_NS {
+            *self = Self { offset_ns: clock::realtime_offset_ns(), measured_ns: monotonic_ns };
+        }
+    }
+
+    /// Nanoseconds since the epoch.
+    #[inline]
+    pub(super) fn realtime_ns(&self, monotonic_ns: u64) -> u64 {
+        monotonic_ns.saturating_add_signed(self.offset_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_monotonic_time_becomes_the_real_one() {
+        let clock = Clock::new();
+        let (monotonic, real) = (clock::monotonic_ns(), clock::realtime_ns());
+        assert!(clock.realtime_ns(monotonic).abs_diff(real) < 100_000_000);
+    }
+
+    #[test]
+    fn the_distance_is_measured_once_a_second() {
+        let mut clock = Clock { offset_ns: 5, measured_ns: 1_000 };
+        clock.refresh(1_000 + REFRESH_NS - 1);
+        clock.refresh(0);
+        assert_eq!((clock.offset_ns, clock.measured_ns), (5, 1_000));
+        clock.refresh(1_000 + REFRESH_NS);
+        assert_eq!(clock.measured_ns, 1_000 + REFRESH_NS);
+        assert_ne!(clock.offset_ns, 5);
+    }
+}
