@@ -1,0 +1,79 @@
+//! A classic program as the kernel runs its translation: loaded once, run on many frames.
+
+use std::sync::OnceLock;
+
+use strait_filter::cbpf::Program;
+use strait_filter::translate::{Options, translate};
+use strait_filter::{Metadata, ebpf, ethernet_pkttype};
+use strait_sys::Kind;
+use strait_sys::bpf::{LoadOptions, TestRun, XdpContext, XdpProgram};
+
+use super::frames::DEVICE_MAC;
+
+/// `r0 = XDP_PASS; exit`.
+const PASS: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
+
+/// Test runs come from the loopback interface of the namespace.
+const IFINDEX: u32 = 1;
+
+/// Whether this process may load XDP programs.
+pub(crate) fn privileged() -> bool {
+    static PRIVILEGED: OnceLock<bool> = OnceLock::new();
+    *PRIVILEGED.get_or_init(|| match XdpProgram::load("strait", &PASS, LoadOptions::default()) {
+        Ok(_) => true,
+        Err(error) if error.kind() == Kind::Refused => {
+            lab::skip(error.to_string());
+            false
+        }
+        Err(error) => panic!("{error}"),
+    })
+}
+
+/// What the kernel knows of a frame of a test run.
+pub(crate) fn metadata(frame: &[u8]) -> Metadata {
+    let destination = frame[..6].try_into().expect("frames have 14 bytes");
+    Metadata {
+        wire_len: frame.len() as u32,
+        pkttype: ethernet_pkttype(destination, DEVICE_MAC),
+        ifindex: IFINDEX,
+        // Queue 0, which is kept plus one.
+        queue: 1,
+        hatype: 1,
+        ..Metadata::default()
+    }
+}
+
+/// A translation that the verifier accepted.
+pub(crate) struct Translated {
+    program: XdpProgram,
+}
+
+impl Translated {
+    pub(crate) fn load(program: &Program, fragments: bool) -> Self {
+        let options = Options { fragments, device_mac: DEVICE_MAC, ..Options::default() };
+        let code = translate(program, &options).unwrap_or_else(|error| panic!("{error}: {program:x?}"));
+        let options = LoadOptions { fragments, device: None };
+        match XdpProgram::load("strait", &ebpf::encode(&code), options) {
+            Ok(program) => Self { program },
+            Err(error) => panic!("{error}: {program:x?}"),
+        }
+    }
+
+    /// What it returns for a frame of which `linear` bytes are in the first buffer.
+    pub(crate) fn run(&self, frame: &[u8], linear: Option<usize>) -> u32 {
+        let context = |linear_bytes| XdpContext { linear_bytes, ..XdpContext::default() };
+        let run = |linear| {
+            self.program.test_run(TestRun {
+                data: frame,
+                context: Some(context(linear)),
+                ..TestRun::default()
+            })
+        };
+        let outcome = match linear.map(|bytes| bytes as u32) {
+            // Before Linux 6.18 the kernel alone decides where the first buffer ends.
+            Some(bytes) => run(Some(bytes)).or_else(|_| run(None)),
+            None => run(None),
+        };
+        outcome.expect("a test run of a loaded program").returned
+    }
+}

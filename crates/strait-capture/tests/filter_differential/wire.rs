@@ -1,0 +1,176 @@
+//! The judge: classic BPF as the kernel itself runs it on packet sockets, beside the interpreter's idea of it.
+//!
+//! Frames go over a veth pair. One socket at the far end has the filter, another has none and tells when all frames
+//! are through. That proves what the other tests take for granted: what a filter sees of a tagged frame, of its
+//! packet type, protocol and queue, and of frames too short for their header.
+
+use std::time::Duration;
+
+use lab::{End, Wire, wait_until};
+use strait_filter::Metadata;
+use strait_filter::cbpf::Program;
+use strait_sys::packet::Socket;
+use strait_sys::packet::receive::Receiver;
+use strait_sys::packet::send::Batch;
+use strait_sys::process::pin_thread;
+
+use super::frames::{frame, is_tagged};
+use super::kernel::metadata;
+use super::programs::{Flavour, program};
+use super::rng::Rng;
+use super::texts::Place;
+use super::{FRAMES, SNAPLEN, checked, filters, tuples};
+
+/// How long frames may take over a wire in this machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+/// What the wire's MTU lets through.
+pub(crate) const LEN_MAX: usize = 1514;
+const BUFFER_BYTES: u32 = 1 << 20;
+
+/// The last frame of a round; the filter may match it like any other.
+const LAST: [u8; 20] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5, b'l', b'a', b's', b't', 0, 0];
+
+/// A socket and what it gets.
+pub(crate) struct Tap {
+    socket: Socket,
+    receiver: Receiver,
+}
+
+impl Tap {
+    pub(crate) fn open(end: &End) -> Self {
+        let ifindex = end.interface().index;
+        let socket = end.run(|| Socket::open(end.name())).expect("root opens packet sockets");
+        socket.set_receive_buffer(BUFFER_BYTES).unwrap();
+        socket.enable_control_messages().unwrap();
+        socket.bind(ifindex).unwrap();
+        Self { socket, receiver: Receiver::new(FRAMES + 1, 2048) }
+    }
+
+    /// Adds what waits on the socket to `frames`.
+    pub(crate) fn read(&mut self, frames: &mut Vec<Vec<u8>>) {
+        while self.receiver.fill(&self.socket).unwrap() > 0 {
+            let mut batch = self.receiver.take();
+            let mut lent = batch.frames();
+            while let Some(frame) = lent.next() {
+                frames.push(frame.bytes.to_vec());
+            }
+        }
+    }
+}
+
+/// A socket that only sends.
+pub(crate) struct Sender {
+    socket: Socket,
+    batch: Batch,
+}
+
+impl Sender {
+    pub(crate) fn open(end: &End) -> Self {
+        let socket = Tap::open(end).socket;
+        socket.reject_all().unwrap();
+        Self { socket, batch: Batch::new(FRAMES + 1, 2048) }
+    }
+
+    pub(crate) fn send(&mut self, frames: &[Vec<u8>]) {
+        self.batch.clear();
+        for frame in frames {
+            let buffer = self.batch.buffer().expect("the batch has room for a round");
+            buffer[..frame.len()].copy_from_slice(frame);
+            self.batch.push(frame.len());
+        }
+        let mut sent = 0;
+        assert!(wait_until(LIMIT, || {
+            sent += self.batch.send(&self.socket, sent).unwrap();
+            sent == frames.len()
+        }));
+    }
+}
+
+/// A sender at one end, two receivers at the other.
+struct Rig {
+    sender: Sender,
+    filtered: Tap,
+    everything: Tap,
+    ifindex: u32,
+}
+
+impl Rig {
+    fn new(wire: &Wire) -> Self {
+        let sender = Sender::open(wire.right());
+        // The kernel serves the socket that was bound last first: the filter has run when the other has the frame.
+        let everything = Tap::open(wire.left());
+        let filtered = Tap::open(wire.left());
+        let ifindex = wire.left().interface().index;
+        Self { sender, filtered, everything, ifindex }
+    }
+
+    /// Sends the frames and returns what the program let through.
+    fn round(&mut self, program: &Program, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        self.filtered.socket.attach_filter(&tuples(program)).unwrap();
+        self.sender.send(frames);
+        let (mut all, mut matched) = (Vec::new(), Vec::new());
+        assert!(wait_until(LIMIT, || {
+            self.everything.read(&mut all);
+            all.last().is_some_and(|frame| frame[..] == LAST)
+        }));
+        self.filtered.read(&mut matched);
+        let whole = Program::accept_all(0);
+        assert_eq!(
+            all,
+            self.expected(&whole, frames),
+            "a socket without a filter sees what the kernel delivers"
+        );
+        matched
+    }
+
+    /// What the program should let through, its tags put back as the receiver does.
+    fn expected(&self, program: &Program, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        frames.iter().filter_map(|frame| self.kept(program, frame)).collect()
+    }
+
+    fn kept(&self, program: &Program, frame: &[u8]) -> Option<Vec<u8>> {
+        let meta = Metadata { ifindex: self.ifindex, ..metadata(frame) };
+        let keep = program.run_wire(frame, &meta) as usize;
+        let tag_len = if is_tagged(frame) { 4 } else { 0 };
+        let keep = keep.min(frame.len() - tag_len);
+        match keep {
+            0 => None,
+            1..12 => Some(frame[..keep].to_vec()),
+            _ => Some(frame[..keep + tag_len].to_vec()),
+        }
+    }
+}
+
+#[test]
+fn the_kernels_classic_bpf_agrees() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    // Frames then cross in order: they are received on the CPU that sends them.
+    pin_thread(0).expect("CPU 0 is always there");
+    let mut rig = Rig::new(&wire);
+    let mut rng = Rng::new(8);
+    let mut matches = 0;
+    for (name, program) in programs_to_judge(wire.left()) {
+        let mut frames: Vec<_> = (0..FRAMES).map(|_| frame(&mut rng, LEN_MAX)).collect();
+        frames.push(LAST.to_vec());
+        let expected = rig.expected(&program, &frames);
+        matches += expected.len();
+        assert_eq!(rig.round(&program, &frames), expected, "{name}: {program:x?}");
+    }
+    assert!(matches > 1000, "{matches} matches are too few to mean anything");
+}
+
+/// Filter texts, where there is a libpcap to compile them, and raw programs.
+fn programs_to_judge(end: &End) -> Vec<(String, Program)> {
+    let mut rng = Rng::new(9);
+    let mut programs: Vec<_> = (0..150)
+        .map(|round| (format!("raw program {round}"), program(&mut rng, Flavour::Everything, 60)))
+        .collect();
+    match end.run(|| strait_sys::libpcap::Compiler::live(end.name(), SNAPLEN)) {
+        Ok(compiler) => programs.extend(
+            filters(&mut rng, Place::Live, 100)
+                .filter_map(|text| compiler.compile(&text, true).ok().map(|code| (text, checked(&code)))),
+        ),
+        Err(error) => lab::skip(error.to_string()),
+    }
+    programs
+}
