@@ -71,6 +71,18 @@ impl Transmitter {
         true
     }
 
+    /// How many chunks can be queued now; completions are collected where there seem to be fewer than `wanted`.
+    pub fn room(&mut self, wanted: u32) -> u32 {
+        self.has_chunks(wanted as usize);
+        let free = self.share.free_chunks() as u32 + u32::from(self.open.is_some());
+        self.tx.room(wanted).min(free)
+    }
+
+    /// Bytes of a chunk: the longest frame that needs no fragments.
+    pub fn chunk_bytes(&self) -> u32 {
+        self.share.chunk_bytes()
+    }
+
     /// Shows the kernel what was queued.
     #[inline]
     pub fn submit(&mut self) {

@@ -157,7 +157,11 @@ fn a_full_ring_is_no_reason_to_lose_the_open_buffer() {
     transmitter.buffer().unwrap()[..3].copy_from_slice(b"abc");
     assert_eq!(&transmitter.buffer().unwrap()[..3], b"abc", "the same buffer until it is pushed");
     transmitter.push(3);
+    assert_eq!(transmitter.room(8), 1);
+    transmitter.buffer().unwrap();
+    assert_eq!(transmitter.room(8), 1, "the open buffer counts as free");
     assert!(push(&mut transmitter, b"d"));
+    assert_eq!(transmitter.room(8), 0);
     assert!(transmitter.buffer().is_none(), "both chunks are queued");
     transmitter.submit();
     kernel.send();
