@@ -62,3 +62,13 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_does_not_contradict_itself() {
+        Strait::command().debug_assert();
+    }
+}

@@ -16,6 +16,8 @@ use crate::parse::seconds;
 
 /// Options of an output file.
 #[derive(ClapArgs)]
+// The group would be called Args, as the command's own is.
+#[group(skip)]
 pub(crate) struct Args {
     /// Write packets to this file, `-` for standard output, instead of printing them
     #[arg(short, long, value_name = "FILE")]
