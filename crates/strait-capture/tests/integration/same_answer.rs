@@ -36,7 +36,7 @@ fn seen(captured: &[Captured]) -> Vec<&Seen> {
 /// Every path against `recv`; the packet sockets capture side by side, AF_XDP alone, as it takes its frames away.
 fn compare(wire: &Wire, filter: &str, snaplen: u32) -> usize {
     let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Auto], filter, snaplen);
-    let xdp = capture(wire, &[Path::Recv], filter, snaplen);
+    let xdp = capture(wire, &[Path::Xdp], filter, snaplen);
     let (reference, _) = &sockets[0];
     for (captured, (began_ns, ended_ns)) in sockets.iter().chain(&xdp) {
         assert_eq!(seen(captured), seen(reference), "{filter}");

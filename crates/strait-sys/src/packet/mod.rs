@@ -82,15 +82,16 @@ impl Header {
         let mut len = (self.captured as usize).min(room - offset);
         let mut wire_len = self.wire_len;
         let first_possible = address_offset + size_of::<libc::sockaddr_ll>() + VLAN_TAG_LEN;
-        let vlan = self.vlan().filter(|_| len >= MAC_ADDRESSES_LEN && offset >= first_possible);
-        if let Some(tag) = vlan {
+        let vlan = self.vlan();
+        wire_len = wire_len.saturating_add(vlan.map_or(0, |_| VLAN_TAG_LEN as u32));
+        // A frame cut before the tag has nothing to put it between.
+        if let Some(tag) = vlan.filter(|_| len >= MAC_ADDRESSES_LEN && offset >= first_possible) {
             if self.status & TAG_RESTORED == 0 {
                 // SAFETY: len covers both addresses, and offset leaves four bytes of the slot before them.
                 unsafe { restore_vlan(slot.add(offset), tag) };
             }
             offset -= VLAN_TAG_LEN;
             len += VLAN_TAG_LEN;
-            wire_len += VLAN_TAG_LEN as u32;
         }
         // SAFETY: the address and offset..offset+len lie in the slot, which is the caller's for 'a.
         let (address, bytes) = unsafe {

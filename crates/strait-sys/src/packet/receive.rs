@@ -107,13 +107,13 @@ impl Receiver {
         let received = self.messages[i].msg_len as usize;
         let mut start = i * self.slot_bytes + VLAN_TAG_LEN;
         let mut len = received.min(self.slot_bytes - VLAN_TAG_LEN);
-        let mut wire_len = auxiliary.wire_len.max(len as u32);
+        let tag_len = auxiliary.vlan.map_or(0, |_| VLAN_TAG_LEN as u32);
+        let wire_len = auxiliary.wire_len.max(len as u32) + tag_len;
         if let Some(tag) = auxiliary.vlan.filter(|_| len >= MAC_ADDRESSES_LEN) {
             // SAFETY: the slot is ours, has four bytes before `start`, and len covers both addresses.
             unsafe { restore_vlan(self.bytes.as_mut_ptr().add(start), tag) };
             start -= VLAN_TAG_LEN;
             len += VLAN_TAG_LEN;
-            wire_len += VLAN_TAG_LEN as u32;
         }
         Frame {
             bytes: &self.bytes[start..start + len],
