@@ -25,10 +25,7 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
     context.run(&mut results, &contests, context.rounds)?;
     results.claims = PATHS.iter().map(|path| claim(&results, path)).collect();
     for path in PATHS {
-        println!(
-            "{}",
-            table::of_series(&results, &format!("sendmmsg/{path} "), "balanced", &capture::COLUMNS)
-        );
+        print!("{}", table::of_series(&results, &format!("sendmmsg/{path} "), "balanced", &capture::COLUMNS));
     }
     Ok(results)
 }

@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
         .collect();
     context.run(&mut results, &contests, context.rounds)?;
     results.claims = claims(&results);
-    println!("{}", table::of_series(&results, "", "tcpdump", &COLUMNS));
+    print!("{}", table::of_series(&results, "", "tcpdump", &COLUMNS));
     Ok(results)
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
     context.run(&mut results, &contests, context.rounds)?;
     let equal = BATCHES.map(|batch| contestants::send_in_c(tools, batch, false, seconds));
     results.claims = claims(&results, &equal);
-    println!("{}", table::of_series(&results, "", &equal[0].name, &COLUMNS));
+    print!("{}", table::of_series(&results, "", &equal[0].name, &COLUMNS));
     Ok(results)
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
         .collect();
     context.run(&mut results, &contests, context.rounds)?;
     results.claims = PATHS.iter().map(|path| claim(&results, path)).collect();
-    println!("{}", table::of_series(&results, "", STOCK_IMMEDIATE, &COLUMNS));
+    print!("{}", table::of_series(&results, "", STOCK_IMMEDIATE, &COLUMNS));
     Ok(results)
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
         ("xdp balanced", STOCK),
         Bound::AtLeast(2.8),
     )];
-    println!("{}", table::of_series(&results, "", STOCK, &COLUMNS));
+    print!("{}", table::of_series(&results, "", STOCK, &COLUMNS));
     Ok(results)
 }
 

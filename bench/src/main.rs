@@ -146,7 +146,10 @@ fn benchmarks(options: &Options, benchmarks: &[(&str, Benchmark)]) -> Result<boo
             }
         }
     }
-    println!("{}", table::of_claims(&claims));
+    if options.only.is_some() {
+        claims.retain(|claim| claim.measured.is_some());
+    }
+    print!("{}", table::of_claims(&claims));
     if benchmarks.len() == ALL.len() {
         results::save_json(&context.out, "claims", &claims)?;
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lab::{Offload, Wire, wait_until};
+use strait_sys::ethtool::Ethtool;
 use strait_sys::netlink::Netlink;
 
 use crate::child::{Child, Ended};
@@ -28,8 +29,18 @@ pub(crate) fn plain_wire() -> Result<Wire> {
 }
 
 /// A wire whose ends receive by NAPI, in batches: veth takes redirected XDP frames on no other.
+///
+/// veth tells its peer that it takes such frames when GRO is switched on while both are up (`veth_set_features` in
+/// drivers/net/veth.c), so it is switched off and on once more.
 pub(crate) fn napi_wire() -> Result<Wire> {
-    Ok(Wire::builder().offloads(&[Offload::Gro]).build()?)
+    let wire = Wire::builder().offloads(&[Offload::Gro]).build()?;
+    for end in [wire.left(), wire.right()] {
+        end.run(|| {
+            let ethtool = Ethtool::open(end.name())?;
+            [false, true].iter().try_for_each(|on| ethtool.set_offload(Offload::Gro, *on))
+        })?;
+    }
+    Ok(wire)
 }
 
 /// Runs `receiver` and `generator` on `wire` for `seconds`.

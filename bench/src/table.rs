@@ -16,7 +16,8 @@ pub(crate) struct Column {
     pub(crate) ratio: bool,
 }
 
-/// The series whose name begins with `prefix` (which is cut off), with ratios to the series `reference`.
+/// The series whose name begins with `prefix` (which is cut off), with ratios to the series `reference`, and an empty
+/// line; nothing if there is no such series.
 pub(crate) fn of_series(results: &Results, prefix: &str, reference: &str, columns: &[Column]) -> String {
     let mut titles = vec![prefix.trim_end_matches('/').to_owned()];
     for column in columns {
@@ -37,7 +38,7 @@ pub(crate) fn of_series(results: &Results, prefix: &str, reference: &str, column
                 writeln!(failures, "{name}: {failed} of {} rounds failed: {failure}", series.rounds.len());
         }
     }
-    render(&rows) + &failures
+    if rows.len() == 1 { String::new() } else { render(&rows) + &failures + "\n" }
 }
 
 fn row(results: &Results, name: &str, key: &str, reference: &str, columns: &[Column]) -> Vec<String> {
