@@ -126,7 +126,7 @@ impl Output {
             }
             Err(source) => return Err(SinkError::create(shown, source)),
         };
-        file.set_len(0).map_err(|source| SinkError::create(shown, source))?;
+        empty(&file).map_err(|source| SinkError::create(shown, source))?;
         Ok(Self { file, place: Place::Renamed { part, name }, bytes: 0, regular: true })
     }
 
@@ -181,6 +181,12 @@ fn lock(part: &Path) -> io::Result<File> {
         }
     }
     Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Takes away what a killed capture left. A new file is not touched: ext4 writes a file that was cut to nothing
+/// out to disk when it is closed, in the time of the process that closes it.
+fn empty(file: &File) -> io::Result<()> {
+    if file.metadata()?.len() == 0 { Ok(()) } else { file.set_len(0) }
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
