@@ -31,9 +31,9 @@ use self::stamp::Clock;
 use crate::error::Error;
 use crate::wait::{Step, Wait};
 
-/// Descriptors lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache and to give
-/// chunks back soon.
-const BATCH_MAX: usize = 256;
+/// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was prefetched is still
+/// in the first-level cache when it is read. It is what the kernel handles at a time, too (`NAPI_POLL_WEIGHT`).
+const BATCH_MAX: usize = 64;
 /// How long a sleeping lane may miss that its interface is gone: poll(2) does not tell.
 const LINK_CHECK: Duration = Duration::from_millis(200);
 /// What a lane waits for its last frames at most, once the intake has ended.

@@ -19,6 +19,7 @@ pub struct Receiver {
     taken: Vec<Received>,
     /// Whether one of them goes on in the next.
     fragmented: bool,
+    /// More than any offset where there is no metadata.
     metadata_bytes: u32,
     invalid: u64,
 }
@@ -41,7 +42,8 @@ impl Receiver {
         rx_slots: u32,
     ) -> Self {
         let taken = Vec::with_capacity(rx_slots as usize);
-        let mut receiver = Self { rx, fill, share, taken, fragmented: false, metadata_bytes: 0, invalid: 0 };
+        let mut receiver =
+            Self { rx, fill, share, taken, fragmented: false, metadata_bytes: u32::MAX, invalid: 0 };
         receiver.give_back();
         receiver
     }
@@ -69,8 +71,8 @@ impl Receiver {
         self.rx.ready(1)
     }
 
-    /// Sets how many bytes in front of a frame are zeroed before its chunk goes back, so that what an XDP program wrote
-    /// there is not taken for metadata of the next frame in that chunk.
+    /// Says how long the metadata is that an XDP program writes in front of a frame. Its first eight are zeroed
+    /// before the chunk goes back, so that it is not taken for metadata of the next frame there.
     pub fn set_metadata_bytes(&mut self, bytes: u32) {
         self.metadata_bytes = bytes;
     }
@@ -104,6 +106,7 @@ impl Receiver {
             self.share.put_free(chunk);
             return;
         }
+        self.share.prefetch(&chunk, offset);
         self.fragmented |= options & libc::XDP_PKT_CONTD != 0;
         self.taken.push(Received { chunk, offset, len, options });
     }
@@ -116,8 +119,9 @@ impl Receiver {
             return;
         }
         for Received { mut chunk, offset, .. } in taken.drain(..) {
-            let start = offset.saturating_sub(self.metadata_bytes);
-            share.bytes_mut(&mut chunk)[start as usize..offset as usize].fill(0);
+            if let Some(start) = offset.checked_sub(self.metadata_bytes) {
+                share.clear(&mut chunk, start);
+            }
             refill(fill, share, chunk);
         }
         self.fragmented = false;

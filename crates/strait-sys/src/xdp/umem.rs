@@ -129,6 +129,9 @@ impl Umem {
     }
 }
 
+/// Bytes that tell metadata from none: a magic number and its like.
+pub(super) const MARK_BYTES: usize = 8;
+
 /// A chunk that this process holds: whoever has the value may touch its bytes. There is one for each chunk that the
 /// kernel does not have; it cannot be copied.
 #[derive(Debug)]
@@ -221,6 +224,26 @@ impl Share {
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
+    /// Zeroes [`MARK_BYTES`] from `start` on.
+    #[inline]
+    pub(super) fn clear(&self, chunk: &mut Chunk, start: u32) {
+        let mark = self.bytes_mut(chunk).get_mut(start as usize..).and_then(<[u8]>::first_chunk_mut);
+        if let Some(mark) = mark {
+            *mark = [0; MARK_BYTES];
+        }
+    }
+
+    /// Starts to fetch the frame at `offset` and the metadata before it into the cache: the kernel has just written
+    /// them on another core, and by the time they are read others are under way too.
+    #[inline]
+    pub(super) fn prefetch(&self, chunk: &Chunk, offset: u32) {
+        let before = offset.saturating_sub(MARK_BYTES as u32);
+        for at in [before, offset.min(self.chunk_bytes() - 1)] {
+            let (at, _) = self.locate(chunk, &(at..at));
+            prefetch(at);
+        }
+    }
+
     #[inline]
     fn locate(&self, chunk: &Chunk, range: &Range<u32>) -> (*mut u8, usize) {
         assert!(range.start <= range.end && range.end <= self.chunk_bytes() && chunk.0 < self.chunks());
@@ -235,6 +258,20 @@ impl Share {
         self.memory.geometry.chunk_bytes.trailing_zeros()
     }
 }
+
+/// A hint, without effect on what is read.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn prefetch(at: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch touches nothing, whatever the address; SSE is part of x86-64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+}
+
+/// No stable intrinsic here.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn prefetch(_at: *const u8) {}
 
 /// The value, or nothing and the error on the list.
 fn keep<T>(result: Result<T>, fallbacks: &mut Vec<Error>) -> Option<T> {

@@ -197,12 +197,14 @@ fn metadata_ends_where_the_frame_begins_and_fragments_say_so() {
 #[test]
 fn metadata_does_not_outlive_its_frame() {
     let (mut receiver, mut kernel) = setup(1, 1);
-    receiver.set_metadata_bytes(4);
+    receiver.set_metadata_bytes(16);
+    kernel.pages.write(u64::from(BEFORE) * CHUNK + 256 - 16, &[9; 16]);
     kernel.deliver();
     drop(receiver.take(1));
     kernel.take_fill();
     let address = kernel.held[0] + 256;
-    assert_eq!(kernel.pages.read(address - 4, 5), [0, 0, 0, 0, 1], "the frame itself is left alone");
+    assert_eq!(kernel.pages.read(address - 16, 8), [0; 8], "where its magic was");
+    assert_eq!(kernel.pages.read(address, 1), [1], "the frame itself is left alone");
 }
 
 #[test]
