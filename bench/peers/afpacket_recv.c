@@ -38,6 +38,8 @@ static int open_socket(const char *interface)
     /* A signal between two reads is seen at the latest after this. */
     struct timeval timeout = { .tv_usec = 100000 };
     int fd = socket(AF_PACKET, SOCK_RAW, 0);
+    if (address.sll_ifindex == 0)
+        fail(interface);
     if (fd < 0)
         fail("socket");
     if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) != 0)

@@ -50,6 +50,8 @@ static int open_socket(const char *interface)
 {
     struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(interface) };
     int fd = socket(AF_PACKET, SOCK_RAW, 0), on = 1;
+    if (address.sll_ifindex == 0)
+        fail(interface);
     if (fd < 0)
         fail("socket");
     if (setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &on, sizeof(on)) != 0)

@@ -3,6 +3,7 @@
 //! Receivers and generators run as such children, so that one program's CPU time is not mixed with another's. A
 //! child cannot outlive its guard: dropping it kills it by its process id, and it kills itself when its time is over.
 
+use std::fmt;
 use std::time::Duration;
 
 use lab::{End, Finished, Process};
@@ -72,14 +73,14 @@ impl Child {
         Ok(Self { process, program: program.clone(), snapshots: 0 })
     }
 
-    /// Waits until it has written `words` to standard error.
-    pub(crate) fn wait_for(&self, words: &str) -> Result<()> {
-        Ok(self.process.wait_for_stderr(words, PATIENCE)?)
+    /// Whether it has written `words` to standard error.
+    pub(crate) fn has_said(&self, words: &str) -> bool {
+        self.process.stderr().contains(words)
     }
 
     /// Whether it is gone before it was told to.
     pub(crate) fn has_ended(&self) -> bool {
-        self.process.stderr().contains("timed: user_us=")
+        self.has_said("timed: user_us=")
     }
 
     /// Its CPU time so far, all threads, user and system.
@@ -147,6 +148,12 @@ impl Ended {
     fn silent(&self, wanted: &str) -> Error {
         let said = self.finished.text() + &self.finished.stderr;
         Error::Account { program: self.program.name(), wanted: wanted.into(), said }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.program.name())
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Machine {
     cpu: String,
     cpus: usize,
     memory_kib: u64,
+    /// Of the last 1, 5 and 15 minutes before the run: on a busy machine the figures mean less.
+    load_average: String,
     strait: String,
     /// tcpdump's version and that of the libpcap it runs on.
     tcpdump: String,
@@ -38,6 +40,7 @@ impl Machine {
             cpu: field("/proc/cpuinfo", "model name"),
             cpus: cpus(),
             memory_kib: field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0),
+            load_average: load_average(),
             strait: said(strait, &["--version"]),
             tcpdump: said("tcpdump", &["--version"]).replace('\n', ", "),
         }
@@ -48,6 +51,11 @@ impl Machine {
 pub(crate) fn cpus() -> usize {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("processor")).count()
+}
+
+fn load_average() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
 fn commit() -> String {

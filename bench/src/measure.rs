@@ -55,8 +55,7 @@ pub(crate) fn point(
     seconds: f64,
 ) -> Result<Figures> {
     let limit = Duration::from_secs_f64(seconds) + SLACK;
-    let mut receiving = Child::start(tools, wire.right(), &receiver.program, RECEIVER_CPU, limit * 2)?;
-    wait_until_ready(wire, &receiving, &receiver.ready)?;
+    let mut receiving = start_receiver(tools, wire, receiver, limit * 2)?;
     let (arrived_before, cpu_before) = (wire.right().stats().rx_packets, receiving.cpu_so_far()?);
     let sent = Child::start(tools, wire.left(), &generator.program, GENERATOR_CPU, limit)?.wait(limit)?;
     std::thread::sleep(receiver.drain);
@@ -92,20 +91,25 @@ pub(crate) fn generator_alone(
     ]))
 }
 
-fn wait_until_ready(wire: &Wire, receiving: &Child, ready: &Ready) -> Result<()> {
-    if let Ready::Says(words) = ready {
-        receiving.wait_for(words)?;
-    } else if !wait_until(READY_LIMIT, || receiving.has_ended() || is_ready(wire, ready)) {
-        return Err(Error::Void("the receiver opened no socket".into()));
+/// Starts a receiver and waits until it counts.
+fn start_receiver(tools: &Tools, wire: &Wire, receiver: &Receiver, limit: Duration) -> Result<Child> {
+    let child = Child::start(tools, wire.right(), &receiver.program, RECEIVER_CPU, limit)?;
+    let ready = wait_until(READY_LIMIT, || child.has_ended() || is_ready(wire, &child, &receiver.ready));
+    if child.has_ended() {
+        let ended = child.wait(Duration::ZERO)?;
+        return Err(Error::Void(format!("{ended} ended before it was told to")));
+    }
+    if !ready {
+        return Err(Error::Void(format!("{} opened no socket", receiver.name)));
     }
     std::thread::sleep(SETTLE);
-    Ok(())
+    Ok(child)
 }
 
-fn is_ready(wire: &Wire, ready: &Ready) -> bool {
+fn is_ready(wire: &Wire, child: &Child, ready: &Ready) -> bool {
     let end = wire.right();
     match ready {
-        Ready::Says(_) => true,
+        Ready::Says(words) => child.has_said(words),
         Ready::PacketSocket => end.run(has_bound_packet_socket),
         Ready::XdpProgram => {
             let index = end.interface().index;
@@ -173,3 +177,6 @@ fn delays(figures: &mut Figures, received: &Ended) -> Result<()> {
 fn per_million(cpu: Duration, packets: f64) -> f64 {
     if packets > 0.0 { cpu.as_secs_f64() * 1e6 / packets } else { 0.0 }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,8 @@ pub(crate) struct Results {
     /// What is measured and how.
     about: &'static str,
     machine: Machine,
-    rounds: usize,
+    /// Set when the rounds begin.
+    pub(crate) rounds: usize,
     seconds_per_point: f64,
     pub(crate) series: Vec<Series>,
     pub(crate) claims: Vec<Claim>,
@@ -64,15 +65,9 @@ impl Point {
 
 impl Results {
     /// Results with nothing in them.
-    pub(crate) fn new(
-        name: &'static str,
-        about: &'static str,
-        machine: Machine,
-        rounds: usize,
-        seconds: f64,
-    ) -> Self {
+    pub(crate) fn new(name: &'static str, about: &'static str, machine: Machine, seconds: f64) -> Self {
         let (series, claims) = (Vec::new(), Vec::new());
-        Self { name, about, machine, rounds, seconds_per_point: seconds, series, claims }
+        Self { name, about, machine, rounds: 0, seconds_per_point: seconds, series, claims }
     }
 
     /// Adds the next round's point of a series.
@@ -161,7 +156,7 @@ pub(crate) mod tests {
 
     /// Results with one figure `x`, given series by series; a NaN is a failed round.
     pub(crate) fn results(series: &[(&str, &[f64])]) -> Results {
-        let mut results = Results::new("test", "", Machine::default(), 0, 0.0);
+        let mut results = Results::new("test", "", Machine::default(), 0.0);
         for (name, values) in series {
             for value in *values {
                 let outcome = if value.is_nan() { Err(Error::Void("broke".into())) } else { Ok(*value) };

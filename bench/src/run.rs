@@ -41,11 +41,12 @@ impl<'a> Contest<'a> {
 impl Context {
     /// Empty results of this run.
     pub(crate) fn results(&self, name: &'static str, about: &'static str) -> Results {
-        Results::new(name, about, self.machine.clone(), self.rounds, self.seconds)
+        Results::new(name, about, self.machine.clone(), self.seconds)
     }
 
     /// Measures all contests in `rounds` rounds; the results are saved after every point.
     pub(crate) fn run(&self, results: &mut Results, contests: &[Contest<'_>], rounds: usize) -> Result<()> {
+        results.rounds = rounds;
         for round in 1..=rounds {
             for contest in contests {
                 let label = format!("{}/{}", results.name, contest.name);

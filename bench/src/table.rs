@@ -102,6 +102,7 @@ mod tests {
         assert!(lines[2].starts_with("ours") && lines[2].ends_with("1.50"), "{text}");
         assert!(lines[3].starts_with("theirs") && lines[3].ends_with("1.00"), "{text}");
         assert_eq!(lines[4], "theirs: 1 of 2 rounds failed: broke");
-        assert_eq!(lines.len(), 5);
+        assert_eq!(lines[5..], [""]);
+        assert_eq!(of_series(&results, "absent/", "theirs", &[]), "");
     }
 }

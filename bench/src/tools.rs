@@ -52,14 +52,17 @@ impl Tools {
     }
 }
 
+/// Compiles a peer under a name of this process's own and then moves it: it may be running in another process.
 fn compile(name: &str, needs_libpcap: bool, directory: &Path) -> Result<()> {
+    let part = directory.join(format!("{name}.{}", std::process::id()));
     let mut command = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    command.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(directory.join(name));
-    command.arg(format!("{SOURCES}/{name}.c"));
+    command.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&part).arg(format!("{SOURCES}/{name}.c"));
     if needs_libpcap {
         command.arg("-lpcap");
     }
-    run(command)
+    run(command)?;
+    let peer = directory.join(name);
+    fs::rename(part, &peer).map_err(|source| Error::file(format!("make {}", peer.display()), source))
 }
 
 /// Builds `strait` in the profile of this program, into the same directory.

@@ -1,0 +1,65 @@
+//! Points with the C peers on a real wire; Strait's own programs have their tests elsewhere.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use super::*;
+use crate::child::Program;
+use crate::contestants;
+
+const SECONDS: f64 = 0.2;
+
+/// A wire and the compiled peers; `None` after SKIP where they cannot be had.
+fn rig() -> Option<(Wire, &'static Tools)> {
+    static TOOLS: OnceLock<Tools> = OnceLock::new();
+    if !lab::root_or_skip() || !lab::program_or_skip("cc") {
+        return None;
+    }
+    let tools = TOOLS.get_or_init(|| Tools::build(Some(Path::new("strait"))).unwrap());
+    Some((plain_wire().unwrap(), tools))
+}
+
+#[test]
+fn a_point_counts_what_was_sent_and_what_came() {
+    let Some((wire, tools)) = rig() else { return };
+    let generator = contestants::send_in_c(tools, 64, true, SECONDS);
+    for receiver in [contestants::packet_socket(tools, true), contestants::stock_delays(tools, true)] {
+        let figures = point(tools, &wire, &receiver, &generator, SECONDS).unwrap();
+        let (offered, delivered) = (figures["offered_packets"], figures["delivered_packets"]);
+        assert!(offered >= delivered && delivered > 0.0, "{figures:?}");
+        assert!(figures["arrived_packets"] <= offered, "{figures:?}");
+        assert!(figures["cpu_s"] > 0.0 && figures["cpu_total_s"] >= figures["cpu_s"], "{figures:?}");
+        let loss = (offered - delivered) * 100.0 / offered;
+        assert!((figures["loss_percent"] - loss).abs() < 1e-9, "{figures:?}");
+    }
+}
+
+#[test]
+fn delays_are_measured_from_the_stamp() {
+    let Some((wire, tools)) = rig() else { return };
+    let generator = contestants::send_in_c(tools, 1, true, SECONDS);
+    let receiver = contestants::stock_delays(tools, true);
+    let figures = point(tools, &wire, &receiver, &generator, SECONDS).unwrap();
+    assert!(figures["p50_us"] > 0.0 && figures["p50_us"] <= figures["p99_us"], "{figures:?}");
+    assert!(figures["p99_us"] <= figures["max_us"] && figures["max_us"] < 60e6, "{figures:?}");
+}
+
+#[test]
+fn a_receiver_that_fails_is_a_failed_point_with_its_words() {
+    let Some((wire, tools)) = rig() else { return };
+    let mut receiver = contestants::packet_socket(tools, false);
+    receiver.program.arguments = vec!["-i".into(), "nothing".into()];
+    receiver.ready = Ready::PacketSocket;
+    let generator = contestants::send_in_c(tools, 64, false, SECONDS);
+    let error = point(tools, &wire, &receiver, &generator, SECONDS).unwrap_err().to_string();
+    assert!(error.contains("afpacket_recv -i nothing failed") && error.contains("No such device"), "{error}");
+}
+
+#[test]
+fn a_program_beyond_its_time_is_killed() {
+    let Some((wire, tools)) = rig() else { return };
+    let program = Program::new("sleep", &["1000"]);
+    let child = Child::start(tools, wire.left(), &program, 0, Duration::from_secs(1)).unwrap();
+    let error = child.wait(Duration::from_secs(1)).unwrap_err().to_string();
+    assert!(error.contains("sleep 1000") && error.contains("its time was over"), "{error}");
+}
