@@ -2,7 +2,9 @@
 
 mod file;
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use strait_capture::Frame;
@@ -46,7 +48,7 @@ impl Output {
     pub(crate) fn close(self, report: &Report) -> Result<(), Error> {
         match self {
             Self::File(file) => file.close(report),
-            Self::Text(mut text) => text.out.flush().map_err(Error::Output),
+            Self::Text(mut text) => text.flush(),
             Self::Nothing => Ok(()),
         }
     }
@@ -64,7 +66,7 @@ impl Taker for Output {
     fn idle(&mut self, now: Instant) -> Result<(), Error> {
         match self {
             Self::File(file) => file.idle(now),
-            Self::Text(text) => text.out.flush().map_err(Error::Output),
+            Self::Text(text) => text.flush(),
             Self::Nothing => Ok(()),
         }
     }
@@ -72,7 +74,7 @@ impl Taker for Output {
     fn flush(&mut self) -> Result<(), Error> {
         match self {
             Self::File(file) => file.flush(),
-            Self::Text(text) => text.out.flush().map_err(Error::Output),
+            Self::Text(text) => text.flush(),
             Self::Nothing => Ok(()),
         }
     }
@@ -88,42 +90,51 @@ impl Taker for Output {
 
 /// One line a packet.
 pub(crate) struct Text {
-    out: io::BufWriter<io::Stdout>,
-    line: String,
+    out: File,
+    /// Whole lines that are not written yet.
+    lines: String,
     options: summary::Options,
     /// A person is watching: each line is shown at once.
     watched: bool,
-    /// Packets whose line could not be written.
+    /// Packets whose line could not be written whole.
     lost: u64,
 }
 
 /// Bytes of lines gathered before they are written.
-const BUFFER_BYTES: usize = 1 << 16;
+const GATHERED_BYTES_MAX: usize = 1 << 16;
 
 impl Text {
-    pub(crate) fn new(link_type: u32) -> Self {
-        let out = io::BufWriter::with_capacity(BUFFER_BYTES, io::stdout());
+    /// Lines on standard output.
+    pub(crate) fn open(link_type: u32) -> Result<Self, Error> {
+        let out = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?.into();
         let link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
         let options = summary::Options { link_type, ..summary::Options::default() };
-        Self { out, line: String::new(), options, watched: io::stdout().is_terminal(), lost: 0 }
+        Ok(Self { out, lines: String::new(), options, watched: io::stdout().is_terminal(), lost: 0 })
     }
 
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        self.write(frame).map_err(|error| {
-            self.lost += 1;
-            Error::Output(error)
-        })
+        // Writing to a String cannot fail.
+        let _ = summary::write_time(&mut self.lines, frame.timestamp_ns);
+        self.lines.push(' ');
+        let _ = summary::write(&mut self.lines, frame.bytes, frame.wire_len, &self.options);
+        self.lines.push('\n');
+        if self.watched || self.lines.len() >= GATHERED_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 
-    fn write(&mut self, frame: &Frame<'_>) -> io::Result<()> {
-        self.line.clear();
-        // Writing to a String cannot fail.
-        let _ = summary::write_time(&mut self.line, frame.timestamp_ns);
-        self.line.push(' ');
-        let _ = summary::write(&mut self.line, frame.bytes, frame.wire_len, &self.options);
-        self.line.push('\n');
-        self.out.write_all(self.line.as_bytes())?;
-        if self.watched { self.out.flush() } else { Ok(()) }
+    fn flush(&mut self) -> Result<(), Error> {
+        let mut left = self.lines.as_bytes();
+        let mut result = Ok(());
+        while !left.is_empty() && result.is_ok() {
+            match self.out.write(left) {
+                Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => left = &left[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        self.lost += left.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        self.lines.clear();
+        result.map_err(Error::Output)
     }
 }
 

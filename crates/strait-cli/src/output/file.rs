@@ -61,8 +61,8 @@ impl Args {
     /// Opens the output that the options ask for.
     pub(crate) fn open(&self, source: &Source<'_>) -> Result<Output, Error> {
         let Some(file) = &self.write else {
-            let text = || Output::Text(Box::new(Text::new(source.link_type)));
-            return Ok(if source.silent { Output::Nothing } else { text() });
+            let text = || Ok(Output::Text(Box::new(Text::open(source.link_type)?)));
+            return if source.silent { Ok(Output::Nothing) } else { text() };
         };
         let options = SinkOptions {
             format: match self.format {
