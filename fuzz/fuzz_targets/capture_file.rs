@@ -1,0 +1,92 @@
+//! What must hold for any bytes that claim to be a capture file; the targets for both formats check it.
+//!
+//! The decoder never panics, always moves on, does not care how the bytes are cut into pieces, and gives
+//! packets that our encoder writes and the decoder reads again unchanged.
+
+use strait_pcapng::{Decoder, Interface, LinkType, Packet, Record, Section, Step, pcapng};
+
+/// A packet with bytes of its own.
+#[derive(Debug, PartialEq)]
+struct Kept {
+    packet: Packet<'static>,
+    bytes: Vec<u8>,
+    linktype: LinkType,
+}
+
+/// Checks everything above for `file`; `piece` is the length of the pieces of the second reading.
+pub fn check(file: &[u8], piece: usize) {
+    let (packets, whole) = read(file, file.len());
+    let (again, in_pieces) = read(file, piece.max(1));
+    assert_eq!(packets, again);
+    assert_eq!(whole, in_pieces);
+    let (rewritten, end) = read(&write(&packets), usize::MAX);
+    assert_eq!(end, Ok(()));
+    assert_eq!(rewritten.len(), packets.len());
+    for (before, after) in packets.iter().zip(&rewritten) {
+        let interface = before.packet.interface;
+        assert_eq!(Packet { interface, ..after.packet }, before.packet);
+        assert_eq!((&after.bytes, after.linktype), (&before.bytes, before.linktype));
+    }
+}
+
+/// The packets of `file`, and whether it is whole. Where an error is found may depend on how much of a block was
+/// there, that there is one must not.
+fn read(file: &[u8], piece: usize) -> (Vec<Kept>, Result<(), ()>) {
+    let (mut decoder, mut packets) = (Decoder::new(), Vec::new());
+    let (mut start, mut end) = (0, piece.min(file.len()));
+    loop {
+        let input = &file[start..end];
+        let consumed = match decoder.step(input) {
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                return (packets, Err(()));
+            }
+            Ok(Step::NeedMore(bytes)) if end == file.len() => {
+                assert!(bytes > input.len());
+                return (packets, decoder.finish(input).map_err(|_| ()));
+            }
+            Ok(Step::NeedMore(bytes)) => {
+                assert!(bytes > input.len());
+                end = (end + piece).min(file.len());
+                continue;
+            }
+            Ok(Step::Record { consumed, record }) => {
+                keep(record, &mut packets);
+                consumed
+            }
+            Ok(Step::Skipped { consumed }) => consumed,
+        };
+        assert!(consumed > 0 && consumed <= input.len());
+        start += consumed;
+        assert_eq!(decoder.offset(), start as u64);
+    }
+}
+
+fn keep(record: Record<'_>, packets: &mut Vec<Kept>) {
+    if let Record::Packet { packet, linktype } = record {
+        assert!(packet.wire_len as usize >= packet.bytes.len());
+        packets.push(Kept {
+            packet: Packet { bytes: &[], ..packet },
+            bytes: packet.bytes.to_vec(),
+            linktype,
+        });
+    }
+}
+
+/// The packets in a new file, each with an interface of its own link type.
+fn write(packets: &[Kept]) -> Vec<u8> {
+    let (mut file, mut linktypes) = (Vec::new(), Vec::new());
+    let mut encoder = pcapng::Encoder::begin(&mut file, &Section::default());
+    for kept in packets {
+        let known = linktypes.iter().position(|linktype| *linktype == kept.linktype);
+        let interface = known.unwrap_or_else(|| {
+            let described = Interface { linktype: kept.linktype, ..Interface::default() };
+            encoder.interface(&mut file, &described).expect("few link types");
+            linktypes.push(kept.linktype);
+            linktypes.len() - 1
+        });
+        let packet = Packet { bytes: &kept.bytes, interface: interface as u32, ..kept.packet };
+        encoder.packet(&mut file, &packet).expect("a packet within the limits");
+    }
+    file
+}
