@@ -39,9 +39,9 @@ pub(crate) trait Taker: Send {
 }
 
 /// Runs the session to its end and returns the ledger, with the error that ended it early, if one did.
-pub(crate) fn run(
+pub(crate) fn run<T: Taker>(
     mut session: Session,
-    taker: &mut dyn Taker,
+    taker: &mut T,
     until: &Until<'_>,
     live: Option<LiveLine>,
 ) -> Result<(Report, Option<Error>), Error> {
@@ -52,7 +52,6 @@ pub(crate) fn run(
         taker: Mutex::new(taker),
         left: AtomicU64::new(until.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
-        booked_loss: AtomicU64::new(0),
         started: Instant::now(),
         until,
     };
@@ -70,36 +69,45 @@ pub(crate) fn run(
         accounts.push(account);
         failure = failure.or(error);
     }
+    book_sink_loss(&mut accounts, lock(&state.taker).lost());
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok((session.report(accounts), failure))
+}
+
+/// Moves the frames that the sink has lost from delivered to lost. The sink does not know which lane a frame came from:
+/// no lane is charged with more than it delivered.
+fn book_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
+    for ledger::Lane { capture, .. } in accounts {
+        let share = lost.min(capture.delivered);
+        capture.delivered -= share;
+        capture.lost.sink += share;
+        lost -= share;
+    }
 }
 
 fn lane_died() -> Error {
     Error::Failed("a lane's thread died: this is a defect of strait, please report it".to_owned())
 }
 
-struct Run<'a> {
+struct Run<'a, T> {
     session: Mutex<Session>,
-    taker: Mutex<&'a mut dyn Taker>,
+    taker: Mutex<&'a mut T>,
     snapshots: Mutex<Vec<ledger::Lane>>,
     /// Packets that may still be delivered.
     left: AtomicU64,
     /// Lanes that have not ended.
     running: AtomicU64,
-    /// Frames lost in the sink that stand in some lane's account.
-    booked_loss: AtomicU64,
     started: Instant,
     until: &'a Until<'a>,
 }
 
-impl Run<'_> {
+impl<T: Taker> Run<'_, T> {
     /// One lane from its first packet to its account; with what went wrong, if something did.
     fn lane(&self, i: usize, mut lane: Lane) -> Result<(ledger::Lane, Option<Error>), Error> {
         let pumped = lane.enter_thread().map_err(Error::from).and_then(|()| self.pump(i, &mut lane));
         let stopped = lock(&self.session).stop().map_err(Error::from);
         let flushed = lock(&self.taker).flush();
         self.running.fetch_sub(1, Ordering::AcqRel);
-        self.book_sink_loss(&mut lane);
         let account = lane.finish()?;
         Ok((account, pumped.and(stopped).and(flushed).err()))
     }
@@ -140,13 +148,6 @@ impl Run<'_> {
             self.left.fetch_add(allowed - taken, Ordering::AcqRel);
         }
         result
-    }
-
-    /// Moves what the sink has lost, and no lane has booked yet, from delivered to lost in this lane's account.
-    fn book_sink_loss(&self, lane: &mut Lane) {
-        let lost = lock(&self.taker).lost();
-        let booked = self.booked_loss.swap(lost, Ordering::AcqRel);
-        lane.book_sink_loss(lost.saturating_sub(booked));
     }
 
     /// How many of `wanted` packets may be delivered.

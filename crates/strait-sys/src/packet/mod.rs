@@ -77,6 +77,7 @@ impl Header {
     /// # Safety
     /// `room` bytes from `slot` on, and the `sockaddr_ll` at `address_offset` in them, are readable and writable by
     /// the caller alone for the lifetime of the frame.
+    #[inline]
     unsafe fn frame<'a>(&self, slot: *mut u8, room: usize, address_offset: usize) -> Frame<'a> {
         let mut offset = usize::from(self.mac).min(room);
         let mut len = (self.captured as usize).min(room - offset);
@@ -109,6 +110,7 @@ impl Header {
         }
     }
 
+    #[inline]
     fn vlan(&self) -> Option<VlanTag> {
         vlan_of(self.status, self.vlan_tci, self.vlan_tpid)
     }
@@ -130,6 +132,7 @@ unsafe fn restore_vlan(frame: *mut u8, tag: VlanTag) {
 }
 
 /// The tag in a ring header, where its status says that there is one. Kernels that do not fill the TPID mean 802.1Q.
+#[inline]
 fn vlan_of(status: u32, tci: u16, tpid: u16) -> Option<VlanTag> {
     const ETH_P_8021Q: u16 = 0x8100;
     if status & libc::TP_STATUS_VLAN_VALID == 0 {

@@ -100,17 +100,20 @@ impl Ring {
         self.geometry
     }
 
+    #[inline]
     fn index(&self, first: usize, i: usize) -> usize {
         let index = first + i;
         if index >= self.geometry.slots { index - self.geometry.slots } else { index }
     }
 
+    #[inline]
     fn slot(&self, index: usize) -> *mut u8 {
         debug_assert!(index < self.geometry.slots);
         // SAFETY: index is below the number of slots, so the offset lies in the mapping.
         unsafe { self.memory.as_ptr().add(index * self.geometry.slot_bytes) }
     }
 
+    #[inline]
     fn status(&self, index: usize) -> &AtomicU32 {
         // SAFETY: tp_status is the first field of the slot, aligned to 16; both sides access it atomically.
         unsafe { AtomicU32::from_ptr(self.slot(index).cast()) }
@@ -125,6 +128,7 @@ impl Ring {
     ///
     /// # Safety
     /// The slot is the reader's, and stays so for 'a; the frame of a slot is asked for once at a time.
+    #[inline]
     unsafe fn frame<'a>(&mut self, index: usize) -> Frame<'a> {
         let slot = self.slot(index);
         // SAFETY: a slot of ours begins with a header that the kernel has finished.

@@ -221,6 +221,7 @@ impl Ring {
     ///
     /// # Safety
     /// The frame is complete and its block is not returned before 'a ends.
+    #[inline]
     unsafe fn next_frame<'a>(&mut self) -> Option<Frame<'a>> {
         let room = self.geometry.block_bytes.checked_sub(self.offset)?;
         if room < ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>() {
@@ -253,6 +254,7 @@ impl Ring {
         Some(frame)
     }
 
+    #[inline]
     fn at(&self, block: usize, offset: usize) -> *mut u8 {
         debug_assert!(block < self.geometry.blocks && offset <= self.geometry.block_bytes);
         // SAFETY: block and offset are within the geometry, so the address lies in the mapping.
