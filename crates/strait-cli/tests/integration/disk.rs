@@ -1,0 +1,157 @@
+//! A disk that fills up in mid-capture: one clear line, exit code 1, a ledger that closes and says `sink`, a valid file.
+
+use std::path::{Path, PathBuf};
+
+use lab::{Finished, Launch, Process, Wire};
+
+use crate::rig::{Capture, LIMIT, STRAIT, closes, count, failure, ledger, lost, numbered, send, sequence};
+use crate::tools::{self, capinfos};
+
+/// A small file system that only processes of its own mount namespace see; gone when dropped.
+struct SmallDisk {
+    holder: Process,
+}
+
+impl SmallDisk {
+    /// Where it is mounted, inside.
+    const AT: &str = "/mnt";
+
+    fn mount(size: &str) -> Self {
+        let script = format!(
+            "mount -t tmpfs -o size={size} tmpfs {} && echo mounted && exec sleep infinity",
+            Self::AT
+        );
+        let holder = Launch::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().unwrap();
+        holder.wait_for_stdout("mounted", LIMIT).unwrap();
+        Self { holder }
+    }
+
+    /// `strait capture` at the right end, with this disk in sight.
+    fn capture(&self, wire: &Wire, options: &[&str]) -> Capture {
+        let namespace = format!("--mount=/proc/{}/ns/mnt", self.holder.id());
+        let launch =
+            wire.right().command("nsenter").args([&namespace, STRAIT, "capture", "-i", "right", "--json"]);
+        Capture::watch(launch.args(options))
+    }
+
+    /// The disk as this test sees it.
+    fn directory(&self) -> PathBuf {
+        format!("/proc/{}/root{}", self.holder.id(), Self::AT).into()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.directory()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Frames that make about 300 KiB.
+const FRAMES: u64 = 600;
+
+/// What every capture to a full disk ends with; returns how many packets it delivered. What was in the ring when the
+/// disk filled up is unread, everything else that came is in the file or lost in the sink.
+fn assert_told(finished: &Finished) -> u64 {
+    let (code, line) = failure(finished);
+    assert_eq!(code, 1, "{line}");
+    assert!(line.contains("No space left on device"), "{line}");
+    let ledger = ledger(finished);
+    let loss = |place: &str| ledger["lost"][place].as_u64().unwrap();
+    assert!(loss("sink") > 0, "{ledger}");
+    assert_eq!(loss("sink") + loss("unread"), lost(&ledger), "{ledger}");
+    for lane in ledger["lanes"].as_array().unwrap() {
+        assert!(closes(lane), "{lane}");
+    }
+    count(&ledger, "delivered")
+}
+
+/// The file has `packets` packets, the first ones, and other programs read it.
+fn assert_whole(file: &Path, packets: u64) {
+    assert_eq!(sequence(file), (0..packets).collect::<Vec<_>>());
+    assert_eq!(capinfos(file).0 as u64, packets);
+}
+
+#[test]
+fn a_full_disk_ends_the_capture_and_keeps_what_is_written() {
+    for format in ["pcapng", "pcap"] {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        if !tools::present() {
+            return;
+        }
+        let disk = SmallDisk::mount("128k");
+        let capture = disk.capture(&wire, &["-w", "/mnt/capture", "--format", format]);
+        send(&wire, &numbered(FRAMES));
+        let finished = capture.wait();
+        let delivered = assert_told(&finished);
+        assert!(
+            delivered > 0 && finished.stderr.contains(&format!("{delivered} packets in ")),
+            "{}",
+            finished.stderr
+        );
+        assert_eq!(disk.names(), ["capture"]);
+        assert_whole(&disk.directory().join("capture"), delivered);
+    }
+}
+
+#[test]
+fn a_full_disk_ends_a_capture_on_several_lanes_and_its_ledger_closes() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let disk = SmallDisk::mount("128k");
+    let capture = disk.capture(&wire, &["-w", "/mnt/capture", "--queues", "0-2"]);
+    send(&wire, &numbered(FRAMES));
+    let delivered = assert_told(&capture.wait());
+    assert_eq!(sequence(&disk.directory().join("capture")).len() as u64, delivered);
+}
+
+#[test]
+fn a_disk_that_fills_up_in_a_rotation_keeps_the_files_before() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let disk = SmallDisk::mount("1536k");
+    let capture = disk.capture(&wire, &["-w", "/mnt/capture.pcapng", "--rotate-mib", "1"]);
+    send(&wire, &numbered(FRAMES * 10));
+    let delivered = assert_told(&capture.wait());
+    let names = disk.names();
+    assert_eq!(names.len(), 2, "{names:?}");
+    let kept: Vec<u64> = names.iter().flat_map(|name| sequence(&disk.directory().join(name))).collect();
+    assert_eq!(kept, (0..delivered).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start_is_told_before_the_capture() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let full = full_device(directory.path());
+    let launch = wire.right().command(STRAIT).args(["capture", "-i", "right", "-w"]).arg(&full);
+    let (code, line) = failure(&launch.run(LIMIT).unwrap());
+    assert_eq!(code, 1);
+    assert!(line.contains("No space left on device"), "{line}");
+}
+
+/// A `/dev/full` of the test's own.
+fn full_device(directory: &Path) -> PathBuf {
+    let path = directory.join("full");
+    let _ = Launch::new("mknod").arg(&path).args(["c", "1", "7"]).run(LIMIT).unwrap().success();
+    path
+}
+
+#[test]
+fn lines_that_cannot_be_written_are_lost_in_the_sink() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let full = full_device(directory.path());
+    let script = r#"exec "$0" capture -i right --queues $2 > "$1""#;
+    for queues in ["0", "0-2"] {
+        let capture =
+            Capture::watch(wire.right().command("sh").args(["-c", script, STRAIT]).arg(&full).arg(queues));
+        send(&wire, &numbered(20));
+        let finished = capture.wait();
+        let (code, line) = failure(&finished);
+        assert_eq!(code, 1);
+        assert!(line.contains("write to standard output: No space left on device"), "{line}");
+        let words = finished.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("received 20 delivered 0 ") && words.contains(" sink 20 "), "{words}");
+        assert!(words.contains("the ledger closes"), "{words}");
+    }
+}

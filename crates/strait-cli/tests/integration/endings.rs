@@ -1,0 +1,195 @@
+//! How a capture ends, and with what: signals, counts, durations, directions, and the one JSON object.
+
+use std::net::UdpSocket;
+
+use lab::Wire;
+use rustix::process::Signal;
+
+use crate::rig::{
+    Capture, LIMIT, PATHS, SOCKET_PATHS, assert_complete, closes, count, failure, ledger, lost, numbered,
+    packets, send, sequence, strait,
+};
+
+#[test]
+fn a_signal_ends_a_capture_with_its_ledger_and_a_complete_file() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    for path in PATHS {
+        for signal in [Signal::INT, Signal::TERM] {
+            let capture = Capture::start(wire.right(), &["-p", path, "-w", file.to_str().unwrap()]);
+            send(&wire, &numbered(20));
+            let finished = capture.end(signal).success();
+            let stderr = without_notes(&finished.stderr);
+            assert!(stderr.starts_with(&format!("right: path {path} (")), "{stderr}");
+            assert!(
+                stderr.ends_with("\nthe ledger closes: received = delivered + filtered + lost\n"),
+                "{stderr}"
+            );
+            assert!(finished.stdout.is_empty());
+            assert_complete(&file, 20);
+        }
+    }
+}
+
+/// AF_XDP begins with what it could not have.
+fn without_notes(stderr: &str) -> String {
+    stderr.split_inclusive('\n').filter(|line| !line.starts_with("strait: no zero-copy: ")).collect()
+}
+
+#[test]
+fn a_signal_before_the_first_packet_ends_a_capture_too() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in PATHS {
+        for wait in ["latency", "balanced", "busy"] {
+            let capture = Capture::start(wire.right(), &["-p", path, "--wait", wait, "--json"]);
+            assert_eq!(count(&ledger(&capture.finish()), "received"), 0);
+        }
+    }
+}
+
+#[test]
+fn a_count_is_exact_on_one_lane() {
+    count_is_exact(&[], 1);
+}
+
+#[test]
+fn a_count_is_exact_on_three_lanes() {
+    count_is_exact(&["--queues", "0-2"], 3);
+}
+
+fn count_is_exact(options: &[&str], lanes: usize) {
+    let Some(wire) = Wire::builder().queues(3).or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    for path in PATHS {
+        let fixed = ["-p", path, "--count", "100", "--json", "-w", file.to_str().unwrap()];
+        let capture = Capture::start(wire.right(), &[&fixed, options].concat());
+        // Fewer do not end it.
+        send(&wire, &numbered(99));
+        assert!(file.with_extension("pcapng.part").exists(), "{path}: ended after 99 packets");
+        send(&wire, &numbered(300)[99..]);
+        let ledger = ledger(&capture.wait().success());
+        assert_eq!(count(&ledger, "delivered"), 100, "{ledger}");
+        assert_eq!(sequence(&file).len(), 100);
+        // XDP takes one lane a queue and veth sends by the sender's CPU: which queue gets what is the kernel's choice.
+        let seen = ledger["lanes"].as_array().unwrap();
+        assert_eq!(seen.len(), if path == "xdp" { 3 } else { lanes }, "{ledger}");
+        assert!(seen.iter().all(closes), "{ledger}");
+        // Nothing but what the count left over is missing.
+        assert_eq!(ledger["lost"]["unread"], lost(&ledger), "{ledger}");
+        if lanes == 1 && path != "xdp" {
+            assert_complete(&file, 100);
+        }
+    }
+}
+
+#[test]
+fn a_flow_stays_on_its_lane_and_the_lanes_share_the_work() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in SOCKET_PATHS {
+        let capture = Capture::start(wire.right(), &["-p", path, "--queues", "0-2", "--json"]);
+        send(&wire, &numbered(160));
+        let ledger = ledger(&capture.finish());
+        assert_eq!(count(&ledger, "delivered"), 160);
+        let lanes = ledger["lanes"].as_array().unwrap();
+        let numbers: Vec<_> = lanes.iter().map(|lane| lane["queue"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        // 16 flows of 10 packets each.
+        let busy = lanes.iter().filter(|lane| count(lane, "delivered") > 0).count();
+        assert!(busy > 1 && lanes.iter().all(|lane| count(lane, "delivered") % 10 == 0), "{ledger}");
+    }
+}
+
+#[test]
+fn a_duration_ends_a_capture() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in PATHS {
+        let arguments = ["capture", "-i", "right", "-p", path, "--duration", "0.3", "--json"];
+        let finished = strait(wire.right(), &arguments).run(LIMIT).unwrap().success();
+        let seconds = ledger(&finished)["seconds"].as_f64().unwrap();
+        assert!(seconds >= 0.3, "{seconds}");
+    }
+}
+
+#[test]
+fn a_direction_selects_what_came_in_or_went_out() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    for path in SOCKET_PATHS {
+        for (direction, expected) in [("in", &[3_u16][..]), ("out", &[4, 4]), ("both", &[3, 4, 4])] {
+            assert_eq!(ports_seen(&wire, path, direction), expected, "{path} {direction}");
+        }
+    }
+}
+
+/// The destination ports that a capture at the right end sees of one datagram that comes in and two that go out.
+fn ports_seen(wire: &Wire, path: &str, direction: &str) -> Vec<u16> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let options = ["-p", path, "--direction", direction, "-w", file.to_str().unwrap(), "--json"];
+    let (left, right) = (wire.left(), wire.right());
+    let capture = Capture::start(right, &[&options[..], &["udp"]].concat());
+    let before = (left.stats().rx_packets, right.stats().rx_packets);
+    let inward = left.run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    inward.send_to(b"in", (right.ipv4(), 3)).unwrap();
+    assert!(lab::wait_until(LIMIT, || right.stats().rx_packets > before.1));
+    let outward = right.run(|| UdpSocket::bind((right.ipv4(), 0)).unwrap());
+    for _ in 0..2 {
+        outward.send_to(b"out", (left.ipv4(), 4)).unwrap();
+    }
+    assert!(lab::wait_until(LIMIT, || left.stats().rx_packets >= before.0 + 2));
+    let ledger = ledger(&capture.finish());
+    let packets = packets(&file);
+    assert_eq!(count(&ledger, "delivered"), packets.len() as u64);
+    packets.iter().map(|packet| u16::from_be_bytes([packet.bytes[36], packet.bytes[37]])).collect()
+}
+
+#[test]
+fn xdp_cannot_see_what_goes_out() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let arguments = ["capture", "-i", "right", "-p", "xdp", "--direction", "out"];
+    let (code, line) = failure(&strait(wire.right(), &arguments).run(LIMIT).unwrap());
+    assert_eq!(code, 2);
+    assert!(line.contains("received frames only"), "{line}");
+}
+
+#[test]
+fn the_json_object_has_the_documented_keys_and_no_others() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let session = [
+        "path",
+        "mode",
+        "interface",
+        "seconds",
+        "received",
+        "delivered",
+        "filtered",
+        "lost",
+        "bytes",
+        "wire_bytes",
+        "events",
+        "lanes",
+    ];
+    let lane = ["queue", "cpu", "received", "delivered", "filtered", "lost", "bytes", "wire_bytes", "events"];
+    let lost = ["nic_missed", "ring_full", "fill_empty", "sink", "unread", "other"];
+    let events = ["queue_freezes", "snaplen_cuts", "fill_ring_empty", "fallbacks"];
+    for path in PATHS {
+        let finished = Capture::start(wire.right(), &["-p", path, "--json", "--cpus", "0"]).finish();
+        assert_eq!(without_notes(&finished.stderr), "");
+        let object = ledger(&finished);
+        assert_keys(&object, &session);
+        assert_keys(&object["lanes"][0], &lane);
+        assert_keys(&object["lost"], &lost);
+        assert_keys(&object["events"], &events);
+        assert_eq!(object["lanes"][0]["cpu"], 0);
+        assert_eq!((&object["interface"], &object["path"]), (&"right".into(), &path.into()));
+    }
+}
+
+fn assert_keys(object: &serde_json::Value, expected: &[&str]) {
+    let mut keys: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut expected = expected.to_vec();
+    keys.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+}

@@ -1,0 +1,89 @@
+//! Capture files: complete, correct, and read by the programs that people use.
+
+use lab::Wire;
+
+use crate::rig::{Capture, PATHS, Packet, assert_complete, count, ledger, numbered, packets, send, tagged};
+use crate::tools::{self, AS_BLOCKS, capinfos, tcpdump, tshark};
+
+#[test]
+fn a_pcapng_file_is_read_by_tcpdump_tshark_and_capinfos_without_a_warning() {
+    read_by_others("pcapng");
+}
+
+#[test]
+fn a_pcap_file_is_read_by_tcpdump_tshark_and_capinfos_without_a_warning() {
+    read_by_others("pcap");
+}
+
+const SNAPLEN: usize = 100;
+
+/// Plain frames, which the filter rejects, and tagged ones, which it takes and the snaplen cuts.
+fn read_by_others(format: &str) {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture");
+    let path = file.to_str().unwrap();
+    let options = ["-w", path, "--format", format, "--snaplen", "100", "--json", "vlan", "5", "and", "udp"];
+    let capture = Capture::start(wire.right(), &options);
+    send(&wire, &numbered(40));
+    send(&wire, &tagged(80));
+    let ledger = ledger(&capture.finish());
+    assert_eq!(
+        (count(&ledger, "received"), count(&ledger, "delivered"), count(&ledger, "filtered")),
+        (120, 40, 80)
+    );
+
+    let sent: Vec<Vec<u8>> = tagged(80).into_iter().filter(|frame| is_udp(frame)).collect();
+    let cut = |frame: &Vec<u8>| Packet {
+        bytes: frame[..frame.len().min(SNAPLEN)].to_vec(),
+        wire_len: frame.len() as u32,
+    };
+    assert_eq!(packets(&file), sent.iter().map(cut).collect::<Vec<_>>());
+
+    assert_eq!(capinfos(&file).0, 40);
+    let lines = tcpdump(&file);
+    assert!(lines.len() == 40 && lines.iter().all(|line| line.contains(".20000: ")), "{lines:?}");
+    let fields = ["frame.len", "frame.cap_len", "vlan.id"];
+    let seen = tshark(&file, &[], &fields);
+    let expected = |frame: &Vec<u8>| {
+        [frame.len().to_string(), frame.len().min(SNAPLEN).to_string(), "5".to_owned()].to_vec()
+    };
+    assert_eq!(seen, sent.iter().map(expected).collect::<Vec<_>>());
+    if format == "pcapng" {
+        assert_eq!(interface_statistics(&file), ["120", "40", "0", "40"]);
+    }
+}
+
+/// Of a frame with one tag.
+fn is_udp(frame: &[u8]) -> bool {
+    match frame[16..18] {
+        [0x08, 0x00] => frame[18 + 9] == 17,
+        _ => frame[18 + 6] == 17,
+    }
+}
+
+/// What tshark reads from the file's one interface statistics block.
+fn interface_statistics(file: &std::path::Path) -> Vec<String> {
+    let of_interface = |name| format!("pcapng.options.option.data.interface.{name}");
+    let names = ["received", "accepted_by_filter", "dropped_by_os", "delivered_to_user"].map(of_interface);
+    let mut rows = tshark(file, &AS_BLOCKS, &names.each_ref().map(String::as_str));
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    rows.remove(0)
+}
+
+#[test]
+fn every_path_writes_every_frame_once_and_in_order() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    for path in PATHS {
+        let file = directory.path().join(path);
+        let capture = Capture::start(wire.right(), &["--path", path, "-w", file.to_str().unwrap(), "--json"]);
+        send(&wire, &numbered(300));
+        let ledger = ledger(&capture.finish());
+        assert_eq!((&ledger["path"], count(&ledger, "delivered")), (&path.into(), 300), "{ledger}");
+        assert_complete(&file, 300);
+    }
+}

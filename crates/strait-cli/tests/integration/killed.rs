@@ -1,0 +1,72 @@
+//! A capture that is killed: what was flushed is there, under the name of an unfinished file, and every reader takes it.
+
+use std::fs;
+use std::path::Path;
+
+use lab::{Wire, wait_until};
+use rustix::process::Signal;
+
+use crate::rig::{Capture, LIMIT, ledger, numbered, run, send, sequence};
+use crate::tools::{self, capinfos, tcpdump, tshark};
+
+/// Frames that are flushed before the program is killed.
+const SAFE: u64 = 500;
+/// Frames that may still be in memory then.
+const LATE: u64 = 100;
+
+#[test]
+fn a_killed_capture_leaves_a_pcapng_file_that_reads_up_to_the_last_flush() {
+    killed("pcapng");
+}
+
+#[test]
+fn a_killed_capture_leaves_a_pcap_file_that_reads_up_to_the_last_flush() {
+    killed("pcap");
+}
+
+fn killed(format: &str) {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (file, part) = (directory.path().join("capture"), directory.path().join("capture.part"));
+    let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--format", format]);
+    let frames = numbered(SAFE + LATE);
+    send(&wire, &frames[..SAFE as usize]);
+    let flushed = || len(&part) > frames[..SAFE as usize].iter().map(|frame| frame.len() as u64).sum();
+    assert!(wait_until(LIMIT, flushed), "a quiet capture flushes");
+    // The next flush is a second away: these are in the ring or in memory.
+    send(&wire, &frames[SAFE as usize..]);
+    let finished = capture.end(Signal::KILL);
+    assert_eq!(finished.status.code(), None);
+
+    assert!(!file.exists(), "an unfinished file does not have the final name");
+    let kept = sequence(&part);
+    assert!((SAFE..=SAFE + LATE).contains(&(kept.len() as u64)), "{}", kept.len());
+    assert_eq!(kept, (0..kept.len() as u64).collect::<Vec<_>>());
+    assert_eq!(capinfos(&part).0, kept.len());
+    assert_eq!(tcpdump(&part).len(), kept.len());
+    assert_eq!(tshark(&part, &[], &["frame.len"]).len(), kept.len());
+    let read = run(&["capture", "-r", part.to_str().unwrap(), "--json"]).success();
+    assert_eq!(ledger(&read)["delivered"], kept.len());
+}
+
+fn len(file: &Path) -> u64 {
+    fs::metadata(file).map_or(0, |metadata| metadata.len())
+}
+
+#[test]
+fn what_a_killed_capture_left_is_replaced_by_the_next() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (file, part) = (directory.path().join("capture"), directory.path().join("capture.part"));
+    fs::write(&part, vec![0xff; 100_000]).unwrap();
+    fs::write(&file, "an older capture").unwrap();
+    let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap()]);
+    assert_eq!(fs::read(&file).unwrap(), b"an older capture", "kept until the new one is complete");
+    send(&wire, &numbered(10));
+    capture.finish();
+    assert_eq!(sequence(&file), (0..10).collect::<Vec<_>>());
+    assert!(!part.exists());
+}

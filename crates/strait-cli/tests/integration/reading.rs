@@ -1,0 +1,223 @@
+//! `strait capture -r`: whole files by any filter, damaged files up to the damage, and what is no capture file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use lab::{Finished, Launch};
+use strait_capture::file::FileReader;
+use strait_capture::sink::{FileSink, Format, FrameRef, SinkOptions, Target};
+
+use crate::rig::{LIMIT, STRAIT, assert_complete, count, failure, ledger, numbered, run, tagged};
+use crate::tools;
+
+/// A capture file of `frames`, a second apart.
+fn file(directory: &Path, format: Format, frames: &[Vec<u8>]) -> PathBuf {
+    let path = directory.join("input");
+    let options = SinkOptions { format, ..SinkOptions::new(Target::Path(path.clone()), 0) };
+    let mut sink = FileSink::create(options).unwrap();
+    for (bytes, second) in frames.iter().zip(1_700_000_000_u64..) {
+        let timestamp_ns = second * 1_000_000_000 + 5;
+        let frame = FrameRef { timestamp_ns, bytes, wire_len: bytes.len() as u32, ..FrameRef::default() };
+        sink.write(&frame).unwrap();
+    }
+    sink.close(&[]).unwrap();
+    path
+}
+
+fn read(file: &Path, options: &[&str]) -> Finished {
+    run(&[&["capture", "-r", file.to_str().unwrap()], options].concat())
+}
+
+#[test]
+fn a_file_is_filtered_as_tcpdump_filters_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = [numbered(40), tagged(40)].concat();
+    for format in [Format::Pcapng, Format::Pcap] {
+        let input = file(directory.path(), format, &frames);
+        for filter in ["", "udp", "vlan", "vlan and ip6", "not tcp and greater 500", "tcp[13] & 8 != 0"] {
+            let finished = read(&input, &["--json", filter]).success();
+            let ledger = ledger(&finished);
+            let expected = matched_by_tcpdump(&input, filter);
+            assert_eq!((count(&ledger, "received"), count(&ledger, "delivered")), (80, expected), "{filter}");
+            assert_eq!((&ledger["path"], count(&ledger, "filtered")), (&"file".into(), 80 - expected));
+        }
+    }
+}
+
+fn matched_by_tcpdump(file: &Path, filter: &str) -> u64 {
+    let launch = Launch::new("tcpdump").args(["-nn", "-r"]).arg(file).arg(filter);
+    launch.run(LIMIT).unwrap().success().text().lines().count() as u64
+}
+
+#[test]
+fn a_file_is_copied_with_filter_and_snaplen_into_another_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = file(directory.path(), Format::Pcapng, &numbered(40));
+    let output = directory.path().join("output");
+    let out = output.to_str().unwrap();
+    let _ = read(&input, &["-w", out, "--format", "pcap", "--snaplen", "80", "udp"]).success();
+    let mut reader = FileReader::open(out).unwrap();
+    let udp: Vec<u64> = (0..40).filter(|number| number % 2 == 0).collect();
+    for number in udp {
+        let packet = reader.next().unwrap().unwrap();
+        assert_eq!(strait_packet::probe::read(packet.bytes).unwrap().sequence, number);
+        assert_eq!(packet.timestamp_ns, (1_700_000_000 + number) * 1_000_000_000 + 5);
+        assert_eq!(packet.bytes.len(), 80.min(packet.wire_len as usize));
+    }
+    assert!(reader.next().unwrap().is_none());
+    assert_eq!(reader.format(), Some(Format::Pcap));
+}
+
+#[test]
+fn a_file_can_be_copied_over_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = file(directory.path(), Format::Pcapng, &numbered(40));
+    let _ = read(&input, &["-w", input.to_str().unwrap()]).success();
+    assert_complete(&input, 40);
+}
+
+#[test]
+fn a_count_ends_the_reading() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = file(directory.path(), Format::Pcapng, &numbered(40));
+    let finished = read(&input, &["--count", "7"]).success();
+    assert_eq!(finished.text().lines().count(), 7);
+    assert!(finished.stderr.contains("the ledger closes"), "{}", finished.stderr);
+}
+
+#[test]
+fn standard_input_is_read_like_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = fs::read(file(directory.path(), Format::Pcap, &numbered(40))).unwrap();
+    let mut command = Command::new(STRAIT);
+    let output = command.args(["capture", "-r", "-", "udp"]).write_stdin(input).assert().success();
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    assert_eq!(text.lines().count(), 20, "{text}");
+}
+
+#[test]
+fn a_packet_a_line_in_tcpdumps_manner() {
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    // The first port of flow 0 is one that tcpdump takes for a protocol of its own.
+    let frames: Vec<_> =
+        numbered(40).into_iter().enumerate().filter(|(i, _)| i % 16 != 0).map(|(_, f)| f).collect();
+    let input = file(directory.path(), Format::Pcapng, &frames);
+    let finished = read(&input, &[]).success();
+    let theirs = tools::tcpdump(&input);
+    for (ours, theirs) in finished.text().lines().zip(&theirs) {
+        // Nanoseconds and microseconds.
+        let (time, line) = ours.split_once(' ').unwrap();
+        let (their_time, their_line) = theirs.split_once(' ').unwrap();
+        assert!(time.starts_with(their_time), "{ours}\n{theirs}");
+        let beginning = |line: &str| line.split(": ").next().unwrap().to_owned();
+        assert_eq!(beginning(line), beginning(their_line));
+        assert_eq!(line.split("length ").nth(1), their_line.split("length ").nth(1), "{ours}\n{theirs}");
+    }
+    assert_eq!(finished.text().lines().count(), theirs.len());
+}
+
+#[test]
+fn a_file_that_is_cut_delivers_all_before_the_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("output");
+    for format in [Format::Pcapng, Format::Pcap] {
+        let input = file(directory.path(), format, &numbered(9));
+        let whole = fs::read(&input).unwrap();
+        // Within the last block, within a packet, within a header.
+        for cut in [whole.len() - 1, whole.len() / 2, 300] {
+            fs::write(&input, &whole[..cut]).unwrap();
+            let finished = read(&input, &["--json", "-w", output.to_str().unwrap()]);
+            let (code, line) = failure(&finished);
+            assert_eq!(code, 1, "{line}");
+            assert!(line.contains(&format!("is cut at byte {cut}")), "{line}");
+            let delivered = count(&ledger(&finished), "delivered");
+            assert_eq!(delivered, whole_packets(&input), "{line}");
+            assert_complete(&output, delivered);
+        }
+    }
+}
+
+/// Packets that lie whole in the first part of a file, counted by capinfos, which says so of a cut file.
+fn whole_packets(file: &Path) -> u64 {
+    let finished = Launch::new("capinfos").arg("-Mc").arg(file).run(LIMIT).unwrap();
+    let text = finished.text() + &finished.stderr;
+    let line = text.lines().find_map(|line| {
+        line.strip_prefix("Number of packets:").or_else(|| line.split(" after reading ").nth(1))
+    });
+    let digits = line.unwrap_or("0").trim().split(|c: char| !c.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_damaged_block_ends_the_reading_after_all_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("output");
+    let input = file(directory.path(), Format::Pcapng, &numbered(9));
+    let mut bytes = fs::read(&input).unwrap();
+    // The fourth packet's block gets a length that cannot be.
+    let block = nth_block(&bytes, 2 + 3);
+    bytes[block + 4..block + 8].copy_from_slice(&13_u32.to_le_bytes());
+    fs::write(&input, &bytes).unwrap();
+    let finished = read(&input, &["--json", "-w", output.to_str().unwrap()]);
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 1, "{line}");
+    assert!(line.contains(&block.to_string()), "the line says where: {line}");
+    assert_eq!(count(&ledger(&finished), "delivered"), 3);
+    assert_complete(&output, 3);
+}
+
+/// Where block `n` of a little-endian pcapng file begins.
+fn nth_block(bytes: &[u8], n: usize) -> usize {
+    let len = |at: usize| u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
+    (0..n).fold(0, |at, _| at + len(at))
+}
+
+#[test]
+fn a_damaged_pcap_record_ends_the_reading_after_all_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("output");
+    let input = file(directory.path(), Format::Pcap, &numbered(9));
+    let mut bytes = fs::read(&input).unwrap();
+    let record = 24 + numbered(2).iter().map(|frame| 16 + frame.len()).sum::<usize>();
+    bytes[record + 8..record + 12].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
+    fs::write(&input, &bytes).unwrap();
+    let finished = read(&input, &["--json", "-w", output.to_str().unwrap()]);
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 1, "{line}");
+    assert_eq!(count(&ledger(&finished), "delivered"), 2);
+    assert_complete(&output, 2);
+}
+
+#[test]
+fn what_is_no_capture_file_is_said_to_be_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("empty"), "").unwrap();
+    fs::write(at("text"), "this is not a capture file at all").unwrap();
+    fs::write(at("short"), [0x0a]).unwrap();
+    fs::create_dir(at("folder")).unwrap();
+    let cases = [
+        ("empty", "empty"),
+        ("text", "not a pcap or pcapng file"),
+        ("short", "short"),
+        ("folder", "directory"),
+    ];
+    for (name, words) in cases.into_iter().chain([("nothing", "No such file")]) {
+        let (code, line) = failure(&read(&at(name), &[]));
+        assert_eq!(code, 1, "{line}");
+        assert!(line.contains(words) && line.contains(at(name).to_str().unwrap()), "{line}");
+    }
+}
+
+#[test]
+fn a_filter_that_does_not_parse_is_told_for_a_file_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = file(directory.path(), Format::Pcap, &numbered(1));
+    let (code, line) = failure(&read(&input, &["tcp", "prot", "80"]));
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("tcp prot 80") && line.contains("syntax error"), "{line}");
+}

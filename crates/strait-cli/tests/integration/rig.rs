@@ -1,0 +1,200 @@
+//! Starts `strait` in a namespace, knows when its capture is open, sends to it and reads what it left.
+//!
+//! Every test uses it. Waiting is for events: a capture is open when the program has given up its capabilities, frames
+//! have arrived when the receiving interface has counted them.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use lab::{End, Finished, Launch, Process, Wire, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use strait_capture::file::FileReader;
+use strait_capture::{InjectPath, Injector};
+use strait_packet::traffic::{Kind, Sizes, Traffic};
+
+/// The program.
+pub(crate) const STRAIT: &str = env!("CARGO_BIN_EXE_strait");
+/// What anything may take on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(50);
+/// The paths of packet sockets.
+pub(crate) const SOCKET_PATHS: [&str; 3] = ["recv", "v2", "v3"];
+/// All paths of a live capture.
+pub(crate) const PATHS: [&str; 4] = ["recv", "v2", "v3", "xdp"];
+
+/// `strait` inside `end`'s namespace.
+pub(crate) fn strait<'a>(end: &'a End, arguments: &[&str]) -> Launch<'a> {
+    end.command(STRAIT).args(arguments)
+}
+
+/// `strait` with `arguments`, to its end, in the test's own namespace.
+pub(crate) fn run(arguments: &[&str]) -> Finished {
+    Launch::new(STRAIT).args(arguments).run(LIMIT).unwrap()
+}
+
+/// A running `strait capture` whose rings and output are open.
+pub(crate) struct Capture {
+    process: Process,
+}
+
+impl Capture {
+    /// `strait capture -i INTERFACE` at `end`.
+    pub(crate) fn start(end: &End, arguments: &[&str]) -> Self {
+        Self::watch(strait(end, &["capture", "-i", end.name()]).args(arguments))
+    }
+
+    /// Starts `launch`, which becomes a `strait capture`, and waits until it is open.
+    pub(crate) fn watch(launch: Launch<'_>) -> Self {
+        let process = launch.spawn().unwrap();
+        assert!(await_open(process.id()), "no capture: {}{}", process.stdout(), process.stderr());
+        Self { process }
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Its end by itself.
+    pub(crate) fn wait(self) -> Finished {
+        self.process.wait(LIMIT).unwrap()
+    }
+
+    /// Its end by `signal`.
+    pub(crate) fn end(self, signal: Signal) -> Finished {
+        self.process.signal(signal);
+        self.wait()
+    }
+
+    /// Its end by Ctrl-C, with success.
+    pub(crate) fn finish(self) -> Finished {
+        self.end(Signal::INT).success()
+    }
+}
+
+/// Waits until the process has fewer capabilities than this test, which `strait` gives up when all is open. False if
+/// it ends instead.
+pub(crate) fn await_open(id: u32) -> bool {
+    let mine = status("self", "CapEff");
+    let id = id.to_string();
+    let is_over = |state: Option<String>| state.is_none_or(|state| state.starts_with('Z'));
+    let came = wait_until(LIMIT, || status(&id, "CapEff") != mine || is_over(status(&id, "State")));
+    came && !is_over(status(&id, "State"))
+}
+
+/// A line of `/proc/ID/status`.
+fn status(id: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+/// Frames with sequence numbers from 0: every kind in turn, of three sizes.
+pub(crate) fn numbered(count: u64) -> Vec<Vec<u8>> {
+    frames_of(
+        &Traffic::builder().kinds(&Kind::ALL).sizes(sizes("64,512,1518")).flows(16).build().unwrap(),
+        count,
+    )
+}
+
+/// The same with a VLAN tag.
+pub(crate) fn tagged(count: u64) -> Vec<Vec<u8>> {
+    let traffic = Traffic::builder().kinds(&Kind::ALL).sizes(sizes("64,512")).flows(16).vlan(Some(5));
+    frames_of(&traffic.build().unwrap(), count)
+}
+
+pub(crate) fn sizes(text: &str) -> Sizes {
+    text.parse().unwrap()
+}
+
+fn frames_of(traffic: &Traffic, count: u64) -> Vec<Vec<u8>> {
+    let frame = |sequence| {
+        let mut bytes = vec![0; traffic.frame_len_max()];
+        let len = traffic.write_frame(sequence, 0, &mut bytes);
+        bytes.truncate(len);
+        bytes
+    };
+    (0..count).map(frame).collect()
+}
+
+/// Sends `frames` from the left end in order, and waits until the right end has received them.
+pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
+    let before = wire.right().stats().rx_packets;
+    wire.left().run(|| {
+        let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
+        for frame in frames {
+            injector.buffer().unwrap()[..frame.len()].copy_from_slice(frame);
+            injector.push(frame.len());
+        }
+        assert_eq!(injector.finish().unwrap().frames, frames.len() as u64);
+    });
+    await_arrival(wire, before, frames.len() as u64);
+}
+
+/// Waits until the right end has received `count` frames more than `before`: they were handed to its sockets.
+pub(crate) fn await_arrival(wire: &Wire, before: u64, count: u64) {
+    let arrived = || wire.right().stats().rx_packets - before >= count;
+    assert!(wait_until(LIMIT, arrived), "frames sent on a veth arrive");
+}
+
+/// A packet of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) wire_len: u32,
+}
+
+/// Every packet of a file without a fault.
+pub(crate) fn packets(file: &Path) -> Vec<Packet> {
+    let mut reader = FileReader::open(file.to_str().unwrap()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(packet) = reader.next().unwrap() {
+        packets.push(Packet { bytes: packet.bytes.to_vec(), wire_len: packet.wire_len });
+    }
+    packets
+}
+
+/// The sequence numbers in a file, in its order.
+pub(crate) fn sequence(file: &Path) -> Vec<u64> {
+    let number =
+        |packet: Packet| strait_packet::probe::read(&packet.bytes).expect("a numbered frame").sequence;
+    packets(file).into_iter().map(number).collect()
+}
+
+/// Asserts that the file holds frames 0 to `count`, each once, in order.
+pub(crate) fn assert_complete(file: &Path, count: u64) {
+    assert_eq!(sequence(file), (0..count).collect::<Vec<_>>());
+}
+
+/// The JSON object on standard output, which is its only line; it closes.
+pub(crate) fn ledger(finished: &Finished) -> Value {
+    let text = finished.text();
+    assert!(text.ends_with('\n') && text.lines().count() == 1, "one line: {text}");
+    let ledger: Value = serde_json::from_str(&text).unwrap();
+    assert!(closes(&ledger), "{ledger}");
+    ledger
+}
+
+/// Whether received = delivered + filtered + lost, of a session or of a lane.
+pub(crate) fn closes(ledger: &Value) -> bool {
+    count(ledger, "received") == count(ledger, "delivered") + count(ledger, "filtered") + lost(ledger)
+}
+
+/// All losses together.
+pub(crate) fn lost(ledger: &Value) -> u64 {
+    ledger["lost"].as_object().expect("losses by place").values().map(|count| count.as_u64().unwrap()).sum()
+}
+
+/// A count of the ledger.
+pub(crate) fn count(ledger: &Value, name: &str) -> u64 {
+    ledger[name].as_u64().unwrap_or_else(|| panic!("{name} of {ledger}"))
+}
+
+/// The line that says what went wrong: the only one that is neither the ledger's nor a note; and the code.
+pub(crate) fn failure(finished: &Finished) -> (i32, String) {
+    let stderr = &finished.stderr;
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("strait: ")).collect();
+    assert_eq!(errors.len(), 1, "one line: {stderr}");
+    (finished.status.code().expect("an exit, not a signal"), errors[0].to_owned())
+}

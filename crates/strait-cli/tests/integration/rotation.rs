@@ -1,0 +1,91 @@
+//! Files that follow one another: each complete and valid, none too large, together the whole capture.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lab::{Wire, wait_until};
+
+use crate::rig::{Capture, LIMIT, count, ledger, numbered, send, sequence};
+use crate::tools::{self, capinfos};
+
+const MIB: u64 = 1 << 20;
+/// Frames that make nearly three files of 1 MiB.
+const FRAMES: u64 = 4000;
+
+/// The files of a series, oldest first.
+fn series(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Each file is valid; returns the sequence numbers of all of them in their order.
+fn content(files: &[PathBuf]) -> Vec<u64> {
+    let check = |file: &PathBuf| {
+        let numbers = sequence(file);
+        assert!(!numbers.is_empty(), "{} is empty", file.display());
+        assert_eq!(capinfos(file).0, numbers.len());
+        numbers
+    };
+    files.iter().flat_map(check).collect()
+}
+
+fn rotate(options: &[&str]) -> Option<(tempfile::TempDir, Vec<PathBuf>)> {
+    let wire = Wire::builder().or_skip()?;
+    if !tools::present() {
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let capture =
+        Capture::start(wire.right(), &[&["-w", file.to_str().unwrap(), "--json"], options].concat());
+    send(&wire, &numbered(FRAMES));
+    assert_eq!(count(&ledger(&capture.finish()), "delivered"), FRAMES);
+    let files = series(directory.path());
+    let is_named = |file: &PathBuf| {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        name.starts_with("capture_0000") && name.ends_with(".pcapng")
+    };
+    assert!(files.iter().all(is_named), "{files:?}");
+    Some((directory, files))
+}
+
+#[test]
+fn files_rotated_by_size_hold_the_whole_capture_and_none_is_larger() {
+    for format in ["pcapng", "pcap"] {
+        let Some((_directory, files)) = rotate(&["--rotate-mib", "1", "--format", format]) else { return };
+        assert_eq!(files.len(), 3, "{files:?}");
+        assert!(files.iter().all(|file| fs::metadata(file).unwrap().len() <= MIB));
+        assert_eq!(content(&files), (0..FRAMES).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_ring_of_files_keeps_the_newest() {
+    let Some((_directory, files)) = rotate(&["--rotate-mib", "1", "--ring-files", "2"]) else { return };
+    assert_eq!(files.len(), 2, "{files:?}");
+    let kept = content(&files);
+    assert_eq!(kept, (FRAMES - kept.len() as u64..FRAMES).collect::<Vec<_>>());
+}
+
+#[test]
+fn files_rotated_by_time_hold_the_whole_capture() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--rotate-s", "0.2"]);
+    let frames = numbered(10_000);
+    let mut sent = 0;
+    // A frame a look, until a third file is there.
+    let rotated = || {
+        send(&wire, &frames[sent..=sent]);
+        sent += 1;
+        series(directory.path()).len() >= 3
+    };
+    assert!(wait_until(LIMIT, rotated));
+    capture.finish();
+    assert_eq!(content(&series(directory.path())), (0..sent as u64).collect::<Vec<_>>());
+}
