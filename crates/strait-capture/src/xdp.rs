@@ -19,8 +19,8 @@ use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
 use strait_sys::bpf::{Link, MappedArray};
 use strait_sys::interface::Interface;
-use strait_sys::packet;
-use strait_sys::xdp::{Receiver, Socket};
+use strait_sys::packet::{self, VlanTag};
+use strait_sys::xdp::{Receiver, RxBatch, Socket};
 
 use self::account::{Known, Seen};
 use self::batch::monotonic_ns;
@@ -82,6 +82,17 @@ impl Intake {
     }
 }
 
+/// What an open socket and its program can do.
+#[derive(Clone, Copy, Debug)]
+struct Abilities {
+    /// Frames longer than a chunk come in fragments.
+    multi_buffer: bool,
+    /// The program asks the driver for tags that it took out.
+    reads_tags: bool,
+    /// The driver runs in this lane's own calls.
+    busy_poll: bool,
+}
+
 /// One AF_XDP socket with its rings.
 pub(crate) struct Engine {
     receiver: Receiver,
@@ -93,9 +104,7 @@ pub(crate) struct Engine {
     interface: u32,
     queue: u32,
     rx_slots: u32,
-    multi_buffer: bool,
-    /// The driver runs in this lane's own calls.
-    busy_poll: bool,
+    abilities: Abilities,
     /// Slower ways taken than asked for, at opening.
     fallbacks: u64,
     /// Whole frames taken from the RX ring.
@@ -119,7 +128,10 @@ impl Engine {
     #[inline]
     pub(crate) fn take(&mut self) -> Batch<'_> {
         let Self { receiver, joiner, clock, interface, .. } = self;
-        let raw = receiver.take(BATCH_MAX);
+        let mut raw = receiver.take(BATCH_MAX);
+        if self.abilities.reads_tags {
+            restore_tags(&mut raw, joiner.is_open());
+        }
         let newest = raw.len().checked_sub(1).and_then(|last| raw.get(last));
         let newest_ns = newest.and_then(|frame| monotonic_ns(&parse(frame.metadata)?));
         if let Some(newest_ns) = newest_ns {
@@ -137,7 +149,9 @@ impl Engine {
     /// The interface went down or vanished.
     pub(crate) fn wait(&mut self, step: Step, timeout: Duration) -> Result<(), Error> {
         match step {
-            Step::Spin if self.busy_poll || self.receiver.needs_wakeup() => self.socket.wake_rx()?,
+            Step::Spin if self.abilities.busy_poll || self.receiver.needs_wakeup() => {
+                self.socket.wake_rx()?;
+            }
             Step::Spin => std::hint::spin_loop(),
             Step::Gather(pause) => {
                 if self.receiver.needs_wakeup() {
@@ -193,10 +207,24 @@ impl Engine {
             taken: self.taken,
             waiting: u64::from(self.receiver.waiting()),
             ended: self.ended,
-            multi_buffer: self.multi_buffer,
+            multi_buffer: self.abilities.multi_buffer,
         };
         account.events.fallbacks = self.fallbacks;
         Ok(account::book(seen, &statistics, known, account))
+    }
+}
+
+/// Puts tags that the device took out back into their frames; `goes_on` says that the first descriptor continues a
+/// frame.
+fn restore_tags(batch: &mut RxBatch<'_>, mut goes_on: bool) {
+    for index in 0..batch.len() {
+        let Some(part) = batch.get(index) else { break };
+        let metadata = if goes_on { None } else { parse(part.metadata) };
+        goes_on = part.continues;
+        if let Some(metadata) = metadata.filter(|metadata| metadata.vlan_tpid != 0) {
+            let tag = VlanTag { tci: metadata.vlan_tci, tpid: metadata.vlan_tpid };
+            batch.restore_vlan(index, tag);
+        }
     }
 }
 

@@ -66,6 +66,12 @@ impl Joiner {
         }
     }
 
+    /// Whether the next descriptor continues a frame.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// The frames of the batch, or nothing where each descriptor is one.
     #[inline]
     pub(super) fn items(&self) -> Option<&[Item]> {

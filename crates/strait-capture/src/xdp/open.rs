@@ -13,10 +13,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strait_filter::translate;
+use strait_filter::translate::{self, MetadataFunctions};
 use strait_filter::xdp::{COUNTERS_BYTES, CaptureOptions, Metadata, capture_program};
 use strait_sys::Kind;
-use strait_sys::bpf::{self, AttachMode, Link, LoadOptions, Map, XdpProgram};
+use strait_sys::bpf::{self, AttachMode, Link, LoadOptions, Map, MappedArray, XdpProgram, btf};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpMode};
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
@@ -24,7 +24,7 @@ use strait_sys::{packet, wait};
 
 use super::join::Joiner;
 use super::stamp::Clock;
-use super::{BATCH_MAX, Engine, Intake, Opened, Options};
+use super::{Abilities, BATCH_MAX, Engine, Intake, Opened, Options};
 use crate::error::Error;
 use crate::wait::Wait;
 
@@ -186,40 +186,75 @@ fn try_way(
         sockets.set_socket(queue, port.socket.as_fd())?;
     }
     let counters = Map::mappable_array("strait_counts", COUNTERS_BYTES, queues)?;
-    let program = load(options, way, &sockets, &counters)?;
     let promiscuous = if options.promiscuous { Some(promiscuous(options.interface)?) } else { None };
+    let (link, reads_tags) = attach(options, way, &sockets, &counters, &mut fresh)?;
     let counters = Arc::new(counters.mapped()?);
-    let link = Link::attach_xdp(&program, options.interface.index, way.attach)?;
     let engines = ports.into_iter().zip(options.queues);
-    let engines = engines.map(|(port, &queue)| port.engine(options, way, queue, &counters)).collect();
+    let engines =
+        engines.map(|(port, &queue)| port.engine(options, way, queue, reads_tags, &counters)).collect();
     notes.append(&mut fresh);
     let intake = Intake { link: Some(link), _promiscuous: promiscuous };
     Ok(Opened { engines, intake, mode: way.name(), notes: Vec::new() })
 }
 
-fn load(options: &Options<'_>, way: Way, sockets: &Map, counters: &Map) -> Result<XdpProgram, Error> {
+/// Loads and attaches the program: one that asks the driver for VLAN tags where that can be, and says whether it does.
+fn attach(
+    options: &Options<'_>,
+    way: Way,
+    sockets: &Map,
+    counters: &Map,
+    notes: &mut Vec<String>,
+) -> Result<(Link, bool), Error> {
+    if let Some(functions) = driver_functions(way) {
+        match attach_with(options, way, sockets, counters, functions) {
+            Err(Error::System(error)) if is_for_want_of_ability(&error) => {
+                notes.push(format!("no VLAN tags from the driver: {error}"));
+            }
+            attached => return attached.map(|link| (link, true)),
+        }
+    }
+    let link = attach_with(options, way, sockets, counters, MetadataFunctions::default())?;
+    Ok((link, false))
+}
+
+/// The driver's function for tags that the device takes out, where this kernel has it (Linux 6.8). Generic programs
+/// are nobody's driver's. Its timestamps are of a clock of its own, so they are not asked for.
+fn driver_functions(way: Way) -> Option<MetadataFunctions> {
+    if way.attach != AttachMode::Native {
+        return None;
+    }
+    let [rx_vlan_tag] = btf::kernel_functions(["bpf_xdp_metadata_rx_vlan_tag"]).ok()?;
+    rx_vlan_tag.map(|tag| MetadataFunctions { rx_vlan_tag: Some(tag), ..MetadataFunctions::default() })
+}
+
+fn attach_with(
+    options: &Options<'_>,
+    way: Way,
+    sockets: &Map,
+    counters: &Map,
+    functions: MetadataFunctions,
+) -> Result<Link, Error> {
     let interface = translate::Options {
         fragments: way.multi_buffer,
         device_mac: options.interface.mac,
         hatype: options.interface.hardware_type,
-        ..translate::Options::default()
+        functions,
     };
-    let assembled = capture_program(
-        options.program,
-        &CaptureOptions {
-            interface,
-            xskmap_fd: sockets.as_fd().as_raw_fd(),
-            counters_fd: counters.as_fd().as_raw_fd(),
-            metadata: true,
-            timestamps: true,
-        },
-    )
-    .map_err(|error| Error::Filter(error.to_string()))?;
+    let capture = CaptureOptions {
+        interface,
+        xskmap_fd: sockets.as_fd().as_raw_fd(),
+        counters_fd: counters.as_fd().as_raw_fd(),
+        metadata: true,
+        timestamps: true,
+    };
+    let assembled =
+        capture_program(options.program, &capture).map_err(|error| Error::Filter(error.to_string()))?;
     let load = LoadOptions {
         fragments: assembled.fragments,
         device: assembled.device_bound.then_some(options.interface.index),
     };
-    Ok(XdpProgram::load("strait_capture", &assembled.words(), load)?)
+    let program = XdpProgram::load("strait_capture", &assembled.words(), load)?;
+    Ok(Link::attach_xdp(&program, options.interface.index, way.attach)?)
 }
 
 /// A socket whose membership keeps the interface promiscuous; it receives nothing.
@@ -244,7 +279,8 @@ impl Port {
         options: &Options<'_>,
         way: Way,
         queue: u32,
-        counters: &Arc<strait_sys::bpf::MappedArray>,
+        reads_tags: bool,
+        counters: &Arc<MappedArray>,
     ) -> Engine {
         Engine {
             receiver: self.receiver,
@@ -255,8 +291,7 @@ impl Port {
             interface: options.interface.index,
             queue,
             rx_slots: self.rx_slots,
-            multi_buffer: way.multi_buffer,
-            busy_poll: self.busy_poll,
+            abilities: Abilities { multi_buffer: way.multi_buffer, reads_tags, busy_poll: self.busy_poll },
             fallbacks: 0,
             taken: 0,
             ended: false,

@@ -2,6 +2,8 @@
 //!
 //! What is the same on every path (filters, snaplen, metadata) is tested with the other paths, in `tests/`.
 
+mod tags;
+
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

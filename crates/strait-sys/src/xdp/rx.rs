@@ -8,6 +8,10 @@
 use super::memory::Mapped;
 use super::ring::{Consumer, Producer};
 use super::umem::{Chunk, Share};
+use crate::packet::{VLAN_TAG_LEN, VlanTag};
+
+/// The destination and source addresses, which stand before a VLAN tag.
+const MAC_ADDRESSES_LEN: u32 = 12;
 
 /// The RX and fill rings of a socket, and the chunks that travel on them.
 #[derive(Debug)]
@@ -201,6 +205,26 @@ impl RxBatch<'_> {
     #[inline]
     pub fn frames(&self) -> impl ExactSizeIterator<Item = RxFrame<'_>> {
         self.receiver.taken.iter().map(|received| self.lend(received))
+    }
+
+    /// Puts a VLAN tag that the device took out back into the frame at `index`, between its addresses and the rest.
+    /// The metadata goes on ending where the frame begins. Nothing happens where there is no such frame, no room, or no
+    /// address.
+    pub fn restore_vlan(&mut self, index: usize, tag: VlanTag) {
+        let Receiver { taken, share, metadata_bytes, .. } = &mut *self.receiver;
+        let Some(received) = taken.get_mut(index) else { return };
+        let metadata_bytes = if *metadata_bytes > received.offset { 0 } else { *metadata_bytes };
+        let start = received.offset - metadata_bytes;
+        if received.len < MAC_ADDRESSES_LEN || start < VLAN_TAG_LEN as u32 {
+            return;
+        }
+        let tag_at = (received.offset + MAC_ADDRESSES_LEN) as usize - VLAN_TAG_LEN;
+        let bytes = share.bytes_mut(&mut received.chunk);
+        bytes.copy_within(start as usize..tag_at + VLAN_TAG_LEN, start as usize - VLAN_TAG_LEN);
+        bytes[tag_at..][..2].copy_from_slice(&tag.tpid.to_be_bytes());
+        bytes[tag_at + 2..][..2].copy_from_slice(&tag.tci.to_be_bytes());
+        received.offset -= VLAN_TAG_LEN as u32;
+        received.len += VLAN_TAG_LEN as u32;
     }
 
     #[inline]

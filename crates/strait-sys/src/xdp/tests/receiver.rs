@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::{BEFORE, Pages, ring, share};
+use crate::packet::VlanTag;
 use crate::xdp::Receiver;
 use crate::xdp::memory::Mapped;
 use crate::xdp::ring::{Consumer, Producer};
@@ -205,6 +206,24 @@ fn metadata_does_not_outlive_its_frame() {
     let address = kernel.held[0] + 256;
     assert_eq!(kernel.pages.read(address - 16, 8), [0; 8], "where its magic was");
     assert_eq!(kernel.pages.read(address, 1), [1], "the frame itself is left alone");
+}
+
+#[test]
+fn a_tag_goes_back_into_its_frame_and_moves_the_metadata() {
+    let (mut receiver, mut kernel) = setup(1, 1);
+    receiver.set_metadata_bytes(16);
+    kernel.deliver();
+    let (address, frame) = kernel.expected[0].clone();
+    kernel.pages.write(address, &[7; 12]);
+    kernel.pages.write(address - 16, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+    let mut batch = receiver.take(1);
+    batch.restore_vlan(5, VlanTag { tci: 1, tpid: 2 });
+    batch.restore_vlan(0, VlanTag { tci: 0x2064, tpid: 0x8100 });
+    let tagged = batch.get(0).unwrap();
+    assert_eq!(tagged.bytes, [&[7; 12][..], &[0x81, 0x00, 0x20, 0x64], &frame[12..]].concat());
+    assert!(tagged.metadata.ends_with(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]));
+    drop(batch);
+    assert_eq!(kernel.pages.read(address - 20, 12), [0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 11, 12]);
 }
 
 #[test]
