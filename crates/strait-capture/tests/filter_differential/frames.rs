@@ -39,7 +39,19 @@ pub(crate) fn is_tagged(frame: &[u8]) -> bool {
 fn addresses(rng: &mut Rng) -> Vec<u8> {
     let multicast = [0x01, 0, 0x5e, 0, 0, 5];
     let any = rng.bytes();
-    let destination = rng.pick(&[DEVICE_MAC, DEVICE_MAC, OTHER_MAC, [0xff; 6], multicast, any]);
+    let nearly_broadcast =
+        rng.pick(&[[0xff, 0xff, 0xff, 0xff, 0xff, 0xfe], [0xff, 0xff, 0xff, 0xfe, 0xff, 0xff]]);
+    let nearly_ours = [0x02, 0, 0, 0, 0, 0x03];
+    let destination = rng.pick(&[
+        DEVICE_MAC,
+        DEVICE_MAC,
+        OTHER_MAC,
+        [0xff; 6],
+        multicast,
+        nearly_broadcast,
+        nearly_ours,
+        any,
+    ]);
     let source = rng.pick(&[DEVICE_MAC, OTHER_MAC, any]);
     [destination, source].concat()
 }
@@ -110,6 +122,11 @@ fn llc(rng: &mut Rng, frame: &mut Vec<u8>) {
     frame.extend([0x00, 0x26 + rng.below(4) as u8]);
     frame.extend(rng.pick(&[[0x42, 0x42, 0x03], [0xaa, 0xaa, 0x03], [0xff, 0xff, 0x00], [0xe0, 0xe0, 0x03]]));
     frame.extend(rng.bytes::<32>());
+    if rng.chance(40) {
+        // Nothing, one byte, or a little more behind the length.
+        let len = frame.len() - 35 + rng.below(4);
+        frame.truncate(len);
+    }
 }
 
 fn noise(rng: &mut Rng, frame: &mut Vec<u8>) {

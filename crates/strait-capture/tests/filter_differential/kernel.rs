@@ -10,8 +10,8 @@ use strait_sys::bpf::{LoadOptions, TestRun, XdpContext, XdpProgram};
 
 use super::frames::DEVICE_MAC;
 
-/// `r0 = XDP_PASS; exit`.
-const PASS: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
+/// `r0 = data_end - data; exit`: asks for every privilege that a filter needs.
+const LENGTH: [u64; 4] = [0x0004_1061, 0x1261, 0x201f, 0x95];
 
 /// Test runs come from the loopback interface of the namespace.
 const IFINDEX: u32 = 1;
@@ -19,7 +19,7 @@ const IFINDEX: u32 = 1;
 /// Whether this process may load XDP programs.
 pub(crate) fn privileged() -> bool {
     static PRIVILEGED: OnceLock<bool> = OnceLock::new();
-    *PRIVILEGED.get_or_init(|| match XdpProgram::load("strait", &PASS, LoadOptions::default()) {
+    *PRIVILEGED.get_or_init(|| match XdpProgram::load("strait", &LENGTH, LoadOptions::default()) {
         Ok(_) => true,
         Err(error) if error.kind() == Kind::Refused => {
             lab::skip(error.to_string());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use lab::{End, Wire, wait_until};
 use strait_filter::Metadata;
 use strait_filter::cbpf::Program;
+use strait_sys::interface::Interface;
 use strait_sys::packet::Socket;
 use strait_sys::packet::receive::Receiver;
 use strait_sys::packet::send::Batch;
@@ -19,7 +20,7 @@ use super::kernel::metadata;
 use super::programs::{Flavour, program};
 use super::rng::Rng;
 use super::texts::Place;
-use super::{FRAMES, SNAPLEN, checked, filters, tuples};
+use super::{FRAMES, SNAPLEN, checked, filters, probes, tuples};
 
 /// How long frames may take over a wire in this machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
@@ -38,8 +39,13 @@ pub(crate) struct Tap {
 
 impl Tap {
     pub(crate) fn open(end: &End) -> Self {
-        let ifindex = end.interface().index;
-        let socket = end.run(|| Socket::open(end.name())).expect("root opens packet sockets");
+        Self::open_on(end, end.name())
+    }
+
+    /// On another interface of the same namespace.
+    fn open_on(end: &End, interface: &str) -> Self {
+        let ifindex = end.run(|| Interface::find(interface)).expect("the interface is there").index;
+        let socket = end.run(|| Socket::open(interface)).expect("root opens packet sockets");
         socket.set_receive_buffer(BUFFER_BYTES).unwrap();
         socket.enable_control_messages().unwrap();
         socket.bind(ifindex).unwrap();
@@ -66,7 +72,12 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn open(end: &End) -> Self {
-        let socket = Tap::open(end).socket;
+        Self::open_on(end, end.name())
+    }
+
+    /// On another interface of the same namespace.
+    pub(crate) fn open_on(end: &End, interface: &str) -> Self {
+        let socket = Tap::open_on(end, interface).socket;
         socket.reject_all().unwrap();
         Self { socket, batch: Batch::new(FRAMES + 1, 2048) }
     }
@@ -129,7 +140,8 @@ impl Rig {
     }
 
     fn kept(&self, program: &Program, frame: &[u8]) -> Option<Vec<u8>> {
-        let meta = Metadata { ifindex: self.ifindex, ..metadata(frame) };
+        // veth does not record the receive queue.
+        let meta = Metadata { ifindex: self.ifindex, queue: 0, ..metadata(frame) };
         let keep = program.run_wire(frame, &meta) as usize;
         let tag_len = if is_tagged(frame) { 4 } else { 0 };
         let keep = keep.min(frame.len() - tag_len);
@@ -159,12 +171,23 @@ fn the_kernels_classic_bpf_agrees() {
     assert!(matches > 1000, "{matches} matches are too few to mean anything");
 }
 
-/// Filter texts, where there is a libpcap to compile them, and raw programs.
+/// Every value that a program can have in A, raw programs, and filter texts where there is a libpcap to compile them.
 fn programs_to_judge(end: &End) -> Vec<(String, Program)> {
     let mut rng = Rng::new(9);
     let mut programs: Vec<_> = (0..150)
         .map(|round| (format!("raw program {round}"), program(&mut rng, Flavour::Everything, 60)))
         .collect();
+    for (at, source) in probes::sources().iter().enumerate() {
+        // All bits of the first ones, which are the facts; some of the others.
+        let shifts = if at < probes::FACT_COUNT {
+            (0..32).step_by(3).collect()
+        } else {
+            vec![0, 3 * rng.below(10) as u32 + 3]
+        };
+        programs.extend(
+            shifts.into_iter().map(|shift| (format!("probe {at}"), probes::three_bits(source, shift))),
+        );
+    }
     match end.run(|| strait_sys::libpcap::Compiler::live(end.name(), SNAPLEN)) {
         Ok(compiler) => programs.extend(
             filters(&mut rng, Place::Live, 100)

@@ -73,13 +73,13 @@ impl Capture {
 }
 
 /// A bound AF_XDP socket on queue 0 of an end.
-struct Port {
-    socket: Socket,
+pub(crate) struct Port {
+    pub(crate) socket: Socket,
     receiver: Receiver,
 }
 
 impl Port {
-    fn open(end: &End) -> Self {
+    pub(crate) fn open(end: &End) -> Self {
         let ifindex = end.interface().index;
         end.run(|| {
             let geometry = Geometry { chunk_bytes: 2048, chunks: CHUNKS, headroom_bytes: 0 };
@@ -94,7 +94,7 @@ impl Port {
     }
 
     /// What has come, with its metadata.
-    fn read(&mut self) -> Vec<(Metadata, Vec<u8>)> {
+    pub(crate) fn read(&mut self) -> Vec<(Metadata, Vec<u8>)> {
         let batch = self.receiver.take(CHUNKS as usize);
         batch
             .frames()

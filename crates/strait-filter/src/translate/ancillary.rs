@@ -82,7 +82,8 @@ impl Body<'_, '_, '_> {
         asm.bind(done);
     }
 
-    /// `skb_record_rx_queue` keeps the queue plus one.
+    /// Drivers of NICs keep the queue plus one (`skb_record_rx_queue`). A few, such as veth, keep none, and their packet
+    /// sockets see 0; an XDP program cannot tell which driver it runs in.
     fn queue(&mut self) {
         self.asm.load(Size::W, R0, R6, op::XDP_MD_RX_QUEUE_INDEX);
         self.asm.alu32(Operation::Add, R0, 1);

@@ -16,6 +16,11 @@ use crate::interpret::{ETHERNET_HEADER_LEN, ETHERTYPE_OFFSET, TAG_LEN, resolve};
 
 /// The largest offset of a memory access.
 const DISPLACEMENT_MAX: usize = i16::MAX as usize;
+/// The largest offset that is added to a packet pointer; beyond, only `bpf_xdp_load_bytes` goes. One less than a power of
+/// two, so that [`bound`] is one `and`.
+const VARIABLE_MAX: i32 = 0x7fff;
+/// The same for the header on the stack: at least 11, and no more than it has room for.
+const HEADER_MAX: i32 = 15;
 /// The largest offset that is not negative as 32 bits.
 const POSITIVE_MAX: i32 = i32::MAX;
 
@@ -90,9 +95,9 @@ impl Body<'_, '_, '_> {
             View::Tagged => (ETHERTYPE_OFFSET, ETHERTYPE_OFFSET + TAG_LEN),
         };
         let asm = &mut *self.asm;
-        asm.alu32(Operation::Mov, R1, R9);
-        add32(asm, R1, k.wrapping_sub(before as u32));
-        asm.jump_if(Condition::Greater, R1, (OFFSET_MAX - skipped - bytes) as i32, slow);
+        add_to_x(asm, R1, k.wrapping_sub(before as u32));
+        asm.jump_if(Condition::Greater, R1, VARIABLE_MAX, slow);
+        bound(asm, R1, VARIABLE_MAX);
         asm.load(Size::W, R3, R6, op::XDP_MD_DATA);
         asm.alu(Operation::Add, R3, R1);
         check_room(asm, R3, skipped + bytes, R8, beyond);
@@ -100,8 +105,7 @@ impl Body<'_, '_, '_> {
         to_host_order(asm, R0, size);
         asm.jump(next);
         asm.bind(slow);
-        asm.alu32(Operation::Mov, R2, R9);
-        add32(asm, R2, k);
+        add_to_x(asm, R2, k);
         self.call_loader(size, R0);
         self.asm.bind(next);
     }
@@ -136,11 +140,13 @@ pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments
     if view == View::Tagged {
         let behind = asm.label();
         asm.jump_if(Condition::GreaterOrEqual, R2, ETHERTYPE_OFFSET as i32, behind);
+        bound(asm, R2, HEADER_MAX);
         load_from_header(asm, size);
         asm.bind(behind);
         asm.alu(Operation::Add, R2, TAG_LEN as i32);
     }
-    asm.jump_if(Condition::Greater, R2, OFFSET_MAX as i32 - size.bytes(), bad);
+    asm.jump_if(Condition::Greater, R2, VARIABLE_MAX, if fragments { beyond } else { bad });
+    bound(asm, R2, VARIABLE_MAX);
     asm.load(Size::W, R3, R1, op::XDP_MD_DATA);
     asm.load(Size::W, R4, R1, op::XDP_MD_DATA_END);
     asm.alu(Operation::Add, R3, R2);
@@ -202,8 +208,19 @@ fn to_host_order(asm: &mut Assembler, register: Register, size: Size) {
     }
 }
 
-fn add32(asm: &mut Assembler, register: Register, k: u32) {
-    if k != 0 {
-        asm.alu32(Operation::Add, register, k as i32);
+/// Changes nothing: the comparison before did it. But the verifier, which knows of single bits too, sometimes walks a way
+/// that no value takes, with a value beyond what the comparison allows, and refuses what is done with it there.
+fn bound(asm: &mut Assembler, register: Register, max: i32) {
+    asm.alu(Operation::And, register, max);
+}
+
+/// `register` = X + k. It begins with k, not with X: of a copy of X the verifier remembers how far it went from X, and
+/// refuses packet offsets that went further than 2^29, whatever their bounds.
+fn add_to_x(asm: &mut Assembler, register: Register, k: u32) {
+    if k == 0 {
+        asm.alu32(Operation::Mov, register, R9);
+    } else {
+        asm.alu32(Operation::Mov, register, k as i32);
+        asm.alu32(Operation::Add, register, R9);
     }
 }

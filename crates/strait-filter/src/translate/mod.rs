@@ -98,7 +98,8 @@ pub(crate) const DEVICE_TAG: i16 = RESULTS - 8;
 
 const _: () = assert!(-DEVICE_TAG <= STACK_BYTES);
 
-/// Loads and offsets beyond this are no match: packet pointers and `bpf_xdp_load_bytes` do not go further.
+/// Loads beyond this are no match: packet pointers and `bpf_xdp_load_bytes` do not go further. Indirect ones go half as
+/// far where the program does not read fragments; no driver has a first buffer that long.
 const OFFSET_MAX: usize = 0xffff;
 
 /// Which of the two kinds of frames a copy of the program is for.

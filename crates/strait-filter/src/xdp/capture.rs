@@ -117,6 +117,9 @@ fn gather_time(asm: &mut Assembler, function: Option<i32>) {
         address(asm, R2, STACK_TIME);
         asm.call_kernel(function);
         asm.jump_if(Condition::NotEqual, R0, 0, software);
+        // A driver without a clock of its own, such as veth, may say 0.
+        asm.load(Size::Dw, R1, R10, STACK_TIME);
+        asm.jump_if(Condition::Equal, R1, 0, software);
         asm.alu(Operation::Or, R8, (Metadata::TIME | Metadata::HARDWARE_TIME) as i32);
         asm.jump(done);
     }

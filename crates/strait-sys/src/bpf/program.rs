@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::link::BPF_XDP;
-use super::{Attribute, Command, NAME_LEN, bpf, bpf_fd, explain, object_name};
+use super::{Attribute, Command, NAME_LEN, PRIVILEGE, bpf, bpf_fd, explain, object_name};
 use crate::error::{Error, Kind, Result};
 
 const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
@@ -315,10 +315,15 @@ fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<
     attribute.prog_name = object_name(name);
     load_again(&mut attribute).map_err(|error| {
         let explained = explain("load the BPF program", name, &error);
-        match error.raw_os_error() {
-            Some(libc::EPERM) => explained,
-            _ => explained.remedy(format!("the kernel's verifier says: {}", verifier_says(attribute))),
+        if error.raw_os_error() == Some(libc::EPERM) {
+            return explained;
         }
+        let says = verifier_says(attribute);
+        // Its words for what CAP_PERFMON allows: arithmetic on packet pointers.
+        let lacks_privilege = says.contains("prohibited");
+        let kind = if lacks_privilege { Kind::Refused } else { Kind::Failed };
+        let hint = if lacks_privilege { format!("{PRIVILEGE}; ") } else { String::new() };
+        explained.with_kind(kind).remedy(format!("{hint}the kernel's verifier says: {says}"))
     })
 }
 
