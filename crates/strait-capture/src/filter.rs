@@ -24,8 +24,16 @@ pub(crate) fn live(interface: &str, text: Option<&str>, snaplen: u32) -> Result<
 pub(crate) fn offline(linktype: u32, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
     match text.filter(|text| !text.trim().is_empty()) {
         None => Ok(Program::accept_all(snaplen)),
-        Some(text) => checked(&Compiler::offline(linktype as i32, SNAPLEN_MAX)?, text, snaplen),
+        Some(text) => checked(&Compiler::offline(dlt(linktype), SNAPLEN_MAX)?, text, snaplen),
     }
+}
+
+/// The number that libpcap's own calls know a link type by: files number it differently where systems disagree
+/// (pcap-linktype(7)).
+fn dlt(linktype: u32) -> i32 {
+    const LINKTYPE_RAW: u32 = 101;
+    const DLT_RAW: i32 = 12;
+    if linktype == LINKTYPE_RAW { DLT_RAW } else { linktype as i32 }
 }
 
 fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Error> {

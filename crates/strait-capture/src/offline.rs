@@ -31,9 +31,9 @@ struct Header {
 
 impl Engine {
     /// Opens `path` (`-`: standard input).
-    pub(crate) fn open(path: &str, text: Option<String>, snaplen: u32) -> Result<Self, Error> {
+    pub(crate) fn open(path: &str, text: Option<&str>, snaplen: u32) -> Result<Self, Error> {
         let reader = FileReader::open(path)?;
-        let program = filter::offline(reader.link_type(), text.as_deref(), snaplen)?;
+        let program = filter::offline(reader.link_type(), text, snaplen)?;
         Ok(Self { reader, program, received: 0, filtered: 0, current: None, bytes: Vec::new(), ended: false })
     }
 

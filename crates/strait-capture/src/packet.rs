@@ -47,10 +47,7 @@ impl Engine {
         if shape.ignore_outgoing {
             socket.ignore_outgoing()?;
         }
-        let doorbell = match shape.doorbell {
-            true => Some(Doorbell::open(interface, program, shape)?),
-            false => None,
-        };
+        let doorbell = if shape.doorbell { Some(Doorbell::open(interface, program, shape)?) } else { None };
         let ring = Ring::open(&socket, shape)?;
         socket.bind(interface.index)?;
         socket.take_error()?;

@@ -37,7 +37,7 @@ pub(crate) struct Info {
 
 /// Where the frames come from, and how to end that.
 pub(crate) enum Source {
-    Packet(PacketSource),
+    Packet(Box<PacketSource>),
     Xdp(Intake),
     File,
 }

@@ -1,6 +1,7 @@
 //! The line that follows a capture on a terminal: rates, and losses by cause.
 
-use std::io::{IsTerminal, Write};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
 use strait_ledger::Report;
@@ -36,7 +37,8 @@ impl LiveLine {
         let mut line = format!("{packets} packets  {packet_rate:.0}/s  {megabits:.1} Mbit/s");
         let lost: Vec<_> = capture.lost.named().into_iter().filter(|(_, count)| *count > 0).collect();
         for (cause, count) in lost {
-            line.push_str(&format!("  {}: {count}", cause.replace('_', " ")));
+            // Writing to a String cannot fail.
+            let _ = write!(line, "  {}: {count}", cause.replace('_', " "));
         }
         self.show(&line);
     }

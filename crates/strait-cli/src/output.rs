@@ -132,7 +132,7 @@ impl Text {
                 Err(error) => result = Err(error),
             }
         }
-        self.lost += left.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        self.lost += left.split(|&byte| byte == b'\n').count() as u64 - 1;
         self.lines.clear();
         result.map_err(Error::Output)
     }

@@ -76,12 +76,11 @@ fn pass(
             let link_type = packet.link_type;
             return Err(Error::Failed(format!("{}: link type {link_type} is not Ethernet", args.file)));
         }
-        let due_ns = match args.rate {
-            Some(rate) => rate.due_ns(*sequence).map(|due_ns| start_ns + due_ns),
-            None => {
-                let since = packet.timestamp_ns.saturating_sub(*first.get_or_insert(packet.timestamp_ns));
-                Some(pass_start_ns + (since as f64 / args.speed) as u64)
-            }
+        let due_ns = if let Some(rate) = args.rate {
+            rate.due_ns(*sequence).map(|due_ns| start_ns + due_ns)
+        } else {
+            let since = packet.timestamp_ns.saturating_sub(*first.get_or_insert(packet.timestamp_ns));
+            Some(pass_start_ns + (since as f64 / args.speed) as u64)
         };
         if let Some(due_ns) = due_ns {
             injector.wait_until(due_ns)?;

@@ -45,7 +45,7 @@ impl Doorbell {
     /// Empties the queue, so that the next packet rings.
     pub(super) fn arm(&mut self) -> Result<(), Error> {
         self.receiver.fill(&self.socket)?;
-        drop(self.receiver.take());
+        self.receiver.discard();
         Ok(())
     }
 }

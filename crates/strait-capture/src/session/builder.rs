@@ -214,7 +214,7 @@ impl Builder {
     pub fn open_file(self) -> Result<Session, Error> {
         self.check()?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let engine = offline::Engine::open(&self.interface, self.filter.clone(), self.snaplen)?;
+        let engine = offline::Engine::open(&self.interface, self.filter.as_deref(), self.snaplen)?;
         let info = Info {
             path: "file",
             mode: "read".to_owned(),
@@ -271,10 +271,9 @@ impl Builder {
             engines.push(packet::Engine::open(interface, &program, &shape)?);
         }
         packet::join_fanout(&engines, self.fanout)?;
-        if let Some(smallest) = engines.iter().map(packet::Engine::ring_bytes).min() {
-            if smallest < shape.ring_bytes / 2 {
-                notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
-            }
+        let smallest = engines.iter().map(packet::Engine::ring_bytes).min().unwrap_or(shape.ring_bytes);
+        if smallest < shape.ring_bytes / 2 {
+            notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
         }
         let mut sockets = Vec::with_capacity(engines.len());
         for engine in &engines {
@@ -285,7 +284,7 @@ impl Builder {
             (Engine::Packet(Box::new(engine)), pacer)
         });
         let lanes = self.lanes(engines.collect(), &numbers, &stopping);
-        let source = Source::Packet(PacketSource { sockets, counters });
+        let source = Source::Packet(Box::new(PacketSource { sockets, counters }));
         Ok(Session::new(self.info(kind.name(), "copy", notes), lanes, source, stopping))
     }
 

@@ -84,7 +84,7 @@ impl Rig {
         let mut session = self.receiver.run(|| builder.open())??;
         let lane = session.take_lanes().remove(0);
         let file = self.directory.0.join("capture.pcapng");
-        let mut output = Output::to_file(&file, &self.source(&session, args))?;
+        let mut output = Output::to_file(&file, &Self::source(&session, args))?;
         let before = self.received()?;
         let (read, sending) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| read(lane, &mut output));
@@ -106,7 +106,7 @@ impl Rig {
         Ok(Captured { report, cpu, sending, packets: packets(&file)? })
     }
 
-    fn source<'a>(&self, session: &Session, args: &'a Args) -> output::Source<'a> {
+    fn source<'a>(session: &Session, args: &'a Args) -> output::Source<'a> {
         output::Source {
             interface: "receiver",
             filter: &args.filter,
@@ -171,7 +171,7 @@ trait NextIfDue<'a> {
 
 impl<'a, I: Iterator<Item = &'a Vec<u8>>> NextIfDue<'a> for I {
     fn next_if_due(&mut self, sequence: u64, every: u64) -> Option<&'a [u8]> {
-        (sequence % every == 0).then(|| self.next()).flatten().map(Vec::as_slice)
+        sequence.is_multiple_of(every).then(|| self.next()).flatten().map(Vec::as_slice)
     }
 }
 

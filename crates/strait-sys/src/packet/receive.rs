@@ -101,6 +101,11 @@ impl Receiver {
         Batch { count: std::mem::take(&mut self.filled), receiver: self }
     }
 
+    /// Forgets the frames of the last [`Receiver::fill`].
+    pub fn discard(&mut self) {
+        self.filled = 0;
+    }
+
     /// The frame of message `i`, its tag restored.
     fn frame(&mut self, i: usize) -> Frame<'_> {
         let auxiliary = self.auxiliary(i);
