@@ -36,6 +36,8 @@ use crate::wait::{Step, Wait};
 const BATCH_MAX: usize = 64;
 /// How long a sleeping lane may miss that its interface is gone: poll(2) does not tell.
 const LINK_CHECK: Duration = Duration::from_millis(200);
+/// The same for a spinning lane: some milliseconds.
+const LINK_CHECK_SPINS: u32 = 1 << 16;
 /// What a lane waits for its last frames at most, once the intake has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
@@ -107,6 +109,8 @@ pub(crate) struct Engine {
     abilities: Abilities,
     /// Slower ways taken than asked for, at opening.
     fallbacks: u64,
+    /// Looks at an empty ring.
+    spins: u32,
     /// Whole frames taken from the RX ring.
     taken: u64,
     /// No frame can enter the ring any more.
@@ -149,10 +153,7 @@ impl Engine {
     /// The interface went down or vanished.
     pub(crate) fn wait(&mut self, step: Step, timeout: Duration) -> Result<(), Error> {
         match step {
-            Step::Spin if self.abilities.busy_poll || self.receiver.needs_wakeup() => {
-                self.socket.wake_rx()?;
-            }
-            Step::Spin => std::hint::spin_loop(),
+            Step::Spin => self.spin()?,
             Step::Gather(pause) => {
                 if self.receiver.needs_wakeup() {
                     self.socket.wake_rx()?;
@@ -161,6 +162,19 @@ impl Engine {
             }
             Step::Wake => self.wait_for_frame(timeout)?,
         }
+        Ok(())
+    }
+
+    /// Runs the driver, or just passes a moment; looks now and then whether the interface is still there.
+    fn spin(&mut self) -> Result<(), Error> {
+        self.spins = self.spins.wrapping_add(1);
+        if self.abilities.busy_poll
+            || self.receiver.needs_wakeup()
+            || self.spins.is_multiple_of(LINK_CHECK_SPINS)
+        {
+            self.socket.wake_rx()?;
+        }
+        std::hint::spin_loop();
         Ok(())
     }
 

@@ -293,6 +293,7 @@ impl Port {
             rx_slots: self.rx_slots,
             abilities: Abilities { multi_buffer: way.multi_buffer, reads_tags, busy_poll: self.busy_poll },
             fallbacks: 0,
+            spins: 0,
             taken: 0,
             ended: false,
         }

@@ -15,6 +15,8 @@ use strait_sys::Kind;
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, XdpProgram, program_info};
 use strait_sys::netlink::Netlink;
 
+use super::LINK_CHECK_SPINS;
+use crate::wait::Step;
 use crate::{Builder, Error, InjectPath, Injector, Lane, Path, Queues, Session, Vlan, Wait};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -305,6 +307,16 @@ fn a_link_that_goes_down_is_told_after_its_last_frame() {
         }
     };
     assert!(error.to_string().contains("ip link set right up"), "{error}");
+}
+
+#[test]
+fn a_lane_that_spins_without_the_driver_notices_too() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let (mut engine, _link) = tags::engine(&wire);
+    let mut spin = || (0..2 * LINK_CHECK_SPINS).try_for_each(|_| engine.wait(Step::Spin, LIMIT));
+    spin().unwrap();
+    wire.right().set_up(false);
+    assert!(spin().unwrap_err().to_string().contains("down"));
 }
 
 #[test]

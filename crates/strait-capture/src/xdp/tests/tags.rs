@@ -48,7 +48,7 @@ fn claim(sockets: &Map) -> XdpProgram {
 }
 
 /// An engine under that program.
-fn engine(wire: &Wire) -> (Engine, Link) {
+pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
     const CHUNKS: u32 = 128;
     let interface = wire.right().interface().index;
     wire.right().run(|| {
@@ -74,6 +74,7 @@ fn engine(wire: &Wire) -> (Engine, Link) {
             rx_slots: CHUNKS,
             abilities: Abilities { multi_buffer: true, reads_tags: true, busy_poll: false },
             fallbacks: 0,
+            spins: 0,
             taken: 0,
             ended: false,
         };
