@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut reference: Option<Captured> = None;
     for (name, path) in PATHS {
         if terminated.load(Ordering::Relaxed) {
-            return Err(Error::Failed("interrupted; the namespaces are gone".to_owned()));
+            return Err(interrupted());
         }
         if path == Path::Xdp && !privileged {
             rows.push(Row::skipped(name, "needs root (CAP_BPF, CAP_NET_ADMIN)"));
@@ -63,6 +63,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         Some(complaint) => Err(Error::Failed(complaint)),
         None => Ok(()),
     }
+}
+
+fn interrupted() -> Error {
+    Error::Failed("interrupted; the namespaces are gone".to_owned())
 }
 
 /// How long a capture may go on after the last packet was sent.

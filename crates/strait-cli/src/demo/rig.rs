@@ -15,7 +15,7 @@ use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
 use strait_sys::netns::{self, Namespace};
 
-use super::{Args, settle};
+use super::{Args, interrupted, settle};
 use crate::Error;
 use crate::lanes::Taker;
 use crate::output::{self, Output};
@@ -100,6 +100,9 @@ impl Rig {
         let (account, cpu) = read.map_err(|_| Error::Failed("the reading thread died".to_owned()))??;
         let report = session.report(vec![account]);
         output.close(&report)?;
+        if terminated.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
         if !arrived {
             return Err(Error::Failed("the traffic did not arrive at the other end of the link".to_owned()));
         }
