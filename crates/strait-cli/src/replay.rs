@@ -1,6 +1,6 @@
 //! `strait replay`: the packets of a capture file out of an interface, at their own pace, another, or none.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args as ClapArgs;
 use strait_capture::file::FileReader;
@@ -34,6 +34,8 @@ pub(crate) struct Args {
 }
 
 const LINKTYPE_ETHERNET: u32 = 1;
+/// How long a wait for a packet's time may go on before it looks for a signal.
+const TICK_NS: u64 = 100_000_000;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -41,58 +43,84 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Err(Error::Usage("standard input can be sent once only: leave --loop out".into()));
     }
     let terminated = strait_sys::process::on_termination()?;
-    let mut injector = Injector::open(&args.output, InjectPath::Sendmmsg)?;
-    let mut sequence = 0;
+    let injector = Injector::open(&args.output, InjectPath::Sendmmsg)?;
     let start_ns = clock::monotonic_ns();
+    let mut replay = Replay { args, injector, terminated, start_ns, sequence: 0, too_long: 0 };
     let mut failure = None;
     for _ in 0..args.times {
         if terminated.load(Ordering::Relaxed) || failure.is_some() {
             break;
         }
-        failure = pass(args, &mut injector, &mut sequence, start_ns, terminated)?;
+        failure = replay.pass()?;
     }
-    print_account(&injector.finish()?, args.json)?;
+    let mut account = replay.injector.finish()?;
+    account.refused += replay.too_long;
+    print_account(&account, args.json)?;
     failure.map_or(Ok(()), Err)
 }
 
-/// Sends the file once. A damaged file ends the pass; what came before the damage is sent, the damage returned.
-fn pass(
-    args: &Args,
-    injector: &mut Injector,
-    sequence: &mut u64,
+struct Replay<'a> {
+    args: &'a Args,
+    injector: Injector,
+    terminated: &'a AtomicBool,
     start_ns: u64,
-    terminated: &std::sync::atomic::AtomicBool,
-) -> Result<Option<Error>, Error> {
-    let mut reader = FileReader::open(&args.file).map_err(strait_capture::Error::from)?;
-    let mut first = None;
-    let pass_start_ns = clock::monotonic_ns();
-    while !terminated.load(Ordering::Relaxed) {
-        let packet = match reader.next() {
-            Ok(Some(packet)) => packet,
-            Ok(None) => break,
-            Err(error) => return Ok(Some(strait_capture::Error::from(error).into())),
-        };
-        if packet.link_type != LINKTYPE_ETHERNET {
-            let link_type = packet.link_type;
-            return Err(Error::Failed(format!("{}: link type {link_type} is not Ethernet", args.file)));
+    /// Packets sent so far, all passes together.
+    sequence: u64,
+    /// Packets that no buffer of the injector holds.
+    too_long: u64,
+}
+
+impl Replay<'_> {
+    /// Sends the file once. A damaged file ends the pass; what came before the damage is sent, the damage returned.
+    fn pass(&mut self) -> Result<Option<Error>, Error> {
+        let mut reader = FileReader::open(&self.args.file).map_err(strait_capture::Error::from)?;
+        let mut first = None;
+        let pass_start_ns = clock::monotonic_ns();
+        loop {
+            let packet = match reader.next() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return Ok(None),
+                Err(error) => return Ok(Some(strait_capture::Error::from(error).into())),
+            };
+            if packet.link_type != LINKTYPE_ETHERNET {
+                let (file, link_type) = (&self.args.file, packet.link_type);
+                return Ok(Some(Error::Failed(format!("{file}: link type {link_type} is not Ethernet"))));
+            }
+            let since_ns = packet.timestamp_ns.saturating_sub(*first.get_or_insert(packet.timestamp_ns));
+            if !self.wait(pass_start_ns, since_ns)? {
+                return Ok(None);
+            }
+            self.send(packet.bytes)?;
         }
-        let due_ns = if let Some(rate) = args.rate {
-            rate.due_ns(*sequence).map(|due_ns| start_ns + due_ns)
-        } else {
-            let since = packet.timestamp_ns.saturating_sub(*first.get_or_insert(packet.timestamp_ns));
-            Some(pass_start_ns + (since as f64 / args.speed) as u64)
-        };
-        if let Some(due_ns) = due_ns {
-            injector.wait_until(due_ns)?;
-        }
-        let bytes = packet.bytes;
-        let buffer = injector.buffer()?;
-        let len = bytes.len().min(buffer.len());
-        buffer[..len].copy_from_slice(&bytes[..len]);
-        injector.push(len);
-        *sequence += 1;
     }
-    Ok(None)
+
+    /// Waits until a packet is due that the file has `since_ns` after its first. False if a signal came instead.
+    fn wait(&mut self, pass_start_ns: u64, since_ns: u64) -> Result<bool, Error> {
+        let due_ns = match self.args.rate {
+            Some(rate) => rate.due_ns(self.sequence).map_or(0, |due_ns| self.start_ns + due_ns),
+            None => pass_start_ns.saturating_add((since_ns as f64 / self.args.speed) as u64),
+        };
+        while !self.terminated.load(Ordering::Relaxed) {
+            let now_ns = clock::monotonic_ns();
+            if now_ns >= due_ns {
+                return Ok(true);
+            }
+            self.injector.wait_until(due_ns.min(now_ns + TICK_NS))?;
+        }
+        Ok(false)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.sequence += 1;
+        match self.injector.buffer()?.get_mut(..bytes.len()) {
+            Some(buffer) => {
+                buffer.copy_from_slice(bytes);
+                self.injector.push(bytes.len());
+            }
+            None => self.too_long += 1,
+        }
+        Ok(())
+    }
 }
 
 fn speed(text: &str) -> Result<f64, String> {
