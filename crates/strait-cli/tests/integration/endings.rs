@@ -97,7 +97,7 @@ fn a_flow_stays_on_its_lane_and_the_lanes_share_the_work() {
         assert_eq!(numbers, [0, 1, 2]);
         // 16 flows of 10 packets each.
         let busy = lanes.iter().filter(|lane| count(lane, "delivered") > 0).count();
-        assert!(busy > 1 && lanes.iter().all(|lane| count(lane, "delivered") % 10 == 0), "{ledger}");
+        assert!(busy > 1 && lanes.iter().all(|lane| count(lane, "delivered").is_multiple_of(10)), "{ledger}");
     }
 }
 

@@ -1,11 +1,17 @@
 //! The program `strait` as a user meets it: its commands over real veth pairs, its files, its errors, its exit codes.
 
+mod demo;
 mod disk;
 mod endings;
 mod files;
+mod generate;
 mod killed;
+mod links;
 mod pipes;
 mod reading;
+mod refusals;
+mod replay;
 mod rig;
 mod rotation;
+mod shell;
 mod tools;

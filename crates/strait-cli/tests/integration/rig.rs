@@ -51,10 +51,6 @@ impl Capture {
         Self { process }
     }
 
-    pub(crate) fn process(&self) -> &Process {
-        &self.process
-    }
-
     /// Its end by itself.
     pub(crate) fn wait(self) -> Finished {
         self.process.wait(LIMIT).unwrap()

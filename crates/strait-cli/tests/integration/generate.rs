@@ -1,0 +1,224 @@
+//! `strait generate`: what arrives at the other end is what was asked for, complete and valid, at the pace asked for.
+
+use std::path::{Path, PathBuf};
+
+use lab::{End, Offload, Wire, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::rig::{
+    Capture, LIMIT, assert_complete, await_arrival, count, failure, ledger, packets, sequence, strait,
+};
+use crate::tools::{self, CHECKSUMS, tshark};
+
+/// Runs `strait generate` at the left end and returns its account.
+fn generate(end: &End, options: &[&str]) -> Value {
+    let arguments = [&["generate", "-o", end.name(), "--json"], options].concat();
+    let finished = strait(end, &arguments).run(LIMIT).unwrap().success();
+    let text = finished.text();
+    assert_eq!((text.lines().count(), finished.stderr.as_str()), (1, ""), "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The same with a capture at the right end into a file of the directory; all that was sent is in it.
+fn generate_and_capture(wire: &Wire, directory: &Path, options: &[&str]) -> (Value, PathBuf) {
+    let file = directory.join("capture.pcapng");
+    let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--ring-mib", "64", "--json"]);
+    let before = wire.right().stats().rx_packets;
+    let account = generate(wire.left(), options);
+    await_arrival(wire, before, count(&account, "frames"));
+    let ledger = ledger(&capture.finish());
+    assert_eq!(ledger["delivered"], account["frames"], "{ledger}");
+    assert_eq!(ledger["bytes"], account["bytes"], "{ledger}");
+    (account, file)
+}
+
+/// A wire that takes redirected frames. A veth says so when it comes up, from how its peer is then.
+fn live_wire() -> Option<Wire> {
+    let wire = Wire::builder().offloads(&[Offload::Gro]).or_skip()?;
+    wire.left().set_up(false);
+    wire.left().set_up(true);
+    assert!(wait_until(LIMIT, || wire.left().interface().is_running()));
+    Some(wire)
+}
+
+/// tshark finds every checksum of every frame good, and there are some in each.
+fn assert_checksums(file: &Path) {
+    let fields = ["ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
+    for (number, checked) in tshark(file, &CHECKSUMS, &fields).into_iter().enumerate() {
+        let checked: Vec<String> = checked.into_iter().filter(|status| !status.is_empty()).collect();
+        assert!(
+            !checked.is_empty() && checked.iter().all(|status| status == "1"),
+            "frame {number}: {checked:?}"
+        );
+    }
+}
+
+#[test]
+fn every_frame_of_every_path_arrives_once_and_valid() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for path in ["sendmmsg", "ring", "xdp"] {
+        let options = [
+            "-p",
+            path,
+            "--count",
+            "400",
+            "--kind",
+            "udp4,tcp4,udp6,tcp6",
+            "--size",
+            "64,512,1518",
+            "--flows",
+            "64",
+        ];
+        let (account, file) = generate_and_capture(&wire, directory.path(), &options);
+        assert_eq!(count(&account, "frames"), 400, "{path}: {account}");
+        assert_complete(&file, 400);
+        assert_checksums(&file);
+    }
+}
+
+#[test]
+fn kinds_flows_and_vlan_are_as_asked() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let options = ["--count", "240", "--kind", "udp4,tcp6", "--flows", "24", "--vlan", "7", "--size", "128"];
+    let macs = ["--source-mac", "02:00:00:00:00:aa", "--destination-mac", "02:00:00:00:00:bb"];
+    let (_, file) = generate_and_capture(&wire, directory.path(), &[&options[..], &macs].concat());
+    assert_complete(&file, 240);
+    let fields = ["vlan.id", "frame.len", "eth.src", "eth.dst", "_ws.col.Protocol", "ip.src", "ipv6.src"];
+    let rows = tshark(&file, &[], &fields);
+    for row in &rows {
+        assert_eq!(row[..4], ["7", "124", "02:00:00:00:00:aa", "02:00:00:00:00:bb"], "{row:?}");
+    }
+    let with = |protocol: &str| rows.iter().filter(|row| row[4] == protocol).count();
+    assert_eq!((with("UDP"), with("TCP")), (120, 120));
+    let mut flows: Vec<_> = rows.iter().map(|row| (&row[5], &row[6])).collect();
+    flows.sort();
+    flows.dedup();
+    assert_eq!(flows.len(), 24);
+}
+
+#[test]
+fn the_internet_mix_has_its_shares() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (account, file) = generate_and_capture(
+        &wire,
+        directory.path(),
+        &["--count", "1200", "--size", "imix", "--flows", "10"],
+    );
+    // Without the frame check sequence.
+    for (len, share) in [(60, 700), (590, 400), (1514, 100)] {
+        assert_eq!(packets(&file).iter().filter(|packet| packet.wire_len == len).count(), share, "{len}");
+    }
+    assert_eq!(count(&account, "bytes"), 700 * 60 + 400 * 590 + 100 * 1514);
+}
+
+#[test]
+fn jumbo_frames_cross_a_link_that_takes_them() {
+    let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    for path in ["sendmmsg", "ring", "xdp"] {
+        let (_, file) =
+            generate_and_capture(&wire, directory.path(), &["-p", path, "--count", "20", "--size", "9018"]);
+        assert_complete(&file, 20);
+        assert!(packets(&file).iter().all(|packet| packet.bytes.len() == 9014));
+    }
+}
+
+#[test]
+fn frames_that_the_link_does_not_take_are_refused() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let account = generate(wire.left(), &["--count", "30", "--size", "64,1519,9018"]);
+    assert_eq!((count(&account, "frames"), count(&account, "refused")), (10, 20), "{account}");
+    assert_eq!((count(&account, "bytes"), wire.left().stats().tx_packets), (600, 10));
+}
+
+#[test]
+fn a_rate_is_kept() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in ["sendmmsg", "ring", "xdp"] {
+        assert_pace(&wire, path, 5000.0, 2500);
+    }
+}
+
+#[test]
+fn a_rate_of_live_frames_is_kept() {
+    let Some(wire) = live_wire() else { return };
+    // A run of the kernel's may take 50 ms whatever it sends: one too many at the end must not tell.
+    assert_pace(&wire, "live", 2000.0, 4000);
+}
+
+/// The pace is kept within 5 %. A busy machine may hold the generator up, but not every time.
+fn assert_pace(wire: &Wire, path: &str, rate: f64, frames: u64) {
+    let options = ["-p", path, "--rate", &rate.to_string(), "--count", &frames.to_string()];
+    let paces = (0..5).map(|_| generate(wire.left(), &options)["achieved_pps"].as_f64().unwrap());
+    let mut seen = Vec::new();
+    let kept = paces.inspect(|pace| seen.push(*pace)).any(|pace| (pace / rate - 1.0).abs() <= 0.05);
+    assert!(kept, "{path}: {seen:?}");
+}
+
+#[test]
+fn a_duration_or_a_signal_ends_it_with_its_account() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let account = generate(wire.left(), &["--duration", "0.2", "--rate", "1000"]);
+    let frames = count(&account, "frames");
+    assert!((1..=210).contains(&frames) && account["seconds"].as_f64().unwrap() >= 0.19, "{account}");
+
+    for signal in [Signal::INT, Signal::TERM] {
+        let before = wire.right().stats().rx_packets;
+        let process = strait(wire.left(), &["generate", "-o", "left", "--rate", "1000"]).spawn().unwrap();
+        assert!(wait_until(LIMIT, || wire.right().stats().rx_packets > before));
+        process.signal(signal);
+        let text = process.wait(LIMIT).unwrap().success().text();
+        assert!(text.starts_with("sent ") && text.contains("frames/s"), "{text}");
+    }
+}
+
+#[test]
+fn live_frames_are_numbered_and_valid() {
+    let Some(wire) = live_wire() else { return };
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let options = ["-p", "live", "--count", "3000", "--rate", "20000", "--size", "128", "--flows", "100"];
+    let (account, file) = generate_and_capture(&wire, directory.path(), &options);
+    let (frames, dropped) = (count(&account, "frames"), count(&account, "dropped"));
+    assert_eq!(frames + dropped, 3000, "{account}");
+    let mut numbers = sequence(&file);
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len() as u64, frames, "every number once");
+    assert!(numbers.iter().all(|&number| number < 3000));
+    assert!(packets(&file).iter().all(|packet| packet.bytes.len() == 124));
+    assert_checksums(&file);
+}
+
+#[test]
+fn a_signal_ends_live_frames_with_the_account() {
+    let Some(wire) = live_wire() else { return };
+    let before = wire.right().stats().rx_packets;
+    let process = strait(wire.left(), &["generate", "-o", "left", "-p", "live", "--json"]).spawn().unwrap();
+    assert!(wait_until(LIMIT, || wire.right().stats().rx_packets > before));
+    let finished = process.interrupt(LIMIT).unwrap().success();
+    let account: Value = serde_json::from_str(&finished.text()).unwrap();
+    assert!(count(&account, "frames") > 0, "{account}");
+}
+
+#[test]
+fn live_frames_are_refused_where_the_other_end_does_not_take_them() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let finished =
+        strait(wire.left(), &["generate", "-o", "left", "-p", "live", "--count", "9"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 3, "{line}");
+    assert!(line.contains("gro on"), "{line}");
+}

@@ -1,0 +1,209 @@
+//! What cannot be done, in one clear line with the right code: 1 failed, 2 usage, 3 refused. Never a panic.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lab::{Finished, Wire};
+
+use crate::rig::{Capture, LIMIT, PATHS, STRAIT, failure, strait};
+
+/// The recording that the demo replays.
+pub(crate) const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/demo.pcap");
+
+fn refused(wire: &Wire, arguments: &[&str]) -> (i32, String) {
+    failure(&strait(wire.right(), arguments).run(LIMIT).unwrap())
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let captures = PATHS.map(|path| vec!["capture", "-i", "nosuch0", "-p", path]);
+    let generators =
+        ["sendmmsg", "ring", "xdp", "live"].map(|path| vec!["generate", "-o", "nosuch0", "-p", path]);
+    let replay = vec!["replay", RECORDING, "-o", "nosuch0"];
+    for arguments in captures.into_iter().chain(generators).chain([replay]) {
+        let (code, line) = refused(&wire, &arguments);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.contains("nosuch0") && line.contains("no such interface"), "{line}");
+    }
+}
+
+#[test]
+fn who_may_not_is_told_what_it_needs() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let strait = everyones_copy(directory.path());
+    let recording = everyones_file(directory.path(), RECORDING);
+    let captures = PATHS.map(|path| vec!["capture", "-i", "right", "-p", path]);
+    let generators =
+        ["sendmmsg", "ring", "xdp", "live"].map(|path| vec!["generate", "-o", "right", "-p", path]);
+    let replay = vec!["replay", recording.to_str().unwrap(), "-o", "right"];
+    for arguments in captures.into_iter().chain(generators).chain([replay]) {
+        let nobody = wire.right().command("setpriv").args(AS_NOBODY).arg(&strait);
+        let (code, line) = failure(&nobody.args(&arguments).run(LIMIT).unwrap());
+        assert_eq!(code, 3, "{arguments:?}: {line}");
+        assert!(line.contains("root") && line.to_lowercase().contains("cap_"), "{line}");
+    }
+}
+
+/// For `setpriv`: an ordinary user without privileges.
+pub(crate) const AS_NOBODY: [&str; 5] =
+    ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
+
+/// The program where every user can run it.
+pub(crate) fn everyones_copy(directory: &Path) -> PathBuf {
+    everyones_file(directory, STRAIT)
+}
+
+fn everyones_file(directory: &Path, file: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let copy = directory.join(Path::new(file).file_name().unwrap());
+    fs::copy(file, &copy).unwrap();
+    for path in [directory, &copy] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn a_filter_that_does_not_parse_is_told_in_libpcaps_words() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in PATHS {
+        let (code, line) = refused(&wire, &["capture", "-i", "right", "-p", path, "tcp", "prot", "80"]);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.contains("\"tcp prot 80\"") && line.contains("syntax error"), "{line}");
+    }
+}
+
+#[test]
+fn a_filter_without_libpcap_is_refused_with_the_package_to_install() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let nothing = directory.path().join("nothing");
+    fs::write(&nothing, "").unwrap();
+    // Hides the library from processes of this mount namespace only.
+    let script = r#"for library in $(ldconfig -p | sed -n 's/.*libpcap\.so.* => //p'); do mount --bind "$0" "$library"; done
+        exec "$@""#;
+    let hidden = |arguments: &[&str]| {
+        let launch = wire.right().command("unshare").args(["--mount", "sh", "-c", script]).arg(&nothing);
+        launch.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").arg(STRAIT).args(arguments).run(LIMIT).unwrap()
+    };
+    let (code, line) = failure(&hidden(&["capture", "-i", "right", "tcp"]));
+    assert_eq!(code, 3, "{line}");
+    assert!(line.contains("libpcap0.8"), "{line}");
+    let _ = hidden(&["capture", "-i", "right", "--duration", "0.01"]).success();
+}
+
+#[test]
+fn values_out_of_range_are_usage_errors() {
+    // Its loopback interface is up, so that nothing but the value is wrong.
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for (arguments, words) in [
+        (&["capture", "-i", "lo", "--ring-mib", "0"][..], "--ring-mib"),
+        (&["capture", "-i", "lo", "--ring-mib", "2049"], "--ring-mib"),
+        (&["capture", "-i", "lo", "--ring-mib", "-1"], "-1"),
+        (&["capture", "-i", "lo", "--snaplen", "0"], "snaplen 0"),
+        (&["capture", "-i", "lo", "--snaplen", "262145"], "snaplen 262145"),
+        (&["capture", "-i", "lo", "--count", "0"], "--count"),
+        (&["capture", "-i", "lo", "--duration", "0"], "--duration"),
+        (&["capture", "-i", "lo", "--queues", "3-1"], "--queues"),
+        (&["capture", "-i", "lo", "--queues", "0-9999"], "--queues"),
+        (&["capture", "-i", "lo", "--cpus", "a"], "--cpus"),
+        (&["capture", "-i", "lo", "--path", "fast"], "--path"),
+        (&["capture", "-i", "lo", "-w", "x", "--rotate-mib", "0"], "--rotate-mib"),
+        (&["capture", "-i", "lo", "-w", "x", "--ring-files", "2"], "needs rotation"),
+        (&["capture", "-i", "lo", "--rotate-mib", "1"], "--write"),
+        (&["capture", "-i", "lo", "-w", "-", "--rotate-mib", "1"], "rotation needs the name of a file"),
+        (&["capture", "-i", "lo", "-r", "x"], "cannot be used with"),
+        (&["capture"], "--interface"),
+        (&["generate", "-o", "lo", "--size", "63"], "frame size 63"),
+        (&["generate", "-o", "lo", "--size", "9019"], "frame size 9019"),
+        (&["generate", "-o", "lo", "--rate", "0"], "--rate"),
+        (&["generate", "-o", "lo", "--vlan", "4095"], "VLAN identifier 4095"),
+        (&["generate", "-o", "lo", "--flows", "0"], "number of flows 0"),
+        (&["generate", "-o", "lo", "--path", "live", "--size", "imix"], "--path live"),
+        (&["generate", "-o", "lo", "--path", "live", "--kind", "tcp4"], "--path live"),
+        (&["replay", RECORDING, "-o", "lo", "--speed", "0"], "--speed"),
+        (&["replay", RECORDING, "-o", "lo", "--loop", "0"], "--loop"),
+        (&["replay", "-", "-o", "lo", "--loop", "2"], "--loop"),
+        (&["replay", RECORDING, "-o", "lo", "--rate", "5", "--speed", "2"], "cannot be used with"),
+        (&["fly"], "fly"),
+    ] {
+        assert_usage(&strait(wire.right(), arguments).run(LIMIT).unwrap(), words);
+    }
+}
+
+/// Code 2, and the first line says what is wrong.
+fn assert_usage(finished: &Finished, words: &str) {
+    let stderr = &finished.stderr;
+    assert_eq!(finished.status.code(), Some(2), "{words}: {stderr}");
+    assert!(!stderr.contains("panicked") && stderr.contains(words), "{words}: {stderr}");
+    let first = stderr.lines().next().unwrap();
+    assert!(first.starts_with("error: ") || first.starts_with("strait: "), "{stderr}");
+}
+
+#[test]
+fn a_queue_that_is_not_there_is_told_with_those_that_are() {
+    let Some(wire) = Wire::builder().queues(3).or_skip() else { return };
+    for list in ["3", "0-5"] {
+        let (code, line) = refused(&wire, &["capture", "-i", "right", "-p", "xdp", "--queues", list]);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.contains("right has receive queues 0 to 2"), "{line}");
+    }
+}
+
+#[test]
+fn a_cpu_that_is_not_there_is_told() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let finished = strait(wire.right(), &["capture", "-i", "right", "--cpus", "4095"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("CPU 4095"), "{line}");
+}
+
+#[test]
+fn zero_copy_is_refused_where_the_driver_has_none() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let (code, line) = refused(&wire, &["capture", "-i", "right", "-p", "xdp-zc"]);
+    assert_eq!(code, 3, "{line}");
+    assert!(line.contains("right"), "{line}");
+}
+
+#[test]
+fn a_second_xdp_capture_is_told_of_the_first() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let first = Capture::start(wire.right(), &["-p", "xdp"]);
+    let finished = strait(wire.right(), &["capture", "-i", "right", "-p", "xdp"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 3, "{line}");
+    assert!(line.contains("right") && line.contains("program"), "{line}");
+    first.finish();
+}
+
+#[test]
+fn a_target_that_cannot_be_written_is_told_before_the_capture() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().to_str().unwrap();
+    let missing = directory.path().join("missing/file");
+    for (target, words) in [(folder, "directory"), (missing.to_str().unwrap(), "No such file or directory")] {
+        let (code, line) = refused(&wire, &["capture", "-i", "right", "-w", target]);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.contains(words) && line.contains(target), "{line}");
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn two_captures_do_not_share_a_file() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let target = file.to_str().unwrap();
+    let first = Capture::start(wire.right(), &["-w", target]);
+    let (code, line) = refused(&wire, &["capture", "-i", "right", "-w", target]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("another capture is writing it"), "{line}");
+    first.finish();
+    assert!(file.exists());
+}

@@ -1,0 +1,161 @@
+//! `strait replay`: what leaves is what the file holds, as often and as fast as asked.
+
+use std::path::{Path, PathBuf};
+
+use lab::{Wire, wait_until};
+use serde_json::Value;
+use strait_capture::sink::{FileSink, FrameRef, LinkType, SinkInterface, SinkOptions, Target};
+
+use crate::refusals::RECORDING;
+use crate::rig::{Capture, LIMIT, Packet, await_arrival, count, failure, ledger, numbered, packets, strait};
+
+/// Replays `file` from the left end; returns the account and what was captured at the right end.
+fn replay(wire: &Wire, file: &Path, options: &[&str]) -> (Value, Vec<Packet>) {
+    let directory = tempfile::tempdir().unwrap();
+    let captured = directory.path().join("captured.pcapng");
+    let capture = Capture::start(wire.right(), &["-w", captured.to_str().unwrap(), "--json"]);
+    let before = wire.right().stats().rx_packets;
+    let arguments = [&["replay", file.to_str().unwrap(), "-o", "left", "--json"], options].concat();
+    let finished = strait(wire.left(), &arguments).run(LIMIT).unwrap().success();
+    let account: Value = serde_json::from_str(&finished.text()).unwrap();
+    await_arrival(wire, before, count(&account, "frames"));
+    assert_eq!(ledger(&capture.finish())["delivered"], account["frames"]);
+    (account, packets(&captured))
+}
+
+/// A capture file of `frames`, `step_ns` apart.
+fn file(directory: &Path, frames: &[Vec<u8>], step_ns: u64) -> PathBuf {
+    let path = directory.join("input.pcapng");
+    let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.clone()), 0)).unwrap();
+    for (i, bytes) in frames.iter().enumerate() {
+        let timestamp_ns = 1_700_000_000_000_000_000 + i as u64 * step_ns;
+        let frame = FrameRef { timestamp_ns, bytes, wire_len: bytes.len() as u32, ..FrameRef::default() };
+        sink.write(&frame).unwrap();
+    }
+    sink.close(&[]).unwrap();
+    path
+}
+
+#[test]
+fn a_replayed_recording_is_captured_byte_for_byte() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let recording = packets(Path::new(RECORDING));
+    let (account, captured) = replay(&wire, Path::new(RECORDING), &["--rate", "max"]);
+    assert!(recording.len() > 100);
+    assert_eq!(count(&account, "frames"), recording.len() as u64);
+    assert_eq!(captured, recording);
+}
+
+#[test]
+fn a_loop_sends_the_file_again() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let recording = packets(Path::new(RECORDING));
+    let (_, captured) = replay(&wire, Path::new(RECORDING), &["--rate", "max", "--loop", "3"]);
+    assert_eq!(captured, [&recording[..], &recording, &recording].concat());
+}
+
+#[test]
+fn a_rate_replaces_the_pace_of_the_file() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    // A century between packets.
+    let input = file(directory.path(), &numbered(1000), 3_000_000_000_000_000_000 / 1000);
+    let keeps_pace = || {
+        let pace = replay(&wire, &input, &["--rate", "4000"]).0["achieved_pps"].as_f64().unwrap();
+        (3800.0..=4200.0).contains(&pace)
+    };
+    // A busy machine may hold it up at the end: then it can do better.
+    assert!((0..5).any(|_| keeps_pace()));
+}
+
+#[test]
+fn the_pace_of_the_file_is_kept_times_the_speed() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    // Half a second from the first packet to the last.
+    let input = file(directory.path(), &numbered(11), 50_000_000);
+    let seconds = |options: &[&str]| replay(&wire, &input, options).0["seconds"].as_f64().unwrap();
+    let (plain, fast) = (seconds(&[]), seconds(&["--speed", "10"]));
+    assert!(plain >= 0.5 && (0.05..plain).contains(&fast), "{plain} {fast}");
+}
+
+#[test]
+fn a_signal_ends_the_longest_wait_with_the_account() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    // An hour between packets.
+    let input = file(directory.path(), &numbered(3), 3_600_000_000_000);
+    let process =
+        strait(wire.left(), &["replay", input.to_str().unwrap(), "-o", "left", "--json"]).spawn().unwrap();
+    assert!(wait_until(LIMIT, || wire.left().stats().tx_packets == 1), "the first packet leaves at once");
+    let finished = process.interrupt(LIMIT).unwrap().success();
+    let account: Value = serde_json::from_str(&finished.text()).unwrap();
+    assert_eq!(count(&account, "frames"), 1, "{account}");
+}
+
+#[test]
+fn frames_that_the_link_does_not_take_are_counted_as_refused() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let mut frames = numbered(10);
+    for (i, len) in [(3, 1515), (5, 9022), (7, 9023), (9, 20_000)] {
+        frames[i].resize(len, 0);
+    }
+    let input = file(directory.path(), &frames, 0);
+    let (account, captured) = replay(&wire, &input, &[]);
+    assert_eq!((count(&account, "frames"), count(&account, "refused")), (6, 4), "{account}");
+    let fitting: Vec<_> = frames.into_iter().filter(|frame| frame.len() <= 1514).collect();
+    assert_eq!(captured.into_iter().map(|packet| packet.bytes).collect::<Vec<_>>(), fitting);
+}
+
+#[test]
+fn frames_that_no_buffer_holds_are_refused_not_cut() {
+    // Loopback takes 64 KiB.
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let mut frames = numbered(2);
+    frames[1].resize(20_000, 0);
+    let input = file(directory.path(), &frames, 0);
+    let arguments = ["replay", input.to_str().unwrap(), "-o", "lo", "--json"];
+    let finished = strait(wire.left(), &arguments).run(LIMIT).unwrap().success();
+    let account: Value = serde_json::from_str(&finished.text()).unwrap();
+    assert_eq!((count(&account, "frames"), count(&account, "refused")), (1, 1), "{account}");
+}
+
+#[test]
+fn a_damaged_file_is_sent_up_to_the_damage() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let input = file(directory.path(), &numbered(10), 0);
+    let whole = std::fs::read(&input).unwrap();
+    std::fs::write(&input, &whole[..whole.len() / 2]).unwrap();
+    let before = wire.left().stats().tx_packets;
+    let arguments = ["replay", input.to_str().unwrap(), "-o", "left", "--json"];
+    let finished = strait(wire.left(), &arguments).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 1, "{line}");
+    assert!(line.contains("is cut at byte"), "{line}");
+    let account: Value = serde_json::from_str(&finished.text()).unwrap();
+    let sent = count(&account, "frames");
+    assert!((1..10).contains(&sent), "{account}");
+    assert_eq!(wire.left().stats().tx_packets - before, sent);
+}
+
+#[test]
+fn frames_that_are_not_ethernet_are_not_sent() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("raw.pcapng");
+    let options = SinkOptions {
+        interfaces: vec![SinkInterface { linktype: LinkType(101), ..SinkInterface::default() }],
+        ..SinkOptions::new(Target::Path(path.clone()), 0)
+    };
+    let mut sink = FileSink::create(options).unwrap();
+    sink.write(&FrameRef { bytes: &[0x45; 40], wire_len: 40, ..FrameRef::default() }).unwrap();
+    sink.close(&[]).unwrap();
+    let finished = strait(wire.left(), &["replay", path.to_str().unwrap(), "-o", "left"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 1, "{line}");
+    assert!(line.contains("link type 101 is not Ethernet"), "{line}");
+    assert_eq!(wire.left().stats().tx_packets, 0);
+}

@@ -1,0 +1,54 @@
+//! Completion scripts, man pages and help, made from the command line's own definition.
+
+use std::fs;
+
+use lab::Launch;
+
+use crate::rig::{LIMIT, run};
+
+const COMMANDS: [&str; 5] = ["capture", "generate", "replay", "demo", "completions"];
+
+#[test]
+fn every_shell_gets_a_completion_script_that_knows_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completions", shell]).success().text();
+        for word in COMMANDS.into_iter().chain(["snaplen", "ring-files"]) {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+}
+
+#[test]
+fn the_completion_script_for_bash_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("strait.bash");
+    fs::write(&file, run(&["completions", "bash"]).success().stdout).unwrap();
+    let script =
+        r#". "$0"; COMP_WORDS=(strait gen); COMP_CWORD=1; _strait strait gen strait; echo "${COMPREPLY[*]}""#;
+    let finished = Launch::new("bash").args(["-c", script]).arg(&file).run(LIMIT).unwrap().success();
+    assert_eq!((finished.text().trim(), finished.stderr.as_str()), ("generate", ""));
+}
+
+#[test]
+fn every_command_gets_a_man_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let _ = run(&["man", directory.path().to_str().unwrap()]).success();
+    let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+    assert!(page("strait.1").contains(".SH NAME"));
+    for command in COMMANDS {
+        let text = page(&format!("strait-{command}.1"));
+        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}: {text}");
+    }
+    assert!(page("strait-capture.1").contains("snaplen"));
+}
+
+#[test]
+fn help_and_version_are_no_failure() {
+    for arguments in [&["--help"][..], &["--version"], &["help", "capture"], &["capture", "--help"]] {
+        let finished = run(arguments).success();
+        assert!(finished.text().contains("strait") && finished.stderr.is_empty(), "{}", finished.text());
+    }
+    let finished = run(&[]);
+    assert_eq!(finished.status.code(), Some(2));
+    assert!(finished.stderr.contains("Usage: strait"), "{}", finished.stderr);
+}
