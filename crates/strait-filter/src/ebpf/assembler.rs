@@ -116,8 +116,10 @@ pub struct Assembler {
     /// Whether the next instruction can be reached.
     live: bool,
     islands_at: usize,
-    /// The last place that was bound, so that the jump before it is not taken away from under it.
+    /// The last place that was bound and reached, so that the jump before it is not taken away from under it.
     bound_at: usize,
+    /// Labels bound here that nobody has jumped to, and that the code before does not run into.
+    idle_here: Vec<Label>,
 }
 
 impl Default for Assembler {
@@ -129,7 +131,14 @@ impl Default for Assembler {
 impl Assembler {
     /// An empty program.
     pub fn new() -> Self {
-        Self { code: Vec::new(), places: Vec::new(), live: true, islands_at: ISLAND_EVERY, bound_at: 0 }
+        Self {
+            code: Vec::new(),
+            places: Vec::new(),
+            live: true,
+            islands_at: ISLAND_EVERY,
+            bound_at: 0,
+            idle_here: Vec::new(),
+        }
     }
 
     /// A new label, nowhere yet.
@@ -144,13 +153,18 @@ impl Assembler {
         let here = self.code.len();
         let place = &mut self.places[label.0];
         debug_assert!(place.at.is_none(), "a label is bound once");
-        self.live |= !place.jumps.is_empty() || !place.calls.is_empty();
         place.at = Some(here);
-        self.bound_at = here;
-        for at in std::mem::take(&mut place.jumps) {
+        let (jumps, calls) = (std::mem::take(&mut place.jumps), std::mem::take(&mut place.calls));
+        self.live |= !jumps.is_empty() || !calls.is_empty();
+        if self.live {
+            self.bound_at = here;
+        } else {
+            self.idle_here.push(label);
+        }
+        for at in jumps {
             self.code[at].off = displacement(at, here);
         }
-        for at in std::mem::take(&mut self.places[label.0].calls) {
+        for at in calls {
             self.code[at].imm = (here - at - 1) as i32;
         }
     }
@@ -345,6 +359,7 @@ impl Assembler {
                 self.build_islands();
             }
             self.code.push(instruction);
+            self.idle_here.clear();
         }
         self.live
     }
@@ -380,6 +395,9 @@ impl Assembler {
             jumps.pop();
             self.code.pop();
             self.live = true;
+            for idle in self.idle_here.drain(..) {
+                self.places[idle.0].at = Some(last);
+            }
         }
     }
 }

@@ -136,6 +136,7 @@ impl Body<'_, '_, '_> {
 /// returns -1 where there is nothing.
 pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments: bool) {
     let (bad, beyond) = (asm.label(), asm.label());
+    asm.mov(R6, R1);
     resolve_at_run_time(asm, bad);
     if view == View::Tagged {
         let behind = asm.label();
@@ -147,8 +148,8 @@ pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments
     }
     asm.jump_if(Condition::Greater, R2, VARIABLE_MAX, if fragments { beyond } else { bad });
     bound(asm, R2, VARIABLE_MAX);
-    asm.load(Size::W, R3, R1, op::XDP_MD_DATA);
-    asm.load(Size::W, R4, R1, op::XDP_MD_DATA_END);
+    asm.load(Size::W, R3, R6, op::XDP_MD_DATA);
+    asm.load(Size::W, R4, R6, op::XDP_MD_DATA_END);
     asm.alu(Operation::Add, R3, R2);
     asm.mov(R5, R3);
     asm.alu(Operation::Add, R5, size.bytes());
@@ -192,6 +193,7 @@ fn load_from_header(asm: &mut Assembler, size: Size) {
 /// Returns bytes that are not all in the first buffer of the frame.
 fn load_from_fragments(asm: &mut Assembler, size: Size, bad: Label) {
     asm.store(Size::Dw, R10, -8, 0);
+    asm.mov(R1, R6);
     asm.mov(R3, R10);
     asm.alu(Operation::Add, R3, -8);
     asm.mov(R4, size.bytes());
