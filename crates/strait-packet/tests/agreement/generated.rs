@@ -121,7 +121,10 @@ fn the_last_flow_is_as_valid_as_the_first() {
         traffic.write_frame(sequence, 0, &mut out);
         FlowKey::of(&out).unwrap().to_string()
     });
-    assert_eq!(keys, ["udp 198.18.0.1.49152 > 198.19.0.1.20000", "udp 198.18.64.0.65535 > 198.19.0.64.20063"]);
+    assert_eq!(
+        keys,
+        ["udp 198.18.0.1.49152 > 198.19.0.1.20000", "udp 198.18.64.0.65535 > 198.19.0.64.20063"]
+    );
 }
 
 #[test]
