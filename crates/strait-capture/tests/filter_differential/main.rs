@@ -51,7 +51,7 @@ fn tuples(program: &Program) -> Vec<Instruction> {
 }
 
 /// Fixed texts, then random ones that libpcap takes.
-fn filters<'a>(rng: &'a mut Rng, place: Place, random: usize) -> impl Iterator<Item = String> + 'a {
+fn filters(rng: &mut Rng, place: Place, random: usize) -> impl Iterator<Item = String> {
     FIXED.iter().map(|text| (*text).to_owned()).chain((0..random).map(move |_| text(rng, place)))
 }
 

@@ -55,11 +55,7 @@ impl Tap {
     /// Adds what waits on the socket to `frames`.
     pub(crate) fn read(&mut self, frames: &mut Vec<Vec<u8>>) {
         while self.receiver.fill(&self.socket).unwrap() > 0 {
-            let mut batch = self.receiver.take();
-            let mut lent = batch.frames();
-            while let Some(frame) = lent.next() {
-                frames.push(frame.bytes.to_vec());
-            }
+            frames.extend(self.receiver.take().frames().map(|frame| frame.bytes.to_vec()));
         }
     }
 }
