@@ -48,9 +48,9 @@ pub(crate) struct Args {
     /// CPUs to pin the lanes to, in turn, as in 0,2,5-7
     #[arg(long, value_name = "LIST")]
     cpus: Option<NumberList>,
-    /// Ring memory for each lane, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=2048))]
-    ring_mib: u32,
+    /// Ring memory for each lane, in MiB [default: 8; for xdp 32]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    ring_mib: Option<u32>,
     /// Do not set the interface to promiscuous mode
     #[arg(long)]
     no_promisc: bool,
@@ -172,10 +172,13 @@ impl Args {
                 .queues(self.queues.clone().map_or(Queues::Default, |list| list.0))
                 .fanout(self.fanout.into())
                 .cpus(self.cpus.clone().map_or_else(Vec::new, |list| list.0))
-                .ring((self.ring_mib as usize) << 20)
                 .promiscuous(!self.no_promisc)
                 .huge_pages(self.huge_pages)
                 .filter(self.filter.join(" "));
+        let builder = match self.ring_mib {
+            Some(mib) => builder.ring((mib as usize) << 20),
+            None => builder,
+        };
         Ok(if self.read.is_some() { builder.open_file()? } else { builder.open()? })
     }
 

@@ -60,9 +60,14 @@ pub enum Queues {
 
 /// The most lanes of a session: the largest fanout group (`PACKET_FANOUT_MAX` of old kernels).
 const LANES_MAX: usize = 256;
-/// Bytes of ring for each lane unless asked otherwise: tens of milliseconds of small frames at a million a second,
+/// Bytes of ring for each lane of a packet socket unless asked otherwise: tens of milliseconds of small frames at a million a second,
 /// small enough to stay in a shared cache.
 const RING_BYTES: usize = 8 << 20;
+/// The same for AF_XDP, where a frame takes a chunk of 2 KiB however short it is: four milliseconds at four million
+/// packets a second.
+const XDP_RING_BYTES: usize = 32 << 20;
+/// The smallest ring for a lane.
+const RING_BYTES_MIN: usize = 256 << 10;
 /// The largest ring for a lane; the kernel counts blocks in 32 bits.
 const RING_BYTES_MAX: usize = 2 << 30;
 /// Link header, two VLAN tags and frame check sequence beyond the MTU.
@@ -81,7 +86,7 @@ pub struct Builder {
     fanout: Fanout,
     cpus: Vec<u32>,
     wait: Wait,
-    ring_bytes: usize,
+    ring_bytes: Option<usize>,
     directions: Directions,
     promiscuous: bool,
     rx_hash: bool,
@@ -99,7 +104,7 @@ impl Builder {
             fanout: Fanout::Hash,
             cpus: Vec::new(),
             wait: Wait::Balanced,
-            ring_bytes: RING_BYTES,
+            ring_bytes: None,
             directions: Directions::Both,
             promiscuous: true,
             rx_hash: false,
@@ -156,11 +161,12 @@ impl Builder {
         self
     }
 
-    /// Bytes of ring for each lane, 256 KiB to 2 GiB; 8 MiB unless given. The kernel may have less: see
+    /// Bytes of ring for each lane, 256 KiB to 2 GiB; unless given 8 MiB, and 32 MiB
+    /// for AF_XDP, where each frame takes 2 KiB. The kernel may have less: see
     /// [`Session::notes`].
     #[must_use]
     pub fn ring(mut self, bytes: usize) -> Self {
-        self.ring_bytes = bytes;
+        self.ring_bytes = Some(bytes);
         self
     }
 
@@ -232,12 +238,9 @@ impl Builder {
         if !(1..=SNAPLEN_MAX).contains(&self.snaplen) {
             return Err(Error::Usage(format!("snaplen {}: give 1 to {SNAPLEN_MAX} bytes", self.snaplen)));
         }
-        if !(RING_BYTES >> 5..=RING_BYTES_MAX).contains(&self.ring_bytes) {
-            let (least, most) = (RING_BYTES >> 15, RING_BYTES_MAX >> 20);
-            return Err(Error::Usage(format!(
-                "ring of {} bytes: give {least} KiB to {most} MiB",
-                self.ring_bytes
-            )));
+        if self.ring_bytes.is_some_and(|bytes| !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes)) {
+            let (least, most) = (RING_BYTES_MIN >> 10, RING_BYTES_MAX >> 20);
+            return Err(Error::Usage(format!("a ring has {least} KiB to {most} MiB")));
         }
         Ok(())
     }
@@ -300,7 +303,7 @@ impl Builder {
             interface,
             program,
             queues: &queues,
-            ring_bytes: self.ring_bytes,
+            ring_bytes: self.ring_bytes.unwrap_or(XDP_RING_BYTES),
             zero_copy_only: insist,
             huge_pages: self.huge_pages,
             wait: self.wait,
@@ -337,7 +340,7 @@ impl Builder {
         let largest = if offloaded { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
         Shape {
             kind,
-            ring_bytes: self.ring_bytes,
+            ring_bytes: self.ring_bytes.unwrap_or(RING_BYTES),
             frame_bytes: largest.min(self.snaplen) as usize,
             rx_hash: self.rx_hash,
             promiscuous: self.promiscuous,
