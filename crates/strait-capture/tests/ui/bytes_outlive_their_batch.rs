@@ -1,0 +1,15 @@
+//! Nor can its bytes, which are borrowed just as long.
+
+use std::time::Instant;
+
+use strait_capture::Lane;
+
+fn first(lane: &mut Lane) -> Option<&[u8]> {
+    let mut batch = lane.next_batch(Instant::now()).ok()??;
+    let frame = batch.frames().next()?;
+    Some(frame.bytes)
+}
+
+fn main() {
+    let _ = first;
+}

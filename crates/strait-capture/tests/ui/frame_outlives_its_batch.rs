@@ -1,0 +1,16 @@
+//! A frame lies in the ring: it cannot be used once its batch has given the slot back.
+
+use std::time::Instant;
+
+use strait_capture::Lane;
+
+fn last_byte(lane: &mut Lane) -> Option<u8> {
+    let mut batch = lane.next_batch(Instant::now()).ok()??;
+    let frame = batch.frames().next()?;
+    drop(batch);
+    frame.bytes.last().copied()
+}
+
+fn main() {
+    let _ = last_byte;
+}
