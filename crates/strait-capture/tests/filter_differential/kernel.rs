@@ -16,17 +16,18 @@ const LENGTH: [u64; 4] = [0x0004_1061, 0x1261, 0x201f, 0x95];
 /// Test runs come from the loopback interface of the namespace.
 const IFINDEX: u32 = 1;
 
-/// Whether this process may load XDP programs.
-pub(crate) fn privileged() -> bool {
-    static PRIVILEGED: OnceLock<bool> = OnceLock::new();
-    *PRIVILEGED.get_or_init(|| match XdpProgram::load("strait", &LENGTH, LoadOptions::default()) {
-        Ok(_) => true,
-        Err(error) if error.kind() == Kind::Refused => {
-            lab::skip(error.to_string());
-            false
-        }
+/// Whether this process may load XDP programs; if not, what needs them is skipped.
+pub(crate) fn privileged_or_skip() -> bool {
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    let refused = REFUSED.get_or_init(|| match XdpProgram::load("strait", &LENGTH, LoadOptions::default()) {
+        Ok(_) => None,
+        Err(error) if error.kind() == Kind::Refused => Some(error.to_string()),
         Err(error) => panic!("{error}"),
-    })
+    });
+    if let Some(reason) = refused {
+        lab::skip(reason);
+    }
+    refused.is_none()
 }
 
 /// What the kernel knows of a frame of a test run.

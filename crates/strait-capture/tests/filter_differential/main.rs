@@ -20,7 +20,7 @@ use strait_sys::libpcap::{Compiler, LINKTYPE_ETHERNET, Oracle};
 use strait_sys::packet::Instruction;
 
 use frames::{frame, is_tagged};
-use kernel::{Translated, metadata, privileged};
+use kernel::{Translated, metadata, privileged_or_skip};
 use programs::{Flavour, program};
 use rng::Rng;
 use texts::{FIXED, Place, text};
@@ -59,7 +59,7 @@ fn filters(rng: &mut Rng, place: Place, random: usize) -> impl Iterator<Item = S
 #[test]
 fn offline_filters_agree_with_libpcap() {
     let Some(compiler) = compiler(Place::Offline) else { return };
-    let privileged = privileged();
+    let privileged = privileged_or_skip();
     let mut rng = Rng::new(1);
     let mut texts = Rng::new(2);
     let (mut pairs, mut matches) = (0, 0);
@@ -90,7 +90,7 @@ fn offline_filters_agree_with_libpcap() {
 /// Programs of all opcodes mean the same to libpcap, the interpreter and the translation.
 #[test]
 fn raw_programs_agree_with_libpcap() {
-    let privileged = privileged();
+    let privileged = privileged_or_skip();
     let mut rng = Rng::new(3);
     let (mut pairs, mut matches) = (0, 0);
     for _ in 0..250 {
@@ -117,8 +117,8 @@ fn raw_programs_agree_with_libpcap() {
 /// On frames as they come off the wire the interpreter and the translation agree, tags, cuts and fragments included.
 #[test]
 fn live_filters_agree_with_their_translation() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let Some(compiler) = compiler(Place::Live) else { return };
     let mut rng = Rng::new(4);
@@ -140,8 +140,8 @@ fn live_filters_agree_with_their_translation() {
 
 #[test]
 fn raw_programs_agree_with_their_translation() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let mut rng = Rng::new(6);
     let (mut pairs, mut matches) = (0, 0);
@@ -162,8 +162,8 @@ fn raw_programs_agree_with_their_translation() {
 /// Every value that a program can have in A is the same in both.
 #[test]
 fn every_value_agrees_with_its_translation() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let mut rng = Rng::new(13);
     let mut matches = 0;
@@ -196,8 +196,8 @@ fn agree_on_the_wire(rng: &mut Rng, program: &Program, name: &dyn std::fmt::Debu
 /// The longest programs that the kernel takes as classic BPF pass the verifier too.
 #[test]
 fn the_largest_programs_translate_and_load() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let mut rng = Rng::new(7);
     for (name, program) in programs::extremes(&mut rng) {

@@ -15,7 +15,7 @@ use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, MappedArray, TestRun, 
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, Socket, Umem};
 
 use super::frames::{DEVICE_MAC, frame, is_tagged};
-use super::kernel::{metadata, privileged};
+use super::kernel::{metadata, privileged_or_skip};
 use super::programs::{Flavour, program};
 use super::rng::Rng;
 use super::wire::{LEN_MAX, LIMIT, Sender, Tap};
@@ -119,8 +119,8 @@ fn ipv4_frame(len: usize) -> Vec<u8> {
 
 #[test]
 fn a_frame_that_does_not_match_or_has_no_socket_passes_untouched() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let capture = Capture::load(&ipv4_only(), false);
     let (matching, mut other) = (ipv4_frame(60), ipv4_frame(60));
@@ -193,8 +193,8 @@ fn socket_and_host_share_the_traffic_by_the_filter() {
 
 #[test]
 fn verdicts_are_given_and_counted() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let counters = Map::mappable_array("counters", COUNTERS_BYTES, 1).unwrap();
     let fd = Some(counters.as_fd().as_raw_fd());
@@ -233,6 +233,8 @@ fn generator_options(template: &FrameTemplate, flows: u32, sequence: &Map) -> Ge
         header_sum: template.header_sum(),
         transport_sum: template.transport_sum(),
         udp: !template.kind().is_tcp(),
+        frames_max: u64::MAX,
+        pace: None,
         clock_offset_ns: 1 << 60,
     }
 }
@@ -240,8 +242,8 @@ fn generator_options(template: &FrameTemplate, flows: u32, sequence: &Map) -> Ge
 /// Frame for frame the kernel's generator writes what the one in user space writes.
 #[test]
 fn the_generator_writes_the_frames_of_user_space() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let mut rng = Rng::new(12);
     for (kind, flows) in [(Kind::Udp4, 1), (Kind::Tcp4, 1000), (Kind::Udp6, 1 << 20), (Kind::Tcp6, 3)] {
@@ -270,8 +272,8 @@ fn the_generator_writes_the_frames_of_user_space() {
 
 #[test]
 fn the_generator_drops_a_frame_that_is_too_short() {
-    if !privileged() {
-        return lab::skip("the kernel lets this user load no XDP program");
+    if !privileged_or_skip() {
+        return;
     }
     let traffic = Traffic::builder().build().unwrap();
     let sequence = Map::array("sequence", 8, 1).unwrap();
