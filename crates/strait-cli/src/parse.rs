@@ -66,9 +66,9 @@ impl Rate {
         self.0.is_none()
     }
 
-    /// How many packets are due in `span_ns` nanoseconds.
-    pub(crate) fn due_within(self, span_ns: u64) -> Option<u64> {
-        u64::try_from(u128::from(self.0?) * u128::from(span_ns) / 1_000_000_000).ok()
+    /// Packets a second, if there is a pace to keep.
+    pub(crate) fn pps(self) -> Option<u64> {
+        self.0
     }
 
     /// When packet number `sequence` is due, in nanoseconds after the first.

@@ -4,7 +4,7 @@
 //! sends millions a second, as long as the driver takes redirected frames (`ndo_xdp_xmit`). A veth does where its
 //! peer receives in batches: GRO or an XDP program at the other end.
 
-use strait_filter::xdp::{GeneratorFields, GeneratorOptions, generator_program};
+use strait_filter::xdp::{GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, generator_program};
 use strait_ledger as ledger;
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Traffic};
 use strait_sys::bpf::{LoadOptions, Map, TestRun, XdpContext, XdpProgram};
@@ -14,8 +14,11 @@ use strait_sys::{Kind, clock};
 
 use crate::error::Error;
 
-/// Frames that the kernel handles at a time.
-const BATCH: u32 = 256;
+/// Frames that the kernel handles at a time: a quarter of the ring in which a veth takes them.
+const BATCH: u32 = 64;
+
+/// errno of a run that a signal ended.
+const EINTR: i32 = 4;
 
 /// Sends the frames of one template.
 pub struct LiveGenerator {
@@ -27,16 +30,24 @@ pub struct LiveGenerator {
 }
 
 impl LiveGenerator {
-    /// Loads the program for the first template of `traffic`.
+    /// Loads the program for the first template of `traffic`, to send `count` frames at most, `rate_pps` a second or as
+    /// fast as it goes. The pace counts from now.
     ///
     /// # Errors
     /// No privilege (CAP_BPF, CAP_NET_ADMIN), or a kernel without live frames.
-    pub fn open(interface: &str, traffic: &Traffic) -> Result<Self, Error> {
+    pub fn open(
+        interface: &str,
+        traffic: &Traffic,
+        rate_pps: Option<u64>,
+        count: u64,
+    ) -> Result<Self, Error> {
         let interface = Interface::find(interface)?;
         let template =
             traffic.templates().first().ok_or_else(|| Error::Usage("no traffic to generate".to_owned()))?;
         let sequence = Map::array("strait_sequence", 8, 1)?;
-        let options = options(&interface, traffic, template, &sequence);
+        let pace = rate_pps.map(pace);
+        let options =
+            GeneratorOptions { frames_max: count, pace, ..options(&interface, traffic, template, &sequence) };
         let assembled =
             generator_program(&options).map_err(|error| Error::Usage(format!("generate: {error}")))?;
         let program = XdpProgram::load("strait_generate", &assembled.words(), LoadOptions::default())?;
@@ -45,17 +56,27 @@ impl LiveGenerator {
         Ok(Self { program, sequence, frame, interface, before })
     }
 
-    /// Sends `frames` frames; returns when the kernel is done.
-    pub fn send(&self, frames: u32) -> Result<(), Error> {
-        self.program.test_run(TestRun {
+    /// Runs the program `runs` times; each sends a frame if one is due. Returns how many were sent since the start. A
+    /// signal ends it early. Each call costs the kernel some 20 ms beside its frames, to set up and clear their pages.
+    pub fn run(&self, runs: u32) -> Result<u64, Error> {
+        let run = TestRun {
             data: &self.frame,
             context: Some(XdpContext::default()),
-            repeat: frames,
+            repeat: runs,
             live_frames: true,
-            batch: BATCH.min(frames),
+            batch: BATCH.min(runs),
             ..TestRun::default()
-        })?;
-        Ok(())
+        };
+        match self.program.test_run(run) {
+            Err(error) if error.errno() != Some(EINTR) => Err(error.into()),
+            _ => self.made(),
+        }
+    }
+
+    fn made(&self) -> Result<u64, Error> {
+        let mut made = [0; 8];
+        self.sequence.get(0, &mut made)?;
+        Ok(u64::from_ne_bytes(made))
     }
 
     /// The account: frames made, and of those the ones that the interface's own counters say it sent.
@@ -63,9 +84,7 @@ impl LiveGenerator {
     /// # Errors
     /// Refused if the interface took none at all.
     pub fn finish(self) -> Result<ledger::Send, Error> {
-        let mut made = [0; 8];
-        self.sequence.get(0, &mut made)?;
-        let made = u64::from_ne_bytes(made);
+        let made = self.made()?;
         let after = Netlink::open()?.stats(self.interface.index)?;
         let frames = (after.tx_packets - self.before.tx_packets).min(made);
         if frames == 0 && made > 0 {
@@ -83,6 +102,12 @@ impl LiveGenerator {
         let bytes = frames * self.frame.len() as u64;
         Ok(ledger::Send { frames, bytes, dropped: made - frames, ..ledger::Send::default() })
     }
+}
+
+/// A pace of `rate_pps`, from now on.
+fn pace(rate_pps: u64) -> Pace {
+    let interval = (1_000_000_000_u64 << PACE_SHIFT) / rate_pps.max(1);
+    Pace { start_ns: clock::monotonic_ns(), interval }
 }
 
 fn options(
@@ -114,6 +139,8 @@ fn options(
         header_sum: template.header_sum(),
         transport_sum: template.transport_sum(),
         udp: !template.kind().is_tcp(),
+        frames_max: u64::MAX,
+        pace: None,
         clock_offset_ns: clock::realtime_offset_ns(),
     }
 }

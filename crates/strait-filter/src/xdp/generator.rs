@@ -63,21 +63,37 @@ pub struct GeneratorOptions {
     pub transport_sum: u16,
     /// UDP: a checksum of 0 is sent as 0xffff.
     pub udp: bool,
+    /// Frames with this number and above are not sent.
+    pub frames_max: u64,
+    /// Frames are not sent before their time; none: as fast as it goes.
+    pub pace: Option<Pace>,
     /// What to add to `CLOCK_MONOTONIC` for the time in the frame, in nanoseconds.
     pub clock_offset_ns: i64,
 }
 
+/// When frames are due: number n at `start_ns` + n * `interval` / 2^[`PACE_SHIFT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// When frame 0 is due, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    /// Time between frames, in nanoseconds times 2^[`PACE_SHIFT`].
+    pub interval: u64,
+}
+
+/// Binary digits of an interval below the nanosecond.
+pub const PACE_SHIFT: u32 = 10;
+
 /// A stack word for the map's key.
 const KEY: i16 = -4;
 
-/// The program that sends frame after frame; it returns `XDP_REDIRECT`, or `XDP_DROP` for a frame that is too short.
+/// The program that sends frame after frame; it returns `XDP_REDIRECT`, or `XDP_DROP` where no frame is due, or where it
+/// was given one that is too short.
 pub fn generator_program(options: &GeneratorOptions) -> Result<Assembled, Error> {
     check(options)?;
     let mut asm = Assembler::new();
     let drop = asm.label();
     asm.mov(R6, R1);
-    take_sequence(&mut asm, options, drop);
-    take_time(&mut asm, options);
+    take_number(&mut asm, options, drop);
     asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
     asm.load(Size::W, R3, R6, op::XDP_MD_DATA_END);
     asm.mov(R2, R1);
@@ -117,23 +133,31 @@ fn check(options: &GeneratorOptions) -> Result<(), Error> {
     }
 }
 
-/// R7 = the frame's number.
-fn take_sequence(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
+/// R7 = the frame's number, R8 = its time; drops the run if no frame is due. R9 is used.
+fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
+    asm.call(op::KTIME_GET_NS);
+    asm.mov(R9, R0);
     asm.store(Size::W, R10, KEY, 0);
     asm.load_map(R1, options.sequence_fd);
     asm.mov(R2, R10);
     asm.alu(Operation::Add, R2, i32::from(KEY));
     asm.call(op::MAP_LOOKUP_ELEM);
     asm.jump_if(Condition::Equal, R0, 0, drop);
+    asm.load(Size::Dw, R7, R0, 0);
+    asm.load_constant(R1, options.frames_max);
+    asm.jump_if(Condition::GreaterOrEqual, R7, R1, drop);
+    if let Some(pace) = options.pace {
+        asm.load_constant(R1, pace.interval);
+        asm.alu(Operation::Mul, R1, R7);
+        asm.alu(Operation::Rsh, R1, PACE_SHIFT as i32);
+        asm.load_constant(R2, pace.start_ns);
+        asm.alu(Operation::Add, R1, R2);
+        asm.jump_if(Condition::Greater, R1, R9, drop);
+    }
     asm.mov(R7, 1);
     asm.atomic_fetch_add(R0, 0, R7);
-}
-
-/// R8 = the time.
-fn take_time(asm: &mut Assembler, options: &GeneratorOptions) {
-    asm.call(op::KTIME_GET_NS);
     asm.load_constant(R8, options.clock_offset_ns as u64);
-    asm.alu(Operation::Add, R8, R0);
+    asm.alu(Operation::Add, R8, R9);
 }
 
 /// Addresses and ports of the frame at R1, and the header checksum. R9 = the sum of what was written, for the next.

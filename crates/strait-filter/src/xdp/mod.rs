@@ -12,7 +12,9 @@ mod tests;
 mod verdict;
 
 pub use capture::{CaptureOptions, capture_program};
-pub use generator::{FRAME_BYTES_MAX, GeneratorFields, GeneratorOptions, generator_program};
+pub use generator::{
+    FRAME_BYTES_MAX, GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, generator_program,
+};
 pub use metadata::Metadata;
 pub use verdict::{drop_program, pass_program};
 

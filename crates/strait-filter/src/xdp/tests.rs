@@ -50,6 +50,8 @@ fn options() -> GeneratorOptions {
         header_sum: 0,
         transport_sum: 0,
         udp: true,
+        frames_max: u64::MAX,
+        pace: None,
         clock_offset_ns: 0,
     }
 }
