@@ -8,7 +8,7 @@ use strait_filter::cbpf::Program;
 use strait_filter::translate::Options;
 use strait_filter::xdp::{
     Assembled, COUNTERS_BYTES, CaptureOptions, Counter, GeneratorFields, GeneratorOptions, Metadata,
-    capture_program, drop_program, generator_program, pass_program,
+    PACE_SHIFT, Pace, capture_program, drop_program, generator_program, pass_program,
 };
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Kind, Traffic};
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, MappedArray, TestRun, XdpContext, XdpProgram};
@@ -267,6 +267,35 @@ fn the_generator_writes_the_frames_of_user_space() {
             traffic.write_frame(number, sent_ns, &mut expected);
             assert_eq!(frame, expected, "frame {number} of {kind:?}");
         }
+    }
+}
+
+/// A frame that is not due, or beyond the last, is not sent and its number not taken.
+#[test]
+fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
+    if !privileged_or_skip() {
+        return;
+    }
+    let traffic = Traffic::builder().build().unwrap();
+    let sequence = Map::mappable_array("sequence", 8, 1).unwrap();
+    let next = sequence.mapped().unwrap();
+    let options = generator_options(&traffic.templates()[0], 1, &sequence);
+    let second = 1_000_000_000 << PACE_SHIFT;
+    let from = |start_ns, interval| Some(Pace { start_ns, interval });
+    for (number, frames_max, pace, verdict) in [
+        (9, 10, None, XDP_REDIRECT),
+        (10, 10, None, XDP_DROP),
+        (1, 10, from(0, 1), XDP_REDIRECT),
+        (1, 10, from(u64::MAX >> 1, 1), XDP_DROP),
+        (1, 10, from(0, second / 1000), XDP_REDIRECT),
+        (10_000_000, u64::MAX, from(0, second), XDP_DROP),
+    ] {
+        let options = GeneratorOptions { frames_max, pace, ..options };
+        let program = load(&generator_program(&options).unwrap());
+        next.store(0, 0, number);
+        let run = TestRun { data: traffic.templates()[0].bytes(), ..TestRun::default() };
+        assert_eq!(program.test_run(run).unwrap().returned, verdict, "frame {number}, {pace:?}");
+        assert_eq!(next.load(0, 0), number + u64::from(verdict == XDP_REDIRECT));
     }
 }
 
