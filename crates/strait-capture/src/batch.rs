@@ -58,17 +58,45 @@ impl<'lane> Batch<'lane> {
             Source::Xdp(batch) => SourceFrames::Xdp(batch.frames()),
             Source::File(batch) => SourceFrames::File(batch.frames()),
         };
-        let Booking { account, snaplen, queue } = &mut self.booking;
-        Frames { source, account, snaplen: *snaplen as usize, queue: *queue }
+        Frames { source, booking: self.booking.reborrow() }
+    }
+
+    /// Hands the frames, oldest first and `limit` at most, to `take`, and stops at its first error. It does what a loop
+    /// over [`Batch::frames`] does, at half the cost for a short frame: the path is looked at once a batch.
+    pub fn try_each<E>(
+        &mut self,
+        limit: usize,
+        mut take: impl FnMut(Frame<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut booking = self.booking.reborrow();
+        match &mut self.source {
+            Source::Empty => Ok(()),
+            Source::Packet(batch) => batch.try_each(limit, |frame| take(booking.book(frame))),
+            Source::Xdp(batch) => batch.frames().take(limit).try_for_each(|frame| take(booking.book(frame))),
+            Source::File(batch) => batch.frames().take(limit).try_for_each(|frame| take(booking.book(frame))),
+        }
+    }
+}
+
+impl Booking<'_> {
+    /// Books a frame as delivered, cut to the snaplen.
+    #[inline]
+    fn book<'a>(&mut self, mut frame: Frame<'a>) -> Frame<'a> {
+        frame.bytes = &frame.bytes[..frame.bytes.len().min(self.snaplen as usize)];
+        frame.queue = self.queue;
+        self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
+        frame
+    }
+
+    fn reborrow(&mut self) -> Booking<'_> {
+        Booking { account: self.account, snaplen: self.snaplen, queue: self.queue }
     }
 }
 
 /// Iterates over the frames of a [`Batch`].
 pub struct Frames<'batch> {
     source: SourceFrames<'batch>,
-    account: &'batch mut Capture,
-    snaplen: usize,
-    queue: u32,
+    booking: Booking<'batch>,
 }
 
 enum SourceFrames<'batch> {
@@ -83,15 +111,12 @@ impl<'batch> Iterator for Frames<'batch> {
 
     #[inline]
     fn next(&mut self) -> Option<Frame<'batch>> {
-        let mut frame = match &mut self.source {
+        let frame = match &mut self.source {
             SourceFrames::Empty => None,
             SourceFrames::Packet(frames) => frames.next(),
             SourceFrames::Xdp(frames) => frames.next(),
             SourceFrames::File(frames) => frames.next(),
         }?;
-        frame.bytes = &frame.bytes[..frame.bytes.len().min(self.snaplen)];
-        frame.queue = self.queue;
-        self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
-        Some(frame)
+        Some(self.booking.book(frame))
     }
 }

@@ -197,6 +197,19 @@ impl Batch<'_> {
         }
     }
 
+    #[inline]
+    pub(crate) fn try_each<E>(
+        &mut self,
+        limit: usize,
+        mut take: impl FnMut(Frame<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::Recv(batch) => batch.frames().take(limit).try_for_each(|raw| take(frame(raw))),
+            Self::V2(batch) => batch.frames().take(limit).try_for_each(|raw| take(frame(raw))),
+            Self::V3(batch) => batch.frames().take(limit).try_for_each(|raw| take(frame(raw))),
+        }
+    }
+
     pub(crate) fn frames(&mut self) -> Frames<'_> {
         match self {
             Self::Recv(batch) => Frames::Recv(batch.frames()),

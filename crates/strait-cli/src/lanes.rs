@@ -139,7 +139,7 @@ impl<T: Taker> Run<'_, T> {
         let allowed = self.claim(batch.len() as u64);
         let mut taken = 0;
         let mut taker = lock(&self.taker);
-        let result = batch.frames().take(allowed as usize).try_for_each(|frame| {
+        let result = batch.try_each(allowed as usize, |frame| {
             taken += 1;
             taker.take(&frame)
         });

@@ -55,6 +55,7 @@ impl Output {
 }
 
 impl Taker for Output {
+    #[inline]
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {
             Self::File(file) => file.take(frame),

@@ -26,6 +26,8 @@ const FRAME_ALIGNMENT: usize = 8;
 const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
 /// Offset of the status in a block: `version` and `offset_to_priv` stand before it.
 const BLOCK_STATUS: usize = 8;
+/// A line is quiet when less than this share of a block fills before its timer ends.
+const QUIET_SHARE: usize = 8;
 /// Whether stores of one CPU are seen by another in program order.
 const STORES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
 
@@ -203,8 +205,9 @@ impl Ring {
             (header.block_status, header.blk_len as usize)
         };
         let dirty = used.max(self.dirty[self.block]).min(self.geometry.block_bytes);
-        // A block that the timer retired was not full: the line is quiet, and there is time to zero it.
-        let zero = self.early && status & libc::TP_STATUS_BLK_TMO != 0;
+        // A block that the timer retired nearly empty: the line is quiet, and there is time to zero it.
+        let quiet = status & libc::TP_STATUS_BLK_TMO != 0 && used <= self.geometry.block_bytes / QUIET_SHARE;
+        let zero = self.early && quiet;
         if zero && dirty > FIRST_FRAME {
             // SAFETY: FIRST_FRAME..dirty lies in the block, which is ours until the store below.
             unsafe { self.at(self.block, FIRST_FRAME).write_bytes(0, dirty - FIRST_FRAME) };
