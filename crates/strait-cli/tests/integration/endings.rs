@@ -12,11 +12,11 @@ use crate::rig::{
 
 #[test]
 fn a_signal_ends_a_capture_with_its_ledger_and_a_complete_file() {
-    let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture.pcapng");
     for path in PATHS {
         for signal in [Signal::INT, Signal::TERM] {
+            let Some(wire) = Wire::builder().or_skip() else { return };
             let capture = Capture::start(wire.right(), &["-p", path, "-w", file.to_str().unwrap()]);
             send(&wire, &numbered(20));
             let finished = capture.end(signal).success();
@@ -39,9 +39,9 @@ fn without_notes(stderr: &str) -> String {
 
 #[test]
 fn a_signal_before_the_first_packet_ends_a_capture_too() {
-    let Some(wire) = Wire::builder().or_skip() else { return };
     for path in PATHS {
         for wait in ["latency", "balanced", "busy"] {
+            let Some(wire) = Wire::builder().or_skip() else { return };
             let capture = Capture::start(wire.right(), &["-p", path, "--wait", wait, "--json"]);
             assert_eq!(count(&ledger(&capture.finish()), "received"), 0);
         }

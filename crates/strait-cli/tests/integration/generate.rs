@@ -143,26 +143,31 @@ fn frames_that_the_link_does_not_take_are_refused() {
 
 #[test]
 fn a_rate_is_kept() {
-    let Some(wire) = Wire::builder().or_skip() else { return };
     for path in ["sendmmsg", "ring", "xdp"] {
-        assert_pace(&wire, path, 5000.0, 2500);
+        assert_pace(|| Wire::builder().or_skip(), path, 5000.0, 2500);
     }
 }
 
 #[test]
 fn a_rate_of_live_frames_is_kept() {
-    let Some(wire) = live_wire() else { return };
-    // A run of the kernel's may take 50 ms whatever it sends: one too many at the end must not tell.
-    assert_pace(&wire, "live", 2000.0, 4000);
+    // So slow that the receiving ring holds what falls due while the generator does not run.
+    assert_pace(live_wire, "live", 1000.0, 1500);
 }
 
-/// The pace is kept within 5 %. A busy machine may hold the generator up, but not every time.
-fn assert_pace(wire: &Wire, path: &str, rate: f64, frames: u64) {
-    let options = ["-p", path, "--rate", &rate.to_string(), "--count", &frames.to_string()];
-    let paces = (0..5).map(|_| generate(wire.left(), &options)["achieved_pps"].as_f64().unwrap());
+/// The pace is kept within 5 %, over a longer time if a busy machine holds the generator up.
+fn assert_pace(lay: impl Fn() -> Option<Wire>, path: &str, rate: f64, frames: u64) {
     let mut seen = Vec::new();
-    let kept = paces.inspect(|pace| seen.push(*pace)).any(|pace| (pace / rate - 1.0).abs() <= 0.05);
-    assert!(kept, "{path}: {seen:?}");
+    for frames in [frames, frames * 2, frames * 4, frames * 8] {
+        let Some(wire) = lay() else { return };
+        let options = ["-p", path, "--rate", &rate.to_string(), "--count", &frames.to_string()];
+        let account = generate(wire.left(), &options);
+        assert_eq!(count(&account, "frames") + count(&account, "dropped"), frames, "{path}: {account}");
+        seen.push(account["achieved_pps"].as_f64().unwrap());
+        if seen.iter().any(|pace| (pace / rate - 1.0).abs() <= 0.05) {
+            return;
+        }
+    }
+    panic!("{path}: {seen:?}");
 }
 
 #[test]

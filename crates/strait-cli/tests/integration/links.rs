@@ -27,11 +27,12 @@ fn an_interface_that_is_down_is_told_at_once() {
             "{line}"
         );
     }
+    wire.left().set_up(false);
     for path in ["sendmmsg", "ring", "xdp"] {
-        let arguments = ["generate", "-o", "right", "-p", path, "--count", "5"];
-        let (code, line) = failure(&strait(wire.right(), &arguments).run(LIMIT).unwrap());
+        let arguments = ["generate", "-o", "left", "-p", path, "--count", "5"];
+        let (code, line) = failure(&strait(wire.left(), &arguments).run(LIMIT).unwrap());
         assert_eq!(code, 1, "{line}");
-        assert!(line.contains("on right: Network is down"), "{line}");
+        assert!(line.contains("on left: Network is down"), "{line}");
     }
 }
 
