@@ -151,7 +151,7 @@ fn lines_that_cannot_be_written_are_lost_in_the_sink() {
         assert_eq!(code, 1);
         assert!(line.contains("write to standard output: No space left on device"), "{line}");
         let words = finished.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(words.contains("received 20 delivered 0 ") && words.contains(" sink 20 "), "{words}");
+        assert!(words.contains(" delivered 0 ") && words.contains(" sink "), "{words}");
         assert!(words.contains("the ledger closes"), "{words}");
     }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use lab::{Wire, wait_until};
 use rustix::process::Signal;
+use strait_capture::file::FileReader;
 
-use crate::rig::{Capture, LIMIT, ledger, numbered, run, send, sequence};
+use crate::rig::{Capture, LIMIT, ledger, numbered, run, send, sequence, strait};
 use crate::tools::{self, capinfos, tcpdump, tshark};
 
 /// Frames that are flushed before the program is killed.
@@ -54,6 +55,30 @@ fn killed(format: &str) {
 
 fn len(file: &Path) -> u64 {
     fs::metadata(file).map_or(0, |metadata| metadata.len())
+}
+
+#[test]
+fn a_capture_killed_under_load_leaves_every_packet_up_to_the_last_write() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (file, part) = (directory.path().join("capture"), directory.path().join("capture.part"));
+    let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--ring-mib", "64"]);
+    let generate = ["generate", "-o", "left", "--size", "1518", "--rate", "20000", "--duration", "600"];
+    let generator = strait(wire.left(), &generate).spawn().unwrap();
+    let write = strait_capture::sink::FLUSH_BYTES as u64;
+    assert!(wait_until(LIMIT, || len(&part) > 8 * write), "a busy capture writes");
+    capture.end(Signal::KILL);
+    drop(generator);
+
+    let mut reader = FileReader::open(part.to_str().unwrap()).unwrap();
+    let mut packets = 0;
+    // The last write may have been under way: then the file is cut, behind packets that are whole.
+    while let Ok(Some(packet)) = reader.next() {
+        assert_eq!(strait_packet::probe::read(packet.bytes).unwrap().sequence, packets);
+        packets += 1;
+    }
+    assert!(len(&part) - reader.offset() < write, "{packets} packets");
+    assert!(packets * 1514 > 7 * write, "{packets} packets");
 }
 
 #[test]

@@ -72,11 +72,11 @@ fn a_rate_replaces_the_pace_of_the_file() {
 fn the_pace_of_the_file_is_kept_times_the_speed() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
-    // Half a second from the first packet to the last.
-    let input = file(directory.path(), &numbered(11), 50_000_000);
+    // A second from the first packet to the last.
+    let input = file(directory.path(), &numbered(11), 100_000_000);
     let seconds = |options: &[&str]| replay(&wire, &input, options).0["seconds"].as_f64().unwrap();
-    let (plain, fast) = (seconds(&[]), seconds(&["--speed", "10"]));
-    assert!(plain >= 0.5 && (0.05..plain).contains(&fast), "{plain} {fast}");
+    let (plain, fast) = (seconds(&[]), seconds(&["--speed", "20"]));
+    assert!(plain >= 1.0 && (0.05..plain / 2.0).contains(&fast), "{plain} {fast}");
 }
 
 #[test]

@@ -51,6 +51,19 @@ impl Capture {
         Self { process }
     }
 
+    /// Stops it as `kill -STOP` does: what comes from here on stays in its rings.
+    pub(crate) fn freeze(&self) {
+        self.process.signal(Signal::STOP);
+        let id = self.process.id().to_string();
+        let is_stopped = || status(&id, "State").is_some_and(|state| state.starts_with('T'));
+        assert!(wait_until(LIMIT, is_stopped));
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&self) {
+        self.process.signal(Signal::CONT);
+    }
+
     /// Its end by itself.
     pub(crate) fn wait(self) -> Finished {
         self.process.wait(LIMIT).unwrap()
