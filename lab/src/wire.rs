@@ -92,8 +92,13 @@ impl WireBuilder {
         let (near, far) = (self.veth_end(&left), self.veth_end(&right));
         let far = VethEnd { namespace: Some(right.namespace.as_fd()), ..far };
         left.namespace.run(|| Netlink::open()?.add_veth(&near, &far))??;
+        // Offloads come before either end is up: veth looks at its peer's GRO when it comes up, to say whether it
+        // takes redirected XDP frames.
         for end in [&left, &right] {
-            end.namespace.run(|| self.raise(end))??;
+            end.namespace.run(|| self.switch_offloads(end))??;
+        }
+        for end in [&left, &right] {
+            end.namespace.run(|| raise(end))??;
         }
         let wire = Wire { left, right };
         let running = || wire.left.interface().is_running() && wire.right.interface().is_running();
@@ -132,14 +137,11 @@ impl WireBuilder {
         })??)
     }
 
-    fn raise(self, end: &End) -> strait_sys::Result<()> {
+    fn switch_offloads(self, end: &End) -> strait_sys::Result<()> {
         let ethtool = Ethtool::open(end.name)?;
-        for offload in OFFLOADS {
-            ethtool.set_offload(offload, self.offloads.contains(&offload))?;
-        }
-        let mut netlink = Netlink::open()?;
-        let index = netlink.interface(end.name)?.index;
-        netlink.set_up(index, true)
+        OFFLOADS
+            .iter()
+            .try_for_each(|offload| ethtool.set_offload(*offload, self.offloads.contains(offload)))
     }
 
     fn assign(self, end: &End, other: &End) -> strait_sys::Result<()> {
@@ -156,6 +158,12 @@ impl WireBuilder {
         assert!(!self.ipv6 || wait_until(LIMIT, || has_route_to(end.ipv6())), "an IPv6 address is routed");
         Ok(())
     }
+}
+
+fn raise(end: &End) -> strait_sys::Result<()> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.interface(end.name)?.index;
+    netlink.set_up(index, true)
 }
 
 /// Whether the namespace takes in what is sent to `address`: the kernel adds the route a little after the

@@ -4,6 +4,7 @@
 
 use strait_filter::cbpf::{Instruction, Program};
 use strait_sys::libpcap::Compiler;
+use strait_sys::packet::Socket;
 
 use crate::error::Error;
 use crate::session::Directions;
@@ -50,6 +51,14 @@ pub(crate) fn directed(program: &Program, directions: Directions) -> Result<Prog
         Directions::Out => program.only_pkttype_outgoing().map_err(|error| Error::Filter(error.to_string())),
         Directions::In | Directions::Both => Ok(program.clone()),
     }
+}
+
+/// Gives `program` to a packet socket that has none; a program that keeps everything is not worth its cost.
+pub(crate) fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
+    if *program == Program::accept_all(SNAPLEN_MAX) {
+        return Ok(());
+    }
+    Ok(socket.attach_filter(&instructions(program))?)
 }
 
 /// As the packet sockets take it.

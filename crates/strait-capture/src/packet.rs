@@ -15,7 +15,7 @@ use strait_ledger::{Capture, Widening};
 use strait_sys::interface::Interface;
 use strait_sys::packet::{Fanout, Frame as RawFrame, Socket, VlanTag, receive, v2, v3};
 
-use self::doorbell::Doorbell;
+use self::doorbell::{Armed, Doorbell};
 use self::ring::Ring;
 pub(crate) use self::ring::{Kind, Shape};
 use crate::error::Error;
@@ -25,6 +25,11 @@ use crate::wait::Step;
 
 /// How long a reader that was rung looks for the frame that the kernel is still writing.
 const SETTLE: Duration = Duration::from_micros(50);
+/// How long a frame may take into the ring after its doorbell was heard and thrown away: the two sockets are served
+/// one after the other.
+const CROSSING: Duration = Duration::from_micros(2);
+/// How often a reader looks while its doorbell is on its way back.
+const ABSENCE: Duration = Duration::from_millis(1);
 /// What a lane waits for its last frames at most, once the intake has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
@@ -43,7 +48,7 @@ impl Engine {
     /// A socket with ring and filter in place, which receives from here on.
     pub(crate) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
         let socket = Socket::open(&interface.name)?;
-        socket.attach_filter(&filter::instructions(program))?;
+        filter::attach(program, &socket)?;
         if shape.ignore_outgoing {
             socket.ignore_outgoing()?;
         }
@@ -96,7 +101,12 @@ impl Engine {
         match step {
             Step::Spin => std::hint::spin_loop(),
             // A block gathers frames by itself; the kernel wakes us when it is full or its time is over.
-            Step::Gather(_) if matches!(self.ring, Ring::V3(_)) => self.wait_for_ring(timeout)?,
+            Step::Gather(_) if matches!(self.ring, Ring::V3(_)) => {
+                if let Some(bell) = &mut self.doorbell {
+                    bell.rest()?;
+                }
+                self.wait_for_ring(timeout)?;
+            }
             Step::Gather(pause) => strait_sys::wait::sleep(pause.min(timeout)),
             Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout)?,
             Step::Wake => self.wait_for_ring(timeout)?,
@@ -115,9 +125,13 @@ impl Engine {
     /// Sleeps until a block is retired or a frame rings, then until that frame is whole.
     fn wait_for_bell(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(bell) = &mut self.doorbell else { return Ok(()) };
-        bell.arm()?;
+        let (timeout, crossing) = match bell.arm()? {
+            Armed::Yes { rang: true } => (timeout, CROSSING),
+            Armed::Yes { rang: false } => (timeout, Duration::ZERO),
+            Armed::NotYet => (timeout.min(ABSENCE), Duration::ZERO),
+        };
         // A frame that came before the bell was armed does not ring any more.
-        if self.ready()? {
+        if self.look_for(crossing)? {
             return Ok(());
         }
         let Some(bell) = &self.doorbell else { return Ok(()) };
@@ -126,11 +140,24 @@ impl Engine {
         if ring.failed {
             self.socket.take_error()?;
         }
-        let deadline = Instant::now() + SETTLE;
-        while rung.readable && self.reads_early() && !self.ready()? && Instant::now() < deadline {
-            std::hint::spin_loop();
+        if rung.readable {
+            self.look_for(SETTLE)?;
         }
         Ok(())
+    }
+
+    /// Looks once, and where frames can be seen before their block is retired, again for `time`.
+    fn look_for(&mut self, time: Duration) -> Result<bool, Error> {
+        let deadline = Instant::now() + time;
+        loop {
+            if self.ready()? {
+                return Ok(true);
+            }
+            if !self.reads_early() || Instant::now() >= deadline {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
     }
 
     fn reads_early(&self) -> bool {
@@ -162,10 +189,11 @@ impl Engine {
 
 /// Makes the engines' sockets one fanout group, so that each frame goes to one of them; their doorbells another, so
 /// that each rings for its own lane. Members are numbered in the order in which they join.
-pub(crate) fn join_fanout(engines: &[Engine], fanout: Fanout) -> Result<(), Error> {
+pub(crate) fn join_fanout(engines: &mut [Engine], fanout: Fanout) -> Result<(), Error> {
     if engines.len() < 2 {
         return Ok(());
     }
+    engines.iter_mut().filter_map(|engine| engine.doorbell.as_mut()).for_each(Doorbell::set_grouped);
     let sockets: Vec<&Socket> = engines.iter().map(|engine| &engine.socket).collect();
     let bells: Vec<&Socket> =
         engines.iter().filter_map(|engine| Some(engine.doorbell.as_ref()?.socket())).collect();

@@ -2,12 +2,29 @@
 //!
 //! TPACKET_V3 wakes its reader when a block is retired, up to its timer late (D2). The doorbell's queue holds a packet
 //! or two: the first packet after [`Doorbell::arm`] makes it readable, and as long as nobody empties it the kernel
-//! drops further packets for it at once. So it rings while the reader sleeps and costs next to nothing while the
-//! reader is busy. Its packets are not captured packets; they are thrown away and in no ledger.
+//! drops further packets for it at once. So it rings while the reader sleeps. Its packets are not captured packets;
+//! they are thrown away and in no ledger.
+//!
+//! Even a packet that is dropped has a price, which whoever delivers it pays: about a sixth of what a packet costs
+//! there in all. Under load the doorbell therefore leaves:
+//!
+//! ```text
+//!   Present -- rested for a while --> Leaving --> Absent
+//!      ^                                            |
+//!      +------------------ Coming <----- arm -------+
+//! ```
+//!
+//! Leaving and coming wait for every CPU's receive path to let go (`synchronize_net` in net/packet/af_packet.c), some
+//! ten milliseconds; a thread waits for it, so that the reader does not. A member of a fanout group may not leave; its
+//! doorbell gets a filter that rejects all, which saves a part.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_sys::interface::Interface;
-use strait_sys::packet::{Socket, receive::Receiver};
+use strait_sys::packet::{Instruction, Socket, receive::Receiver};
 
 use super::Shape;
 use crate::error::Error;
@@ -19,33 +36,133 @@ const QUEUE_BYTES: u32 = 1;
 const EMPTIED_AT_ONCE: usize = 16;
 /// A packet in the queue is cut to this.
 const SNAPLEN: u32 = 1;
+/// A reader that has not listened for this long is under load.
+const REST: Duration = Duration::from_millis(50);
 
 pub(super) struct Doorbell {
-    socket: Socket,
+    socket: Arc<Socket>,
     receiver: Receiver,
+    filter: Vec<Instruction>,
+    ifindex: u32,
+    /// In a fanout group.
+    grouped: bool,
+    place: Place,
+    /// Since when the reader has not listened.
+    resting: Option<Instant>,
+}
+
+/// Whether packets come to it.
+enum Place {
+    Present,
+    Leaving(JoinHandle<Result<(), Error>>),
+    Absent,
+    Coming(JoinHandle<Result<(), Error>>),
+    /// Present with a filter that rejects all.
+    Muffled,
+}
+
+/// What [`Doorbell::arm`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Armed {
+    /// The next packet rings. A packet that came during the call may be on its way into the ring.
+    Yes { rang: bool },
+    /// It is not back yet.
+    NotYet,
 }
 
 impl Doorbell {
     pub(super) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
         let socket = Socket::open(&interface.name)?;
         let program = program.with_snaplen(SNAPLEN).map_err(|error| Error::Filter(error.to_string()))?;
-        socket.attach_filter(&filter::instructions(&program))?;
+        let filter = filter::instructions(&program);
+        socket.attach_filter(&filter)?;
         if shape.ignore_outgoing {
             socket.ignore_outgoing()?;
         }
         socket.set_receive_buffer(QUEUE_BYTES)?;
         socket.bind(interface.index)?;
-        Ok(Self { socket, receiver: Receiver::new(EMPTIED_AT_ONCE, SNAPLEN as usize) })
+        Ok(Self {
+            socket: Arc::new(socket),
+            receiver: Receiver::new(EMPTIED_AT_ONCE, SNAPLEN as usize),
+            filter,
+            ifindex: interface.index,
+            grouped: false,
+            place: Place::Present,
+            resting: None,
+        })
     }
 
     pub(super) fn socket(&self) -> &Socket {
         &self.socket
     }
 
+    /// It was put into a fanout group.
+    pub(super) fn set_grouped(&mut self) {
+        self.grouped = true;
+    }
+
     /// Empties the queue, so that the next packet rings.
-    pub(super) fn arm(&mut self) -> Result<(), Error> {
-        self.receiver.fill(&self.socket)?;
+    pub(super) fn arm(&mut self) -> Result<Armed, Error> {
+        self.resting = None;
+        self.settle()?;
+        match self.place {
+            Place::Present => {}
+            Place::Muffled => {
+                self.socket.attach_filter(&self.filter)?;
+                self.place = Place::Present;
+            }
+            Place::Absent => {
+                self.place = Place::Coming(self.on_a_thread(Socket::bind)?);
+                return Ok(Armed::NotYet);
+            }
+            Place::Leaving(_) | Place::Coming(_) => return Ok(Armed::NotYet),
+        }
+        let rang = self.receiver.fill(&self.socket)? > 0;
         self.receiver.discard();
+        Ok(Armed::Yes { rang })
+    }
+
+    /// The reader does not listen for now. If that goes on the doorbell leaves.
+    pub(super) fn rest(&mut self) -> Result<(), Error> {
+        let since = *self.resting.get_or_insert_with(Instant::now);
+        if since.elapsed() < REST {
+            return Ok(());
+        }
+        self.settle()?;
+        if matches!(self.place, Place::Present) {
+            self.place = if self.grouped {
+                self.socket.reject_all()?;
+                Place::Muffled
+            } else {
+                Place::Leaving(self.on_a_thread(Socket::bind_to_nothing)?)
+            };
+        }
         Ok(())
     }
+
+    /// Takes note of a move that has come to its end.
+    fn settle(&mut self) -> Result<(), Error> {
+        let is_over = |thread: &JoinHandle<_>| thread.is_finished();
+        self.place = match std::mem::replace(&mut self.place, Place::Present) {
+            Place::Leaving(thread) if is_over(&thread) => joined(thread).map(|()| Place::Absent)?,
+            Place::Coming(thread) if is_over(&thread) => joined(thread).map(|()| Place::Present)?,
+            unsettled => unsettled,
+        };
+        Ok(())
+    }
+
+    fn on_a_thread(
+        &self,
+        bind: fn(&Socket, u32) -> strait_sys::Result<()>,
+    ) -> Result<JoinHandle<Result<(), Error>>, Error> {
+        let (socket, ifindex) = (Arc::clone(&self.socket), self.ifindex);
+        thread::Builder::new()
+            .name("doorbell".into())
+            .spawn(move || Ok(bind(&socket, ifindex)?))
+            .map_err(|error| strait_sys::Error::from_io("start a thread", "doorbell", &error).into())
+    }
+}
+
+fn joined(thread: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -273,7 +273,7 @@ impl Builder {
         for _ in &numbers {
             engines.push(packet::Engine::open(interface, &program, &shape)?);
         }
-        packet::join_fanout(&engines, self.fanout)?;
+        packet::join_fanout(&mut engines, self.fanout)?;
         let smallest = engines.iter().map(packet::Engine::ring_bytes).min().unwrap_or(shape.ring_bytes);
         if smallest < shape.ring_bytes / 2 {
             notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));

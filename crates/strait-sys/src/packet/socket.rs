@@ -10,6 +10,10 @@ use crate::error::{Error, Kind, Result, check};
 /// A classic BPF instruction: code, jt, jf, k (`struct sock_filter`).
 pub type Instruction = (u16, u8, u8, u32);
 
+/// Below 0x600 a type is a length on the wire, and the kernel gives this one no meaning of its own
+/// (linux/if_ether.h).
+const ETH_P_NONE: u16 = 0x00ff;
+
 /// How a fanout group spreads frames over its members (packet(7), `PACKET_FANOUT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
@@ -83,10 +87,23 @@ impl Socket {
     /// # Errors
     /// ENODEV where the interface is gone, ENETDOWN (by [`Socket::take_error`]) where it is down.
     pub fn bind(&self, ifindex: u32) -> Result<()> {
+        self.bind_protocol(ifindex, libc::ETH_P_ALL as u16)
+    }
+
+    /// `bind` to a protocol that no frame has: frames stop arriving, and the kernel's receive path no longer passes by
+    /// here. Where frames arrived it takes some milliseconds.
+    ///
+    /// # Errors
+    /// EINVAL for a member of a fanout group; those of [`Socket::bind`].
+    pub fn bind_to_nothing(&self, ifindex: u32) -> Result<()> {
+        self.bind_protocol(ifindex, ETH_P_NONE)
+    }
+
+    fn bind_protocol(&self, ifindex: u32, protocol: u16) -> Result<()> {
         // SAFETY: sockaddr_ll is plain data, for which zeroes are valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_protocol = protocol.to_be();
         address.sll_ifindex = ifindex as i32;
         let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: address points at a sockaddr_ll of that length.
