@@ -4,7 +4,7 @@
 //! sends millions a second, as long as the driver takes redirected frames (`ndo_xdp_xmit`). A veth does where its
 //! peer receives in batches: GRO or an XDP program at the other end.
 
-use strait_filter::xdp::{GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, generator_program};
+use strait_filter::xdp::{GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, generator_program, SEQUENCE_BYTES};
 use strait_ledger as ledger;
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Traffic};
 use strait_sys::bpf::{LoadOptions, Map, TestRun, XdpContext, XdpProgram};
@@ -44,7 +44,7 @@ impl LiveGenerator {
         let interface = Interface::find(interface)?;
         let template =
             traffic.templates().first().ok_or_else(|| Error::Usage("no traffic to generate".to_owned()))?;
-        let sequence = Map::array("strait_sequence", 8, 1)?;
+        let sequence = Map::array("strait_sequence", SEQUENCE_BYTES, 1)?;
         let pace = rate_pps.map(pace);
         let options =
             GeneratorOptions { frames_max: count, pace, ..options(&interface, traffic, template, &sequence) };
@@ -58,7 +58,8 @@ impl LiveGenerator {
 
     /// Runs the program `runs` times; each sends a frame if one is due. Returns how many were sent since the start. A
     /// signal ends it early. Each call costs the kernel some 20 ms beside its frames, to set up and clear their pages.
-    pub fn run(&self, runs: u32) -> Result<u64, Error> {
+    pub fn run(&mut self, runs: u32) -> Result<u64, Error> {
+        self.forget_time()?;
         let run = TestRun {
             data: &self.frame,
             context: Some(XdpContext::default()),
@@ -73,10 +74,18 @@ impl LiveGenerator {
         }
     }
 
+    /// The time that the last run left is long past.
+    fn forget_time(&self) -> Result<(), Error> {
+        let mut value = [0; SEQUENCE_BYTES as usize];
+        value[..size_of::<u64>()].copy_from_slice(&self.made()?.to_ne_bytes());
+        Ok(self.sequence.set(0, &value)?)
+    }
+
     fn made(&self) -> Result<u64, Error> {
-        let mut made = [0; 8];
-        self.sequence.get(0, &mut made)?;
-        Ok(u64::from_ne_bytes(made))
+        let mut value = [0; SEQUENCE_BYTES as usize];
+        self.sequence.get(0, &mut value)?;
+        let (made, _time) = value.split_first_chunk().expect("a value begins with a number of 64 bits");
+        Ok(u64::from_ne_bytes(*made))
     }
 
     /// The account: frames made, and of those the ones that the interface's own counters say it sent.

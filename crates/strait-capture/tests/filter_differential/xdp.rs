@@ -8,7 +8,7 @@ use strait_filter::cbpf::Program;
 use strait_filter::translate::Options;
 use strait_filter::xdp::{
     Assembled, COUNTERS_BYTES, CaptureOptions, Counter, GeneratorFields, GeneratorOptions, Metadata,
-    PACE_SHIFT, Pace, capture_program, drop_program, generator_program, pass_program,
+    PACE_SHIFT, Pace, SEQUENCE_BYTES, capture_program, drop_program, generator_program, pass_program,
 };
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Kind, Traffic};
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, MappedArray, TestRun, XdpContext, XdpProgram};
@@ -249,7 +249,7 @@ fn the_generator_writes_the_frames_of_user_space() {
     for (kind, flows) in [(Kind::Udp4, 1), (Kind::Tcp4, 1000), (Kind::Udp6, 1 << 20), (Kind::Tcp6, 3)] {
         let traffic = Traffic::builder().kinds(&[kind]).flows(flows).build().unwrap();
         let template = &traffic.templates()[0];
-        let sequence = Map::mappable_array("sequence", 8, 1).unwrap();
+        let sequence = Map::mappable_array("sequence", SEQUENCE_BYTES, 1).unwrap();
         let next = sequence.mapped().unwrap();
         let program = load(&generator_program(&generator_options(template, flows, &sequence)).unwrap());
         let mut frame = template.bytes().to_vec();
@@ -277,7 +277,7 @@ fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
         return;
     }
     let traffic = Traffic::builder().build().unwrap();
-    let sequence = Map::mappable_array("sequence", 8, 1).unwrap();
+    let sequence = Map::mappable_array("sequence", SEQUENCE_BYTES, 1).unwrap();
     let next = sequence.mapped().unwrap();
     let options = generator_options(&traffic.templates()[0], 1, &sequence);
     let second = 1_000_000_000 << PACE_SHIFT;
@@ -305,7 +305,7 @@ fn the_generator_drops_a_frame_that_is_too_short() {
         return;
     }
     let traffic = Traffic::builder().build().unwrap();
-    let sequence = Map::array("sequence", 8, 1).unwrap();
+    let sequence = Map::array("sequence", SEQUENCE_BYTES, 1).unwrap();
     let options = generator_options(&traffic.templates()[0], 1, &sequence);
     let program = load(&generator_program(&options).unwrap());
     let run = TestRun { data: &[0; 59], ..TestRun::default() };

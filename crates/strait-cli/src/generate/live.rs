@@ -24,7 +24,7 @@ pub(super) fn run(
     rate: Rate,
     limits: &Limits<'_>,
 ) -> Result<ledger::Send, Error> {
-    let generator = LiveGenerator::open(interface, traffic, rate.pps(), limits.count)?;
+    let mut generator = LiveGenerator::open(interface, traffic, rate.pps(), limits.count)?;
     let started = Instant::now();
     let mut sent = 0;
     while !limits.reached(sent, started) {

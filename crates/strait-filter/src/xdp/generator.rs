@@ -16,6 +16,9 @@ use crate::error::Error;
 /// The longest frame: larger than any MTU, and within the reach of one memory access.
 pub const FRAME_BYTES_MAX: usize = 16_384;
 
+/// Bytes of the value in a generator's map, see [`GeneratorOptions::sequence_fd`].
+pub const SEQUENCE_BYTES: u32 = 16;
+
 /// Where the varying fields are, in bytes from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratorFields {
@@ -41,7 +44,8 @@ pub struct GeneratorFields {
 /// destination address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratorOptions {
-    /// Descriptor of an array whose first value begins with the next sequence number, 64 bits in host order.
+    /// Descriptor of an array whose first value is two 64-bit words in host order: the next sequence number, and the
+    /// time last read, 0 to read it anew. One run at a time may use it.
     pub sequence_fd: i32,
     /// Interface to send on.
     pub ifindex: u32,
@@ -83,6 +87,11 @@ pub struct Pace {
 /// Binary digits of an interval below the nanosecond.
 pub const PACE_SHIFT: u32 = 10;
 
+/// Frames, a power of two, that share a reading of the clock where none is needed for the pace.
+const SHARED_TIME: i32 = 16;
+/// The words of the map's value.
+const NUMBER: i16 = 0;
+const TIME: i16 = 8;
 /// A stack word for the map's key.
 const KEY: i16 = -4;
 
@@ -135,36 +144,57 @@ fn check(options: &GeneratorOptions) -> Result<(), Error> {
 
 /// R7 = the frame's number, R8 = its time; drops the run if no frame is due. R9 is used.
 fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
-    asm.call(op::KTIME_GET_NS);
-    asm.mov(R9, R0);
     asm.store(Size::W, R10, KEY, 0);
     asm.load_map(R1, options.sequence_fd);
     asm.mov(R2, R10);
     asm.alu(Operation::Add, R2, i32::from(KEY));
     asm.call(op::MAP_LOOKUP_ELEM);
     asm.jump_if(Condition::Equal, R0, 0, drop);
-    asm.load(Size::Dw, R7, R0, 0);
+    asm.mov(R9, R0);
+    asm.load(Size::Dw, R7, R9, NUMBER);
     asm.load_constant(R1, options.frames_max);
     asm.jump_if(Condition::GreaterOrEqual, R7, R1, drop);
+    read_time(asm, options);
     if let Some(pace) = options.pace {
         asm.load_constant(R1, pace.interval);
         asm.alu(Operation::Mul, R1, R7);
         asm.alu(Operation::Rsh, R1, PACE_SHIFT as i32);
         asm.load_constant(R2, pace.start_ns);
         asm.alu(Operation::Add, R1, R2);
-        asm.jump_if(Condition::Greater, R1, R9, drop);
+        asm.jump_if(Condition::Greater, R1, R8, drop);
     }
-    asm.mov(R7, 1);
-    asm.atomic_fetch_add(R0, 0, R7);
-    asm.load_constant(R8, options.clock_offset_ns as u64);
-    asm.alu(Operation::Add, R8, R9);
+    asm.mov(R1, R7);
+    asm.alu(Operation::Add, R1, 1);
+    asm.store(Size::Dw, R9, NUMBER, R1);
+    asm.load_constant(R1, options.clock_offset_ns as u64);
+    asm.alu(Operation::Add, R8, R1);
+}
+
+/// R8 = the time. Without a pace it is read once for [`SHARED_TIME`] frames: the kernel makes many at once anyhow before
+/// it hands over the first.
+fn read_time(asm: &mut Assembler, options: &GeneratorOptions) {
+    let (unknown, known) = (asm.label(), asm.label());
+    if options.pace.is_none() {
+        asm.load(Size::Dw, R8, R9, TIME);
+        asm.jump_if(Condition::Equal, R8, 0, unknown);
+        asm.jump_if(Condition::AnyBitSet, R7, SHARED_TIME - 1, known);
+    }
+    asm.bind(unknown);
+    asm.call(op::KTIME_GET_NS);
+    asm.mov(R8, R0);
+    asm.store(Size::Dw, R9, TIME, R8);
+    asm.bind(known);
 }
 
 /// Addresses and ports of the frame at R1, and the header checksum. R9 = the sum of what was written, for the next.
 fn write_flow(asm: &mut Assembler, options: &GeneratorOptions) {
     let fields = &options.fields;
     asm.mov(R2, R7);
-    asm.alu(Operation::Mod, R2, options.flows as i32);
+    if options.flows.is_power_of_two() {
+        asm.alu(Operation::And, R2, options.flows as i32 - 1);
+    } else {
+        asm.alu(Operation::Mod, R2, options.flows as i32);
+    }
     asm.mov(R3, R2);
     asm.alu(Operation::And, R2, (1_i32 << options.flow_low_bits).wrapping_sub(1));
     asm.alu(Operation::Rsh, R3, options.flow_low_bits as i32);
