@@ -2,7 +2,7 @@
 
 use crate::capture::{self, SIZE};
 use crate::claim::{Bound, Claim};
-use crate::contestants::{self, Generator};
+use crate::contestants;
 use crate::error::Result;
 use crate::measure;
 use crate::results::{Figures, Results};
@@ -50,9 +50,10 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
     let into_xdp = capture::contest(context, "live", &napi, receiver);
     contests.push(Contest::new(INTO_XDP, move || (into_xdp.measure)().map(of_the_generator)));
     context.run(&mut results, &contests, context.rounds)?;
-    let equal = BATCHES.map(|batch| contestants::send_in_c(tools, batch, false, seconds));
-    results.claims = claims(&results, &equal);
-    print!("{}", table::of_series(&results, "", &equal[0].name, &COLUMNS));
+    let in_c = [false, true]
+        .map(|numbered| BATCHES.map(|batch| contestants::send_in_c(tools, batch, numbered, seconds).name));
+    results.claims = claims(&results, &in_c);
+    print!("{}", table::of_series(&results, "", &in_c[0][0], &COLUMNS));
     Ok(results)
 }
 
@@ -63,19 +64,21 @@ fn of_the_generator(mut figures: Figures) -> Figures {
     figures
 }
 
-fn claims(results: &Results, in_c: &[Generator]) -> Vec<Claim> {
+/// `in_c` are the names of the generators in C: those that send equal frames, and those that number them.
+fn claims(results: &Results, in_c: &[[String; 2]; 2]) -> Vec<Claim> {
     let figure = "offered_pps";
-    let mut keys = vec![("strait sendmmsg", figure)];
-    keys.extend(in_c.iter().map(|generator| (generator.name.as_str(), figure)));
-    let ratios =
-        results.paired(&keys, |rates| Some(rates[0] / rates[1..].iter().copied().fold(0.0, f64::max)));
+    let [equal, numbered] = in_c;
+    let beside = |what: &str, peers: &[String; 2]| {
+        let mut keys = vec![("strait sendmmsg", figure)];
+        keys.extend(peers.iter().map(|name| (name.as_str(), figure)));
+        let ratios =
+            results.paired(&keys, |rates| Some(rates[0] / rates[1..].iter().copied().fold(0.0, f64::max)));
+        let text = format!("generate: packets/s, to the faster of sendmmsg in C, {what}");
+        Claim::of_values(text, &ratios, "x", Bound::AtLeast(1.0))
+    };
     vec![
-        Claim::of_values(
-            "generate: packets/s, to the faster of sendmmsg in C, equal frames",
-            &ratios,
-            "x",
-            Bound::AtLeast(1.0),
-        ),
+        beside("frames numbered and stamped too", numbered),
+        beside("equal frames", equal),
         Claim::of_figure(
             "generate --path live: million packets/s",
             results,

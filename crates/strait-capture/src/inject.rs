@@ -70,14 +70,14 @@ impl Injector {
         let engine = match path {
             InjectPath::Sendmmsg => {
                 let socket = Self::socket(&interface)?;
-                socket.bind(interface.index)?;
+                socket.bind_for_sending(interface.index)?;
                 Engine::Sendmmsg { batch: send::Batch::new(BATCH, FRAME_BYTES_MAX), socket }
             }
             InjectPath::Ring => {
                 let socket = Self::socket(&interface)?;
                 let frame_bytes = (interface.mtu as usize + 22).min(FRAME_BYTES_MAX);
                 let ring = TxRing::new(&socket, RING_SLOTS, frame_bytes)?;
-                socket.bind(interface.index)?;
+                socket.bind_for_sending(interface.index)?;
                 Engine::Ring { ring, socket }
             }
             InjectPath::Xdp => Engine::Xdp(xdp::Transmitter::open(&interface)?),
@@ -89,7 +89,6 @@ impl Injector {
     /// A socket that sends past the qdisc and receives nothing.
     fn socket(interface: &Interface) -> Result<Socket, Error> {
         let socket = Socket::open(&interface.name)?;
-        socket.reject_all()?;
         socket.bypass_qdisc()?;
         Ok(socket)
     }

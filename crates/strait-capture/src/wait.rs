@@ -35,8 +35,8 @@ const BUSY_PPS: u64 = 20_000;
 const WINDOW_NS: u64 = 500_000;
 /// The longest that packets gather; the delay that `Balanced` adds under load.
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// Shorter than this a sleep is not worth its system call.
-const GATHER_MIN: Duration = Duration::from_micros(20);
+/// A sleep lasts some 50 us longer than it was meant to; a pause below this would be all delay.
+const GATHER_MIN: Duration = Duration::from_micros(50);
 /// Gathering may fill this share of the ring, so that a burst of four times the measured rate still fits.
 const RING_SHARE: u64 = 4;
 
@@ -93,7 +93,9 @@ impl Pacer {
             return Step::Wake;
         }
         let fill_ns = self.capacity / RING_SHARE * 1_000_000_000 / self.rate_pps;
-        Step::Gather(Duration::from_nanos(fill_ns).clamp(GATHER_MIN, GATHER_MAX))
+        let pause = Duration::from_nanos(fill_ns);
+        // The ring is too small for this rate: it would overflow while its reader sleeps.
+        if pause < GATHER_MIN { Step::Wake } else { Step::Gather(pause.min(GATHER_MAX)) }
     }
 }
 
@@ -127,6 +129,12 @@ mod tests {
             panic!("did not gather")
         };
         assert_eq!(pause, GATHER_MAX);
+    }
+
+    #[test]
+    fn a_ring_too_small_for_the_rate_is_not_left_alone() {
+        assert_eq!(steady(&mut Pacer::new(Wait::Balanced, 128), 2_000_000, 10, 0), Step::Wake);
+        assert!(matches!(steady(&mut Pacer::new(Wait::Balanced, 128), 100_000, 10, 0), Step::Gather(_)));
     }
 
     #[test]

@@ -5,10 +5,15 @@
 use super::Socket;
 use crate::error::{Error, Result};
 
-/// Preallocated frames for one `sendmmsg`.
+/// Frames start on cache lines.
+const FRAME_ALIGNMENT: usize = 64;
+
+/// Preallocated frames for one `sendmmsg`, side by side: short ones share pages and stay in the cache.
 pub struct Batch {
     bytes: Vec<u8>,
-    slot_bytes: usize,
+    /// Bytes that frames occupy; the next one starts here.
+    used: usize,
+    frame_bytes: usize,
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
     filled: usize,
@@ -23,16 +28,15 @@ impl Batch {
         // SAFETY: mmsghdr is plain data, for which zeroes are valid.
         let message = unsafe { std::mem::zeroed() };
         let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let slot_bytes = frame_bytes.next_multiple_of(64);
         let mut batch = Self {
-            bytes: vec![0; count * slot_bytes],
-            slot_bytes,
+            bytes: vec![0; count * frame_bytes.next_multiple_of(FRAME_ALIGNMENT)],
+            used: 0,
+            frame_bytes,
             vectors: vec![vector; count],
             messages: vec![message; count],
             filled: 0,
         };
         for i in 0..count {
-            batch.vectors[i].iov_base = batch.bytes[i * slot_bytes..].as_mut_ptr().cast();
             batch.messages[i].msg_hdr.msg_iov = &raw mut batch.vectors[i];
             batch.messages[i].msg_hdr.msg_iovlen = 1;
         }
@@ -41,14 +45,18 @@ impl Batch {
 
     /// The next free buffer; the caller writes a frame into it and then calls [`Batch::push`]. None when full.
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
-        let start = self.filled * self.slot_bytes;
-        self.bytes.get_mut(start..start + self.slot_bytes).filter(|_| self.filled < self.vectors.len())
+        if self.filled == self.vectors.len() {
+            return None;
+        }
+        self.bytes.get_mut(self.used..self.used + self.frame_bytes)
     }
 
     /// Counts the buffer in, with `len` bytes of frame (cut at the buffer's size).
     pub fn push(&mut self, len: usize) {
         if let Some(vector) = self.vectors.get_mut(self.filled) {
-            vector.iov_len = len.min(self.slot_bytes);
+            vector.iov_base = self.bytes[self.used..].as_mut_ptr().cast();
+            vector.iov_len = len.min(self.frame_bytes);
+            self.used += vector.iov_len.next_multiple_of(FRAME_ALIGNMENT);
             self.filled += 1;
         }
     }
@@ -66,6 +74,7 @@ impl Batch {
     /// Forgets the frames.
     pub fn clear(&mut self) {
         self.filled = 0;
+        self.used = 0;
     }
 
     /// `sendmmsg` of the frames from `first` on. Returns how many the kernel took: fewer than there are, even none,

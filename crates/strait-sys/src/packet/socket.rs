@@ -90,6 +90,14 @@ impl Socket {
         self.bind_protocol(ifindex, libc::ETH_P_ALL as u16)
     }
 
+    /// `bind` to an interface for sending alone: the kernel's receive path never comes by here.
+    ///
+    /// # Errors
+    /// Those of [`Socket::bind`].
+    pub fn bind_for_sending(&self, ifindex: u32) -> Result<()> {
+        self.bind_protocol(ifindex, 0)
+    }
+
     /// `bind` to a protocol that no frame has: frames stop arriving, and the kernel's receive path no longer passes by
     /// here. Where frames arrived it takes some milliseconds.
     ///
