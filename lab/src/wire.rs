@@ -139,9 +139,7 @@ impl WireBuilder {
 
     fn switch_offloads(self, end: &End) -> strait_sys::Result<()> {
         let ethtool = Ethtool::open(end.name)?;
-        OFFLOADS
-            .iter()
-            .try_for_each(|offload| ethtool.set_offload(*offload, self.offloads.contains(offload)))
+        OFFLOADS.iter().try_for_each(|offload| ethtool.set_offload(*offload, self.offloads.contains(offload)))
     }
 
     fn assign(self, end: &End, other: &End) -> strait_sys::Result<()> {

@@ -28,6 +28,18 @@ pub(crate) struct Booking<'lane> {
     pub(crate) account: &'lane mut Capture,
     pub(crate) snaplen: u32,
     pub(crate) queue: u32,
+    pub(crate) copies: Copies,
+}
+
+/// What the kernel copies of a frame on its way from the device's memory to the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Nothing: the device writes where the program reads.
+    Nothing,
+    /// What the snaplen leaves of it.
+    Captured,
+    /// All of it.
+    Whole,
 }
 
 impl<'lane> Batch<'lane> {
@@ -85,11 +97,16 @@ impl Booking<'_> {
         frame.bytes = &frame.bytes[..frame.bytes.len().min(self.snaplen as usize)];
         frame.queue = self.queue;
         self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
+        self.account.copied_bytes += match self.copies {
+            Copies::Nothing => 0,
+            Copies::Captured => frame.bytes.len() as u64,
+            Copies::Whole => u64::from(frame.wire_len),
+        };
         frame
     }
 
     fn reborrow(&mut self) -> Booking<'_> {
-        Booking { account: self.account, snaplen: self.snaplen, queue: self.queue }
+        Booking { account: self.account, ..*self }
     }
 }
 

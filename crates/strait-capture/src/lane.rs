@@ -7,7 +7,7 @@ use std::time::Instant;
 use strait_ledger::{self as ledger, Capture};
 use strait_sys::clock;
 
-use crate::batch::{Batch, Booking, Source};
+use crate::batch::{Batch, Booking, Copies, Source};
 use crate::error::Error;
 use crate::wait::{Pacer, Step};
 use crate::{offline, packet, xdp};
@@ -88,7 +88,8 @@ impl Lane {
         Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
-    /// Books `frames` frames that were lent but that the program could not keep.
+    /// Books `frames` frames that were lent but that the program could not keep. Their bytes stay counted: they were
+    /// lent, and copied.
     pub fn book_sink_loss(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
         self.account.lost.sink += frames;
@@ -152,6 +153,7 @@ impl Lane {
     }
 
     fn lend(&mut self, ready: bool) -> Batch<'_> {
+        let copies = self.engine.copies();
         let Self { engine, account, snaplen, queue, pacer, .. } = self;
         let source = match engine {
             _ if !ready => Source::Empty,
@@ -159,7 +161,7 @@ impl Lane {
             Engine::Xdp(engine) => Source::Xdp(engine.take()),
             Engine::File(engine) => Source::File(engine.take()),
         };
-        let batch = Batch::new(source, Booking { account, snaplen: *snaplen, queue: *queue });
+        let batch = Batch::new(source, Booking { account, snaplen: *snaplen, queue: *queue, copies });
         pacer.found(batch.len());
         batch
     }
@@ -204,6 +206,13 @@ impl Engine {
             Self::Packet(engine) => engine.drain(account, since),
             Self::Xdp(engine) => engine.drain(account, since),
             Self::File(_) => Ok(false),
+        }
+    }
+
+    fn copies(&self) -> Copies {
+        match self {
+            Self::Packet(_) | Self::File(_) => Copies::Captured,
+            Self::Xdp(engine) => engine.copies(),
         }
     }
 

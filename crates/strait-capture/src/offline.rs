@@ -119,6 +119,7 @@ impl<'a> Iterator for Frames<'a> {
             vlan: None,
             direction: header.direction,
             rx_hash: 0,
+            hardware_ns: 0,
         })
     }
 }

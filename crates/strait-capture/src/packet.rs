@@ -280,5 +280,6 @@ fn frame(raw: RawFrame<'_>) -> Frame<'_> {
         vlan: raw.vlan.map(|VlanTag { tci, tpid }| Vlan { tci, tpid }),
         direction: if sent { Direction::Out } else { Direction::In },
         rx_hash: raw.rx_hash,
+        hardware_ns: 0,
     }
 }

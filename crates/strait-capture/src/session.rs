@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use strait_ledger::{self as ledger, Capture, Report};
+use strait_ledger::{self as ledger, Capture, Report, Since};
 use strait_sys::interface::Interface;
-use strait_sys::netlink::{LinkStats, Netlink};
+use strait_sys::netlink::Netlink;
 use strait_sys::packet::Socket;
 
 pub use self::builder::{Builder, Directions, Path, Queues};
@@ -38,13 +38,19 @@ pub(crate) struct Info {
 /// Where the frames come from, and how to end that.
 pub(crate) enum Source {
     Packet(Box<PacketSource>),
-    Xdp(Intake),
+    Xdp(Box<XdpSource>),
     File,
 }
 
 /// The sockets of all lanes, to end their intake, and the interface's counters, to know what they filtered.
 pub(crate) struct PacketSource {
     pub(crate) sockets: Vec<Socket>,
+    pub(crate) counters: Counters,
+}
+
+/// The attached program, and the interface's counters, to know what the NIC missed.
+pub(crate) struct XdpSource {
+    pub(crate) intake: Intake,
     pub(crate) counters: Counters,
 }
 
@@ -89,7 +95,7 @@ impl Session {
             self.elapsed = Some(self.opened.elapsed());
             match &mut self.source {
                 Source::Packet(source) => source.stop()?,
-                Source::Xdp(intake) => intake.stop()?,
+                Source::Xdp(source) => source.stop()?,
                 Source::File => {}
             }
         }
@@ -101,8 +107,9 @@ impl Session {
     /// not close; after [`Session::stop`] and the lanes' end it does.
     pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
         let unattributed = match &self.source {
-            Source::Packet(source) => source.counters.beyond(&lanes),
-            Source::Xdp(_) | Source::File => Capture::default(),
+            Source::Packet(source) => source.counters.filtered_and_missed(&lanes),
+            Source::Xdp(source) => source.counters.missed(),
+            Source::File => Capture::default(),
         };
         Report {
             path: self.info.path.to_owned(),
@@ -124,44 +131,66 @@ impl PacketSource {
     }
 }
 
-/// The interface's own counters: a packet socket counts what its filter matched, the interface what came.
+impl XdpSource {
+    fn stop(&mut self) -> Result<(), Error> {
+        self.intake.stop()?;
+        self.counters.stop();
+        Ok(())
+    }
+}
+
+/// The interface's own counters: a packet socket counts what its filter matched, the interface what came. They are
+/// read when the capture ends and stand at 0 before.
 pub(crate) struct Counters {
     index: u32,
     directions: Directions,
-    start: LinkStats,
-    /// None while the capture runs, and for good where the interface vanished.
-    end: Option<LinkStats>,
+    received: Since,
+    sent: Since,
+    missed: Since,
 }
 
 impl Counters {
     pub(crate) fn start(interface: &Interface, directions: Directions) -> Result<Self, Error> {
-        let start = Netlink::open()?.stats(interface.index)?;
-        Ok(Self { index: interface.index, directions, start, end: None })
+        let now = Netlink::open()?.stats(interface.index)?;
+        Ok(Self {
+            index: interface.index,
+            directions,
+            received: Since::starting_at(now.rx_packets),
+            sent: Since::starting_at(now.tx_packets),
+            missed: Since::starting_at(now.rx_missed_errors),
+        })
     }
 
     fn stop(&mut self) {
         // An interface that is gone has no counters: the ledger then knows nothing of what the filter rejected.
-        self.end = Netlink::open().and_then(|mut netlink| netlink.stats(self.index)).ok();
+        if let Ok(now) = Netlink::open().and_then(|mut netlink| netlink.stats(self.index)) {
+            self.received.advance(now.rx_packets);
+            self.sent.advance(now.tx_packets);
+            self.missed.advance(now.rx_missed_errors);
+        }
+    }
+
+    /// Frames that the NIC missed.
+    fn missed(&self) -> Capture {
+        let mut account = Capture { received: self.missed.total(), ..Capture::default() };
+        account.lost.nic_missed = self.missed.total();
+        account
     }
 
     /// What the interface saw and no lane counted: frames that the filter rejected, and frames that the NIC missed.
-    fn beyond(&self, lanes: &[ledger::Lane]) -> Capture {
-        let Some(end) = self.end.as_ref() else { return Capture::default() };
+    fn filtered_and_missed(&self, lanes: &[ledger::Lane]) -> Capture {
         let matched: u64 = lanes.iter().map(|lane| lane.capture.received).sum();
-        let filtered = self.seen(end).saturating_sub(matched);
-        let missed = end.rx_missed_errors.saturating_sub(self.start.rx_missed_errors);
-        let mut beyond = Capture { received: filtered + missed, filtered, ..Capture::default() };
-        beyond.lost.nic_missed = missed;
-        beyond
+        let mut account = self.missed();
+        account.filtered = self.seen().saturating_sub(matched);
+        account.received += account.filtered;
+        account
     }
 
-    fn seen(&self, end: &LinkStats) -> u64 {
-        let received = end.rx_packets.saturating_sub(self.start.rx_packets);
-        let sent = end.tx_packets.saturating_sub(self.start.tx_packets);
+    fn seen(&self) -> u64 {
         match self.directions {
-            Directions::In => received,
-            Directions::Out => sent,
-            Directions::Both => received + sent,
+            Directions::In => self.received.total(),
+            Directions::Out => self.sent.total(),
+            Directions::Both => self.received.total() + self.sent.total(),
         }
     }
 }

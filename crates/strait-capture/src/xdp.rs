@@ -28,6 +28,7 @@ pub(crate) use self::batch::{Batch, Frames};
 use self::join::{Joiner, parse};
 pub(crate) use self::open::open;
 use self::stamp::Clock;
+use crate::batch::Copies;
 use crate::error::Error;
 use crate::wait::{Step, Wait};
 
@@ -55,6 +56,10 @@ pub(crate) struct Options<'a> {
     pub(crate) huge_pages: bool,
     pub(crate) wait: Wait,
     pub(crate) promiscuous: bool,
+    /// Ask the driver for the flow hash.
+    pub(crate) rx_hash: bool,
+    /// Ask the driver for its time.
+    pub(crate) hardware_time: bool,
 }
 
 /// What [`open`] made.
@@ -93,6 +98,8 @@ struct Abilities {
     reads_tags: bool,
     /// The driver runs in this lane's own calls.
     busy_poll: bool,
+    /// The device writes into the UMEM itself.
+    zero_copy: bool,
 }
 
 /// One AF_XDP socket with its rings.
@@ -145,6 +152,11 @@ impl Engine {
         let batch = Batch { raw, joiner, clock, interface: *interface };
         self.taken += batch.len() as u64;
         batch
+    }
+
+    /// What the kernel copies into the UMEM.
+    pub(crate) fn copies(&self) -> Copies {
+        if self.abilities.zero_copy { Copies::Nothing } else { Copies::Whole }
     }
 
     /// Waits as `step` says, `timeout` at most. Frames may or may not be ready then.
@@ -224,6 +236,7 @@ impl Engine {
             multi_buffer: self.abilities.multi_buffer,
         };
         account.events.fallbacks = self.fallbacks;
+        account.copied_bytes += self.joiner.take_copied();
         Ok(account::book(seen, &statistics, known, account))
     }
 }

@@ -21,6 +21,9 @@ pub struct Capture {
     pub bytes: u64,
     /// Bytes that the delivered packets had on the wire, without the frame check sequence.
     pub wire_bytes: u64,
+    /// Bytes of delivered packets that were copied once the device had them in memory: by the kernel into a ring or a
+    /// buffer, by the engine where it joined fragments. With zero-copy it is 0.
+    pub copied_bytes: u64,
     /// Things worth knowing that are not packets missing from the sum.
     pub events: Events,
 }
@@ -99,6 +102,7 @@ impl Capture {
         self.lost.add(&other.lost);
         self.bytes += other.bytes;
         self.wire_bytes += other.wire_bytes;
+        self.copied_bytes += other.copied_bytes;
         self.events.add(&other.events);
     }
 
@@ -109,6 +113,7 @@ impl Capture {
         self.filtered = self.filtered.saturating_sub(other.filtered);
         self.bytes = self.bytes.saturating_sub(other.bytes);
         self.wire_bytes = self.wire_bytes.saturating_sub(other.wire_bytes);
+        self.copied_bytes = self.copied_bytes.saturating_sub(other.copied_bytes);
         self.lost.subtract(&other.lost);
         self.events.subtract(&other.events);
     }
@@ -217,6 +222,7 @@ mod tests {
             lost: Losses { nic_missed: 1, ring_full: 2, fill_empty: 3, sink: 1, unread: 2, other: 1 },
             bytes: 6000,
             wire_bytes: 7000,
+            copied_bytes: 6500,
             events: Events { queue_freezes: 1, snaplen_cuts: 2, fill_ring_empty: 3, fallbacks: 4 },
         }
     }
@@ -240,7 +246,8 @@ mod tests {
         let mut sum = sample();
         sum.add(&sample());
         assert_eq!(sum.closes(), Ok(()));
-        assert_eq!((sum.received, sum.bytes, sum.wire_bytes), (200, 12000, 14000));
+        assert_eq!((sum.received, sum.bytes), (200, 12000));
+        assert_eq!((sum.wire_bytes, sum.copied_bytes), (14000, 13000));
         let doubled = |(name, count): (&'static str, u64)| (name, count * 2);
         assert_eq!(sum.lost.named(), sample().lost.named().map(doubled));
         assert_eq!(sum.events.named(), sample().events.named().map(doubled));

@@ -13,12 +13,13 @@ use crate::send::Send;
 /// A metric of one plain count: its name, its help text, and where it stands in the account.
 type Plain = (&'static str, &'static str, fn(&Capture) -> u64);
 
-const PLAIN: [Plain; 5] = [
+const PLAIN: [Plain; 6] = [
     ("strait_capture_received_total", "Packets that reached the capture path.", |c| c.received),
     ("strait_capture_delivered_total", "Packets lent to the program.", |c| c.delivered),
     ("strait_capture_filtered_total", "Packets that the filter did not match.", |c| c.filtered),
     ("strait_capture_bytes_total", "Captured bytes delivered.", |c| c.bytes),
     ("strait_capture_wire_bytes_total", "Bytes that delivered packets had on the wire.", |c| c.wire_bytes),
+    ("strait_capture_copied_bytes_total", "Bytes of delivered packets that were copied.", |c| c.copied_bytes),
 ];
 
 const LOST: &str = "strait_capture_lost_total";

@@ -89,7 +89,8 @@ fn write_bytes(f: &mut fmt::Formatter<'_>, capture: &Capture, seconds: f64) -> f
         row(f, "bytes on the wire", capture.wire_bytes)?;
         writeln!(f)?;
     }
-    Ok(())
+    row(f, "bytes copied", capture.copied_bytes)?;
+    writeln!(f)
 }
 
 fn write_events(f: &mut fmt::Formatter<'_>, capture: &Capture) -> fmt::Result {
@@ -130,6 +131,7 @@ mod tests {
             delivered: 500,
             bytes: 30_000,
             wire_bytes: 30_000,
+            copied_bytes: 30_000,
             ..Capture::default()
         };
         let lanes =

@@ -4,7 +4,9 @@
 //! sends millions a second, as long as the driver takes redirected frames (`ndo_xdp_xmit`). A veth does where its
 //! peer receives in batches: GRO or an XDP program at the other end.
 
-use strait_filter::xdp::{GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, generator_program, SEQUENCE_BYTES};
+use strait_filter::xdp::{
+    GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, SEQUENCE_BYTES, generator_program,
+};
 use strait_ledger as ledger;
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Traffic};
 use strait_sys::bpf::{LoadOptions, Map, TestRun, XdpContext, XdpProgram};

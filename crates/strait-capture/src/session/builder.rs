@@ -8,7 +8,7 @@ use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::packet::Fanout;
 
-use super::{Counters, Info, PacketSource, Session, Source};
+use super::{Counters, Info, PacketSource, Session, Source, XdpSource};
 use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
 use crate::lane::{Engine, Lane};
@@ -90,6 +90,7 @@ pub struct Builder {
     directions: Directions,
     promiscuous: bool,
     rx_hash: bool,
+    hardware_time: bool,
     huge_pages: bool,
 }
 
@@ -108,6 +109,7 @@ impl Builder {
             directions: Directions::Both,
             promiscuous: true,
             rx_hash: false,
+            hardware_time: false,
             huge_pages: false,
         }
     }
@@ -184,10 +186,19 @@ impl Builder {
         self
     }
 
-    /// Whether TPACKET_V3 computes a flow hash for each frame that the NIC gave none; no unless given.
+    /// Whether frames carry a flow hash; no unless given. TPACKET_V3 computes one where the NIC gave none, AF_XDP asks
+    /// the driver, the other paths have none.
     #[must_use]
     pub fn rx_hash(mut self, rx_hash: bool) -> Self {
         self.rx_hash = rx_hash;
+        self
+    }
+
+    /// Whether AF_XDP asks the driver when the NIC took each frame, see [`crate::Frame::hardware_ns`]; no unless given.
+    /// The NIC must have been told to take times (`SIOCSHWTSTAMP`).
+    #[must_use]
+    pub fn hardware_time(mut self, hardware_time: bool) -> Self {
+        self.hardware_time = hardware_time;
         self
     }
 
@@ -299,6 +310,7 @@ impl Builder {
             Queues::These(queues) => queues.clone(),
             Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
         };
+        let counters = Counters::start(interface, self.directions)?;
         let opened = xdp::open(&xdp::Options {
             interface,
             program,
@@ -308,7 +320,10 @@ impl Builder {
             huge_pages: self.huge_pages,
             wait: self.wait,
             promiscuous: self.promiscuous,
+            rx_hash: self.rx_hash,
+            hardware_time: self.hardware_time,
         })?;
+        let source = XdpSource { intake: opened.intake, counters };
         let stopping = Arc::new(AtomicBool::new(false));
         let engines = opened.engines.into_iter().map(|engine| {
             let pacer = Pacer::new(self.wait, engine.capacity());
@@ -316,7 +331,7 @@ impl Builder {
         });
         let lanes = self.lanes(engines.collect(), &queues, &stopping);
         let info = self.info("xdp", opened.mode, opened.notes);
-        Ok(Session::new(info, lanes, Source::Xdp(opened.intake), stopping))
+        Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), stopping))
     }
 
     fn lanes(&self, engines: Vec<(Engine, Pacer)>, numbers: &[u32], stopping: &Arc<AtomicBool>) -> Vec<Lane> {

@@ -65,7 +65,7 @@ impl<'a> Frames<'a> {
             Some(monotonic_ns) => self.batch.clock.realtime_ns(monotonic_ns),
             None => *self.now_ns.get_or_insert_with(clock::realtime_ns),
         };
-        let hash = metadata.filter(|metadata| metadata.has(Metadata::RX_HASH));
+        let has = |flag| metadata.filter(|metadata| metadata.has(flag));
         Frame {
             bytes,
             wire_len: len as u32,
@@ -74,16 +74,16 @@ impl<'a> Frames<'a> {
             queue: 0,
             vlan: vlan(bytes),
             direction: Direction::In,
-            rx_hash: hash.map_or(0, |metadata| metadata.rx_hash),
+            rx_hash: has(Metadata::RX_HASH).map_or(0, |metadata| metadata.rx_hash),
+            hardware_ns: has(Metadata::HARDWARE_TIME).map_or(0, |metadata| metadata.hardware_ns),
         }
     }
 }
 
-/// The program's time, if it is the kernel's; a device's clock is nobody's epoch.
+/// The program's time.
 #[inline]
 pub(super) fn monotonic_ns(metadata: &Metadata) -> Option<u64> {
-    let kernels = metadata.has(Metadata::TIME) && !metadata.has(Metadata::HARDWARE_TIME);
-    kernels.then_some(metadata.timestamp_ns)
+    metadata.has(Metadata::TIME).then_some(metadata.timestamp_ns)
 }
 
 /// The outermost tag, which XDP leaves where it was on the wire.
@@ -107,13 +107,5 @@ mod tests {
         frame[12] = 8;
         assert_eq!(vlan(&frame), None);
         assert_eq!(vlan(&[0x81; 15]), None, "too short for a tag");
-    }
-
-    #[test]
-    fn a_device_time_is_not_taken_for_the_kernels() {
-        let metadata = |flags| Metadata { timestamp_ns: 5, flags, ..Metadata::default() };
-        assert_eq!(monotonic_ns(&metadata(Metadata::TIME)), Some(5));
-        assert_eq!(monotonic_ns(&metadata(Metadata::TIME | Metadata::HARDWARE_TIME)), None);
-        assert_eq!(monotonic_ns(&metadata(0)), None);
     }
 }

@@ -205,26 +205,32 @@ fn attach(
     counters: &Map,
     notes: &mut Vec<String>,
 ) -> Result<(Link, bool), Error> {
-    if let Some(functions) = driver_functions(way) {
+    if let Some(functions) = driver_functions(options, way) {
         match attach_with(options, way, sockets, counters, functions) {
             Err(Error::System(error)) if is_for_want_of_ability(&error) => {
-                notes.push(format!("no VLAN tags from the driver: {error}"));
+                notes.push(format!("no tags, hash or time from the driver: {error}"));
             }
-            attached => return attached.map(|link| (link, true)),
+            attached => return attached.map(|link| (link, functions.rx_vlan_tag.is_some())),
         }
     }
     let link = attach_with(options, way, sockets, counters, MetadataFunctions::default())?;
     Ok((link, false))
 }
 
-/// The driver's function for tags that the device takes out, where this kernel has it (Linux 6.8). Generic programs
-/// are nobody's driver's. Its timestamps are of a clock of its own, so they are not asked for.
-fn driver_functions(way: Way) -> Option<MetadataFunctions> {
+/// The driver's functions, where this kernel has them (Linux 6.3; tags 6.8): for tags that the device takes out, and for
+/// hash and time if they were asked for. Generic programs are nobody's driver's.
+fn driver_functions(options: &Options<'_>, way: Way) -> Option<MetadataFunctions> {
     if way.attach != AttachMode::Native {
         return None;
     }
-    let [rx_vlan_tag] = btf::kernel_functions(["bpf_xdp_metadata_rx_vlan_tag"]).ok()?;
-    rx_vlan_tag.map(|tag| MetadataFunctions { rx_vlan_tag: Some(tag), ..MetadataFunctions::default() })
+    let names = ["bpf_xdp_metadata_rx_vlan_tag", "bpf_xdp_metadata_rx_hash", "bpf_xdp_metadata_rx_timestamp"];
+    let [rx_vlan_tag, rx_hash, rx_timestamp] = btf::kernel_functions(names).ok()?;
+    let functions = MetadataFunctions {
+        rx_vlan_tag,
+        rx_hash: rx_hash.filter(|_| options.rx_hash),
+        rx_timestamp: rx_timestamp.filter(|_| options.hardware_time),
+    };
+    (functions != MetadataFunctions::default()).then_some(functions)
 }
 
 fn attach_with(
@@ -291,7 +297,12 @@ impl Port {
             interface: options.interface.index,
             queue,
             rx_slots: self.rx_slots,
-            abilities: Abilities { multi_buffer: way.multi_buffer, reads_tags, busy_poll: self.busy_poll },
+            abilities: Abilities {
+                multi_buffer: way.multi_buffer,
+                reads_tags,
+                busy_poll: self.busy_poll,
+                zero_copy: way.mode == Mode::ZeroCopy,
+            },
             fallbacks: 0,
             spins: 0,
             taken: 0,

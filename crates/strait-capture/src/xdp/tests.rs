@@ -20,6 +20,8 @@ use crate::wait::Step;
 use crate::{Builder, Error, InjectPath, Injector, Lane, Path, Queues, Session, Vlan, Wait};
 
 const LIMIT: Duration = Duration::from_secs(10);
+/// A longer frame is spread over several chunks.
+const CHUNK_ROOM: usize = 4096 - 256;
 
 fn builder() -> Builder {
     Session::builder("right").path(Path::Xdp)
@@ -99,7 +101,13 @@ fn jumbo_frames_come_whole() {
     assert_eq!(seen, frames);
     let (rest, report) = finish(session, lanes);
     assert_eq!((rest, report.capture.delivered, report.capture.lost.total()), (0, 600, 0), "{report}");
-    assert_eq!(report.capture.wire_bytes, frames.iter().map(|frame| frame.len() as u64).sum::<u64>());
+    let bytes =
+        |frames: &mut dyn Iterator<Item = &Vec<u8>>| frames.map(|frame| frame.len() as u64).sum::<u64>();
+    assert_eq!(report.capture.wire_bytes, bytes(&mut frames.iter()));
+
+    let joined = bytes(&mut frames.iter().filter(|frame| frame.len() > CHUNK_ROOM));
+    assert!(joined > 0);
+    assert_eq!(report.capture.copied_bytes, report.capture.wire_bytes + joined, "{report}");
     assert_eq!(report.capture.closes(), Ok(()), "{report}");
 }
 
@@ -325,6 +333,23 @@ fn a_link_that_is_down_is_an_error_at_once() {
     wire.right().set_up(false);
     let error = refused(&wire, builder());
     assert!(error.to_string().contains("ip link set right up"), "{error}");
+}
+
+#[test]
+fn the_drivers_hash_comes_with_the_frame_if_it_is_asked_for() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for asked in [false, true] {
+        let (session, mut lanes) = open(&wire, builder().rx_hash(asked));
+        send(&wire, &[frame(0, 60), frame(1, 60)]);
+        let mut hashes = Vec::new();
+        while hashes.len() < 2 {
+            let mut batch = lanes[0].next_batch(Instant::now() + LIMIT).unwrap().unwrap();
+            hashes.extend(batch.frames().map(|frame| frame.rx_hash));
+        }
+        assert_eq!(hashes[0], hashes[1], "they are of one flow");
+        assert_eq!(hashes[0] != 0, asked);
+        finish(session, lanes);
+    }
 }
 
 #[test]

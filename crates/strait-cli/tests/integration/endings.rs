@@ -167,10 +167,12 @@ fn the_json_object_has_the_documented_keys_and_no_others() {
         "lost",
         "bytes",
         "wire_bytes",
+        "copied_bytes",
         "events",
         "lanes",
     ];
-    let lane = ["queue", "cpu", "received", "delivered", "filtered", "lost", "bytes", "wire_bytes", "events"];
+    let packets = ["queue", "cpu", "received", "delivered", "filtered", "lost"];
+    let lane = [&packets[..], &["bytes", "wire_bytes", "copied_bytes", "events"]].concat();
     let lost = ["nic_missed", "ring_full", "fill_empty", "sink", "unread", "other"];
     let events = ["queue_freezes", "snaplen_cuts", "fill_ring_empty", "fallbacks"];
     for path in PATHS {

@@ -10,7 +10,7 @@
 //!
 //! The capture engine's AF_XDP path loads it. It never changes a byte of the frame and never drops one.
 
-use super::metadata::{FLAGS, HASH, SNAPLEN, TIMESTAMP, VLAN, WIRE_LEN};
+use super::metadata::{HARDWARE, HASH, HEAD, SNAPLEN, TIMESTAMP, VLAN};
 use super::{Assembled, Counter, Metadata, count, look_up_counters};
 use crate::cbpf::Program;
 use crate::ebpf::{
@@ -38,10 +38,10 @@ pub struct CaptureOptions {
 
 /// Stack below the filter's: the map's key, and what metadata is made of.
 const KEY: i16 = -translate::STACK_BYTES - 8;
-const STACK_FLAGS: i16 = KEY - 8;
-const STACK_TIME: i16 = STACK_FLAGS - 8;
+const STACK_TIME: i16 = KEY - 8;
+const STACK_HARDWARE: i16 = STACK_TIME - 8;
 /// The hash, and behind it its type.
-const STACK_HASH: i16 = STACK_TIME - 8;
+const STACK_HASH: i16 = STACK_HARDWARE - 8;
 
 /// The program that captures what `filter` matches.
 pub fn capture_program(filter: &Program, options: &CaptureOptions) -> Result<Assembled, Error> {
@@ -87,47 +87,35 @@ fn emit_metadata(asm: &mut Assembler, options: &CaptureOptions) {
     asm.bind(done);
 }
 
-/// Puts length into R7, time, hash and flags on the stack, while the frame is as it came.
+/// Puts time and hash on the stack, while the frame is as it came; R8 = the metadata's first word.
 fn gather(asm: &mut Assembler, options: &CaptureOptions) {
-    if options.interface.fragments {
-        asm.mov(R1, R6);
-        asm.call(op::XDP_GET_BUFF_LEN);
-        asm.mov(R7, R0);
-    } else {
-        asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
-        asm.mov(R7, R8);
-        asm.alu(Operation::Sub, R7, R1);
-    }
-    asm.mov(R8, 0);
+    let functions = options.interface.functions;
+    asm.mov(R8, Metadata::MAGIC as i32);
     if options.timestamps {
-        gather_time(asm, options.interface.functions.rx_timestamp);
+        asm.call(op::KTIME_GET_NS);
+        asm.store(Size::Dw, R10, STACK_TIME, R0);
+        asm.alu(Operation::Or, R8, Metadata::TIME as i32);
     }
-    if let Some(function) = options.interface.functions.rx_hash {
+    if let Some(function) = functions.rx_timestamp {
+        gather_hardware_time(asm, function);
+    }
+    if let Some(function) = functions.rx_hash {
         gather_hash(asm, function);
     }
-    asm.store(Size::W, R10, STACK_FLAGS, R8);
 }
 
-/// The device's time, or else the kernel's.
-fn gather_time(asm: &mut Assembler, function: Option<i32>) {
-    let (software, done) = (asm.label(), asm.label());
-    if let Some(function) = function {
-        asm.store(Size::Dw, R10, STACK_TIME, 0);
-        asm.mov(R1, R6);
-        address(asm, R2, STACK_TIME);
-        asm.call_kernel(function);
-        asm.jump_if(Condition::NotEqual, R0, 0, software);
-        // A driver without a clock of its own, such as veth, may say 0.
-        asm.load(Size::Dw, R1, R10, STACK_TIME);
-        asm.jump_if(Condition::Equal, R1, 0, software);
-        asm.alu(Operation::Or, R8, (Metadata::TIME | Metadata::HARDWARE_TIME) as i32);
-        asm.jump(done);
-    }
-    asm.bind(software);
-    asm.call(op::KTIME_GET_NS);
-    asm.store(Size::Dw, R10, STACK_TIME, R0);
-    asm.alu(Operation::Or, R8, Metadata::TIME as i32);
-    asm.bind(done);
+fn gather_hardware_time(asm: &mut Assembler, function: i32) {
+    let none = asm.label();
+    asm.store(Size::Dw, R10, STACK_HARDWARE, 0);
+    asm.mov(R1, R6);
+    address(asm, R2, STACK_HARDWARE);
+    asm.call_kernel(function);
+    asm.jump_if(Condition::NotEqual, R0, 0, none);
+    // A driver without a clock of its own, such as veth, may say 0.
+    asm.load(Size::Dw, R1, R10, STACK_HARDWARE);
+    asm.jump_if(Condition::Equal, R1, 0, none);
+    asm.alu(Operation::Or, R8, Metadata::HARDWARE_TIME as i32);
+    asm.bind(none);
 }
 
 fn gather_hash(asm: &mut Assembler, function: i32) {
@@ -150,13 +138,12 @@ fn write(asm: &mut Assembler, options: &CaptureOptions, refused: Label) {
     asm.mov(R3, R1);
     asm.alu(Operation::Add, R3, Metadata::BYTES as i32);
     asm.jump_if(Condition::Greater, R3, R2, refused);
-    asm.store(Size::W, R1, 0, Metadata::MAGIC as i32);
+    asm.store(Size::W, R1, HEAD, R8);
     asm.store(Size::W, R1, SNAPLEN, R9);
-    asm.store(Size::W, R1, WIRE_LEN, R7);
     copy(asm, Size::Dw, TIMESTAMP, options.timestamps.then_some(STACK_TIME));
+    copy(asm, Size::Dw, HARDWARE, functions.rx_timestamp.map(|_| STACK_HARDWARE));
     copy(asm, Size::W, HASH, functions.rx_hash.map(|_| STACK_HASH));
     copy(asm, Size::W, VLAN, functions.rx_vlan_tag.map(|_| DEVICE_TAG));
-    copy(asm, Size::W, FLAGS, Some(STACK_FLAGS));
 }
 
 /// A field of the metadata at R1 from the stack, or zero.

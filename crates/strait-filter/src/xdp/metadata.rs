@@ -18,62 +18,66 @@ pub struct Metadata {
     /// Bytes 4 to 7: what the filter returned, how many bytes of the frame to keep. It counts the frame without
     /// its VLAN tag, as a packet socket's filter does.
     pub snaplen: u32,
-    /// Bytes 8 to 15: `CLOCK_MONOTONIC` in nanoseconds, or the device's clock if [`Metadata::HARDWARE_TIME`].
+    /// Bytes 8 to 15: `CLOCK_MONOTONIC` in nanoseconds, if [`Metadata::TIME`].
     pub timestamp_ns: u64,
-    /// Bytes 16 to 19: length of the frame as XDP saw it, all its buffers, and its VLAN tag if it is in there.
-    pub wire_len: u32,
-    /// Bytes 20 to 23: the device's flow hash, if [`Metadata::RX_HASH`].
+    /// Bytes 16 to 23: the device's clock in nanoseconds, if [`Metadata::HARDWARE_TIME`].
+    pub hardware_ns: u64,
+    /// Bytes 24 to 27: the device's flow hash, if [`Metadata::RX_HASH`].
     pub rx_hash: u32,
-    /// Lower half of the word in bytes 24 to 27: control information of the tag that the device took out, if
+    /// Lower half of the word in bytes 28 to 31: control information of the tag that the device took out, if
     /// `vlan_tpid` is not 0.
     pub vlan_tci: u16,
     /// Upper half of that word: ethertype of that tag; 0 if the device took none out.
     pub vlan_tpid: u16,
-    /// Bytes 28 to 31: which of the above are there.
+    /// Lowest eight bits of the word in bytes 0 to 3: which of the above are there.
     pub flags: u32,
 }
 
 impl Metadata {
     /// Bytes in front of a frame.
     pub const BYTES: usize = 32;
-    /// Bytes 0 to 3: "STM" and the layout's version.
-    pub const MAGIC: u32 = 0x5354_4d01;
+    /// The word in bytes 0 to 3 without its flags: "STM".
+    pub const MAGIC: u32 = 0x5354_4d00;
 
     /// Flag: there is a timestamp.
     pub const TIME: u32 = 1 << 0;
-    /// Flag: the timestamp is the device's.
+    /// Flag: there is a timestamp of the device's.
     pub const HARDWARE_TIME: u32 = 1 << 1;
     /// Flag: there is a flow hash.
     pub const RX_HASH: u32 = 1 << 2;
 
     /// The metadata in front of a frame, if the program put some there.
+    #[inline]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        if u32_at(bytes, 0) != Self::MAGIC {
+        let head = u32_at(bytes, HEAD);
+        if head & !FLAGS_MASK != Self::MAGIC {
             return None;
         }
         Some(Self {
             snaplen: u32_at(bytes, SNAPLEN),
             timestamp_ns: u64_at(bytes, TIMESTAMP),
-            wire_len: u32_at(bytes, WIRE_LEN),
+            hardware_ns: u64_at(bytes, HARDWARE),
             rx_hash: u32_at(bytes, HASH),
             vlan_tci: u32_at(bytes, VLAN) as u16,
             vlan_tpid: (u32_at(bytes, VLAN) >> 16) as u16,
-            flags: u32_at(bytes, FLAGS),
+            flags: head & FLAGS_MASK,
         })
     }
 
     /// Whether all of `flags` are set.
+    #[inline]
     pub fn has(&self, flags: u32) -> bool {
         self.flags & flags == flags
     }
 }
 
+pub(super) const HEAD: i16 = 0;
 pub(super) const SNAPLEN: i16 = 4;
 pub(super) const TIMESTAMP: i16 = 8;
-pub(super) const WIRE_LEN: i16 = 16;
-pub(super) const HASH: i16 = 20;
-pub(super) const VLAN: i16 = 24;
-pub(super) const FLAGS: i16 = 28;
+pub(super) const HARDWARE: i16 = 16;
+pub(super) const HASH: i16 = 24;
+pub(super) const VLAN: i16 = 28;
+const FLAGS_MASK: u32 = 0xff;
 
 fn bytes_at<const N: usize>(bytes: &[u8; Metadata::BYTES], at: i16) -> [u8; N] {
     std::array::from_fn(|i| bytes[at as usize + i])

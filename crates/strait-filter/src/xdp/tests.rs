@@ -7,18 +7,17 @@ use crate::Error;
 fn metadata_is_read_as_it_is_documented() {
     let mut bytes = [0; Metadata::BYTES];
     assert_eq!(Metadata::parse(&bytes), None, "no magic, no metadata");
-    bytes[0..4].copy_from_slice(&Metadata::MAGIC.to_ne_bytes());
+    bytes[0..4].copy_from_slice(&(Metadata::MAGIC | 5).to_ne_bytes());
     bytes[4..8].copy_from_slice(&96_u32.to_ne_bytes());
     bytes[8..16].copy_from_slice(&1_000_000_007_u64.to_ne_bytes());
-    bytes[16..20].copy_from_slice(&1518_u32.to_ne_bytes());
-    bytes[20..24].copy_from_slice(&0xdead_beef_u32.to_ne_bytes());
-    bytes[24..28].copy_from_slice(&0x8100_2064_u32.to_ne_bytes());
-    bytes[28..32].copy_from_slice(&5_u32.to_ne_bytes());
+    bytes[16..24].copy_from_slice(&1_518_u64.to_ne_bytes());
+    bytes[24..28].copy_from_slice(&0xdead_beef_u32.to_ne_bytes());
+    bytes[28..32].copy_from_slice(&0x8100_2064_u32.to_ne_bytes());
     let metadata = Metadata::parse(&bytes).unwrap();
     let expected = Metadata {
         snaplen: 96,
         timestamp_ns: 1_000_000_007,
-        wire_len: 1518,
+        hardware_ns: 1518,
         rx_hash: 0xdead_beef,
         vlan_tci: 0x2064,
         vlan_tpid: 0x8100,

@@ -32,7 +32,7 @@ fn claim(sockets: &Map) -> XdpProgram {
     for at in (0..Metadata::BYTES as i16).step_by(4) {
         let value = match at {
             0 => Metadata::MAGIC,
-            24 => TAG,
+            28 => TAG,
             _ => 0,
         };
         asm.store(Size::W, R1, at, value as i32);
@@ -72,7 +72,7 @@ pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
             interface,
             queue: 0,
             rx_slots: CHUNKS,
-            abilities: Abilities { multi_buffer: true, reads_tags: true, busy_poll: false },
+            abilities: Abilities { multi_buffer: true, reads_tags: true, busy_poll: false, zero_copy: false },
             fallbacks: 0,
             spins: 0,
             taken: 0,
