@@ -80,6 +80,9 @@ pub fn version() -> Result<String> {
     Ok(unsafe { text((library()?.version)()) })
 }
 
+/// Words of a wrong filter that are looked at to find the mistake.
+const WORDS_MAX: usize = 64;
+
 /// A libpcap handle to compile filters on.
 #[derive(Debug)]
 pub struct Compiler {
@@ -134,28 +137,24 @@ impl Compiler {
 
     /// Compiles a filter for libpcap's own interpreter.
     pub fn compile_for_oracle(&self, filter: &str, optimize: bool) -> Result<Oracle> {
-        let Handle { library, pcap } = &self.handle;
-        let text_c = c_string(filter, "compile the filter")?;
-        let mut program = BpfProgram { len: 0, instructions: std::ptr::null_mut() };
-        // SAFETY: the handle is open, the text a C string, and program is written only.
-        let returned = unsafe {
-            (library.compile)(
-                *pcap,
-                &raw mut program,
-                text_c.as_ptr(),
-                c_int::from(optimize),
-                NETMASK_UNKNOWN,
-            )
-        };
-        if returned < 0 {
-            return Err(Error::said(
-                Kind::Usage,
-                "compile the filter",
-                format!("{filter:?}"),
-                self.handle.error(),
-            ));
-        }
-        Ok(Oracle { library, program, own: None })
+        self.handle.compile(filter, optimize)?.map_err(|said| {
+            let error = Error::said(Kind::Usage, "compile the filter", format!("{filter:?}"), said);
+            match self.understood(filter) {
+                Some(start) => error.remedy(format!(
+                    "libpcap understands {start:?}, and not what follows at character {}",
+                    start.chars().count() + 2
+                )),
+                None => error,
+            }
+        })
+    }
+
+    /// The longest run of words at the start of `filter` that is a filter by itself: libpcap does not say where its
+    /// grammar was left.
+    fn understood<'a>(&self, filter: &'a str) -> Option<&'a str> {
+        let ends = filter.match_indices(' ').map(|(at, _)| &filter[..at]);
+        let starts: Vec<&str> = ends.filter(|start| !start.trim().is_empty()).take(WORDS_MAX).collect();
+        starts.into_iter().rev().find(|start| matches!(self.handle.compile(start, false), Ok(Ok(_))))
     }
 }
 
@@ -175,6 +174,18 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
+    /// The program, or what libpcap says of the text.
+    fn compile(&self, filter: &str, optimize: bool) -> Result<Result<Oracle, String>> {
+        let Self { library, pcap } = self;
+        let filter = c_string(filter, "compile the filter")?;
+        let optimize = c_int::from(optimize);
+        let mut program = BpfProgram { len: 0, instructions: std::ptr::null_mut() };
+        // SAFETY: the handle is open, the text a C string, and program is written only.
+        let returned =
+            unsafe { (library.compile)(*pcap, &raw mut program, filter.as_ptr(), optimize, NETMASK_UNKNOWN) };
+        Ok(if returned < 0 { Err(self.error()) } else { Ok(Oracle { library, program, own: None }) })
+    }
+
     fn activate(&self, interface: &str, snaplen: u32) -> Result<()> {
         let library = self.library;
         // SAFETY: the handle is new and not yet active, which is what these three calls ask for.
@@ -354,9 +365,12 @@ mod tests {
     #[test]
     fn a_syntax_error_is_the_users_with_libpcaps_words() {
         let Some(compiler) = compiler() else { return };
-        let error = compiler.compile("tcp port port", true).unwrap_err();
+        let error = compiler.compile("tcp port 80 prot 80", true).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage);
-        assert!(error.to_string().contains("syntax error"), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("syntax error") && said.contains(r#"understands "tcp port 80", "#), "{said}");
+        assert!(said.ends_with("at character 13"), "{said}");
+        assert!(!compiler.compile("prot 80", true).unwrap_err().to_string().contains("character"));
         assert_eq!(compiler.compile("ip\0", true).unwrap_err().kind(), Kind::Usage);
     }
 
