@@ -30,6 +30,8 @@ const SETTLE: Duration = Duration::from_micros(50);
 const CROSSING: Duration = Duration::from_micros(2);
 /// How often a reader looks while its doorbell is on its way back.
 const ABSENCE: Duration = Duration::from_millis(1);
+/// How often a spinning reader asks whether its interface is there: every few milliseconds.
+const LINK_CHECK_SPINS: u32 = 1 << 16;
 /// What a lane waits for its last frames at most, once the intake has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
@@ -42,6 +44,8 @@ pub(crate) struct Engine {
     packets: Widening,
     drops: Widening,
     freezes: Widening,
+    /// Looks at an empty ring by a reader that never sleeps.
+    spins: u32,
 }
 
 impl Engine {
@@ -60,7 +64,7 @@ impl Engine {
             socket.set_promiscuous(interface.index)?;
         }
         let zero = Widening::new;
-        Ok(Self { ring, doorbell, socket, packets: zero(), drops: zero(), freezes: zero() })
+        Ok(Self { ring, doorbell, socket, packets: zero(), drops: zero(), freezes: zero(), spins: 0 })
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -99,7 +103,7 @@ impl Engine {
     /// The interface went down or vanished.
     pub(crate) fn wait(&mut self, step: Step, timeout: Duration) -> Result<(), Error> {
         match step {
-            Step::Spin => std::hint::spin_loop(),
+            Step::Spin => self.spin()?,
             // A block gathers frames by itself; the kernel wakes us when it is full or its time is over.
             Step::Gather(_) if matches!(self.ring, Ring::V3(_)) => {
                 if let Some(bell) = &mut self.doorbell {
@@ -114,6 +118,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Passes a moment; looks now and then whether the interface is still there, which no ring tells.
+    fn spin(&mut self) -> Result<(), Error> {
+        self.spins = self.spins.wrapping_add(1);
+        if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
+            self.socket.take_error()?;
+        }
+        std::hint::spin_loop();
+        Ok(())
+    }
+
     fn wait_for_ring(&self, timeout: Duration) -> Result<(), Error> {
         let [ring] = strait_sys::wait::readable([self.socket.as_fd()], timeout)?;
         if ring.failed {
@@ -125,13 +139,9 @@ impl Engine {
     /// Sleeps until a block is retired or a frame rings, then until that frame is whole.
     fn wait_for_bell(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(bell) = &mut self.doorbell else { return Ok(()) };
-        let (timeout, crossing) = match bell.arm()? {
-            Armed::Yes { rang: true } => (timeout, CROSSING),
-            Armed::Yes { rang: false } => (timeout, Duration::ZERO),
-            Armed::NotYet => (timeout.min(ABSENCE), Duration::ZERO),
-        };
+        let Armed::Yes { rang } = bell.arm()? else { return self.wait_for_ring(timeout.min(ABSENCE)) };
         // A frame that came before the bell was armed does not ring any more.
-        if self.look_for(crossing)? {
+        if self.look_for(if rang { CROSSING } else { Duration::ZERO })? {
             return Ok(());
         }
         let Some(bell) = &self.doorbell else { return Ok(()) };

@@ -89,15 +89,16 @@ impl Session {
         &self.info.notes
     }
 
-    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes.
+    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. After an error the intake
+    /// goes on, at least in part; call it again.
     pub fn stop(&mut self) -> Result<(), Error> {
         if self.elapsed.is_none() {
-            self.elapsed = Some(self.opened.elapsed());
             match &mut self.source {
                 Source::Packet(source) => source.stop()?,
                 Source::Xdp(source) => source.stop()?,
                 Source::File => {}
             }
+            self.elapsed = Some(self.opened.elapsed());
         }
         self.stopping.store(true, Ordering::Release);
         Ok(())

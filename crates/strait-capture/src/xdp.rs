@@ -232,8 +232,10 @@ impl Engine {
         let known = Known {
             taken: self.taken,
             waiting: u64::from(self.receiver.waiting()),
+            invalid: self.receiver.invalid_descriptors(),
             ended: self.ended,
             multi_buffer: self.abilities.multi_buffer,
+            zero_copy: self.abilities.zero_copy,
         };
         account.events.fallbacks = self.fallbacks;
         account.copied_bytes += self.joiner.take_copied();

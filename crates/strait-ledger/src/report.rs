@@ -15,7 +15,7 @@ use crate::number::{Grouped, bits_per_second};
 pub struct Report {
     /// The path that ran: `recv`, `v2`, `v3`, `xdp`, `file`.
     pub path: String,
-    /// The mode of the path: `copy`, `native`, `generic`, `zero-copy`.
+    /// The mode of the path: `copy`, `zero-copy`, `native copy`, `generic`, `read`.
     pub mode: String,
     /// Interface name, or the file's path.
     pub interface: String,

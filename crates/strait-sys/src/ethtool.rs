@@ -184,11 +184,12 @@ impl Ethtool {
             *to = from as libc::c_char;
         }
         let data = words.as_mut_ptr().cast();
-        let request =
+        let mut request =
             libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: data } };
         // SAFETY: the request is live; the kernel reads and writes at `data` no more than the command's
-        // structure, and the assertion above makes room for that. The name ends in NUL: `open` checked.
-        let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL, &raw const request) };
+        // structure, and the assertion above makes room for that; it copies the request back. The name ends
+        // in NUL: `open` checked.
+        let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         check(returned, "ethtool", self.name.as_str()).map(drop).map_err(explain)
     }
 

@@ -15,6 +15,9 @@ const NAME_LEN_MAX: usize = 127;
 /// `IF_OPER_UP` (linux/if.h).
 const IF_OPER_UP: u8 = 6;
 
+/// linux/if_arp.h
+const ARPHRD_RAWIP: u16 = 519;
+
 /// One interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
@@ -74,6 +77,18 @@ impl Interface {
     /// Whether its frames begin with an Ethernet header; the loopback's do.
     pub fn is_ethernet(&self) -> bool {
         matches!(self.hardware_type, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
+    }
+
+    /// What a raw packet socket's frames begin with, as a `LINKTYPE_*` of pcap: 1 is Ethernet, 101 an IP packet without
+    /// a link header (tun, WireGuard, cellular modems). `None` for links of another kind.
+    pub fn link_type(&self) -> Option<u32> {
+        const LINKTYPE_ETHERNET: u32 = 1;
+        const LINKTYPE_RAW: u32 = 101;
+        match self.hardware_type {
+            _ if self.is_ethernet() => Some(LINKTYPE_ETHERNET),
+            libc::ARPHRD_NONE | ARPHRD_RAWIP => Some(LINKTYPE_RAW),
+            _ => None,
+        }
     }
 
     /// The queues in use: the driver's channels, or all that were made where the driver does not tell.

@@ -17,6 +17,9 @@
 //! Leaving and coming wait for every CPU's receive path to let go (`synchronize_net` in net/packet/af_packet.c), some
 //! ten milliseconds; a thread waits for it, so that the reader does not. A member of a fanout group may not leave; its
 //! doorbell gets a filter that rejects all, which saves a part.
+//!
+//! The doorbell only saves time. A move that fails leaves it where it was; what ails the interface is told by the
+//! ring's own socket.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -54,12 +57,14 @@ pub(super) struct Doorbell {
 /// Whether packets come to it.
 enum Place {
     Present,
-    Leaving(JoinHandle<Result<(), Error>>),
+    Leaving(Move),
     Absent,
-    Coming(JoinHandle<Result<(), Error>>),
+    Coming(Move),
     /// Present with a filter that rejects all.
     Muffled,
 }
+
+type Move = JoinHandle<strait_sys::Result<()>>;
 
 /// What [`Doorbell::arm`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,18 +109,19 @@ impl Doorbell {
     /// Empties the queue, so that the next packet rings.
     pub(super) fn arm(&mut self) -> Result<Armed, Error> {
         self.resting = None;
-        self.settle()?;
+        self.settle();
+        if matches!(self.place, Place::Absent)
+            && let Some(coming) = self.on_a_thread(Socket::bind)
+        {
+            self.place = Place::Coming(coming);
+        }
         match self.place {
             Place::Present => {}
             Place::Muffled => {
                 self.socket.attach_filter(&self.filter)?;
                 self.place = Place::Present;
             }
-            Place::Absent => {
-                self.place = Place::Coming(self.on_a_thread(Socket::bind)?);
-                return Ok(Armed::NotYet);
-            }
-            Place::Leaving(_) | Place::Coming(_) => return Ok(Armed::NotYet),
+            Place::Leaving(_) | Place::Absent | Place::Coming(_) => return Ok(Armed::NotYet),
         }
         let rang = self.receiver.fill(&self.socket)? > 0;
         self.receiver.discard();
@@ -128,41 +134,48 @@ impl Doorbell {
         if since.elapsed() < REST {
             return Ok(());
         }
-        self.settle()?;
-        if matches!(self.place, Place::Present) {
-            self.place = if self.grouped {
-                self.socket.reject_all()?;
-                Place::Muffled
-            } else {
-                Place::Leaving(self.on_a_thread(Socket::bind_to_nothing)?)
-            };
+        self.settle();
+        if !matches!(self.place, Place::Present) {
+            return Ok(());
+        }
+        if self.grouped {
+            self.socket.reject_all()?;
+            self.place = Place::Muffled;
+        } else if let Some(leaving) = self.on_a_thread(Socket::bind_to_nothing) {
+            self.place = Place::Leaving(leaving);
         }
         Ok(())
     }
 
-    /// Takes note of a move that has come to its end.
-    fn settle(&mut self) -> Result<(), Error> {
-        let is_over = |thread: &JoinHandle<_>| thread.is_finished();
-        self.place = match std::mem::replace(&mut self.place, Place::Present) {
-            Place::Leaving(thread) if is_over(&thread) => joined(thread).map(|()| Place::Absent)?,
-            Place::Coming(thread) if is_over(&thread) => joined(thread).map(|()| Place::Present)?,
+    /// Takes note of a move that has come to its end, well or not.
+    fn settle(&mut self) {
+        self.place = match std::mem::replace(&mut self.place, Place::Absent) {
+            Place::Leaving(thread) if thread.is_finished() => {
+                if joined(thread) {
+                    Place::Absent
+                } else {
+                    Place::Present
+                }
+            }
+            Place::Coming(thread) if thread.is_finished() => {
+                if joined(thread) {
+                    Place::Present
+                } else {
+                    Place::Absent
+                }
+            }
             unsettled => unsettled,
         };
-        Ok(())
     }
 
-    fn on_a_thread(
-        &self,
-        bind: fn(&Socket, u32) -> strait_sys::Result<()>,
-    ) -> Result<JoinHandle<Result<(), Error>>, Error> {
+    /// Binds the socket anew on a thread; none where the system has no thread for it.
+    fn on_a_thread(&self, bind: fn(&Socket, u32) -> strait_sys::Result<()>) -> Option<Move> {
         let (socket, ifindex) = (Arc::clone(&self.socket), self.ifindex);
-        thread::Builder::new()
-            .name("doorbell".into())
-            .spawn(move || Ok(bind(&socket, ifindex)?))
-            .map_err(|error| strait_sys::Error::from_io("start a thread", "doorbell", &error).into())
+        thread::Builder::new().name("doorbell".into()).spawn(move || bind(&socket, ifindex)).ok()
     }
 }
 
-fn joined(thread: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+/// Whether a move that has come to its end went well.
+fn joined(thread: Move) -> bool {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).is_ok()
 }

@@ -7,6 +7,7 @@ use strait_filter::cbpf::Program;
 use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::packet::Fanout;
+use strait_sys::packet::v3::READS_EARLY;
 
 use super::{Counters, Info, PacketSource, Session, Source, XdpSource};
 use crate::error::Error;
@@ -213,9 +214,14 @@ impl Builder {
     ///
     /// # Errors
     /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing privilege or ability.
-    pub fn open(self) -> Result<Session, Error> {
+    pub fn open(mut self) -> Result<Session, Error> {
         self.check()?;
         let interface = Interface::find(&self.interface)?;
+        check_link(&interface)?;
+        if interface.is_loopback() && self.directions == Directions::Both {
+            // Each frame goes out and comes in: once is enough, as libpcap sees it.
+            self.directions = Directions::In;
+        }
         let program = filter::live(&self.interface, self.filter.as_deref(), self.snaplen)?;
         match self.path {
             Path::Xdp => self.open_xdp(&interface, &program, false),
@@ -256,10 +262,12 @@ impl Builder {
         Ok(())
     }
 
-    /// V3 where the kernel has it: the doorbell gives it V2's delay, its blocks the least cost.
+    /// V3 where the kernel has it: the doorbell gives it V2's delay, its blocks the least cost. Where the open block
+    /// cannot be read there is no doorbell, and V2 is the prompt one.
     fn open_auto(&self, interface: &Interface, program: &Program) -> Result<Session, Error> {
         let mut notes = Vec::new();
-        for kind in [Kind::V3, Kind::V2] {
+        let prompt = self.wait == Wait::Latency && !READS_EARLY;
+        for kind in if prompt { [Kind::V2, Kind::V3] } else { [Kind::V3, Kind::V2] } {
             match self.open_packet(interface, program, kind, notes.clone()) {
                 Err(Error::System(error)) if !is_final(&error) => notes.push(error.to_string()),
                 opened => return opened,
@@ -299,7 +307,7 @@ impl Builder {
         });
         let lanes = self.lanes(engines.collect(), &numbers, &stopping);
         let source = Source::Packet(Box::new(PacketSource { sockets, counters }));
-        Ok(Session::new(self.info(kind.name(), "copy", notes), lanes, source, stopping))
+        Ok(Session::new(self.info(interface, kind.name(), "copy", notes), lanes, source, stopping))
     }
 
     fn open_xdp(&self, interface: &Interface, program: &Program, insist: bool) -> Result<Session, Error> {
@@ -330,7 +338,7 @@ impl Builder {
             (Engine::Xdp(Box::new(engine)), pacer)
         });
         let lanes = self.lanes(engines.collect(), &queues, &stopping);
-        let info = self.info("xdp", opened.mode, opened.notes);
+        let info = self.info(interface, "xdp", opened.mode, opened.notes);
         Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), stopping))
     }
 
@@ -342,17 +350,14 @@ impl Builder {
         engines.into_iter().zip(numbers).enumerate().map(lane).collect()
     }
 
-    fn info(&self, path: &'static str, mode: &str, notes: Vec<String>) -> Info {
-        const LINKTYPE_ETHERNET: u32 = 1;
-        let (mode, interface) = (mode.to_owned(), self.interface.clone());
-        Info { path, mode, interface, link_type: LINKTYPE_ETHERNET, notes }
+    fn info(&self, interface: &Interface, path: &'static str, mode: &str, notes: Vec<String>) -> Info {
+        let link_type = interface.link_type().expect("check_link refused the others");
+        Info { path, mode: mode.to_owned(), interface: self.interface.clone(), link_type, notes }
     }
 
     fn shape(&self, interface: &Interface, kind: Kind) -> Shape {
-        // Where the driver does not say, expect the largest.
-        let gro = Ethtool::open(&interface.name).and_then(|ethtool| ethtool.offload(Offload::Gro));
-        let offloaded = gro.unwrap_or(true);
-        let largest = if offloaded { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
+        let largest =
+            if joins_segments(interface) { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
         Shape {
             kind,
             ring_bytes: self.ring_bytes.unwrap_or(RING_BYTES),
@@ -360,8 +365,13 @@ impl Builder {
             rx_hash: self.rx_hash,
             promiscuous: self.promiscuous,
             ignore_outgoing: self.directions == Directions::In,
-            doorbell: kind == Kind::V3 && self.wait != Wait::Busy,
+            doorbell: kind == Kind::V3 && self.wait != Wait::Busy && self.can_ring(),
         }
+    }
+
+    /// Whether a doorbell would do any good. With rollover it would ring the next lane whenever one is awake.
+    fn can_ring(&self) -> bool {
+        READS_EARLY && self.fanout != Fanout::Rollover
     }
 
     /// The numbers of a packet socket's lanes.
@@ -376,6 +386,26 @@ impl Builder {
             count => Err(Error::Usage(format!("{count} lanes: give 1 to {LANES_MAX}"))),
         }
     }
+}
+
+/// Refuses links whose frames no path here understands.
+fn check_link(interface: &Interface) -> Result<(), Error> {
+    let Interface { name, hardware_type, .. } = interface;
+    match interface.link_type() {
+        Some(_) => Ok(()),
+        None => Err(Error::Usage(format!(
+            "{name}: neither Ethernet nor plain IP (ARPHRD type {hardware_type}): capture on the interface below it"
+        ))),
+    }
+}
+
+/// Whether frames may be longer than the MTU: segments joined on receipt, or not yet cut on sending. Where the driver
+/// does not say, expect it.
+fn joins_segments(interface: &Interface) -> bool {
+    let Ok(ethtool) = Ethtool::open(&interface.name) else { return true };
+    [Offload::Gro, Offload::Gso, Offload::Tso]
+        .into_iter()
+        .any(|offload| ethtool.offload(offload).unwrap_or(true))
 }
 
 /// Whether another packet-socket path would fail with the same error.

@@ -37,8 +37,12 @@ pub(super) struct Known {
     pub(super) waiting: u64,
     /// No frame can enter the ring any more.
     pub(super) ended: bool,
+    /// Descriptors in the RX ring that made no sense.
+    pub(super) invalid: u64,
     /// Frames longer than a chunk come in fragments, so none is dropped for its length.
     pub(super) multi_buffer: bool,
+    /// The driver takes chunks ahead of frames: an empty fill ring costs no frame of the socket's.
+    pub(super) zero_copy: bool,
 }
 
 /// Sets received, filtered, lost and events. Frames redirected that were neither dropped nor taken are unread; once no
@@ -46,14 +50,14 @@ pub(super) struct Known {
 ///
 /// Returns how many were redirected and have neither been dropped nor taken.
 pub(super) fn book(seen: Seen, socket: &Statistics, known: Known, account: &mut Capture) -> u64 {
-    let no_chunk = if known.multi_buffer {
-        socket.rx_dropped
-    } else {
+    let no_chunk = match known {
+        Known { zero_copy: true, .. } => 0,
+        Known { multi_buffer: true, .. } => socket.rx_dropped,
         // Each drop for want of a chunk found the fill ring empty once; the others were too long for a chunk.
-        socket.rx_dropped.min(socket.fill_ring_empty)
+        _ => socket.rx_dropped.min(socket.fill_ring_empty),
     };
     let dropped = socket.rx_dropped + socket.rx_ring_full;
-    let on_ring = seen.redirected.saturating_sub(dropped).saturating_sub(known.taken);
+    let on_ring = seen.redirected.saturating_sub(dropped + known.invalid).saturating_sub(known.taken);
     let waiting = if known.ended { on_ring.min(known.waiting) } else { on_ring };
     let lent = account.delivered + account.lost.sink;
     account.received = seen.passed + seen.redirected + seen.unbound;
@@ -61,7 +65,7 @@ pub(super) fn book(seen: Seen, socket: &Statistics, known: Known, account: &mut 
     account.lost.ring_full = socket.rx_ring_full;
     account.lost.fill_empty = no_chunk;
     account.lost.unread = known.taken.saturating_sub(lent) + waiting;
-    account.lost.other = seen.unbound + (socket.rx_dropped - no_chunk) + (on_ring - waiting);
+    account.lost.other = seen.unbound + (socket.rx_dropped - no_chunk) + known.invalid + (on_ring - waiting);
     account.events.fill_ring_empty = socket.fill_ring_empty;
     on_ring
 }

@@ -99,7 +99,7 @@ fn check_link(interface: &Interface) -> Result<(), Error> {
     if interface.is_ethernet() {
         return Ok(());
     }
-    Err(Error::Usage(format!("{}: not an Ethernet interface: use --path v3", interface.name)))
+    Err(Error::Usage(format!("{}: AF_XDP is for Ethernet interfaces: use --path v3", interface.name)))
 }
 
 fn check_queues(options: &Options<'_>) -> Result<(), Error> {

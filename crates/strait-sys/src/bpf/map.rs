@@ -1,23 +1,19 @@
-//! eBPF maps with 32-bit keys: arrays, per-CPU arrays, XSKMAPs, and arrays mapped into this process.
+//! eBPF maps with 32-bit keys: arrays, XSKMAPs, and arrays mapped into this process.
 //!
 //! An XDP program counts in an array; [`MappedArray`] reads such counters without a system call. The capture engine
 //! and the tests make them. Maps die with their last descriptor, here or in a loaded program.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{fs, io};
 
 use super::{Attribute, Command, NAME_LEN, bpf, bpf_fd, explain, object_name};
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
 
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
-const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
-
-/// CPUs a per-CPU value is read from at most; far more than Linux supports.
-const CPUS_MAX: usize = 1 << 14;
 
 #[repr(C)]
 struct MapCreate {
@@ -65,11 +61,6 @@ impl Map {
         Self::create(name, BPF_MAP_TYPE_ARRAY, value_bytes, entries, BPF_F_MMAPABLE)
     }
 
-    /// `BPF_MAP_TYPE_PERCPU_ARRAY`: every CPU has values of its own.
-    pub fn per_cpu_array(name: &str, value_bytes: u32, entries: u32) -> Result<Self> {
-        Self::create(name, BPF_MAP_TYPE_PERCPU_ARRAY, value_bytes, entries, 0)
-    }
-
     /// `BPF_MAP_TYPE_XSKMAP`: which AF_XDP socket a receive queue is redirected to.
     pub fn xskmap(name: &str, queues: u32) -> Result<Self> {
         Self::create(name, BPF_MAP_TYPE_XSKMAP, size_of::<u32>() as u32, queues, 0)
@@ -93,7 +84,7 @@ impl Map {
 
     /// Writes the value at `index` of an array. A wrong length or index is [`Kind::Usage`].
     pub fn set(&self, index: u32, value: &[u8]) -> Result<()> {
-        self.check_access(index, value.len(), 1)?;
+        self.check_access(index, value.len())?;
         self.element(Command::MapUpdate, index, value.as_ptr() as u64)
             .map_err(|e| Self::failed("write", index, &e))
     }
@@ -105,21 +96,9 @@ impl Map {
 
     /// Reads the value at `index` of an array into `value`.
     pub fn get(&self, index: u32, value: &mut [u8]) -> Result<()> {
-        self.check_access(index, value.len(), 1)?;
+        self.check_access(index, value.len())?;
         self.element(Command::MapLookup, index, value.as_mut_ptr() as u64)
             .map_err(|e| Self::failed("read", index, &e))
-    }
-
-    /// Reads the values of all CPUs at `index` of a per-CPU array and adds them up, 64-bit slot by slot.
-    pub fn sum_per_cpu(&self, index: u32) -> Result<Vec<u64>> {
-        let slots = (self.value_bytes as usize).div_ceil(size_of::<u64>());
-        let cpus = possible_cpus()?;
-        let mut values = vec![0_u64; slots * cpus];
-        self.check_access(index, self.value_bytes as usize, cpus)?;
-        self.element(Command::MapLookup, index, values.as_mut_ptr() as u64)
-            .map_err(|error| Self::failed("read", index, &error))?;
-        let sum = |slot| values.iter().skip(slot).step_by(slots).fold(0_u64, |sum, v| sum.wrapping_add(*v));
-        Ok((0..slots).map(sum).collect())
     }
 
     /// Maps a [`Map::mappable_array`] into this process.
@@ -137,8 +116,7 @@ impl Map {
     }
 
     /// The caller's buffer must be as long as what the kernel reads or writes there.
-    fn check_access(&self, index: u32, len: usize, copies: usize) -> Result<()> {
-        debug_assert!(copies <= CPUS_MAX, "possible_cpus() is bounded");
+    fn check_access(&self, index: u32, len: usize) -> Result<()> {
         if index < self.entries && len == self.value_bytes as usize {
             return Ok(());
         }
@@ -198,16 +176,5 @@ impl MappedArray {
         // SAFETY: index and slot are inside the mapping, which is page-aligned and lives as long as `self`; the
         // kernel writes there too, which is what the atomic is for.
         Some(unsafe { &*start.add(index * self.slots + slot) })
-    }
-}
-
-/// CPUs that the kernel keeps per-CPU values for: /sys/devices/system/cpu/possible, for example `0-3` or `0,2-5`.
-fn possible_cpus() -> Result<usize> {
-    const PATH: &str = "/sys/devices/system/cpu/possible";
-    let text = fs::read_to_string(PATH).map_err(|error| Error::from_io("read", PATH, &error))?;
-    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
-    match last {
-        Some(last) if last < CPUS_MAX => Ok(last + 1),
-        _ => Err(Error::said(Kind::Failed, "read", PATH, format!("{:?} is no list of CPUs", text.trim()))),
     }
 }

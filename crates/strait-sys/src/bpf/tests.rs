@@ -44,17 +44,10 @@ fn a_mapped_array_shares_its_counters_with_the_map() {
 }
 
 #[test]
-fn a_per_cpu_array_sums_what_each_cpu_has() {
-    let Some(map) = or_skip(Map::per_cpu_array("test", 16, 1)) else { return };
-    assert_eq!(map.sum_per_cpu(0).unwrap(), [0, 0]);
-}
-
-#[test]
 fn a_wrong_index_or_length_is_refused_before_the_kernel_sees_it() {
     let Some(map) = or_skip(Map::array("test", 8, 2)) else { return };
     assert_eq!(map.set(2, &[0; 8]).unwrap_err().kind(), Kind::Usage);
     assert_eq!(map.get(0, &mut [0; 7]).unwrap_err().kind(), Kind::Usage);
-    assert_eq!(map.sum_per_cpu(2).unwrap_err().kind(), Kind::Usage);
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Receiver {
             libc::recvmmsg(socket.raw(), messages, count, libc::MSG_DONTWAIT, std::ptr::null_mut())
         };
         if received < 0 {
-            let error = Error::last_os("receive from", socket.interface());
+            let error = socket.explain(Error::last_os("capture on", socket.interface()));
             return if matches!(error.errno(), Some(libc::EAGAIN | libc::EINTR)) {
                 Ok(0)
             } else {

@@ -17,7 +17,8 @@ const ETH_P_NONE: u16 = 0x00ff;
 /// How a fanout group spreads frames over its members (packet(7), `PACKET_FANOUT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
-    /// By flow hash; the kernel's hash is symmetric, so both directions of a flow meet in one member.
+    /// By flow hash; the kernel's hash is symmetric, so both directions of a flow meet in one member. Fragments
+    /// have no ports and are spread by their addresses: those of one datagram stay together.
     Hash,
     /// By the CPU that received the frame.
     Cpu,
@@ -30,8 +31,8 @@ pub enum Fanout {
 impl Fanout {
     fn type_flags(self) -> u16 {
         match self {
-            // Fragments of one datagram carry no ports: reassemble, so that they follow their flow.
-            Self::Hash => (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_DEFRAG) as u16,
+            // Without PACKET_FANOUT_FLAG_DEFRAG, which makes one frame of several that were on the wire.
+            Self::Hash => libc::PACKET_FANOUT_HASH as u16,
             Self::Cpu => libc::PACKET_FANOUT_CPU as u16,
             Self::Queue => libc::PACKET_FANOUT_QM as u16,
             Self::Rollover => libc::PACKET_FANOUT_ROLLOVER as u16,
@@ -124,11 +125,14 @@ impl Socket {
     pub fn take_error(&self) -> Result<()> {
         let mut errno: libc::c_int = 0;
         self.get(libc::SOL_SOCKET, libc::SO_ERROR, &mut errno)?;
-        match errno {
-            0 => Ok(()),
-            libc::ENETDOWN => Err(Error::os("capture on", &*self.interface, errno)
-                .remedy(format!("bring it up: ip link set {} up", self.interface))),
-            _ => Err(Error::os("capture on", &*self.interface, errno)),
+        if errno == 0 { Ok(()) } else { Err(self.explain(Error::os("capture on", &*self.interface, errno))) }
+    }
+
+    /// Adds what can be done about an interface that is down.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        match error.errno() {
+            Some(libc::ENETDOWN) => error.remedy(format!("bring it up: ip link set {} up", self.interface)),
+            _ => error,
         }
     }
 

@@ -6,7 +6,8 @@
 //!
 //! **Reading the open block.** `tpacket_rcv` writes a frame's data, then its header, then the `sockaddr_ll`, and
 //! marks nothing as finished but the block. The reader therefore zeroes a block before it returns it; in a zeroed
-//! block a header whose every field is non-zero has been written to the end. Stores become visible in program order
+//! block a header whose every field is non-zero has been written to the end. That takes the kernel's stores to be
+//! compiled in their order in the source, and to become visible in it: the latter holds
 //! on x86-64 alone, so only there is it done; and a block that was not zeroed (it left here full, under load) is not
 //! read early. A frame whose field happens to be zero (a timestamp on the exact second) waits for the timer.
 
@@ -28,8 +29,8 @@ const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_o
 const BLOCK_STATUS: usize = 8;
 /// A line is quiet when less than this share of a block fills before its timer ends.
 const QUIET_SHARE: usize = 8;
-/// Whether stores of one CPU are seen by another in program order.
-const STORES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
+/// Whether the open block can be read here: stores of one CPU are seen by another in program order.
+pub const READS_EARLY: bool = cfg!(target_arch = "x86_64");
 
 /// Sizes of a ring of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl Ring {
 
     /// Allows or forbids reading the open block. It stays off where the processor's memory order does not allow it.
     pub fn set_early(&mut self, early: bool) {
-        self.early = early && STORES_IN_ORDER;
+        self.early = early && READS_EARLY;
     }
 
     /// Whether [`Ring::take`] can see a frame in the open block as soon as it is complete.

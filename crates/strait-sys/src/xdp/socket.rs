@@ -5,9 +5,11 @@
 //! others. Frames arrive when an XDP program redirects them to the socket through an XSKMAP. Nothing here waits.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 use super::memory::Mapped;
 use super::ring::{Consumer, Producer};
+use super::umem::Memory;
 use super::{Receiver, SLOTS_MAX, Share, Transmitter, Umem};
 use crate::error::{Error, Kind, Result, check};
 use crate::mmap::Mapping;
@@ -73,6 +75,8 @@ pub struct Socket {
     interface: String,
     has_fill: bool,
     has_completion: bool,
+    /// The UMEM that it was registered with or whose share its rings have: only that one is safe to use.
+    memory: Option<Arc<Memory>>,
 }
 
 impl Socket {
@@ -91,15 +95,16 @@ impl Socket {
         })?;
         // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, interface: interface.to_owned(), has_fill: false, has_completion: false })
+        Ok(Self { fd, interface: interface.to_owned(), has_fill: false, has_completion: false, memory: None })
     }
 
     /// `setsockopt(XDP_UMEM_REG)`: makes `umem` this socket's; others share it by [`Socket::bind_shared`]. The kernel
     /// pins its pages.
     ///
     /// # Errors
-    /// ENOBUFS where the pages exceed `RLIMIT_MEMLOCK`.
-    pub fn register(&self, umem: &Umem) -> Result<()> {
+    /// ENOBUFS where the pages exceed `RLIMIT_MEMLOCK`; a usage error where the socket has a share of another UMEM.
+    pub fn register(&mut self, umem: &Umem) -> Result<()> {
+        self.keep_to(umem.memory())?;
         self.set_xdp(libc::XDP_UMEM_REG, &umem.registration(), "register a UMEM with").map_err(|error| {
             match error.errno() {
                 Some(libc::ENOBUFS | libc::ENOMEM) => {
@@ -118,8 +123,10 @@ impl Socket {
     /// Before [`Socket::bind`].
     ///
     /// # Errors
-    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`].
+    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`], or `share` is of another UMEM than
+    /// the socket's.
     pub fn receiver(&mut self, slots: u32, share: Share) -> Result<Receiver> {
+        self.keep_to(share.memory())?;
         let fill_slots = share.chunks().next_power_of_two();
         self.make_ring(libc::XDP_RX_RING, slots)?;
         self.make_ring(libc::XDP_UMEM_FILL_RING, fill_slots)?;
@@ -134,8 +141,10 @@ impl Socket {
     /// [`Socket::bind`].
     ///
     /// # Errors
-    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`].
+    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`], or `share` is of another UMEM than
+    /// the socket's.
     pub fn transmitter(&mut self, slots: u32, share: Share) -> Result<Transmitter> {
+        self.keep_to(share.memory())?;
         let completion_slots = share.chunks().next_power_of_two();
         self.make_ring(libc::XDP_TX_RING, slots)?;
         self.make_ring(libc::XDP_UMEM_COMPLETION_RING, completion_slots)?;
@@ -160,10 +169,32 @@ impl Socket {
     /// `bind` with `XDP_SHARED_UMEM`: to a queue, on the UMEM and in the mode of `first`, which is bound.
     ///
     /// # Errors
-    /// As [`Socket::bind`].
+    /// As [`Socket::bind`]; a usage error where `first` has another UMEM, or none.
     pub fn bind_shared(&mut self, binding: &Binding, first: &Self) -> Result<()> {
+        match &first.memory {
+            Some(memory) => self.keep_to(memory)?,
+            None => return Err(self.foreign_umem()),
+        }
         self.complete_rings()?;
         self.bind_to(binding, libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32)
+    }
+
+    /// The kernel writes frames where the rings' chunks are in the UMEM of the socket. Chunks of another one would be
+    /// written by the kernel while somebody else holds them.
+    fn keep_to(&mut self, memory: &Arc<Memory>) -> Result<()> {
+        if Arc::ptr_eq(self.memory.get_or_insert_with(|| Arc::clone(memory)), memory) {
+            return Ok(());
+        }
+        Err(self.foreign_umem())
+    }
+
+    fn foreign_umem(&self) -> Error {
+        Error::said(
+            Kind::Usage,
+            "use on",
+            self.interface.as_str(),
+            "a share of another UMEM than the socket's",
+        )
     }
 
     /// Whether the NIC writes into the UMEM itself (`XDP_OPTIONS`).

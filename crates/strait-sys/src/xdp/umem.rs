@@ -57,7 +57,7 @@ pub struct Umem {
 }
 
 #[derive(Debug)]
-struct Memory {
+pub(super) struct Memory {
     mapping: Mapping,
     geometry: Geometry,
     huge_pages: bool,
@@ -115,6 +115,11 @@ impl Umem {
         Ok(Share::new(Arc::clone(&self.memory), first, chunks))
     }
 
+    /// The memory itself, by which a socket knows its own.
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// What `setsockopt(XDP_UMEM_REG)` wants to know.
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         let Memory { mapping, geometry, .. } = &*self.memory;
@@ -163,6 +168,11 @@ impl Share {
     /// Bytes of a chunk.
     pub fn chunk_bytes(&self) -> u32 {
         self.memory.geometry.chunk_bytes
+    }
+
+    /// The memory that its chunks are of.
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// A chunk that is in no ring.
