@@ -297,3 +297,31 @@ fn busy_polling_can_be_set() {
     assert_eq!(receive(&rig, &mut port, &frames).frames, frames);
     assert!(port.socket.as_fd().try_clone_to_owned().is_ok());
 }
+
+#[test]
+fn a_share_of_another_umem_is_refused() {
+    let Some(rig) = Rig::new(1, 1500) else { return };
+    let geometry = Geometry { chunk_bytes: 2048, chunks: 8, headroom_bytes: 0 };
+    let umem = || Umem::new(geometry, false, None).unwrap();
+    rig.near
+        .run(|| {
+            let (mut own, mut foreign) = (umem(), umem());
+            let mut first = Socket::open("near").unwrap();
+            first.register(&own).unwrap();
+            let error = first.receiver(8, foreign.share(4).unwrap()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage, "{error}");
+            let error = first.transmitter(8, foreign.share(4).unwrap()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage, "{error}");
+            let _receiver = first.receiver(8, own.share(4).unwrap()).unwrap();
+            first.bind(&binding(&rig, 0, Mode::Copy)).unwrap();
+
+            let mut foreign = umem();
+            let mut second = Socket::open("near").unwrap();
+            let _receiver = second.receiver(8, foreign.share(4).unwrap()).unwrap();
+            let error = second.bind_shared(&binding(&rig, 0, Mode::Copy), &first).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage, "{error}");
+            let error = Socket::open("near").unwrap().bind_shared(&binding(&rig, 0, Mode::Copy), &second);
+            assert_eq!(error.unwrap_err().kind(), Kind::Usage);
+        })
+        .unwrap();
+}

@@ -179,3 +179,87 @@ impl Doorbell {
 fn joined(thread: Move) -> bool {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use lab::{Wire, wait_until};
+
+    use super::*;
+    use crate::packet::Kind;
+    use crate::{InjectPath, Injector};
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn bell(wire: &Wire) -> Doorbell {
+        let shape = Shape {
+            kind: Kind::V3,
+            ring_bytes: 1 << 20,
+            frame_bytes: 1514,
+            rx_hash: false,
+            promiscuous: false,
+            ignore_outgoing: true,
+            doorbell: true,
+        };
+        let interface = wire.right().interface();
+        wire.right().run(|| Doorbell::open(&interface, &Program::accept_all(0), &shape)).unwrap()
+    }
+
+    /// Sends a frame; whether it rings.
+    fn rings(wire: &Wire, bell: &Doorbell) -> bool {
+        wire.left().run(|| {
+            let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
+            injector.buffer().unwrap()[..60].fill(0xff);
+            injector.push(60);
+            injector.finish().unwrap();
+        });
+        let [ready] =
+            strait_sys::wait::readable([bell.socket().as_fd()], Duration::from_millis(100)).unwrap();
+        ready.readable
+    }
+
+    fn rest_until(bell: &mut Doorbell, there: fn(&Place) -> bool) {
+        assert!(wait_until(LIMIT, || {
+            bell.rest().unwrap();
+            there(&bell.place)
+        }));
+    }
+
+    #[test]
+    fn it_rings_leaves_under_load_and_comes_back() {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let mut bell = bell(&wire);
+        assert_eq!(bell.arm().unwrap(), Armed::Yes { rang: false });
+        assert!(rings(&wire, &bell));
+        assert_eq!(bell.arm().unwrap(), Armed::Yes { rang: true });
+        rest_until(&mut bell, |place| matches!(place, Place::Absent));
+        assert!(!rings(&wire, &bell));
+        assert_eq!(bell.arm().unwrap(), Armed::NotYet);
+        assert!(wait_until(LIMIT, || bell.arm().unwrap() == Armed::Yes { rang: false }));
+        assert!(rings(&wire, &bell));
+    }
+
+    #[test]
+    fn in_a_group_it_stays_and_is_muffled() {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let mut bell = bell(&wire);
+        bell.set_grouped();
+        rest_until(&mut bell, |place| matches!(place, Place::Muffled));
+        assert!(!rings(&wire, &bell));
+        assert_eq!(bell.arm().unwrap(), Armed::Yes { rang: false });
+        assert!(rings(&wire, &bell));
+    }
+
+    #[test]
+    fn one_that_cannot_come_back_stays_away() {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let mut bell = bell(&wire);
+        rest_until(&mut bell, |place| matches!(place, Place::Absent));
+        wire.right().delete();
+        for _ in 0..50 {
+            assert_eq!(bell.arm().unwrap(), Armed::NotYet);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -113,6 +113,15 @@ mod tests {
     }
 
     #[test]
+    fn with_zero_copy_a_drop_is_for_length_and_a_bad_descriptor_is_lost() {
+        let mut account = Capture { delivered: 90, ..Capture::default() };
+        let known = Known { taken: 90, invalid: 3, zero_copy: true, ended: true, ..Known::default() };
+        assert_eq!(book(SEEN, &socket(7, 0, 50), known, &mut account), 0);
+        assert_eq!((account.lost.fill_empty, account.lost.other), (0, 1 + 7 + 3));
+        assert_eq!(account.closes(), Ok(()));
+    }
+
+    #[test]
     fn counters_read_at_different_moments_do_not_underflow() {
         let mut account = Capture { delivered: 100, ..Capture::default() };
         let known = Known { taken: 103, waiting: 2, ..Known::default() };

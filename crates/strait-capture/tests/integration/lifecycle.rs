@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use lab::{Wire, wait_until};
-use strait_capture::{Directions, Error, Path, Queues, Session};
+use strait_capture::{Directions, Error, Path, Queues, Session, Wait};
 use strait_sys::Kind;
 
 use crate::corpus::frames;
 use crate::rig::{Capture, await_arrival, incoming, send};
+
+const LIMIT: Duration = Duration::from_secs(10);
 
 fn error_of(wire: &Wire, builder: strait_capture::Builder) -> Error {
     match Capture::open(wire.right(), builder) {
@@ -75,9 +77,40 @@ fn frames_sent_by_the_host_are_captured_as_such() {
     }
 }
 
+#[test]
+fn the_loopback_shows_each_frame_once() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in [Path::Recv, Path::V2, Path::V3] {
+        let capture = Capture::open(wire.left(), Session::builder("lo").path(path).filter("udp")).unwrap();
+        let socket = wire.left().run(|| std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap());
+        let address = socket.local_addr().unwrap();
+        for _ in 0..3 {
+            socket.send_to(b"to myself", address).unwrap();
+        }
+        let (captured, report) = capture.finish(wire.left());
+        assert_eq!((captured.len(), report.capture.filtered), (3, 0), "{report}");
+        assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    }
+}
+
+#[test]
+fn links_without_a_link_header_say_so_and_unknown_ones_are_refused() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    if !lab::program_or_skip("ip") {
+        return;
+    }
+    let ip = |line: &str| wire.right().command("ip").args(line.split(' ')).run(LIMIT).unwrap().success();
+    ip("tuntap add mode tun name plain");
+    ip("link set plain up");
+    let session = wire.right().run(|| Session::builder("plain").filter("udp port 53").open()).unwrap();
+    assert_eq!(session.link_type(), 101, "LINKTYPE_RAW");
+    let error = error_of(&wire, Session::builder("plain").path(Path::Xdp));
+    assert!(error.to_string().contains("--path v3"), "{error}");
+}
+
 /// Reads a lane until it fails; what it delivered before counts.
-fn until_failure(wire: &Wire, path: Path, fail: impl Fn()) -> (usize, Error) {
-    let mut session = wire.right().run(|| incoming().path(path).open()).unwrap();
+fn until_failure(wire: &Wire, path: Path, wait: Wait, fail: impl Fn()) -> (usize, Error) {
+    let mut session = wire.right().run(|| incoming().path(path).wait(wait).open()).unwrap();
     let mut lane = session.take_lanes().remove(0);
     let before = wire.right().stats().rx_packets;
     send(wire, &frames());
@@ -99,7 +132,7 @@ fn until_failure(wire: &Wire, path: Path, fail: impl Fn()) -> (usize, Error) {
 fn an_interface_that_goes_down_is_told_after_its_last_frame() {
     for path in [Path::Recv, Path::V2, Path::V3] {
         let Some(wire) = Wire::builder().or_skip() else { return };
-        let (delivered, error) = until_failure(&wire, path, || wire.right().set_up(false));
+        let (delivered, error) = until_failure(&wire, path, Wait::Balanced, || wire.right().set_up(false));
         assert_eq!(delivered, frames().len(), "{path:?}: {error}");
         assert!(error.to_string().contains("down"), "{path:?}: {error}");
     }
@@ -108,9 +141,11 @@ fn an_interface_that_goes_down_is_told_after_its_last_frame() {
 #[test]
 fn an_interface_that_vanishes_is_told_after_its_last_frame() {
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
-        let Some(wire) = Wire::builder().or_skip() else { return };
-        let (delivered, error) = until_failure(&wire, path, || wire.right().delete());
-        assert_eq!(delivered, frames().len(), "{path:?}: {error}");
+        for wait in [Wait::Balanced, Wait::Busy] {
+            let Some(wire) = Wire::builder().or_skip() else { return };
+            let (delivered, error) = until_failure(&wire, path, wait, || wire.right().delete());
+            assert_eq!(delivered, frames().len(), "{path:?}, {wait:?}: {error}");
+        }
     }
 }
 

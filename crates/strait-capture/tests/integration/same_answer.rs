@@ -1,7 +1,7 @@
 //! The promise that one filter has one meaning: the same traffic gives the same capture on every path.
 
 use lab::Wire;
-use strait_capture::Path;
+use strait_capture::{Path, Queues};
 
 use crate::corpus::{FILTERS, frames};
 use crate::rig::{Capture, Captured, Seen, await_arrival, incoming, send};
@@ -27,6 +27,27 @@ fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<
         (captured, (began_ns, ended_ns))
     };
     captures.into_iter().map(finish).collect()
+}
+
+/// Several lanes hold together what one lane holds: no frame less, none twice, fragments as they came.
+#[test]
+fn lanes_share_the_frames_among_them() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let frames = frames();
+    for path in [Path::Recv, Path::V2, Path::V3] {
+        let builder = incoming().path(path).queues(Queues::These(vec![0, 1, 2]));
+        let capture = Capture::open(wire.right(), builder).unwrap();
+        let before = wire.right().stats().rx_packets;
+        send(&wire, &frames);
+        await_arrival(&wire, before, frames.len() as u64);
+        let (captured, report) = capture.finish(wire.right());
+        let mut seen: Vec<_> = captured.into_iter().map(|captured| captured.seen.bytes).collect();
+        let mut sent = frames.clone();
+        seen.sort_unstable();
+        sent.sort_unstable();
+        assert_eq!(seen, sent, "{path:?}: {report}");
+        assert_eq!((report.capture.filtered, report.capture.closes()), (0, Ok(())), "{report}");
+    }
 }
 
 fn seen(captured: &[Captured]) -> Vec<&Seen> {
