@@ -145,17 +145,20 @@ impl XdpSource {
 pub(crate) struct Counters {
     index: u32,
     directions: Directions,
+    /// Whether there is a filter that rejects anything.
+    filters: bool,
     received: Since,
     sent: Since,
     missed: Since,
 }
 
 impl Counters {
-    pub(crate) fn start(interface: &Interface, directions: Directions) -> Result<Self, Error> {
+    pub(crate) fn start(interface: &Interface, directions: Directions, filters: bool) -> Result<Self, Error> {
         let now = Netlink::open()?.stats(interface.index)?;
         Ok(Self {
             index: interface.index,
             directions,
+            filters,
             received: Since::starting_at(now.rx_packets),
             sent: Since::starting_at(now.tx_packets),
             missed: Since::starting_at(now.rx_missed_errors),
@@ -182,7 +185,9 @@ impl Counters {
     fn filtered_and_missed(&self, lanes: &[ledger::Lane]) -> Capture {
         let matched: u64 = lanes.iter().map(|lane| lane.capture.received).sum();
         let mut account = self.missed();
-        account.filtered = self.seen().saturating_sub(matched);
+        if self.filters {
+            account.filtered = self.seen().saturating_sub(matched);
+        }
         account.received += account.filtered;
         account
     }

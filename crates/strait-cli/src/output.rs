@@ -11,6 +11,7 @@ use strait_capture::Frame;
 use strait_capture::sink::SinkError;
 use strait_ledger::Report;
 use strait_packet::summary;
+use strait_sys::clock;
 
 pub(crate) use self::file::Args;
 use self::file::FileOutput;
@@ -99,7 +100,11 @@ pub(crate) struct Text {
     watched: bool,
     /// Packets whose line could not be written whole.
     lost: u64,
+    /// A quarter of an hour since the epoch, in which no clock is changed, and the local time's distance from UTC then.
+    zone: (u64, i64),
 }
+
+const QUARTER_NS: u64 = 900 * 1_000_000_000;
 
 /// Bytes of lines gathered before they are written.
 const GATHERED_BYTES_MAX: usize = 1 << 16;
@@ -110,16 +115,27 @@ impl Text {
         let out = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?.into();
         let link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
         let options = summary::Options { link_type, ..summary::Options::default() };
-        Ok(Self { out, lines: String::new(), options, watched: io::stdout().is_terminal(), lost: 0 })
+        let watched = io::stdout().is_terminal();
+        Ok(Self { out, lines: String::new(), options, watched, lost: 0, zone: (u64::MAX, 0) })
     }
 
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        let local_ns = self.local_ns(frame.timestamp_ns);
         // Writing to a String cannot fail.
-        let _ = summary::write_time(&mut self.lines, frame.timestamp_ns);
+        let _ = summary::write_time(&mut self.lines, local_ns);
         self.lines.push(' ');
         let _ = summary::write(&mut self.lines, frame.bytes, frame.wire_len, &self.options);
         self.lines.push('\n');
         if self.watched || self.lines.len() >= GATHERED_BYTES_MAX { self.flush() } else { Ok(()) }
+    }
+
+    /// The time of day that clocks on the wall show, as tcpdump prints it.
+    fn local_ns(&mut self, timestamp_ns: u64) -> u64 {
+        let quarter = timestamp_ns / QUARTER_NS;
+        if self.zone.0 != quarter {
+            self.zone = (quarter, clock::local_offset_s((timestamp_ns / 1_000_000_000) as i64));
+        }
+        timestamp_ns.saturating_add_signed(self.zone.1 * 1_000_000_000)
     }
 
     fn flush(&mut self) -> Result<(), Error> {

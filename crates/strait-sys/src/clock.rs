@@ -1,4 +1,4 @@
-//! Clocks and CPU time: clock_gettime(2), getrusage(2).
+//! Clocks, CPU time and the time zone: clock_gettime(2), localtime_r(3).
 //!
 //! Engines read a clock to stamp and to keep deadlines, never to decide what a packet means.
 
@@ -38,6 +38,17 @@ pub fn realtime_offset_ns() -> i64 {
     };
     let best = (0..READINGS).map(|_| reading()).min_by_key(|&(width, _)| width);
     best.map_or(0, |(_, offset)| offset)
+}
+
+/// How far the local time zone (`TZ`, /etc/localtime) is ahead of UTC at `seconds` since the epoch, in seconds.
+/// 0 where the zone cannot be found out.
+pub fn local_offset_s(seconds: i64) -> i64 {
+    let seconds: libc::time_t = seconds;
+    // SAFETY: tm is plain data, for which zeroes are valid; its zone pointer is not used.
+    let mut local: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both point at live values. Nothing in this process changes the environment that it reads.
+    let found = unsafe { libc::localtime_r(&raw const seconds, &raw mut local) };
+    if found.is_null() { 0 } else { local.tm_gmtoff }
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {

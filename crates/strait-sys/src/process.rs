@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::{Error, Kind, Result, check};
 
@@ -13,17 +13,27 @@ use crate::error::{Error, Kind, Result, check};
 /// # Errors
 /// A usage error where the machine has no such CPU or the process may not use it.
 pub fn pin_thread(cpu: u32) -> Result<()> {
-    let subject = format!("CPU {cpu}");
-    if cpu as usize >= CpuSet::MAX_CPU {
-        return Err(Error::said(Kind::Usage, "pin a thread to", subject, "no such CPU"));
-    }
+    check_cpu(cpu)?;
     let mut set = CpuSet::new();
     set.set(cpu as usize);
-    sched_setaffinity(None, &set).map_err(|errno| {
-        Error::os("pin a thread to", subject, errno.raw_os_error())
-            .with_kind(Kind::Usage)
-            .remedy("`nproc` and `taskset -p $$` tell which CPUs there are")
-    })
+    sched_setaffinity(None, &set)
+        .map_err(|errno| Error::os("pin a thread to", format!("CPU {cpu}"), errno.raw_os_error()))
+}
+
+/// Whether the calling thread may run on `cpu`: to ask before anything is opened.
+///
+/// # Errors
+/// A usage error where it may not, or the machine has no such CPU.
+pub fn check_cpu(cpu: u32) -> Result<()> {
+    let (operation, subject) = ("pin a thread to", format!("CPU {cpu}"));
+    let allowed = sched_getaffinity(None)
+        .map_err(|errno| Error::os("read the CPUs of", "this thread", errno.raw_os_error()))?;
+    if (cpu as usize) < CpuSet::MAX_CPU && allowed.is_set(cpu as usize) {
+        return Ok(());
+    }
+    let cause = "there is none, or this process may not use it";
+    Err(Error::said(Kind::Usage, operation, subject, cause)
+        .remedy("`taskset -cp $$` tells which CPUs there are"))
 }
 
 /// Lets the calling thread's sleeps end on time (`PR_SET_TIMERSLACK`, 1 ns); the default is 50 us late.
@@ -69,18 +79,23 @@ pub fn drop_capabilities(keep_file_access: bool) -> Result<()> {
 
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 
-/// Lets SIGINT and SIGTERM set a flag instead of ending the process, and returns the flag. A second signal ends the
-/// process as usual, so that nothing can hold it.
+/// Lets SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process, and returns the flag. A second signal
+/// ends the process as usual, so that nothing can hold it. A SIGHUP that is ignored, as under nohup(1), stays so.
 pub fn on_termination() -> Result<&'static AtomicBool> {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: sigaction is plain data, for which zeroes are valid.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        let (mut action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
         action.sa_sigaction = terminate as *const () as libc::sighandler_t;
         // No SA_RESTART: a wait in progress ends, so that its owner sees the flag at once.
         action.sa_flags = libc::SA_RESETHAND;
         // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
-        let returned = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        let returned = unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
         check(returned, "handle signal", signal.to_string())?;
+        if signal == libc::SIGHUP && before.sa_sigaction == libc::SIG_IGN {
+            // SAFETY: this puts back what was there.
+            let returned = unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
+            check(returned, "ignore signal", signal.to_string())?;
+        }
     }
     Ok(&TERMINATED)
 }

@@ -255,6 +255,7 @@ impl Builder {
         if !(1..=SNAPLEN_MAX).contains(&self.snaplen) {
             return Err(Error::Usage(format!("snaplen {}: give 1 to {SNAPLEN_MAX} bytes", self.snaplen)));
         }
+        self.cpus.iter().try_for_each(|&cpu| strait_sys::process::check_cpu(cpu))?;
         if self.ring_bytes.is_some_and(|bytes| !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes)) {
             let (least, most) = (RING_BYTES_MIN >> 10, RING_BYTES_MAX >> 20);
             return Err(Error::Usage(format!("a ring has {least} KiB to {most} MiB")));
@@ -287,7 +288,7 @@ impl Builder {
         let shape = self.shape(interface, kind);
         let numbers = self.lane_numbers(interface)?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let counters = Counters::start(interface, self.directions)?;
+        let counters = Counters::start(interface, self.directions, self.filters())?;
         let mut engines = Vec::with_capacity(numbers.len());
         for _ in &numbers {
             engines.push(packet::Engine::open(interface, &program, &shape)?);
@@ -318,7 +319,7 @@ impl Builder {
             Queues::These(queues) => queues.clone(),
             Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
         };
-        let counters = Counters::start(interface, self.directions)?;
+        let counters = Counters::start(interface, self.directions, self.filters())?;
         let opened = xdp::open(&xdp::Options {
             interface,
             program,
@@ -367,6 +368,10 @@ impl Builder {
             ignore_outgoing: self.directions == Directions::In,
             doorbell: kind == Kind::V3 && self.wait != Wait::Busy && self.can_ring(),
         }
+    }
+
+    fn filters(&self) -> bool {
+        self.filter.as_ref().is_some_and(|text| !text.trim().is_empty())
     }
 
     /// Whether a doorbell would do any good. With rollover it would ring the next lane whenever one is awake.

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use super::blocks::Blocks;
 use super::{SinkError, Target};
@@ -18,6 +20,8 @@ use super::{SinkError, Target};
 /// What an unfinished file's name ends with.
 const UNFINISHED: &str = ".part";
 
+/// Files of killed captures that are kept for one name.
+const SET_ASIDE_MAX: u32 = 99;
 /// How often a `.part` may be renamed away between opening and locking it before that is an error.
 const LOCK_TRIES: usize = 8;
 
@@ -112,7 +116,7 @@ impl Output {
         Ok(Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular: false })
     }
 
-    /// `NAME.part` for a regular file, locked and empty. A link is followed, so that it stays a link.
+    /// `NAME.part` for a regular file, locked and new. A link is followed, so that it stays a link.
     fn unfinished(path: &Path) -> Result<Self, SinkError> {
         let name = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut part = name.clone().into_os_string();
@@ -126,7 +130,6 @@ impl Output {
             }
             Err(source) => return Err(SinkError::create(shown, source)),
         };
-        empty(&file).map_err(|source| SinkError::create(shown, source))?;
         Ok(Self { file, place: Place::Renamed { part, name }, bytes: 0, regular: true })
     }
 
@@ -172,21 +175,35 @@ fn lock(part: &Path) -> io::Result<File> {
     for _ in 0..LOCK_TRIES {
         // Not truncated here: it may be another capture's until the lock says otherwise.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(part)?;
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-            Err(TryLockError::Error(_)) => return Ok(file),
-            // Its owner may have renamed it after we opened it: then it is a complete capture.
-            Ok(()) if is_at(&file, part) => return Ok(file),
-            Ok(()) => {}
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
+        // Its owner may have renamed it after we opened it: then it is a complete capture.
+        if !is_at(&file, part) {
+            continue;
+        }
+        if file.metadata()?.len() == 0 {
+            return Ok(file);
+        }
+        set_aside(part)?;
     }
     Err(io::ErrorKind::WouldBlock.into())
 }
 
-/// Takes away what a killed capture left. A new file is not touched: ext4 writes a file that was cut to nothing
-/// out to disk when it is closed, in the time of the process that closes it.
-fn empty(file: &File) -> io::Result<()> {
-    if file.metadata()?.len() == 0 { Ok(()) } else { file.set_len(0) }
+/// Keeps what a killed capture left, its last packets, under the first free name of `NAME.part.1` and on.
+fn set_aside(part: &Path) -> io::Result<()> {
+    for number in 1..=SET_ASIDE_MAX {
+        let mut name = part.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        match renameat_with(CWD, part, CWD, &name, RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(io::Error::other(format!(
+        "{SET_ASIDE_MAX} files that killed captures left are there: move them away"
+    )))
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
@@ -218,7 +235,7 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
 /// Waits until a pipe that its other users made non-blocking has room.
 fn wait_writable(file: &File) -> io::Result<()> {
     match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }

@@ -82,7 +82,7 @@ fn a_capture_killed_under_load_leaves_every_packet_up_to_the_last_write() {
 }
 
 #[test]
-fn what_a_killed_capture_left_is_replaced_by_the_next() {
+fn what_a_killed_capture_left_is_set_aside_by_the_next() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let (file, part) = (directory.path().join("capture"), directory.path().join("capture.part"));
@@ -94,4 +94,5 @@ fn what_a_killed_capture_left_is_replaced_by_the_next() {
     capture.finish();
     assert_eq!(sequence(&file), (0..10).collect::<Vec<_>>());
     assert!(!part.exists());
+    assert_eq!(len(&directory.path().join("capture.part.1")), 100_000);
 }

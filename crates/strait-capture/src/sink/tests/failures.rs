@@ -115,9 +115,13 @@ fn a_killed_capture_reads_up_to_the_last_flush() {
     assert!(flushed);
     assert_eq!(listing(directory.path()), ["out.pcapng.part"]);
     assert_eq!(numbers(&part_of(&path)), (0..1000).collect::<Vec<_>>());
-    // The next capture to the same name takes the place of the killed one.
+    // The next capture to the same name sets aside what the killed one left, and the one after that too.
     FileSink::create(options(&path)).expect("no lock is left").close(&[]).expect("a complete file");
-    assert_eq!(listing(directory.path()), ["out.pcapng"]);
+    assert_eq!(listing(directory.path()), ["out.pcapng", "out.pcapng.part.1"]);
+    assert_eq!(numbers(&directory.path().join("out.pcapng.part.1")), (0..1000).collect::<Vec<_>>());
+    std::fs::write(part_of(&path), "torn").expect("room");
+    FileSink::create(options(&path)).expect("no lock is left").close(&[]).expect("a complete file");
+    assert_eq!(listing(directory.path()), ["out.pcapng", "out.pcapng.part.1", "out.pcapng.part.2"]);
 }
 
 #[test]
