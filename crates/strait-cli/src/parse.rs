@@ -108,11 +108,14 @@ pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
 /// A positive time in seconds, fractions allowed.
 pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
-    if seconds <= 0.0 {
-        return Err("give more than 0 seconds".to_owned());
+    match std::time::Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() && duration <= DURATION_MAX => Ok(duration),
+        _ => Err(format!("give more than 0 and at most {} seconds", DURATION_MAX.as_secs())),
     }
-    std::time::Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
+
+/// Ten years.
+const DURATION_MAX: std::time::Duration = std::time::Duration::from_secs(315_360_000);
 
 #[cfg(test)]
 mod tests {
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn a_duration_is_positive_and_finite() {
         assert_eq!(seconds("0.5").unwrap(), std::time::Duration::from_millis(500));
-        for bad in ["0", "-1", "nan", "inf", "x"] {
+        for bad in ["0", "-1", "nan", "inf", "x", "1e30"] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
     }

@@ -131,9 +131,21 @@ impl Socket {
     /// Adds what can be done about an interface that is down.
     pub(super) fn explain(&self, error: Error) -> Error {
         match error.errno() {
+            Some(libc::ENETDOWN) if self.has_lost_its_interface() => error.remedy("the interface is gone"),
             Some(libc::ENETDOWN) => error.remedy(format!("bring it up: ip link set {} up", self.interface)),
             _ => error,
         }
+    }
+
+    /// Whether the interface that it was bound to was deleted: the kernel then forgets its index (`packet_notifier` in
+    /// net/packet/af_packet.c).
+    fn has_lost_its_interface(&self) -> bool {
+        // SAFETY: sockaddr_ll is plain data, for which zeroes are valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most len bytes to address.
+        let returned = unsafe { libc::getsockname(self.raw(), (&raw mut address).cast(), &raw mut len) };
+        returned == 0 && address.sll_ifindex == -1
     }
 
     /// Attaches a classic BPF program (`SO_ATTACH_FILTER`), replacing the one there.
