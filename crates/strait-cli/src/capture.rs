@@ -22,10 +22,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     read: Option<String>,
     /// Kernel path; xdp and xdp-zc take the packets they capture away from the host
-    #[arg(short, long, value_enum, default_value_t = PathArg::Auto)]
+    #[arg(short, long, value_enum, default_value_t = PathArg::Auto, conflicts_with = "read")]
     path: PathArg,
     /// How to wait for packets
-    #[arg(long, value_enum, default_value_t = WaitArg::Balanced)]
+    #[arg(long, value_enum, default_value_t = WaitArg::Balanced, conflicts_with = "read")]
     wait: WaitArg,
     /// Bytes to keep of each packet
     #[arg(short, long, value_name = "BYTES", default_value_t = 262_144)]
@@ -37,25 +37,25 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
     /// Which packets: received, sent or both; xdp sees received ones only
-    #[arg(long, value_enum, default_value_t = DirectionArg::Both)]
+    #[arg(long, value_enum, default_value_t = DirectionArg::Both, conflicts_with = "read")]
     direction: DirectionArg,
-    /// Receive queues, one lane each: all, or as in 0,2,5-7 [default: one lane; for xdp all queues]
-    #[arg(long, value_name = "LIST")]
+    /// With xdp receive queues, one lane each; with packet sockets as many lanes: all, or as in 0,2,5-7 [default: one lane; for xdp all queues]
+    #[arg(long, value_name = "LIST", conflicts_with = "read")]
     queues: Option<QueueList>,
     /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow together
-    #[arg(long, value_enum, default_value_t = FanoutArg::Hash)]
+    #[arg(long, value_enum, default_value_t = FanoutArg::Hash, conflicts_with = "read")]
     fanout: FanoutArg,
     /// CPUs to pin the lanes to, in turn, as in 0,2,5-7
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", conflicts_with = "read")]
     cpus: Option<NumberList>,
     /// Ring memory for each lane, in MiB [default: 8; for xdp 32]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=2048), conflicts_with = "read")]
     ring_mib: Option<u32>,
     /// Do not set the interface to promiscuous mode
-    #[arg(long)]
+    #[arg(long, conflicts_with = "read")]
     no_promisc: bool,
     /// Put AF_XDP's memory on huge pages
-    #[arg(long)]
+    #[arg(long, conflicts_with = "read")]
     huge_pages: bool,
     /// Print nothing for each packet
     #[arg(short, long)]
@@ -126,7 +126,7 @@ enum FanoutArg {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    args.output.check(args.json)?;
+    args.check()?;
     let terminated = strait_sys::process::on_termination()?;
     let session = args.open()?;
     for note in session.notes() {
@@ -152,6 +152,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
 }
 
+/// Whether a word of a filter looks like an option; no filter has such a word.
+fn is_option(word: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c == '-' || c.is_ascii_alphabetic()))
+}
+
 fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error> {
     if json {
         let text = serde_json::to_string(report).map_err(|error| Error::Failed(error.to_string()))?;
@@ -162,6 +167,18 @@ fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error>
 }
 
 impl Args {
+    /// Refuses what contradicts itself, before anything is opened.
+    fn check(&self) -> Result<(), Error> {
+        self.output.check(self.json, self.read.as_deref())?;
+        if self.huge_pages && !matches!(self.path, PathArg::Xdp | PathArg::XdpZc) {
+            return Err(Error::Usage("--huge-pages is for --path xdp".into()));
+        }
+        match self.filter.iter().find(|word| is_option(word)) {
+            Some(word) => Err(Error::Usage(format!("{word} stands in the filter: options go before it"))),
+            None => Ok(()),
+        }
+    }
+
     fn open(&self) -> Result<Session, Error> {
         let builder =
             Session::builder(self.interface.as_deref().or(self.read.as_deref()).unwrap_or_default())

@@ -30,6 +30,8 @@ pub(crate) struct Until<'a> {
 pub(crate) trait Taker: Send {
     /// Takes one frame. An error ends the capture; the frame counts as lost in the sink.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
+    /// All frames of a batch were taken.
+    fn batch_taken(&mut self) -> Result<(), Error>;
     /// Nothing is waiting, or `now` has moved on: time to flush.
     fn idle(&mut self, now: Instant) -> Result<(), Error>;
     /// Writes out everything taken.
@@ -143,6 +145,7 @@ impl<T: Taker> Run<'_, T> {
             taken += 1;
             taker.take(&frame)
         });
+        let result = result.and_then(|()| taker.batch_taken());
         // Fewer came than the batch held at most: others may have them.
         if self.until.count.is_some() {
             self.left.fetch_add(allowed - taken, Ordering::AcqRel);

@@ -41,7 +41,6 @@ enum Command {
     /// Print a completion script for a shell.
     Completions(shell::CompletionArgs),
     /// Write the man pages to a directory.
-    #[command(hide = true)]
     Man(shell::ManArgs),
 }
 

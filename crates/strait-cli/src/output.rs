@@ -65,6 +65,13 @@ impl Taker for Output {
         }
     }
 
+    fn batch_taken(&mut self) -> Result<(), Error> {
+        match self {
+            Self::File(file) => file.batch_taken(),
+            Self::Text(_) | Self::Nothing => Ok(()),
+        }
+    }
+
     fn idle(&mut self, now: Instant) -> Result<(), Error> {
         match self {
             Self::File(file) => file.idle(now),

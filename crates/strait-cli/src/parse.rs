@@ -115,7 +115,7 @@ pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 /// Ten years.
-const DURATION_MAX: std::time::Duration = std::time::Duration::from_secs(315_360_000);
+const DURATION_MAX: std::time::Duration = std::time::Duration::from_hours(87_600);
 
 #[cfg(test)]
 mod tests {

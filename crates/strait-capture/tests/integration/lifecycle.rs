@@ -145,7 +145,10 @@ fn an_interface_that_vanishes_is_told_after_its_last_frame() {
             let Some(wire) = Wire::builder().or_skip() else { return };
             let (delivered, error) = until_failure(&wire, path, wait, || wire.right().delete());
             assert_eq!(delivered, frames().len(), "{path:?}, {wait:?}: {error}");
-            assert!(!error.to_string().contains("ip link set"), "{path:?}: there is nothing to bring up: {error}");
+            assert!(
+                !error.to_string().contains("ip link set"),
+                "{path:?}: there is nothing to bring up: {error}"
+            );
         }
     }
 }

@@ -1,5 +1,8 @@
 //! `-w`: packets into a pcapng or pcap file, with the options that say how.
 
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -46,11 +49,18 @@ enum FormatArg {
 
 impl Args {
     /// Refuses what contradicts itself, before anything is opened.
-    pub(crate) fn check(&self, json: bool) -> Result<(), Error> {
-        if json && self.write.as_deref() == Some("-") {
-            return Err(Error::Usage("--json and -w - both want standard output: give -w a file".into()));
+    pub(crate) fn check(&self, json: bool, read: Option<&str>) -> Result<(), Error> {
+        let usage = |text: &str| Err(Error::Usage(text.into()));
+        match (self.write.as_deref(), read) {
+            (Some("-"), _) if json => usage("--json and -w - both want standard output: give -w a file"),
+            (Some("-"), _) if io::stdout().is_terminal() => {
+                usage("-w - would write to the terminal: redirect it, or give -w a file")
+            }
+            (Some(write), Some(read)) if is_same_file(write, read) => {
+                usage("-r and -w name the same file: write to another one")
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether more files will be made later.
@@ -97,18 +107,31 @@ fn options(target: Target, source: &Source<'_>) -> SinkOptions {
     SinkOptions { interfaces: vec![interface], ..SinkOptions::new(target, clock::realtime_ns()) }
 }
 
+fn is_same_file(one: &str, other: &str) -> bool {
+    let place = |path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
+}
+
 /// An open file, or a series of them.
 pub(crate) struct FileOutput {
     sink: FileSink,
+    /// Somebody reads it as it is written.
+    streams: bool,
 }
 
 impl FileOutput {
     fn create(options: SinkOptions) -> Result<Output, Error> {
-        Ok(Output::File(Box::new(Self { sink: FileSink::create(options)? })))
+        let streams = options.target == Target::Stdout;
+        Ok(Output::File(Box::new(Self { sink: FileSink::create(options)?, streams })))
     }
 
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         Ok(self.sink.write(&frame_ref(frame, 0))?)
+    }
+
+    /// A batch is taken: a pipe gets it at once.
+    pub(super) fn batch_taken(&mut self) -> Result<(), Error> {
+        if self.streams { self.flush() } else { Ok(()) }
     }
 
     pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {

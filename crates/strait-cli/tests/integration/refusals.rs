@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lab::{Finished, Wire};
 
-use crate::rig::{Capture, LIMIT, PATHS, STRAIT, failure, strait};
+use crate::rig::{Capture, LIMIT, PATHS, STRAIT, failure, run, strait};
 
 /// The recording that the demo replays.
 pub(crate) const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/demo.pcap");
@@ -206,4 +206,26 @@ fn two_captures_do_not_share_a_file() {
     assert!(line.contains("another capture is writing it"), "{line}");
     first.finish();
     assert!(file.exists());
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused_before_anything_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("in.pcap");
+    fs::copy(RECORDING, &file).unwrap();
+    let name = file.to_str().unwrap();
+    for (arguments, says) in [
+        (&["-r", name, "-w", name][..], "name the same file"),
+        (&["-r", name, "--path", "v3"], "cannot be used with"),
+        (&["-r", name, "--direction", "in"], "cannot be used with"),
+        (&["-r", name, "udp", "-c", "1"], "-c stands in the filter: options go before it"),
+        (&["-i", "lo", "--huge-pages"], "--huge-pages is for --path xdp"),
+        (&["-i", "lo", "--cpus", "4000", "-w", name], "pin a thread to CPU 4000"),
+    ] {
+        let finished = run(&[&["capture"], arguments].concat());
+        assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(says), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stdout.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(fs::read(&file).unwrap(), fs::read(RECORDING).unwrap(), "nothing is lost");
 }
