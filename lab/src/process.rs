@@ -25,14 +25,27 @@ pub struct Launch<'a> {
 impl Launch<'static> {
     /// `program`, in the namespace of the calling thread.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
-        Self { namespace: None, command: Command::new(program) }
+        Self::with(None, program)
     }
 }
 
 impl<'a> Launch<'a> {
     /// `program`, in `namespace`.
     pub fn inside(namespace: &'a Namespace, program: impl AsRef<OsStr>) -> Self {
-        Self { namespace: Some(namespace), command: Command::new(program) }
+        Self::with(Some(namespace), program)
+    }
+
+    fn with(namespace: Option<&'a Namespace>, program: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { namespace, command }
+    }
+
+    /// What it reads as standard input; nothing unless given.
+    #[must_use]
+    pub fn stdin(mut self, input: impl Into<Stdio>) -> Self {
+        self.command.stdin(input);
+        self
     }
 
     /// Adds an argument.
@@ -56,10 +69,9 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Starts it; its standard input is empty, its output is kept.
+    /// Starts it; its output is kept.
     pub fn spawn(mut self) -> Result<Process> {
         let program = self.command.get_program().to_string_lossy().into_owned();
-        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = match self.namespace {
             Some(namespace) => namespace.run(|| self.command.spawn())?,
             None => self.command.spawn(),

@@ -6,8 +6,11 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::task::Poll;
+use std::time::Duration;
 
 use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
+use strait_sys::wait;
 
 use crate::frame::Direction;
 
@@ -122,7 +125,7 @@ impl FileReader {
             interfaces: Vec::new(),
             skipped_sections: 0,
         };
-        while reader.interfaces.is_empty() && reader.peek()? == Some(Front::Other) {
+        while reader.interfaces.is_empty() && reader.peek(Pipe::Block)? == Front::Other {
             reader.note()?;
         }
         Ok(reader)
@@ -131,13 +134,35 @@ impl FileReader {
     /// The next packet; `None` at the end of the file. An error comes again when asked again.
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend from itself")]
     pub fn next(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
+        self.advance(Pipe::Block)?;
+        self.front()
+    }
+
+    /// The same without waiting: `Pending` where a pipe has no whole packet yet.
+    pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
+        match self.advance(Pipe::Leave)? {
+            Front::Late => Ok(Poll::Pending),
+            _ => self.front().map(Poll::Ready),
+        }
+    }
+
+    /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` is over. A file never waits.
+    pub fn wait(&self, timeout: Duration) -> Result<(), FileError> {
+        self.is_readable(timeout).map(drop)
+    }
+
+    /// Goes on to the next packet, and keeps what is said on the way there.
+    fn advance(&mut self, pipe: Pipe) -> Result<Front, FileError> {
         loop {
-            match self.peek()? {
-                None => return Ok(None),
-                Some(Front::Packet) => break,
-                Some(Front::Other) => self.note()?,
+            match self.peek(pipe)? {
+                Front::Other => self.note()?,
+                front => return Ok(front),
             }
         }
+    }
+
+    /// Lends the packet at the front of the buffer; `None` if there is none.
+    fn front(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
         let step = self.decoder.step(&self.buffer[self.start..self.end]);
         match step.map_err(|error| describe(&self.name, error))? {
             Step::Record { consumed, record: Record::Packet { packet, linktype } } => {
@@ -173,19 +198,22 @@ impl FileReader {
         self.decoder.offset()
     }
 
-    /// Brings a whole block to the front of the buffer and says what it is; `None` at the end of the file.
-    fn peek(&mut self) -> Result<Option<Front>, FileError> {
+    /// Brings a whole block to the front of the buffer and says what it is.
+    fn peek(&mut self, pipe: Pipe) -> Result<Front, FileError> {
         loop {
             let input = &self.buffer[self.start..self.end];
             let wanted = match self.decoder.peek(input).map_err(|error| describe(&self.name, error))? {
-                Peek::Packet(_) => return Ok(Some(Front::Packet)),
-                Peek::Other(_) => return Ok(Some(Front::Other)),
+                Peek::Packet(_) => return Ok(Front::Packet),
+                Peek::Other(_) => return Ok(Front::Other),
                 Peek::NeedMore(bytes) => bytes,
             };
+            if pipe == Pipe::Leave && !self.is_readable(Duration::ZERO)? {
+                return Ok(Front::Late);
+            }
             if !self.fill(wanted)? {
                 let rest = &self.buffer[self.start..self.end];
                 return match self.decoder.finish(rest) {
-                    Ok(()) => Ok(None),
+                    Ok(()) => Ok(Front::End),
                     Err(error) => Err(describe(&self.name, error)),
                 };
             }
@@ -209,11 +237,21 @@ impl FileReader {
                     return Ok(bytes > 0);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(FileError::Io { operation: "read", file: self.name.clone(), source });
-                }
+                Err(source) => return Err(self.failed(source)),
             }
         }
+    }
+
+    /// Whether a read returns at once, if need be with an error.
+    fn is_readable(&self, timeout: Duration) -> Result<bool, FileError> {
+        match wait::readable([self.source.as_fd()], timeout) {
+            Ok([source]) => Ok(source.readable || source.failed),
+            Err(error) => Err(self.failed(io::Error::from_raw_os_error(error.errno().unwrap_or_default()))),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> FileError {
+        FileError::Io { operation: "read", file: self.name.clone(), source }
     }
 
     /// Decodes the block at the front, which holds no packet, and keeps what it says.
@@ -236,6 +274,16 @@ impl FileReader {
 enum Front {
     Packet,
     Other,
+    /// No whole block, and a pipe that would have to be waited for.
+    Late,
+    End,
+}
+
+/// What to do about a pipe that has nothing to read yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pipe {
+    Block,
+    Leave,
 }
 
 fn keep(record: Record<'_>, interfaces: &mut Vec<FileInterface>, skipped_sections: &mut u64) {

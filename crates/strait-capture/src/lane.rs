@@ -70,7 +70,8 @@ impl Lane {
     }
 
     /// Lends the next frames: as soon as there are some, or an empty batch at `deadline` or after a signal. `None`
-    /// when there will be no more: the session has stopped and the ring is drained, or the file has ended.
+    /// when there will be no more: the session has stopped and the ring is drained, or the file has ended. A file is read no further
+    /// once the session has stopped.
     ///
     /// # Errors
     /// The interface went down or vanished, or the file is damaged; what was captured before is lent first.
@@ -128,12 +129,12 @@ impl Lane {
     }
 
     fn look(&mut self) -> Result<bool, Error> {
-        match self.engine.ready() {
+        match self.engine.ready(&self.stopping) {
             Ok(ready) => Ok(ready),
             Err(error) => {
                 self.fail(error)?;
                 // The kernel tells an error once, before the frames that it had queued: look for them.
-                self.engine.ready()
+                self.engine.ready(&self.stopping)
             }
         }
     }
@@ -174,11 +175,11 @@ enum Outcome {
 }
 
 impl Engine {
-    fn ready(&mut self) -> Result<bool, Error> {
+    fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
         match self {
             Self::Packet(engine) => engine.ready(),
             Self::Xdp(engine) => engine.ready(),
-            Self::File(engine) => engine.ready(),
+            Self::File(engine) => engine.ready(stopping),
         }
     }
 
@@ -186,7 +187,7 @@ impl Engine {
         match self {
             Self::Packet(engine) => engine.wait(step, timeout),
             Self::Xdp(engine) => engine.wait(step, timeout),
-            Self::File(_) => Ok(()),
+            Self::File(engine) => engine.wait(timeout),
         }
     }
 

@@ -2,6 +2,10 @@
 //!
 //! A frame is copied once, out of the read buffer, so that it can be lent after the next one was looked for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
 use strait_filter::Metadata;
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
@@ -45,13 +49,15 @@ impl Engine {
         self.ended
     }
 
-    /// Reads on to the next frame that the filter matches. False at the end of the file.
-    pub(crate) fn ready(&mut self) -> Result<bool, Error> {
-        while self.current.is_none() && !self.ended {
+    /// Reads on to the next frame that the filter matches. False at the end of the file, where a pipe has no more yet,
+    /// and once the session is `stopping`: a file has no intake that could be ended before.
+    pub(crate) fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
+        while self.current.is_none() && !self.ended && !stopping.load(Ordering::Acquire) {
             // After an error there is nothing more to read.
             self.ended = true;
-            let Some(packet) = self.reader.next()? else { break };
-            self.ended = false;
+            let next = self.reader.try_next()?;
+            self.ended = matches!(next, Poll::Ready(None));
+            let Poll::Ready(Some(packet)) = next else { break };
             self.received += 1;
             let metadata = Metadata { wire_len: packet.wire_len, ..Metadata::default() };
             let kept = self.program.run(packet.bytes, &metadata) as usize;
@@ -68,7 +74,12 @@ impl Engine {
                 direction: packet.direction,
             });
         }
-        Ok(self.current.is_some())
+        Ok(self.current.is_some() && !stopping.load(Ordering::Acquire))
+    }
+
+    /// Waits for a pipe.
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        Ok(self.reader.wait(timeout)?)
     }
 
     pub(crate) fn take(&mut self) -> Batch<'_> {

@@ -6,6 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::{Directions, Fanout, Path, Queues, Session, Wait};
 
 use crate::Error;
+use crate::input;
 use crate::lanes::{self, Until};
 use crate::live::LiveLine;
 use crate::output;
@@ -128,6 +129,9 @@ enum FanoutArg {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     args.check()?;
     let terminated = strait_sys::process::on_termination()?;
+    if !input::has_come(args.read.as_deref(), terminated)? {
+        return Ok(());
+    }
     let session = args.open()?;
     for note in session.notes() {
         eprintln!("strait: {note}");

@@ -7,6 +7,7 @@ mod capture;
 mod demo;
 mod error;
 mod generate;
+mod input;
 mod lanes;
 mod live;
 mod output;

@@ -1,6 +1,8 @@
 //! `strait replay`: the packets of a capture file out of an interface, at their own pace, another, or none.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use strait_capture::file::FileReader;
@@ -9,6 +11,7 @@ use strait_sys::clock;
 
 use crate::Error;
 use crate::generate::print_account;
+use crate::input;
 use crate::parse::Rate;
 
 /// Options of `strait replay`.
@@ -34,8 +37,8 @@ pub(crate) struct Args {
 }
 
 const LINKTYPE_ETHERNET: u32 = 1;
-/// How long a wait for a packet's time may go on before it looks for a signal.
-const TICK_NS: u64 = 100_000_000;
+/// How long a wait for a packet or for its time may go on before it looks for a signal.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -43,6 +46,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Err(Error::Usage("standard input can be sent once only: leave --loop out".into()));
     }
     let terminated = strait_sys::process::on_termination()?;
+    if !input::has_come(Some(&args.file), terminated)? {
+        return Ok(());
+    }
     let injector = Injector::open(&args.output, InjectPath::Sendmmsg)?;
     let start_ns = clock::monotonic_ns();
     let mut replay = Replay { args, injector, terminated, start_ns, sequence: 0, too_long: 0 };
@@ -77,9 +83,16 @@ impl Replay<'_> {
         let mut first = None;
         let pass_start_ns = clock::monotonic_ns();
         loop {
-            let packet = match reader.next() {
-                Ok(Some(packet)) => packet,
-                Ok(None) => return Ok(None),
+            let packet = match reader.try_next() {
+                Ok(Poll::Ready(Some(packet))) => packet,
+                Ok(Poll::Ready(None)) => return Ok(None),
+                Ok(Poll::Pending) if self.terminated.load(Ordering::Relaxed) => return Ok(None),
+                Ok(Poll::Pending) => {
+                    // A pipe: what was read of it leaves now.
+                    self.injector.flush()?;
+                    reader.wait(TICK).map_err(strait_capture::Error::from)?;
+                    continue;
+                }
                 Err(error) => return Ok(Some(strait_capture::Error::from(error).into())),
             };
             if packet.link_type != LINKTYPE_ETHERNET {
@@ -105,7 +118,7 @@ impl Replay<'_> {
             if now_ns >= due_ns {
                 return Ok(true);
             }
-            self.injector.wait_until(due_ns.min(now_ns + TICK_NS))?;
+            self.injector.wait_until(due_ns.min(now_ns + TICK.as_nanos() as u64))?;
         }
         Ok(false)
     }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// What became of one descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// It can be read.
+    /// A read does not block: there is something, or the other end of the pipe is closed.
     pub readable: bool,
     /// It has an error: ask the socket which (`SO_ERROR`).
     pub failed: bool,
@@ -30,7 +30,7 @@ pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> 
         Err(errno) => return Err(Error::os("wait for packets", "", errno.raw_os_error())),
     }
     Ok(polled.map(|fd| Readiness {
-        readable: fd.revents().contains(PollFlags::IN),
+        readable: fd.revents().intersects(PollFlags::IN | PollFlags::HUP),
         failed: fd.revents().intersects(PollFlags::ERR | PollFlags::NVAL),
     }))
 }

@@ -1,15 +1,20 @@
 //! `strait capture -r`: whole files by any filter, damaged files up to the damage, and what is no capture file.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use lab::{Finished, Launch};
+use lab::{Finished, Launch, wait_until};
+use rustix::process::Signal;
 use strait_capture::file::FileReader;
 use strait_capture::sink::{FileSink, Format, FrameRef, SinkOptions, Target};
 
 use crate::refusals::RECORDING;
-use crate::rig::{LIMIT, STRAIT, assert_complete, count, failure, ledger, numbered, run, tagged};
+use crate::rig::{
+    LIMIT, STRAIT, assert_complete, await_open, count, failure, ledger, numbered, packets, run, status,
+    tagged,
+};
 use crate::tools;
 
 /// A capture file of `frames`, a second apart.
@@ -87,6 +92,64 @@ fn standard_input_is_read_like_a_file() {
     let output = command.args(["capture", "-r", "-", "udp"]).write_stdin(input).assert().success();
     let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
     assert_eq!(text.lines().count(), 20, "{text}");
+}
+
+#[test]
+fn a_signal_or_a_duration_ends_the_reading_of_a_quiet_pipe() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = fs::read(file(directory.path(), Format::Pcapng, &numbered(20))).unwrap();
+    let read_all = ["-r", "-", "--duration", "2"];
+    for (arguments, signal) in
+        [(&read_all[..2], Some(Signal::INT)), (&read_all[..2], Some(Signal::TERM)), (&read_all, None)]
+    {
+        let (stdin, mut pipe) = std::io::pipe().unwrap();
+        let process = Launch::new(STRAIT).arg("capture").args(arguments).stdin(stdin).spawn().unwrap();
+        pipe.write_all(&input).unwrap();
+        assert!(wait_until(LIMIT, || process.stdout().lines().count() == 20), "{}", process.stderr());
+        if let Some(signal) = signal {
+            process.signal(signal);
+        }
+        let finished = process.wait(LIMIT).unwrap().success();
+        assert!(finished.stderr.contains("the ledger closes"), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_the_first_byte() {
+    let (stdin, pipe) = std::io::pipe().unwrap();
+    let process = Launch::new(STRAIT).args(["capture", "-r", "-"]).stdin(stdin).spawn().unwrap();
+    assert!(wait_until(LIMIT, || catches(process.id(), Signal::TERM)));
+    process.signal(Signal::TERM);
+    let _ = process.wait(LIMIT).unwrap().success();
+    drop(pipe);
+}
+
+/// Whether the process has a handler for a signal.
+fn catches(id: u32, signal: Signal) -> bool {
+    let caught = status(&id.to_string(), "SigCgt").unwrap_or_default();
+    u64::from_str_radix(&caught, 16).is_ok_and(|caught| caught >> (signal.as_raw() - 1) & 1 == 1)
+}
+
+#[test]
+fn a_signal_ends_the_reading_of_an_endless_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = fs::read(file(directory.path(), Format::Pcap, &numbered(40))).unwrap();
+    let output = directory.path().join("output");
+    let (header, records) = input.split_at(24);
+    // The last filter matches nothing.
+    for filter in ["", "udp", "arp"] {
+        let (stdin, mut pipe) = std::io::pipe().unwrap();
+        let arguments = ["capture", "-r", "-", "--json", "-w", output.to_str().unwrap(), filter];
+        let process = Launch::new(STRAIT).args(arguments).stdin(stdin).spawn().unwrap();
+        std::thread::scope(|scope| {
+            pipe.write_all(header).unwrap();
+            // Until nobody reads any more.
+            scope.spawn(move || while pipe.write_all(records).is_ok() {});
+            assert!(await_open(process.id()), "{}", process.stderr());
+            let ledger = ledger(&process.interrupt(LIMIT).unwrap().success());
+            assert_eq!(packets(&output).len() as u64, count(&ledger, "delivered"), "{ledger}");
+        });
+    }
 }
 
 #[test]

@@ -92,7 +92,7 @@ pub(crate) fn await_open(id: u32) -> bool {
 }
 
 /// A line of `/proc/ID/status`.
-fn status(id: &str, name: &str) -> Option<String> {
+pub(crate) fn status(id: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().to_owned())
