@@ -51,6 +51,19 @@ pub enum FileError {
         /// What is wrong, and at which byte.
         source: strait_pcapng::Error,
     },
+    /// A packet's link type is not that of the file's first interface, for which the filter was compiled. Every packet
+    /// before was lent.
+    #[error(
+        "{file}: a packet of link type {link_type} among those of link type {first}: split it by link type first"
+    )]
+    LinkTypes {
+        /// The path, or `standard input`.
+        file: String,
+        /// The first interface's link type (`LINKTYPE_*`).
+        first: u32,
+        /// The packet's.
+        link_type: u32,
+    },
 }
 
 /// A packet, lent until the next call of [`FileReader::next`].
@@ -176,6 +189,11 @@ impl FileReader {
     /// The link type of the first interface (`LINKTYPE_*`); Ethernet for a file that has none.
     pub fn link_type(&self) -> u32 {
         self.interfaces.first().map_or(u32::from(LinkType::ETHERNET.0), |interface| interface.link_type)
+    }
+
+    /// The path, or `standard input`.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The interfaces described so far.

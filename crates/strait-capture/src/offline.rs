@@ -11,13 +11,15 @@ use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
 
 use crate::error::Error;
-use crate::file::FileReader;
+use crate::file::{FileError, FileReader};
 use crate::filter;
 use crate::frame::{Direction, Frame};
 
 /// A file, its filter and the frame that is to be lent next.
 pub(crate) struct Engine {
     reader: FileReader,
+    /// What the filter was compiled for.
+    link_type: u32,
     program: Program,
     received: u64,
     filtered: u64,
@@ -37,12 +39,22 @@ impl Engine {
     /// Opens `path` (`-`: standard input).
     pub(crate) fn open(path: &str, text: Option<&str>, snaplen: u32) -> Result<Self, Error> {
         let reader = FileReader::open(path)?;
-        let program = filter::offline(reader.link_type(), text, snaplen)?;
-        Ok(Self { reader, program, received: 0, filtered: 0, current: None, bytes: Vec::new(), ended: false })
+        let link_type = reader.link_type();
+        let program = filter::offline(link_type, text, snaplen)?;
+        Ok(Self {
+            reader,
+            link_type,
+            program,
+            received: 0,
+            filtered: 0,
+            current: None,
+            bytes: Vec::new(),
+            ended: false,
+        })
     }
 
     pub(crate) fn link_type(&self) -> u32 {
-        self.reader.link_type()
+        self.link_type
     }
 
     pub(crate) fn ended(&self) -> bool {
@@ -58,6 +70,12 @@ impl Engine {
             let next = self.reader.try_next()?;
             self.ended = matches!(next, Poll::Ready(None));
             let Poll::Ready(Some(packet)) = next else { break };
+            if packet.link_type != self.link_type {
+                self.ended = true;
+                let (first, link_type) = (self.link_type, packet.link_type);
+                let file = self.reader.name().to_owned();
+                return Err(FileError::LinkTypes { file, first, link_type }.into());
+            }
             self.received += 1;
             let metadata = Metadata { wire_len: packet.wire_len, ..Metadata::default() };
             let kept = self.program.run(packet.bytes, &metadata) as usize;

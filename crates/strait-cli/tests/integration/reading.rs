@@ -8,7 +8,7 @@ use assert_cmd::Command;
 use lab::{Finished, Launch, wait_until};
 use rustix::process::Signal;
 use strait_capture::file::FileReader;
-use strait_capture::sink::{FileSink, Format, FrameRef, SinkOptions, Target};
+use strait_capture::sink::{FileSink, Format, FrameRef, LinkType, SinkInterface, SinkOptions, Target};
 
 use crate::refusals::RECORDING;
 use crate::rig::{
@@ -246,6 +246,27 @@ fn a_damaged_pcap_record_ends_the_reading_after_all_before_it() {
     assert_eq!(code, 1, "{line}");
     assert_eq!(count(&ledger(&finished), "delivered"), 2);
     assert_complete(&output, 2);
+}
+
+#[test]
+fn a_packet_of_another_link_type_ends_the_reading_after_all_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (input, output) = (directory.path().join("mixed"), directory.path().join("output"));
+    let raw = SinkInterface { linktype: LinkType(101), ..SinkInterface::default() };
+    let interfaces = vec![SinkInterface::default(), raw];
+    let options = SinkOptions { interfaces, ..SinkOptions::new(Target::Path(input.clone()), 0) };
+    let mut sink = FileSink::create(options).unwrap();
+    for (bytes, interface) in numbered(5).iter().zip([0, 0, 0, 1, 0]) {
+        let wire_len = bytes.len() as u32;
+        sink.write(&FrameRef { bytes, wire_len, interface, ..FrameRef::default() }).unwrap();
+    }
+    sink.close(&[]).unwrap();
+    let finished = read(&input, &["--json", "-w", output.to_str().unwrap()]);
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 1, "{line}");
+    assert!(line.contains("a packet of link type 101 among those of link type 1:"), "{line}");
+    assert_eq!(count(&ledger(&finished), "received"), 3);
+    assert_complete(&output, 3);
 }
 
 #[test]
