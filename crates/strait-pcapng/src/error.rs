@@ -123,7 +123,7 @@ pub enum Error {
         /// How many the section has described so far.
         known: u32,
     },
-    /// A section describes more than [`INTERFACES_MAX`](crate::INTERFACES_MAX) interfaces.
+    /// A file describes more than [`INTERFACES_MAX`](crate::INTERFACES_MAX) interfaces.
     #[error("block at byte {offset}: more than {max} interfaces")]
     TooManyInterfaces {
         /// Where the block starts.

@@ -24,7 +24,7 @@ pub const BLOCK_BYTES_MAX: usize = 16 << 20;
 /// The most captured bytes of one packet, read or written: libpcap's own limit.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
-/// The most interfaces in one section.
+/// The most interfaces in a file, all its sections together: what a reader keeps of each must have an end.
 pub const INTERFACES_MAX: usize = 65_536;
 
 /// The longest option value: its length field has 16 bits (pcapng s3.5).

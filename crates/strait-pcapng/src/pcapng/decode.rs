@@ -126,7 +126,7 @@ impl File {
 
     fn section<'a>(&mut self, whole: Block<'a>) -> Result<Record<'a>, Error> {
         self.order = self.order_of(whole.bytes, whole.offset)?;
-        self.interfaces_before = self.interfaces_before.saturating_add(self.interfaces.len() as u32);
+        self.interfaces_before += self.interfaces.len() as u32;
         self.interfaces.clear();
         let (major, minor) = (self.order.u16(whole.bytes, 12), self.order.u16(whole.bytes, 14));
         // Version 1.2 stands in some files and means 1.0.
@@ -176,12 +176,8 @@ impl File {
     /// The number of the interface that is about to be described, counted through the file.
     fn next_index(&self, offset: u64) -> Result<u32, Error> {
         let max = INTERFACES_MAX as u32;
-        if self.interfaces.len() >= INTERFACES_MAX {
-            return Err(Error::TooManyInterfaces { offset, max });
-        }
-        self.interfaces_before
-            .checked_add(self.interfaces.len() as u32)
-            .ok_or(Error::TooManyInterfaces { offset, max })
+        let index = self.interfaces_before + self.interfaces.len() as u32;
+        if index < max { Ok(index) } else { Err(Error::TooManyInterfaces { offset, max }) }
     }
 
     fn packet<'a>(&self, whole: Block<'a>, kind: u32) -> Result<Record<'a>, Error> {

@@ -148,3 +148,18 @@ fn what_no_reader_would_accept_is_not_written() {
     assert!(matches!(one_more, Err(Error::NoSuchInterface { .. })), "{one_more:?}");
     assert_eq!(decode(&file).1, Ok(()));
 }
+
+#[test]
+fn the_interfaces_of_all_sections_together_have_a_limit() {
+    let mut section = Vec::new();
+    let mut encoder = pcapng::Encoder::begin(&mut section, &Section::default());
+    for _ in 0..INTERFACES_MAX / 4 {
+        encoder.interface(&mut section, &Interface::default()).unwrap();
+    }
+    let mut file = section.repeat(4);
+    assert_eq!(decode(&file).1, Ok(()));
+    // Behind the section header.
+    let offset = file.len() as u64 + 28;
+    file.extend(&section);
+    assert_eq!(decode(&file).1, Err(Error::TooManyInterfaces { offset, max: INTERFACES_MAX as u32 }));
+}
