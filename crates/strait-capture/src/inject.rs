@@ -44,10 +44,17 @@ const SPIN_BELOW_NS: u64 = 60_000;
 const EMSGSIZE: i32 = 90;
 /// The largest frame: a jumbo frame with two VLAN tags.
 const FRAME_BYTES_MAX: usize = 9022;
+/// Bytes of an Ethernet header, and of the VLAN tag that a frame may have beyond its MTU.
+const HEADER_BYTES: usize = 14;
+const TAG_BYTES: usize = 4;
+/// EtherType of a VLAN tag (802.1Q). The kernel makes no allowance for other tags (af_packet.c
+/// `packet_extra_vlan_len_allowed`).
+const TAGGED: [u8; 2] = [0x81, 0x00];
 
 /// Sends frames on an interface.
 pub struct Injector {
     engine: Engine,
+    mtu: usize,
     queued: usize,
     queued_bytes: u64,
     account: ledger::Send,
@@ -82,8 +89,8 @@ impl Injector {
             }
             InjectPath::Xdp => Engine::Xdp(xdp::Transmitter::open(&interface)?),
         };
-        let account = ledger::Send::default();
-        Ok(Self { engine, queued: 0, queued_bytes: 0, account, started: None })
+        let (mtu, account) = (interface.mtu as usize, ledger::Send::default());
+        Ok(Self { engine, mtu, queued: 0, queued_bytes: 0, account, started: None })
     }
 
     /// A socket that sends past the qdisc and receives nothing.
@@ -106,8 +113,18 @@ impl Injector {
         self.engine.buffer().ok_or_else(stalled)
     }
 
-    /// Queues the frame of `len` bytes that was written to the buffer.
+    /// The longest frame that the interface took when it was opened, without or with a VLAN tag.
+    pub fn frame_bytes_max(&self, tagged: bool) -> usize {
+        let tag = if tagged { TAG_BYTES } else { 0 };
+        (self.mtu + HEADER_BYTES + tag).min(FRAME_BYTES_MAX)
+    }
+
+    /// Queues the frame of `len` bytes that was written to the buffer, or counts it as refused.
     pub fn push(&mut self, len: usize) {
+        if !self.takes(len) {
+            self.account.refused += 1;
+            return;
+        }
         self.engine.push(len);
         self.queued += 1;
         self.queued_bytes += len as u64;
@@ -157,6 +174,19 @@ impl Injector {
             self.account.set_elapsed(started.elapsed());
         }
         Ok(self.account)
+    }
+
+    /// Whether the frame in the buffer will go out. `sendmmsg` tells of one that does not; from a ring the kernel drops
+    /// it without a word, so it must not get there.
+    fn takes(&mut self, len: usize) -> bool {
+        if matches!(self.engine, Engine::Sendmmsg { .. }) {
+            return true;
+        }
+        if len <= self.frame_bytes_max(false) {
+            return len >= HEADER_BYTES;
+        }
+        let is_tagged = |frame: &mut [u8]| frame.get(12..14) == Some(&TAGGED);
+        len <= self.frame_bytes_max(true) && self.engine.buffer().is_some_and(is_tagged)
     }
 
     fn wait_for_room(&mut self) -> Result<(), Error> {
@@ -269,3 +299,6 @@ fn send_all(batch: &mut send::Batch, socket: &Socket) -> Result<Flushed, Error> 
     batch.clear();
     Ok(flushed)
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,7 +39,8 @@ impl TxRing {
         };
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V2 on")?;
-        // A frame that cannot be sent is dropped and counted, not left to block the ring.
+        // A frame that cannot be sent is skipped, not left to block the ring. Nothing tells of it: its slot just becomes
+        // free (af_packet.c `tpacket_snd`). So whoever must know checks frames before they are pushed.
         socket.set_packet(libc::PACKET_LOSS, &1_i32, "skip malformed frames on")?;
         socket.set_packet(libc::PACKET_TX_RING, &request, "make a transmit ring on")?;
         let memory = Mapping::shared(socket.as_fd(), slots * slot_bytes, 0)?;

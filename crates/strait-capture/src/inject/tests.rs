@@ -1,0 +1,43 @@
+//! What becomes of frames that an interface does not take, and of a batch that fails in the middle.
+
+use std::time::Duration;
+
+use lab::{Wire, wait_until};
+
+use crate::{InjectPath, Injector};
+
+const PATHS: [InjectPath; 3] = [InjectPath::Sendmmsg, InjectPath::Ring, InjectPath::Xdp];
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn frame(ether_type: u16, len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    frame.extend(ether_type.to_be_bytes());
+    frame.resize(len, 0x5a);
+    frame
+}
+
+fn push(injector: &mut Injector, frame: &[u8]) {
+    injector.buffer().unwrap()[..frame.len()].copy_from_slice(frame);
+    injector.push(frame.len());
+}
+
+#[test]
+fn frames_longer_than_the_link_takes_are_refused_on_every_path() {
+    for path in PATHS {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let mut injector = wire.left().run(|| Injector::open("left", path)).unwrap();
+        assert_eq!((injector.frame_bytes_max(false), injector.frame_bytes_max(true)), (1514, 1518));
+        let before = wire.right().stats().rx_packets;
+        for (ether_type, len) in [(0x88b5, 1514), (0x8100, 1518), (0x8100, 60)] {
+            push(&mut injector, &frame(ether_type, len));
+        }
+        for (ether_type, len) in [(0x88b5, 1515), (0x8100, 1519), (0x88a8, 1518), (0x88b5, 1520)] {
+            push(&mut injector, &frame(ether_type, len));
+        }
+        let sent = injector.finish().unwrap();
+        assert_eq!((sent.frames, sent.refused, sent.unfinished), (3, 4, 0), "{path:?}");
+        assert_eq!(sent.bytes, 1514 + 1518 + 60, "{path:?}");
+        assert!(wait_until(LIMIT, || wire.right().stats().rx_packets - before >= 3), "{path:?}");
+        assert_eq!(wire.right().stats().rx_packets - before, 3, "{path:?}");
+    }
+}
