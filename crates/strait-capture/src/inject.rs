@@ -44,17 +44,15 @@ const SPIN_BELOW_NS: u64 = 60_000;
 const EMSGSIZE: i32 = 90;
 /// The largest frame: a jumbo frame with two VLAN tags.
 const FRAME_BYTES_MAX: usize = 9022;
-/// Bytes of an Ethernet header, and of the VLAN tag that a frame may have beyond its MTU.
+/// Bytes of an Ethernet header: the shortest frame.
 const HEADER_BYTES: usize = 14;
-const TAG_BYTES: usize = 4;
-/// EtherType of a VLAN tag (802.1Q). The kernel makes no allowance for other tags (af_packet.c
-/// `packet_extra_vlan_len_allowed`).
+/// EtherType of a VLAN tag (802.1Q).
 const TAGGED: [u8; 2] = [0x81, 0x00];
 
 /// Sends frames on an interface.
 pub struct Injector {
     engine: Engine,
-    mtu: usize,
+    interface: Interface,
     queued: usize,
     queued_bytes: u64,
     account: ledger::Send,
@@ -89,8 +87,8 @@ impl Injector {
             }
             InjectPath::Xdp => Engine::Xdp(xdp::Transmitter::open(&interface)?),
         };
-        let (mtu, account) = (interface.mtu as usize, ledger::Send::default());
-        Ok(Self { engine, mtu, queued: 0, queued_bytes: 0, account, started: None })
+        let account = ledger::Send::default();
+        Ok(Self { engine, interface, queued: 0, queued_bytes: 0, account, started: None })
     }
 
     /// A socket that sends past the qdisc and receives nothing.
@@ -111,12 +109,6 @@ impl Injector {
         }
         self.wait_for_room()?;
         self.engine.buffer().ok_or_else(stalled)
-    }
-
-    /// The longest frame that the interface took when it was opened, without or with a VLAN tag.
-    pub fn frame_bytes_max(&self, tagged: bool) -> usize {
-        let tag = if tagged { TAG_BYTES } else { 0 };
-        (self.mtu + HEADER_BYTES + tag).min(FRAME_BYTES_MAX)
     }
 
     /// Queues the frame of `len` bytes that was written to the buffer, or counts it as refused.
@@ -182,11 +174,11 @@ impl Injector {
         if matches!(self.engine, Engine::Sendmmsg { .. }) {
             return true;
         }
-        if len <= self.frame_bytes_max(false) {
+        if len <= self.interface.frame_bytes_max(false) {
             return len >= HEADER_BYTES;
         }
         let is_tagged = |frame: &mut [u8]| frame.get(12..14) == Some(&TAGGED);
-        len <= self.frame_bytes_max(true) && self.engine.buffer().is_some_and(is_tagged)
+        len <= self.interface.frame_bytes_max(true) && self.engine.buffer().is_some_and(is_tagged)
     }
 
     fn wait_for_room(&mut self) -> Result<(), Error> {

@@ -7,8 +7,9 @@ use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::{InjectPath, Injector};
 use strait_ledger as ledger;
 use strait_packet::ethernet::MacAddress;
-use strait_packet::traffic::{Kind, Sizes, Traffic};
+use strait_packet::traffic::{FCS_LEN, Kind, Sizes, Traffic};
 use strait_sys::clock;
+use strait_sys::interface::Interface;
 
 use crate::Error;
 use crate::output::print_line;
@@ -108,6 +109,7 @@ impl Limits<'_> {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
     let traffic = args.traffic()?;
+    args.check_size(&traffic)?;
     let unlimited = if args.count.is_some() { Duration::MAX } else { DURATION_DEFAULT };
     let limits = Limits {
         count: args.count.unwrap_or(u64::MAX),
@@ -151,6 +153,22 @@ impl Args {
             .flows(self.flows)
             .build()
             .map_err(|error| Error::Usage(error.to_string()))
+    }
+
+    /// A frame that the interface does not take would never leave.
+    fn check_size(&self, traffic: &Traffic) -> Result<(), Error> {
+        let interface = Interface::find(&self.output)?;
+        let most = interface.frame_bytes_max(self.vlan.is_some());
+        if traffic.frame_len_max() <= most {
+            return Ok(());
+        }
+        let (size, mtu) = (traffic.frame_len_max() + FCS_LEN, interface.mtu);
+        let (name, most) = (interface.name, most + FCS_LEN);
+        Err(Error::Usage(format!(
+            "--size {size}: {name} takes frames of up to {most} bytes (MTU {mtu}): \
+             give a smaller size, or ip link set {name} mtu {}",
+            size - most + mtu as usize
+        )))
     }
 }
 

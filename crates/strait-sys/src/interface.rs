@@ -53,6 +53,14 @@ pub struct Queues {
 }
 
 impl Interface {
+    /// The longest Ethernet frame that the kernel sends here, without or with a VLAN tag (802.1Q; it makes no allowance
+    /// for other tags: af_packet.c `packet_extra_vlan_len_allowed`).
+    pub fn frame_bytes_max(&self, tagged: bool) -> usize {
+        const HEADER: usize = 14;
+        const TAG: usize = 4;
+        self.mtu as usize + HEADER + if tagged { TAG } else { 0 }
+    }
+
     /// The interface called `name` in the calling thread's namespace. Unknown: [`Kind::Usage`].
     pub fn find(name: &str) -> Result<Self> {
         Netlink::open()?.interface(name)

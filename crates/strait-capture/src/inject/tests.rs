@@ -26,7 +26,6 @@ fn frames_longer_than_the_link_takes_are_refused_on_every_path() {
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut injector = wire.left().run(|| Injector::open("left", path)).unwrap();
-        assert_eq!((injector.frame_bytes_max(false), injector.frame_bytes_max(true)), (1514, 1518));
         let before = wire.right().stats().rx_packets;
         for (ether_type, len) in [(0x88b5, 1514), (0x8100, 1518), (0x8100, 60)] {
             push(&mut injector, &frame(ether_type, len));

@@ -134,11 +134,24 @@ fn jumbo_frames_cross_a_link_that_takes_them() {
 }
 
 #[test]
-fn frames_that_the_link_does_not_take_are_refused() {
+fn a_size_that_the_link_does_not_take_is_told_before_anything_is_sent() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    let account = generate(wire.left(), &["--count", "30", "--size", "64,1519,9018"]);
-    assert_eq!((count(&account, "frames"), count(&account, "refused")), (10, 20), "{account}");
-    assert_eq!((count(&account, "bytes"), wire.left().stats().tx_packets), (600, 10));
+    for path in ["sendmmsg", "ring", "xdp", "live"] {
+        for (size, mtu) in [("1519", "mtu 1501"), ("9018", "mtu 9000")] {
+            let arguments = ["generate", "-o", "left", "-p", path, "--count", "9", "--size", size];
+            let (code, line) = failure(&strait(wire.left(), &arguments).run(LIMIT).unwrap());
+            assert_eq!(code, 2, "{line}");
+            assert!(
+                line.contains(&format!("--size {size}: left takes frames of up to 1518 bytes")),
+                "{line}"
+            );
+            assert!(line.ends_with(mtu), "{line}");
+        }
+    }
+    assert_eq!(wire.left().stats().tx_packets, 0);
+    // A VLAN tag comes on top of the MTU.
+    let tagged = generate(wire.left(), &["--count", "9", "--size", "1518", "--vlan", "5"]);
+    assert_eq!(count(&tagged, "frames"), 9, "{tagged}");
 }
 
 #[test]
