@@ -53,9 +53,11 @@ const TAGGED: [u8; 2] = [0x81, 0x00];
 pub struct Injector {
     engine: Engine,
     interface: Interface,
+    /// Frames since the last flush.
     queued: usize,
-    queued_bytes: u64,
+    /// Counts each frame that was pushed as sent, until the kernel refuses it.
     account: ledger::Send,
+    recent: Recent,
     started: Option<Instant>,
 }
 
@@ -88,7 +90,7 @@ impl Injector {
             InjectPath::Xdp => Engine::Xdp(xdp::Transmitter::open(&interface)?),
         };
         let account = ledger::Send::default();
-        Ok(Self { engine, interface, queued: 0, queued_bytes: 0, account, started: None })
+        Ok(Self { engine, interface, queued: 0, account, recent: Recent::default(), started: None })
     }
 
     /// A socket that sends past the qdisc and receives nothing.
@@ -119,20 +121,18 @@ impl Injector {
         }
         self.engine.push(len);
         self.queued += 1;
-        self.queued_bytes += len as u64;
+        self.account.frames += 1;
+        self.account.bytes += len as u64;
+        self.recent.push(len);
     }
 
-    /// Sends what is queued.
+    /// Sends what is queued. What an error leaves unsent stays queued, to be sent by the next try.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.queued == 0 {
             return Ok(());
         }
-        let flushed = self.engine.flush()?;
-        self.account.waits += flushed.waits;
-        self.account.refused += flushed.refused;
-        self.account.frames += self.queued as u64 - flushed.refused;
-        self.account.bytes += self.queued_bytes - flushed.refused_bytes;
-        (self.queued, self.queued_bytes) = (0, 0);
+        self.engine.flush(&mut self.account)?;
+        self.queued = 0;
         Ok(())
     }
 
@@ -153,26 +153,40 @@ impl Injector {
     }
 
     /// Sends the rest, waits until the kernel has taken it, and returns the account.
-    pub fn finish(mut self) -> Result<ledger::Send, Error> {
+    pub fn finish(&mut self) -> Result<ledger::Send, Error> {
         self.flush()?;
         let deadline = Instant::now() + STALL_MAX;
         while self.engine.pending() > 0 && Instant::now() < deadline {
             self.engine.kick()?;
             wait::sleep(STALL_PAUSE);
         }
-        self.account.unfinished = self.engine.pending() as u64;
-        self.account.frames -= self.account.unfinished.min(self.account.frames);
-        if let Some(started) = self.started {
-            self.account.set_elapsed(started.elapsed());
+        Ok(self.account())
+    }
+
+    /// The account so far. What is queued, or handed over and not yet reported as sent, counts as unfinished.
+    pub fn account(&mut self) -> ledger::Send {
+        let mut account = self.account.clone();
+        let mut parts = self.engine.pending();
+        for len in self.recent.backwards() {
+            if parts == 0 {
+                break;
+            }
+            parts = parts.saturating_sub(self.engine.parts(len));
+            account.unfinished += 1;
+            account.frames -= 1;
+            account.bytes -= len as u64;
         }
-        Ok(self.account)
+        if let Some(started) = self.started {
+            account.set_elapsed(started.elapsed());
+        }
+        account
     }
 
     /// Whether the frame in the buffer will go out. `sendmmsg` tells of one that does not; from a ring the kernel drops
     /// it without a word, so it must not get there.
     fn takes(&mut self, len: usize) -> bool {
         if matches!(self.engine, Engine::Sendmmsg { .. }) {
-            return true;
+            return len <= FRAME_BYTES_MAX;
         }
         if len <= self.interface.frame_bytes_max(false) {
             return len >= HEADER_BYTES;
@@ -203,7 +217,7 @@ fn stalled() -> Error {
 impl Engine {
     fn has_room(&mut self) -> bool {
         match self {
-            Self::Sendmmsg { batch, .. } => batch.len() < BATCH,
+            Self::Sendmmsg { batch, .. } => !batch.is_full(),
             Self::Ring { ring, .. } => ring.buffer().is_some(),
             Self::Xdp(transmitter) => transmitter.has_room(),
         }
@@ -226,11 +240,10 @@ impl Engine {
     }
 
     /// Hands the queued frames to the kernel.
-    fn flush(&mut self) -> Result<Flushed, Error> {
+    fn flush(&mut self, account: &mut ledger::Send) -> Result<(), Error> {
         match self {
-            Self::Sendmmsg { batch, socket } => send_all(batch, socket),
-            Self::Ring { ring, socket } => Ok(ring.send(socket).map(|()| Flushed::default())?),
-            Self::Xdp(transmitter) => transmitter.flush().map(|()| Flushed::default()),
+            Self::Sendmmsg { batch, socket } => send_all(batch, socket, account),
+            Self::Ring { .. } | Self::Xdp(_) => self.kick(),
         }
     }
 
@@ -242,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Frames that the kernel has not taken yet.
+    /// Frames that the kernel has not taken yet, or what they are cut into: see [`Engine::parts`].
     fn pending(&mut self) -> usize {
         match self {
             Self::Sendmmsg { batch, .. } => batch.len(),
@@ -250,46 +263,67 @@ impl Engine {
             Self::Xdp(transmitter) => transmitter.pending(),
         }
     }
+
+    /// What a frame of `len` bytes is cut into.
+    fn parts(&self, len: usize) -> usize {
+        match self {
+            Self::Sendmmsg { .. } | Self::Ring { .. } => 1,
+            Self::Xdp(transmitter) => transmitter.chunks(len),
+        }
+    }
 }
 
-/// What became of a batch, beside being sent.
-#[derive(Default)]
-struct Flushed {
-    /// How often it had to wait for room.
-    waits: u64,
-    /// Frames that the interface does not take: longer than its MTU allows.
-    refused: u64,
-    refused_bytes: u64,
+/// Lengths of the frames pushed last: those that the kernel has not reported as sent are among them, since it takes
+/// frames in order.
+struct Recent {
+    lengths: Box<[u16; Self::FRAMES]>,
+    pushed: usize,
+}
+
+impl Recent {
+    /// As many as any engine has under way: AF_XDP's slots, which are the most.
+    const FRAMES: usize = xdp::SLOTS as usize;
+
+    fn push(&mut self, len: usize) {
+        self.lengths[self.pushed % Self::FRAMES] = len as u16;
+        self.pushed += 1;
+    }
+
+    /// The lengths, the last pushed first.
+    fn backwards(&self) -> impl Iterator<Item = usize> {
+        let oldest = self.pushed.saturating_sub(Self::FRAMES);
+        (oldest..self.pushed).rev().map(|i| usize::from(self.lengths[i % Self::FRAMES]))
+    }
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self { lengths: Box::new([0; Self::FRAMES]), pushed: 0 }
+    }
 }
 
 /// Sends a whole batch, waiting while the device's queue is full.
-fn send_all(batch: &mut send::Batch, socket: &Socket) -> Result<Flushed, Error> {
-    let mut flushed = Flushed::default();
-    let mut sent = 0;
+fn send_all(batch: &mut send::Batch, socket: &Socket, account: &mut ledger::Send) -> Result<(), Error> {
     let mut deadline = None;
-    while sent < batch.len() {
-        match batch.send(socket, sent) {
+    while !batch.is_empty() {
+        match batch.send(socket) {
             Ok(0) if Instant::now() > *deadline.get_or_insert_with(|| Instant::now() + STALL_MAX) => {
                 return Err(stalled());
             }
             Ok(0) => {
-                flushed.waits += 1;
+                account.waits += 1;
                 wait::sleep(STALL_PAUSE);
             }
-            Ok(more) => {
-                sent += more;
-                deadline = None;
-            }
+            Ok(_) => deadline = None,
             Err(error) if error.errno() == Some(EMSGSIZE) => {
-                flushed.refused += 1;
-                flushed.refused_bytes += batch.frame_len(sent) as u64;
-                sent += 1;
+                account.refused += 1;
+                account.frames -= 1;
+                account.bytes -= batch.skip() as u64;
             }
             Err(error) => return Err(error.into()),
         }
     }
-    batch.clear();
-    Ok(flushed)
+    Ok(())
 }
 
 #[cfg(test)]

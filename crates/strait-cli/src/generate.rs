@@ -116,13 +116,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         duration: args.duration.unwrap_or(unlimited),
         terminated,
     };
-    let sent = match args.path {
-        PathArg::Live => live::run(&args.output, &traffic, args.rate, &limits)?,
+    let (sent, failure) = match args.path {
+        PathArg::Live => (live::run(&args.output, &traffic, args.rate, &limits)?, None),
         PathArg::Sendmmsg => send(&args.output, InjectPath::Sendmmsg, &traffic, args.rate, &limits)?,
         PathArg::Ring => send(&args.output, InjectPath::Ring, &traffic, args.rate, &limits)?,
         PathArg::Xdp => send(&args.output, InjectPath::Xdp, &traffic, args.rate, &limits)?,
     };
-    print_account(&sent, args.json)
+    print_account(&sent, args.json)?;
+    failure.map_or(Ok(()), Err)
 }
 
 /// Prints what was sent: text, or one JSON object.
@@ -172,15 +173,35 @@ impl Args {
     }
 }
 
+/// Sends and returns the account, with what ended it early, if something did.
 fn send(
     interface: &str,
     path: InjectPath,
     traffic: &Traffic,
     rate: Rate,
     limits: &Limits<'_>,
-) -> Result<ledger::Send, Error> {
+) -> Result<(ledger::Send, Option<Error>), Error> {
     let mut injector = Injector::open(interface, path)?;
     strait_sys::process::drop_capabilities(false)?;
+    let failure = send_until(&mut injector, traffic, rate, limits).err();
+    let (account, unsent) = finish(injector);
+    Ok((account, failure.map(Error::from).or(unsent)))
+}
+
+/// Sends the rest and returns the account; as it stands, with the reason, if that fails.
+pub(crate) fn finish(mut injector: Injector) -> (ledger::Send, Option<Error>) {
+    match injector.finish() {
+        Ok(account) => (account, None),
+        Err(error) => (injector.account(), Some(error.into())),
+    }
+}
+
+fn send_until(
+    injector: &mut Injector,
+    traffic: &Traffic,
+    rate: Rate,
+    limits: &Limits<'_>,
+) -> Result<(), strait_capture::Error> {
     let (started, start_ns) = (Instant::now(), clock::monotonic_ns());
     let mut sequence = 0;
     while !limits.reached(sequence, started) {
@@ -196,7 +217,7 @@ fn send(
             sequence += 1;
         }
     }
-    Ok(injector.finish()?)
+    Ok(())
 }
 
 /// Packets that share a time stamp at the maximum rate.

@@ -10,7 +10,7 @@ use strait_capture::{InjectPath, Injector};
 use strait_sys::clock;
 
 use crate::Error;
-use crate::generate::print_account;
+use crate::generate::{finish, print_account};
 use crate::input;
 use crate::parse::Rate;
 
@@ -57,12 +57,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         if terminated.load(Ordering::Relaxed) || failure.is_some() {
             break;
         }
-        failure = replay.pass()?;
+        failure = replay.pass().err();
     }
-    let mut account = replay.injector.finish()?;
+    let (mut account, unsent) = finish(replay.injector);
     account.refused += replay.too_long;
     print_account(&account, args.json)?;
-    failure.map_or(Ok(()), Err)
+    failure.or(unsent).map_or(Ok(()), Err)
 }
 
 struct Replay<'a> {
@@ -77,31 +77,30 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Sends the file once. A damaged file ends the pass; what came before the damage is sent, the damage returned.
-    fn pass(&mut self) -> Result<Option<Error>, Error> {
+    /// Sends the file once, a damaged one up to the damage.
+    fn pass(&mut self) -> Result<(), Error> {
         let mut reader = FileReader::open(&self.args.file).map_err(strait_capture::Error::from)?;
         let mut first = None;
         let pass_start_ns = clock::monotonic_ns();
         loop {
-            let packet = match reader.try_next() {
-                Ok(Poll::Ready(Some(packet))) => packet,
-                Ok(Poll::Ready(None)) => return Ok(None),
-                Ok(Poll::Pending) if self.terminated.load(Ordering::Relaxed) => return Ok(None),
-                Ok(Poll::Pending) => {
+            let packet = match reader.try_next().map_err(strait_capture::Error::from)? {
+                Poll::Ready(Some(packet)) => packet,
+                Poll::Ready(None) => return Ok(()),
+                Poll::Pending if self.terminated.load(Ordering::Relaxed) => return Ok(()),
+                Poll::Pending => {
                     // A pipe: what was read of it leaves now.
                     self.injector.flush()?;
                     reader.wait(TICK).map_err(strait_capture::Error::from)?;
                     continue;
                 }
-                Err(error) => return Ok(Some(strait_capture::Error::from(error).into())),
             };
             if packet.link_type != LINKTYPE_ETHERNET {
                 let (file, link_type) = (&self.args.file, packet.link_type);
-                return Ok(Some(Error::Failed(format!("{file}: link type {link_type} is not Ethernet"))));
+                return Err(Error::Failed(format!("{file}: link type {link_type} is not Ethernet")));
             }
             let since_ns = packet.timestamp_ns.saturating_sub(*first.get_or_insert(packet.timestamp_ns));
             if !self.wait(pass_start_ns, since_ns)? {
-                return Ok(None);
+                return Ok(());
             }
             self.send(packet.bytes)?;
         }

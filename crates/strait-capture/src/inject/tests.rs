@@ -40,3 +40,59 @@ fn frames_longer_than_the_link_takes_are_refused_on_every_path() {
         assert_eq!(wire.right().stats().rx_packets - before, 3, "{path:?}");
     }
 }
+
+#[test]
+fn a_batch_that_fails_keeps_its_account_and_is_sent_once() {
+    for path in PATHS {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let mut injector = wire.left().run(|| Injector::open("left", path)).unwrap();
+        let before = wire.right().stats().rx_packets;
+        for _ in 0..10 {
+            push(&mut injector, &frame(0x88b5, 60));
+        }
+        injector.flush().unwrap();
+        wire.left().set_up(false);
+        for _ in 0..5 {
+            push(&mut injector, &frame(0x88b5, 100));
+        }
+        assert!(injector.flush().is_err(), "{path:?}");
+        let sent = injector.account();
+        assert_eq!((sent.frames, sent.bytes, sent.unfinished), (10, 600, 5), "{path:?}");
+        wire.left().set_up(true);
+        assert!(wait_until(LIMIT, || wire.left().interface().is_running()));
+        let sent = injector.finish().unwrap();
+        assert_eq!((sent.frames, sent.bytes, sent.unfinished), (15, 1100, 0), "{path:?}");
+        assert!(wait_until(LIMIT, || wire.right().stats().rx_packets - before >= 15), "{path:?}");
+        assert_eq!(wire.right().stats().rx_packets - before, 15, "{path:?}");
+    }
+}
+
+#[test]
+fn frames_under_way_are_counted_in_frames_however_many_chunks_they_take() {
+    let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
+    let mut injector = wire.left().run(|| Injector::open("left", InjectPath::Xdp)).unwrap();
+    for len in [60, 9014, 5000] {
+        push(&mut injector, &frame(0x88b5, len));
+    }
+    let queued = injector.account();
+    assert_eq!((queued.frames, queued.bytes, queued.unfinished), (0, 0, 3));
+    let sent = injector.finish().unwrap();
+    assert_eq!((sent.frames, sent.bytes, sent.unfinished), (3, 60 + 9014 + 5000, 0));
+}
+
+#[test]
+fn frames_before_one_that_fails_are_sent_once_and_accounted_for() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let mut injector = wire.left().run(|| Injector::open("left", InjectPath::Sendmmsg)).unwrap();
+    let before = wire.left().stats().tx_packets;
+    // The last is shorter than an Ethernet header.
+    for len in [60, 60, 60, 5] {
+        push(&mut injector, &frame(0x88b5, 60)[..len]);
+    }
+    for _ in 0..2 {
+        assert!(injector.flush().is_err());
+        let sent = injector.account();
+        assert_eq!((sent.frames, sent.bytes, sent.unfinished), (3, 180, 1));
+    }
+    assert_eq!(wire.left().stats().tx_packets - before, 3);
+}

@@ -11,7 +11,7 @@ use super::FRAME_BYTES_MAX;
 use crate::error::Error;
 
 /// Slots of the TX ring.
-const SLOTS: u32 = 2048;
+pub(super) const SLOTS: u32 = 2048;
 /// Chunks: as many as slots, so that a full ring is the only limit.
 const CHUNKS: u32 = SLOTS;
 /// Ethernet header and two VLAN tags beyond the MTU.
@@ -45,7 +45,7 @@ impl Transmitter {
     pub(super) fn has_room(&mut self) -> bool {
         let chunks = match &self.jumbo {
             None => 1,
-            Some(buffer) => buffer.len().div_ceil(self.rings.chunk_bytes() as usize) as u32,
+            Some(buffer) => self.chunks(buffer.len()) as u32,
         };
         self.rings.room(chunks) >= chunks
     }
@@ -83,6 +83,11 @@ impl Transmitter {
             }
         }
         Ok(())
+    }
+
+    /// Chunks that a frame of `len` bytes takes.
+    pub(super) fn chunks(&self, len: usize) -> usize {
+        len.div_ceil(self.rings.chunk_bytes() as usize).max(1)
     }
 
     /// Chunks submitted and not completed.

@@ -79,16 +79,14 @@ impl Sender {
     }
 
     pub(crate) fn send(&mut self, frames: &[Vec<u8>]) {
-        self.batch.clear();
         for frame in frames {
             let buffer = self.batch.buffer().expect("the batch has room for a round");
             buffer[..frame.len()].copy_from_slice(frame);
             self.batch.push(frame.len());
         }
-        let mut sent = 0;
         assert!(wait_until(LIMIT, || {
-            sent += self.batch.send(&self.socket, sent).unwrap();
-            sent == frames.len()
+            self.batch.send(&self.socket).unwrap();
+            self.batch.is_empty()
         }));
     }
 }

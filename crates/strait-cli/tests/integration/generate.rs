@@ -201,6 +201,24 @@ fn a_duration_or_a_signal_ends_it_with_its_account() {
 }
 
 #[test]
+fn a_link_that_fails_ends_it_with_the_account_of_what_was_sent() {
+    for path in ["sendmmsg", "ring", "xdp"] {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let before = wire.right().stats().rx_packets;
+        let arguments = ["generate", "-o", "left", "-p", path, "--rate", "1000", "--json"];
+        let process = strait(wire.left(), &arguments).spawn().unwrap();
+        assert!(wait_until(LIMIT, || wire.right().stats().rx_packets > before));
+        wire.left().set_up(false);
+        let finished = process.wait(LIMIT).unwrap();
+        let (code, line) = failure(&finished);
+        assert!(code != 0 && line.contains("left"), "{line}");
+        let account: Value = serde_json::from_str(&finished.text()).unwrap();
+        assert!(count(&account, "frames") >= wire.right().stats().rx_packets - before, "{account}");
+        assert_eq!(count(&account, "bytes"), 60 * count(&account, "frames"), "{account}");
+    }
+}
+
+#[test]
 fn live_frames_are_numbered_and_valid() {
     let Some(wire) = live_wire() else { return };
     if !tools::present() {

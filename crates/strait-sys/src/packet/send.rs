@@ -1,6 +1,7 @@
 //! `sendmmsg` on a packet socket: many frames a system call, each copied once by the kernel.
 //!
-//! The injector fills a [`Batch`] of preallocated buffers and sends it. Nothing is queued beyond the batch.
+//! The injector fills a [`Batch`] of preallocated buffers and sends it, in several goes if need be. Nothing is queued
+//! beyond the batch.
 
 use super::Socket;
 use crate::error::{Error, Result};
@@ -17,6 +18,8 @@ pub struct Batch {
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
     filled: usize,
+    /// Frames that are done with: the kernel took or refused them.
+    done: usize,
 }
 
 // SAFETY: the raw pointers lead into vectors of this value, whose heap memory moves with it and is never resized.
@@ -35,6 +38,7 @@ impl Batch {
             vectors: vec![vector; count],
             messages: vec![message; count],
             filled: 0,
+            done: 0,
         };
         for i in 0..count {
             batch.messages[i].msg_hdr.msg_iov = &raw mut batch.vectors[i];
@@ -45,7 +49,7 @@ impl Batch {
 
     /// The next free buffer; the caller writes a frame into it and then calls [`Batch::push`]. None when full.
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
-        if self.filled == self.vectors.len() {
+        if self.is_full() {
             return None;
         }
         self.bytes.get_mut(self.used..self.used + self.frame_bytes)
@@ -61,33 +65,34 @@ impl Batch {
         }
     }
 
-    /// Frames in the batch.
+    /// Whether there is no buffer left until all frames are sent.
+    pub fn is_full(&self) -> bool {
+        self.filled == self.vectors.len()
+    }
+
+    /// Frames that are still to be sent.
     pub fn len(&self) -> usize {
-        self.filled
+        self.filled - self.done
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.filled == 0
+        self.len() == 0
     }
 
-    /// Forgets the frames.
-    pub fn clear(&mut self) {
-        self.filled = 0;
-        self.used = 0;
-    }
-
-    /// `sendmmsg` of the frames from `first` on. Returns how many the kernel took: fewer than there are, even none,
-    /// when the interface's queue is full (ENOBUFS, EAGAIN); the caller decides whether to wait or to drop.
+    /// `sendmmsg` of the frames that are still to be sent. Returns how many the kernel took: fewer than there are, even
+    /// none, when the interface's queue is full (ENOBUFS, EAGAIN); the caller decides whether to wait or to drop.
     ///
     /// # Errors
-    /// ENETDOWN, ENXIO, EMSGSIZE (a frame larger than the MTU), ...
-    pub fn send(&mut self, socket: &Socket, first: usize) -> Result<usize> {
-        let messages = &mut self.messages[first.min(self.filled)..self.filled];
+    /// ENETDOWN, ENXIO, EMSGSIZE (a frame larger than the MTU), ... All concern the first frame, which stays to be sent
+    /// until it is [skipped](Batch::skip).
+    pub fn send(&mut self, socket: &Socket) -> Result<usize> {
+        let messages = &mut self.messages[self.done..self.filled];
         let count = messages.len() as libc::c_uint;
         // SAFETY: each message points at one live vector of an initialised frame.
         let sent = unsafe { libc::sendmmsg(socket.raw(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
         if sent >= 0 {
+            self.advance(sent as usize);
             return Ok(sent as usize);
         }
         let error = Error::last_os("send on", socket.interface());
@@ -97,9 +102,19 @@ impl Batch {
         }
     }
 
-    /// Bytes of frame `i`.
-    pub fn frame_len(&self, i: usize) -> usize {
-        self.vectors[i].iov_len
+    /// Gives up the first frame that is still to be sent; returns its length in bytes.
+    pub fn skip(&mut self) -> usize {
+        let len = self.vectors[self.done..self.filled].first().map_or(0, |vector| vector.iov_len);
+        self.advance(1);
+        len
+    }
+
+    /// The first `frames` frames are done with. After the last the batch is as new.
+    fn advance(&mut self, frames: usize) {
+        self.done = (self.done + frames).min(self.filled);
+        if self.done == self.filled {
+            (self.filled, self.done, self.used) = (0, 0, 0);
+        }
     }
 }
 

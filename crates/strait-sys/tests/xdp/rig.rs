@@ -149,9 +149,8 @@ impl Rig {
                 batch.buffer().unwrap()[..frame.len()].copy_from_slice(frame);
                 batch.push(frame.len());
             }
-            let mut sent = 0;
-            while sent < batch.len() {
-                sent += batch.send(&socket, sent).unwrap();
+            while !batch.is_empty() {
+                batch.send(&socket).unwrap();
             }
         };
         self.far.run(work).unwrap();
