@@ -147,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     args.drop_privileges()?;
     let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
     let until = Until { count: args.count, duration: args.duration, terminated };
-    let (report, failure) = lanes::run(session, &mut output, &until, live)?;
+    let (report, failure) = lanes::run(session, &mut output, &until, live);
     let closed = output.close(&report);
     print_report(&report, args.json)?;
     match failure {

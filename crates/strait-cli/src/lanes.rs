@@ -46,7 +46,7 @@ pub(crate) fn run<T: Taker>(
     taker: &mut T,
     until: &Until<'_>,
     live: Option<LiveLine>,
-) -> Result<(Report, Option<Error>), Error> {
+) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
     let state = Run {
         snapshots: Mutex::new(vec![ledger::Lane::default(); lanes.len()]),
@@ -62,18 +62,17 @@ pub(crate) fn run<T: Taker>(
         let threads: Vec<_> =
             lanes.into_iter().enumerate().map(|(i, lane)| scope.spawn(move || run.lane(i, lane))).collect();
         run.watch(live);
-        threads.into_iter().map(|thread| thread.join().map_err(|_| lane_died())).collect::<Vec<_>>()
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lane_died())).collect::<Vec<_>>()
     });
     let mut accounts = Vec::new();
     let mut failure = None;
-    for lane in ended {
-        let (account, error) = lane??;
+    for (account, error) in ended {
         accounts.push(account);
         failure = failure.or(error);
     }
     book_sink_loss(&mut accounts, lock(&state.taker).lost());
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok((session.report(accounts), failure))
+    (session.report(accounts), failure)
 }
 
 /// Moves the frames that the sink has lost from delivered to lost. The sink does not know which lane a frame came from:
@@ -87,8 +86,10 @@ fn book_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
     }
 }
 
-fn lane_died() -> Error {
-    Error::Failed("a lane's thread died: this is a defect of strait, please report it".to_owned())
+/// What is left of a lane that panicked: its account is lost.
+fn lane_died() -> (ledger::Lane, Option<Error>) {
+    let cause = "a lane's thread died: this is a defect of strait, please report it";
+    (ledger::Lane::default(), Some(Error::Failed(cause.to_owned())))
 }
 
 struct Run<'a, T> {
@@ -105,13 +106,19 @@ struct Run<'a, T> {
 
 impl<T: Taker> Run<'_, T> {
     /// One lane from its first packet to its account; with what went wrong, if something did.
-    fn lane(&self, i: usize, mut lane: Lane) -> Result<(ledger::Lane, Option<Error>), Error> {
+    fn lane(&self, i: usize, mut lane: Lane) -> (ledger::Lane, Option<Error>) {
+        let _leaving = Leaving(self);
+        let queue = lane.queue();
         let pumped = lane.enter_thread().map_err(Error::from).and_then(|()| self.pump(i, &mut lane));
         let stopped = lock(&self.session).stop().map_err(Error::from);
         let flushed = lock(&self.taker).flush();
-        self.running.fetch_sub(1, Ordering::AcqRel);
-        let account = lane.finish()?;
-        Ok((account, pumped.and(stopped).and(flushed).err()))
+        let ended = pumped.and(stopped).and(flushed);
+        match lane.finish() {
+            Ok(account) => (account, ended.err()),
+            Err(error) => {
+                (ledger::Lane { queue, ..Default::default() }, ended.and::<()>(Err(error.into())).err())
+            }
+        }
     }
 
     fn pump(&self, i: usize, lane: &mut Lane) -> Result<(), Error> {
@@ -189,7 +196,23 @@ impl<T: Taker> Run<'_, T> {
     }
 }
 
+/// Counts a lane out when it ends. One that panics stops the session as others do, or the rest would never end.
+struct Leaving<'r, 'a, T>(&'r Run<'a, T>);
+
+impl<T> Drop for Leaving<'_, '_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // There is a failure to tell already.
+            let _ = lock(&self.0.session).stop();
+        }
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A lane that panicked leaves its lock poisoned; what the lock protects stays usable for the final account.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;
