@@ -6,7 +6,6 @@
 use std::fmt;
 
 use crate::error::{Header, Result, array_at, be16, split_head};
-use crate::protocol::ether_type;
 
 /// Bytes of an Ethernet header.
 pub const HEADER_LEN: usize = 14;
@@ -57,14 +56,9 @@ impl<'a> Ethernet<'a> {
         MacAddress(array_at(self.head, 6))
     }
 
-    /// The type field; below [`ether_type::MIN`] it is the length of an 802.3 frame.
+    /// The type field; below [`ether_type::MIN`](crate::protocol::ether_type::MIN) it is the length of an 802.3 frame.
     pub fn ether_type(&self) -> u16 {
         be16(self.head, 12)
-    }
-
-    /// The payload's length, where the frame is in the older 802.3 form.
-    pub fn length_802_3(&self) -> Option<u16> {
-        Some(self.ether_type()).filter(|value| *value < ether_type::MIN)
     }
 
     /// What follows the header, padding included.

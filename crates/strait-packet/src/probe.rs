@@ -75,9 +75,6 @@ pub const WINDOW: u64 = 1 << 16;
 const WORDS: usize = (WINDOW / 64) as usize;
 
 /// Counts over one stream of probes. Takes 8 KiB when made, and nothing afterwards.
-///
-/// One tracker serves one lane; a stream that is spread over lanes is counted by one tracker each, which are
-/// then put together with [`Tracker::merge`].
 #[derive(Clone, Debug)]
 pub struct Tracker {
     /// Which of the last [`WINDOW`] sequence numbers have come; bit `sequence % WINDOW`.
@@ -134,25 +131,10 @@ impl Tracker {
     }
 
     /// Sequence numbers between the lowest and the highest seen that never came. Losses before the first
-    /// and after the last probe are known only to who knows how many were sent: see [`Tracker::lost_of`].
+    /// and after the last probe are known only to who knows how many were sent.
     pub fn lost(&self) -> u64 {
         let span = self.highest.map_or(0, |highest| (highest - self.first).saturating_add(1));
         span.saturating_sub(self.distinct)
-    }
-
-    /// How many of `sent` probes never came.
-    pub fn lost_of(&self, sent: u64) -> u64 {
-        sent.saturating_sub(self.distinct)
-    }
-
-    /// Adds the counts of a tracker that saw other probes of the same stream. A probe that came once to each
-    /// is not found out as a duplicate; do not go on recording into a merged tracker.
-    pub fn merge(&mut self, other: &Self) {
-        self.first = self.first.min(other.first);
-        self.highest = self.highest.max(other.highest);
-        self.distinct += other.distinct;
-        self.duplicated += other.duplicated;
-        self.reordered += other.reordered;
     }
 
     /// A sequence number that is not above the highest; returns whether it is new. Beyond the window that
@@ -255,19 +237,6 @@ mod tests {
         tracker.record(probe(5 + 2 * WINDOW + 1), 100);
         assert_eq!((tracker.received(), tracker.reordered(), tracker.duplicated()), (3, 1, 0));
         assert_eq!(tracker.lost(), 3 * WINDOW + 1 - 3);
-    }
-
-    #[test]
-    fn two_lanes_of_one_stream_lose_nothing_together() {
-        let (mut even, mut odd) = (Tracker::new(), Tracker::new());
-        for sequence in 0..1000 {
-            let tracker = if sequence % 2 == 0 { &mut even } else { &mut odd };
-            tracker.record(probe(sequence), 100);
-        }
-        assert_eq!(even.lost(), 499);
-        even.merge(&odd);
-        assert_eq!((even.received(), even.lost(), even.reordered()), (1000, 0, 0));
-        assert_eq!(even.lost_of(1010), 10);
     }
 
     #[test]

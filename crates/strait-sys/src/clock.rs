@@ -16,11 +16,6 @@ pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// CPU time of this process, all threads, user and system.
-pub fn process_cpu_time() -> Duration {
-    Duration::from_nanos(nanoseconds(ClockId::ProcessCPUTime))
-}
-
 /// CPU time of the calling thread, user and system.
 pub fn thread_cpu_time() -> Duration {
     Duration::from_nanos(nanoseconds(ClockId::ThreadCPUTime))

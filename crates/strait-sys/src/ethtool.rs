@@ -14,18 +14,10 @@ use crate::interface::check_name;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
-const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 /// Words of `struct ethtool_drvinfo`: the command, five strings, 12 reserved bytes, five counts.
 const DRVINFO_WORDS: usize = 49;
 /// Words of a string in it.
 const STRING_WORDS: usize = 8;
-/// Words of `struct ethtool_link_settings` before its masks.
-const LINK_SETTINGS_WORDS: usize = 12;
-/// Where in it `link_mode_masks_nwords` is.
-const MASK_LEN_WORD: usize = 3;
-const MASK_LEN_BYTE: usize = 3;
-/// Words of the three link mode masks together, with room to spare (the count is a signed byte).
-const LINK_MODE_WORDS_MAX: usize = 3 * 127;
 
 /// A handle on one interface's driver, in the namespace where it was opened.
 #[derive(Debug)]
@@ -149,25 +141,6 @@ impl Ethtool {
         Ok(())
     }
 
-    /// Link speed in Mbit/s; `None` where the driver does not know (`ETHTOOL_GLINKSETTINGS`).
-    pub fn speed_mbps(&self) -> Result<Option<u32>> {
-        // The first call tells the length of the masks, negative; the second repeats it, positive.
-        let mut words = [0; LINK_SETTINGS_WORDS + LINK_MODE_WORDS_MAX];
-        words[0] = ETHTOOL_GLINKSETTINGS;
-        self.call(&mut words)?;
-        let masks = mask_words(&words);
-        if masks >= 0 {
-            return Err(self.said("the driver does not tell the length of its link modes"));
-        }
-        let mut len = [0; 4];
-        len[MASK_LEN_BYTE] = masks.unsigned_abs();
-        words.fill(0);
-        words[0] = ETHTOOL_GLINKSETTINGS;
-        words[MASK_LEN_WORD] = u32::from_ne_bytes(len);
-        self.call(&mut words)?;
-        Ok(Some(words[1]).filter(|&speed| speed != 0 && speed != u32::MAX))
-    }
-
     /// Sends the first words of a command and returns all of its structure.
     fn words<const IN: usize, const OUT: usize>(&self, input: [u32; IN]) -> Result<[u32; OUT]> {
         let mut words = [0; OUT];
@@ -192,10 +165,6 @@ impl Ethtool {
         let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         check(returned, "ethtool", self.name.as_str()).map(drop).map_err(explain)
     }
-
-    fn said(&self, cause: &str) -> Error {
-        Error::said(Kind::Failed, "ethtool", self.name.as_str(), cause)
-    }
 }
 
 fn explain(error: Error) -> Error {
@@ -211,15 +180,9 @@ fn answer_words(command: u32) -> usize {
     match command {
         ETHTOOL_GDRVINFO => DRVINFO_WORDS,
         ETHTOOL_GCHANNELS | ETHTOOL_GRINGPARAM => 9,
-        ETHTOOL_GLINKSETTINGS => LINK_SETTINGS_WORDS + LINK_MODE_WORDS_MAX,
         // struct ethtool_value
         _ => 2,
     }
-}
-
-/// `link_mode_masks_nwords`: the number of words in each mask.
-fn mask_words(words: &[u32]) -> i8 {
-    words[MASK_LEN_WORD].to_ne_bytes()[MASK_LEN_BYTE].cast_signed()
 }
 
 /// A string in a field of fixed length, which need not end in NUL.
@@ -254,12 +217,5 @@ mod tests {
         assert_eq!(fixed_string(&[word(*b"veth"), 0]), "veth");
         assert_eq!(fixed_string(&[word(*b"virt"), word(*b"io\0x")]), "virtio");
         assert_eq!(fixed_string(&[word(*b"full")]), "full");
-    }
-
-    #[test]
-    fn the_mask_length_stands_where_the_kernel_puts_it() {
-        // cmd, speed, duplex port phy autoneg, mdio mdix mdix_ctrl nwords, ...
-        let words = [0x4c, 10_000, 0, u32::from_ne_bytes([0, 0, 0, 0xfd])];
-        assert_eq!(mask_words(&words), -3);
     }
 }

@@ -144,13 +144,6 @@ impl Netlink {
         self.change(&mut request, "set MTU of", &subject(index))
     }
 
-    /// Sets the MAC address of link `index`; some drivers want the link down.
-    pub fn set_mac(&mut self, index: u32, mac: [u8; 6]) -> Result<()> {
-        let mut request = self.request(libc::RTM_NEWLINK, CHANGE, &link_header(index, 0, 0));
-        request.attribute(libc::IFLA_ADDRESS, &mac);
-        self.change(&mut request, "set MAC address of", &subject(index))
-    }
-
     /// Adds `address/prefix` to link `index`. An IPv6 address is usable at once: no duplicate detection.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
         let (family, bytes) = address_bytes(address);

@@ -1,6 +1,6 @@
 //! What to generate, checked once, before the first frame.
 //!
-//! Defaults come from the ranges set aside for benchmarks, so that stray frames reach nobody: 198.18.0.0/15
+//! Addresses come from the ranges set aside for benchmarks, so that stray frames reach nobody: 198.18.0.0/15
 //! (RFC 2544) and 2001:2::/48 (RFC 5180).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -21,16 +21,17 @@ const SOURCE_PORTS: u64 = 1 << FLOW_LOW_BITS;
 /// Ports that the destination port varies over.
 const DESTINATION_PORTS: u64 = (FLOWS_MAX >> FLOW_LOW_BITS) as u64;
 
+/// Source and destination of flow 0.
+const ADDRESSES_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1)];
+pub(super) const ADDRESSES_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 1)];
+
 /// What to generate. Fields are set by the methods of the same name.
 #[derive(Clone, Debug)]
 pub struct TrafficBuilder {
     pub(super) source_mac: MacAddress,
     pub(super) destination_mac: MacAddress,
     pub(super) vlan: Option<u16>,
-    pub(super) source_v4: Ipv4Addr,
-    pub(super) destination_v4: Ipv4Addr,
-    pub(super) source_v6: Ipv6Addr,
-    pub(super) destination_v6: Ipv6Addr,
     source_port: u16,
     destination_port: u16,
     kinds: Vec<Kind>,
@@ -44,10 +45,6 @@ impl Default for TrafficBuilder {
             source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
             destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
             vlan: None,
-            source_v4: Ipv4Addr::new(198, 18, 0, 1),
-            destination_v4: Ipv4Addr::new(198, 19, 0, 1),
-            source_v6: Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1),
-            destination_v6: Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 1),
             source_port: 49_152,
             destination_port: 20_000,
             kinds: vec![Kind::Udp4],
@@ -69,20 +66,6 @@ impl TrafficBuilder {
     #[must_use]
     pub fn vlan(mut self, id: Option<u16>) -> Self {
         self.vlan = id;
-        self
-    }
-
-    /// The IPv4 addresses of flow 0. Default 198.18.0.1 to 198.19.0.1.
-    #[must_use]
-    pub fn addresses_v4(mut self, source: Ipv4Addr, destination: Ipv4Addr) -> Self {
-        (self.source_v4, self.destination_v4) = (source, destination);
-        self
-    }
-
-    /// The IPv6 addresses of flow 0. Default 2001:2:0:1::1 to 2001:2:0:2::1.
-    #[must_use]
-    pub fn addresses_v6(mut self, source: Ipv6Addr, destination: Ipv6Addr) -> Self {
-        (self.source_v6, self.destination_v6) = (source, destination);
         self
     }
 
@@ -145,11 +128,10 @@ impl TrafficBuilder {
 
     /// What flow 0 of `kind` has in the fields that vary by flow.
     pub(super) fn bases(&self, kind: Kind) -> Bases {
-        let low = |address: Ipv6Addr| address.to_bits() as u32;
-        let (source_address, destination_address) = if kind.is_v6() {
-            (low(self.source_v6), low(self.destination_v6))
+        let [source_address, destination_address] = if kind.is_v6() {
+            ADDRESSES_V6.map(|address| address.to_bits() as u32)
         } else {
-            (self.source_v4.to_bits(), self.destination_v4.to_bits())
+            ADDRESSES_V4.map(Ipv4Addr::to_bits)
         };
         let (source_port, destination_port) = (self.source_port, self.destination_port);
         Bases { source_address, destination_address, source_port, destination_port }

@@ -56,19 +56,6 @@ impl Traffic {
         }
     }
 
-    /// Turns `frame`, an earlier frame of the same template, into number `sequence`: as
-    /// [`Traffic::write_frame`] without the copy. Returns false and leaves it alone if its length is not
-    /// that of the frame asked for. With one kind and one size every earlier frame will do.
-    #[inline]
-    pub fn patch_frame(&self, sequence: u64, now_ns: u64, frame: &mut [u8]) -> bool {
-        let (template, flow) = self.select(sequence);
-        let fits = frame.len() == template.bytes().len();
-        if fits {
-            template.patch(flow, sequence, now_ns, frame);
-        }
-        fits
-    }
-
     /// Length of frame number `sequence` in bytes, without the frame check sequence.
     #[inline]
     pub fn frame_len(&self, sequence: u64) -> usize {

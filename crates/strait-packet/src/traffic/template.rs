@@ -11,7 +11,7 @@
 //! additions. The same offsets and sums serve a generator that runs in the kernel as an eBPF program.
 
 use super::FLOW_LOW_BITS;
-use super::builder::TrafficBuilder;
+use super::builder::{ADDRESSES_V6, TrafficBuilder};
 use crate::checksum::Sum;
 use crate::protocol::{ether_type, ip};
 use crate::{ethernet, ipv4, ipv6, probe, tcp, udp, vlan};
@@ -151,7 +151,7 @@ impl FrameTemplate {
         let mut bytes = vec![0; len];
         let network = write_link(&mut bytes, builder, kind);
         let offsets = Offsets::of(kind, network);
-        let addresses_sum = write_network(&mut bytes[network..], builder, kind);
+        let addresses_sum = write_network(&mut bytes[network..], kind);
         write_transport(&mut bytes[offsets.transport..], kind);
         let magic = offsets.sequence - probe::SEQUENCE_AT;
         bytes[magic..offsets.sequence].copy_from_slice(&probe::MAGIC.to_be_bytes());
@@ -247,14 +247,14 @@ fn write_link(frame: &mut [u8], builder: &TrafficBuilder, kind: Kind) -> usize {
 }
 
 /// Writes the IP header without what varies; returns the sum of the address words that do not vary.
-fn write_network(packet: &mut [u8], builder: &TrafficBuilder, kind: Kind) -> u64 {
+fn write_network(packet: &mut [u8], kind: Kind) -> u64 {
     if kind.is_v6() {
         let payload_len = (packet.len() - ipv6::HEADER_LEN) as u16;
         packet[0] = 0x60;
         put(packet, 4, payload_len.to_be_bytes());
         packet[6] = kind.protocol();
         packet[7] = HOP_LIMIT;
-        let [source, destination] = [builder.source_v6, builder.destination_v6].map(|a| a.octets());
+        let [source, destination] = ADDRESSES_V6.map(|a| a.octets());
         packet[8..20].copy_from_slice(&source[..12]);
         packet[24..36].copy_from_slice(&destination[..12]);
         return u64::from(sum_of(&packet[8..40]).fold());

@@ -221,12 +221,6 @@ impl Socket {
         Ok(granted as u32)
     }
 
-    /// The same for what waits to be sent (`SO_SNDBUFFORCE`, else `SO_SNDBUF`).
-    pub fn set_send_buffer(&self, bytes: u32) -> Result<()> {
-        let forced = self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(bytes as i32), "size the buffer of");
-        forced.or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &(bytes as i32), "size the buffer of"))
-    }
-
     /// Reads and clears the statistics (`PACKET_STATISTICS`).
     pub fn statistics(&self) -> Result<Statistics> {
         let mut raw = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
