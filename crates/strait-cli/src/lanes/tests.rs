@@ -23,6 +23,10 @@ impl Taker for Fragile {
         Ok(())
     }
 
+    fn batch_taken(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn idle(&mut self, _: Instant) -> Result<(), Error> {
         Ok(())
     }
