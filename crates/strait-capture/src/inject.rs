@@ -182,10 +182,10 @@ impl Injector {
         account
     }
 
-    /// Whether the frame in the buffer will go out. `sendmmsg` tells of one that does not; from a ring the kernel drops
-    /// it without a word, so it must not get there.
+    /// Whether a buffer holds the frame and the link takes it. `sendmmsg` tells of one that the link does not take; from a
+    /// ring the kernel drops it without a word, so it must not get there.
     fn takes(&mut self, len: usize) -> bool {
-        if matches!(self.engine, Engine::Sendmmsg { .. }) {
+        if len > FRAME_BYTES_MAX || matches!(self.engine, Engine::Sendmmsg { .. }) {
             return len <= FRAME_BYTES_MAX;
         }
         if len <= self.interface.frame_bytes_max(false) {

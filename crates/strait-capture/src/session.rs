@@ -89,8 +89,8 @@ impl Session {
         &self.info.notes
     }
 
-    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. After an error the intake
-    /// goes on, at least in part; call it again.
+    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. A file has no intake: it is
+    /// read no further. After an error the intake goes on, at least in part; call it again.
     pub fn stop(&mut self) -> Result<(), Error> {
         if self.elapsed.is_none() {
             match &mut self.source {

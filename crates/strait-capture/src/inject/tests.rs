@@ -96,3 +96,16 @@ fn frames_before_one_that_fails_are_sent_once_and_accounted_for() {
     }
     assert_eq!(wire.left().stats().tx_packets - before, 3);
 }
+
+#[test]
+fn a_frame_that_no_buffer_holds_is_refused_not_cut() {
+    // Loopback takes 64 KiB.
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in [InjectPath::Sendmmsg, InjectPath::Ring] {
+        let mut injector = wire.left().run(|| Injector::open("lo", path)).unwrap();
+        injector.buffer().unwrap();
+        injector.push(20_000);
+        let sent = injector.finish().unwrap();
+        assert_eq!((sent.frames, sent.bytes, sent.refused), (0, 0, 1), "{path:?}");
+    }
+}
