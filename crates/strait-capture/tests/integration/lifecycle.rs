@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lab::{Wire, wait_until};
+use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
 use strait_capture::{Directions, Error, Path, Queues, Session, Wait};
 use strait_sys::Kind;
 
@@ -169,4 +170,27 @@ fn xdp_leaves_nothing_attached_when_it_ends_and_passes_what_does_not_match() {
     let index = wire.right().interface().index;
     let attached = || wire.right().run(|| strait_sys::netlink::Netlink::open()?.xdp(index)).unwrap();
     assert!(wait_until(Duration::from_secs(5), || attached().is_none()));
+}
+
+#[test]
+fn a_file_is_read_no_further_once_the_session_has_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("input");
+    let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.clone()), 0)).unwrap();
+    for bytes in &frames() {
+        sink.write(&FrameRef { bytes, wire_len: bytes.len() as u32, ..FrameRef::default() }).unwrap();
+    }
+    sink.close(&[]).unwrap();
+    for (filter, lent) in [("", 3), ("greater 9000", 0)] {
+        let mut session = Session::builder(path.to_str().unwrap()).filter(filter).open_file().unwrap();
+        let mut lane = session.take_lanes().remove(0);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for _ in 0..lent {
+            assert_eq!(lane.next_batch(deadline).unwrap().unwrap().frames().count(), 1);
+        }
+        session.stop().unwrap();
+        assert!(lane.next_batch(deadline).unwrap().is_none(), "{filter}");
+        let report = session.report(vec![lane.finish().unwrap()]);
+        assert_eq!((report.capture.received, report.capture.delivered), (lent, lent), "{filter}");
+    }
 }
