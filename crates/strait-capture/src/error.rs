@@ -20,6 +20,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The errno, where the kernel gave one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::System(error) => error.errno(),
+            Self::Filter(_) | Self::Usage(_) | Self::File(_) => None,
+        }
+    }
+
     /// What a caller can do about it.
     pub fn kind(&self) -> Kind {
         match self {

@@ -41,7 +41,11 @@ fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Err
     let instructions = compiler.compile(text, true)?;
     let instructions =
         instructions.into_iter().map(|(code, jt, jf, k)| Instruction { code, jt, jf, k }).collect();
-    let program = Program::check(instructions).map_err(|error| Error::Filter(error.to_string()))?;
+    cut(&Program::check(instructions).map_err(|error| Error::Filter(error.to_string()))?, snaplen)
+}
+
+/// The same program keeping `snaplen` bytes at most.
+pub(crate) fn cut(program: &Program, snaplen: u32) -> Result<Program, Error> {
     program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
 }
 

@@ -76,10 +76,15 @@ impl Lane {
     /// # Errors
     /// The interface went down or vanished, or the file is damaged; what was captured before is lent first.
     pub fn next_batch(&mut self, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
+        self.next_batch_of(usize::MAX, deadline)
+    }
+
+    /// The same with `limit` frames at most, which must not be 0; what is left stays in the ring.
+    pub fn next_batch_of(&mut self, limit: usize, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
         match self.wait_until_ready(deadline)? {
             Outcome::Ended => Ok(None),
-            Outcome::Nothing => Ok(Some(self.lend(false))),
-            Outcome::Ready => Ok(Some(self.lend(true))),
+            Outcome::Nothing => Ok(Some(self.lend(None))),
+            Outcome::Ready => Ok(Some(self.lend(Some(limit)))),
         }
     }
 
@@ -153,14 +158,15 @@ impl Lane {
         self.engine.drain(&mut self.account, since)
     }
 
-    fn lend(&mut self, ready: bool) -> Batch<'_> {
+    /// Lends frames that are ready, `limit` at most, or nothing.
+    fn lend(&mut self, limit: Option<usize>) -> Batch<'_> {
         let copies = self.engine.copies();
         let Self { engine, account, snaplen, queue, pacer, .. } = self;
-        let source = match engine {
-            _ if !ready => Source::Empty,
-            Engine::Packet(engine) => Source::Packet(engine.take()),
-            Engine::Xdp(engine) => Source::Xdp(engine.take()),
-            Engine::File(engine) => Source::File(engine.take()),
+        let source = match (limit, engine) {
+            (None, _) => Source::Empty,
+            (Some(limit), Engine::Packet(engine)) => Source::Packet(engine.take(limit)),
+            (Some(limit), Engine::Xdp(engine)) => Source::Xdp(engine.take(limit)),
+            (Some(_), Engine::File(engine)) => Source::File(engine.take()),
         };
         let batch = Batch::new(source, Booking { account, snaplen: *snaplen, queue: *queue, copies });
         pacer.found(batch.len());

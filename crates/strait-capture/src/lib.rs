@@ -44,5 +44,6 @@ pub use frame::{Direction, Frame, Vlan};
 pub use inject::{InjectPath, Injector, LiveGenerator};
 pub use lane::Lane;
 pub use session::{Builder, Directions, Path, Queues, Session};
+pub use strait_sys::Kind as ErrorKind;
 pub use strait_sys::packet::Fanout;
 pub use wait::Wait;

@@ -89,11 +89,12 @@ impl Engine {
         }
     }
 
-    pub(crate) fn take(&mut self) -> Batch<'_> {
+    /// Lends frames that are ready, `limit` at most.
+    pub(crate) fn take(&mut self, limit: usize) -> Batch<'_> {
         match &mut self.ring {
-            Ring::Recv(receiver, _) => Batch::Recv(receiver.take()),
-            Ring::V2(ring) => Batch::V2(ring.take(V2_BATCH_MAX)),
-            Ring::V3(ring) => Batch::V3(ring.take()),
+            Ring::Recv(receiver, _) => Batch::Recv(receiver.take(limit)),
+            Ring::V2(ring) => Batch::V2(ring.take(limit.min(V2_BATCH_MAX))),
+            Ring::V3(ring) => Batch::V3(ring.take(limit)),
         }
     }
 

@@ -137,9 +137,9 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn take(&mut self) -> Batch<'_> {
+    pub(crate) fn take(&mut self, limit: usize) -> Batch<'_> {
         let Self { receiver, joiner, clock, interface, .. } = self;
-        let mut raw = receiver.take(BATCH_MAX);
+        let mut raw = receiver.take(limit.min(BATCH_MAX));
         if self.abilities.reads_tags {
             restore_tags(&mut raw, joiner.is_open());
         }

@@ -78,7 +78,7 @@ const EXAMPLES: &str = "Examples:
   strait capture -r web.pcapng --json host 10.0.0.1";
 
 #[derive(Clone, Copy, ValueEnum)]
-enum PathArg {
+pub(crate) enum PathArg {
     /// The best packet-socket path; never takes packets away from the host
     Auto,
     /// recvmmsg on AF_PACKET
@@ -94,7 +94,7 @@ enum PathArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum WaitArg {
+pub(crate) enum WaitArg {
     /// Wake for each packet
     Latency,
     /// Wake for each packet while the line is quiet, gather them under load
@@ -207,6 +207,24 @@ impl Args {
     fn drop_privileges(&self) -> Result<(), Error> {
         Ok(strait_sys::process::drop_capabilities(self.output.rotates())?)
     }
+}
+
+impl PathArg {
+    /// As users spell it.
+    pub(crate) fn name(self) -> String {
+        spelled(&self)
+    }
+}
+
+impl WaitArg {
+    /// As users spell it.
+    pub(crate) fn name(self) -> String {
+        spelled(&self)
+    }
+}
+
+fn spelled(value: &impl ValueEnum) -> String {
+    value.to_possible_value().expect("no value is skipped").get_name().to_owned()
 }
 
 impl From<PathArg> for Path {

@@ -13,6 +13,7 @@ mod live;
 mod output;
 mod parse;
 mod replay;
+mod run;
 mod shell;
 
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Command {
     Generate(Box<generate::Args>),
     /// Send the packets of a capture file.
     Replay(replay::Args),
+    /// Run a libpcap program, unmodified, on this engine.
+    Run(run::Args),
     /// See it work: capture the same traffic on every path, in network namespaces of its own.
     Demo(demo::Args),
     /// Print a completion script for a shell.
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => shell::completions(&args, &mut Strait::command()),
         Command::Man(args) => shell::man(&args, Strait::command()),

@@ -13,8 +13,8 @@ use syn::{Expr, ExprLit, Item, ItemMod, Lit, Meta};
 use crate::Problem;
 use crate::source::File;
 
-/// The one crate with lints of its own: it holds the unsafe code.
-const OWN_LINTS: &str = "strait-sys";
+/// The crates with lints of their own: they hold the unsafe code.
+const OWN_LINTS: [&str; 2] = ["strait-sys", "strait-pcap"];
 
 /// Every Rust file that is not part of any target.
 pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec<Problem> {
@@ -36,7 +36,7 @@ pub(crate) fn crates_without_lints(root: &Path, workspaces: &[Metadata]) -> Vec<
     let members = workspaces.first().map(Metadata::workspace_packages).unwrap_or_default();
     let manifests = members
         .iter()
-        .filter(|package| package.name.as_str() != OWN_LINTS)
+        .filter(|package| !OWN_LINTS.contains(&package.name.as_str()))
         .map(|package| &package.manifest_path);
     let lacks = |path: &Path| !fs::read_to_string(path).is_ok_and(|text| takes_lints(&text));
     manifests

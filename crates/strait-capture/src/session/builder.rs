@@ -82,6 +82,7 @@ pub struct Builder {
     interface: String,
     path: Path,
     filter: Option<String>,
+    program: Option<Program>,
     snaplen: u32,
     queues: Queues,
     fanout: Fanout,
@@ -101,6 +102,7 @@ impl Builder {
             interface,
             path: Path::Auto,
             filter: None,
+            program: None,
             snaplen: SNAPLEN_MAX,
             queues: Queues::Default,
             fanout: Fanout::Hash,
@@ -180,6 +182,13 @@ impl Builder {
         self
     }
 
+    /// The filter as a program, for whoever compiled it; it goes before the text, and is for interfaces only.
+    #[must_use]
+    pub fn program(mut self, program: Program) -> Self {
+        self.program = Some(program);
+        self
+    }
+
     /// Whether to set the interface to promiscuous mode while capturing; yes unless given.
     #[must_use]
     pub fn promiscuous(mut self, promiscuous: bool) -> Self {
@@ -222,7 +231,10 @@ impl Builder {
             // Each frame goes out and comes in: once is enough, as libpcap sees it.
             self.directions = Directions::In;
         }
-        let program = filter::live(&self.interface, self.filter.as_deref(), self.snaplen)?;
+        let program = match &self.program {
+            Some(program) => filter::cut(program, self.snaplen)?,
+            None => filter::live(&self.interface, self.filter.as_deref(), self.snaplen)?,
+        };
         match self.path {
             Path::Xdp => self.open_xdp(&interface, &program, false),
             Path::XdpZeroCopy => self.open_xdp(&interface, &program, true),
@@ -371,7 +383,10 @@ impl Builder {
     }
 
     fn filters(&self) -> bool {
-        self.filter.as_ref().is_some_and(|text| !text.trim().is_empty())
+        match &self.program {
+            Some(program) => *program != Program::accept_all(SNAPLEN_MAX),
+            None => self.filter.as_ref().is_some_and(|text| !text.trim().is_empty()),
+        }
     }
 
     /// Whether a doorbell would do any good. With rollover it would ring the next lane whenever one is awake.

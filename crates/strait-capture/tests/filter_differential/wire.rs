@@ -55,7 +55,7 @@ impl Tap {
     /// Adds what waits on the socket to `frames`.
     pub(crate) fn read(&mut self, frames: &mut Vec<Vec<u8>>) {
         while self.receiver.fill(&self.socket).unwrap() > 0 {
-            frames.extend(self.receiver.take().frames().map(|frame| frame.bytes.to_vec()));
+            frames.extend(self.receiver.take(usize::MAX).frames().map(|frame| frame.bytes.to_vec()));
         }
     }
 }

@@ -13,5 +13,6 @@ mod refusals;
 mod replay;
 mod rig;
 mod rotation;
+mod run;
 mod shell;
 mod tools;

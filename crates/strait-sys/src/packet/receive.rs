@@ -24,6 +24,8 @@ pub struct Receiver {
     messages: Vec<libc::mmsghdr>,
     /// Frames received and not yet lent.
     filled: usize,
+    /// How many of them were lent.
+    lent: usize,
 }
 
 // SAFETY: the raw pointers in `vectors` and `messages` lead into the other vectors of this value, whose heap memory
@@ -45,6 +47,7 @@ impl Receiver {
             vectors: vec![vector; count],
             messages: vec![message; count],
             filled: 0,
+            lent: 0,
         };
         for i in 0..count {
             receiver.wire(i);
@@ -72,8 +75,8 @@ impl Receiver {
     /// # Errors
     /// ENETDOWN once, when the interface went down or vanished.
     pub fn fill(&mut self, socket: &Socket) -> Result<usize> {
-        if self.filled > 0 {
-            return Ok(self.filled);
+        if self.lent < self.filled {
+            return Ok(self.filled - self.lent);
         }
         for message in &mut self.messages {
             message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -92,18 +95,20 @@ impl Receiver {
                 Err(error)
             };
         }
-        self.filled = received as usize;
+        (self.filled, self.lent) = (received as usize, 0);
         Ok(self.filled)
     }
 
-    /// Lends the frames of the last [`Receiver::fill`].
-    pub fn take(&mut self) -> Batch<'_> {
-        Batch { count: std::mem::take(&mut self.filled), receiver: self }
+    /// Lends frames of the last [`Receiver::fill`], the next `limit` at most.
+    pub fn take(&mut self, limit: usize) -> Batch<'_> {
+        let start = self.lent;
+        self.lent += limit.min(self.filled - start);
+        Batch { at: start, end: self.lent, receiver: self }
     }
 
     /// Forgets the frames of the last [`Receiver::fill`].
     pub fn discard(&mut self) {
-        self.filled = 0;
+        self.lent = self.filled;
     }
 
     /// The frame of message `i`, its tag restored.
@@ -187,24 +192,25 @@ impl std::fmt::Debug for Receiver {
 #[derive(Debug)]
 pub struct Batch<'receiver> {
     receiver: &'receiver mut Receiver,
-    count: usize,
+    at: usize,
+    end: usize,
 }
 
 impl Batch<'_> {
     /// Number of frames.
     pub fn len(&self) -> usize {
-        self.count
+        self.end - self.at
     }
 
     /// Whether nothing waited.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.at == self.end
     }
 
     /// The frames, oldest first. A frame is lent once: what an earlier call has lent does not come again.
     pub fn frames(&mut self) -> Frames<'_> {
-        let count = std::mem::take(&mut self.count);
-        Frames { receiver: self.receiver, at: 0, count }
+        let at = std::mem::replace(&mut self.at, self.end);
+        Frames { receiver: self.receiver, at, end: self.end }
     }
 }
 
@@ -213,14 +219,14 @@ impl Batch<'_> {
 pub struct Frames<'batch> {
     receiver: &'batch mut Receiver,
     at: usize,
-    count: usize,
+    end: usize,
 }
 
 impl<'batch> Iterator for Frames<'batch> {
     type Item = Frame<'batch>;
 
     fn next(&mut self) -> Option<Frame<'batch>> {
-        if self.at == self.count {
+        if self.at == self.end {
             return None;
         }
         self.at += 1;
@@ -230,6 +236,6 @@ impl<'batch> Iterator for Frames<'batch> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.count - self.at, Some(self.count - self.at))
+        (self.end - self.at, Some(self.end - self.at))
     }
 }

@@ -132,13 +132,16 @@ impl Ring {
         false
     }
 
-    /// The frames that are ready in the next block, lent until the batch drops. It may be empty; it never waits.
-    pub fn take(&mut self) -> Batch<'_> {
+    /// The frames that are ready in the next block, `limit` at most, lent until the batch drops. It may be empty; it
+    /// never waits.
+    pub fn take(&mut self, limit: usize) -> Batch<'_> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(packets) = self.retired() {
-            return Batch { count: packets.saturating_sub(self.read), retired: true, ring: self };
+            let left = packets.saturating_sub(self.read);
+            return Batch { count: left.min(limit), ends_block: left <= limit, ring: self };
         }
-        let count = if self.reads_early() { self.complete() } else { 0 };
-        Batch { count, retired: false, ring: self }
+        let count = if self.reads_early() { self.complete().min(limit) } else { 0 };
+        Batch { count, ends_block: false, ring: self }
     }
 
     /// Its sizes.
@@ -280,7 +283,8 @@ impl Ring {
 pub struct Batch<'ring> {
     ring: &'ring mut Ring,
     count: u32,
-    retired: bool,
+    /// It holds the last frames of a retired block.
+    ends_block: bool,
 }
 
 impl Batch<'_> {
@@ -304,7 +308,7 @@ impl Drop for Batch<'_> {
     fn drop(&mut self) {
         // What was not looked at counts as read: it was lent.
         while self.frames().next().is_some() {}
-        if self.retired {
+        if self.ends_block {
             self.ring.release();
         }
     }

@@ -172,7 +172,7 @@ impl Rig {
     pub(crate) fn read_at_far(&self, socket: &packet::Socket) -> Vec<Vec<u8>> {
         let mut receiver = receive::Receiver::new(64, 9100);
         receiver.fill(socket).unwrap();
-        receiver.take().frames().map(|frame| frame.bytes.to_vec()).collect()
+        receiver.take(usize::MAX).frames().map(|frame| frame.bytes.to_vec()).collect()
     }
 
     fn binding(&self, queue: u32, multi_buffer: bool) -> Binding {

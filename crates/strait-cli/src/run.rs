@@ -1,0 +1,124 @@
+//! `strait run`: a libpcap program, unmodified, on Strait's engine.
+//!
+//! It preloads `libstrait_pcap.so` and becomes the program: same process, same terminal, same exit code.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args as ClapArgs;
+
+use crate::Error;
+use crate::capture::{PathArg, WaitArg};
+
+/// Options of `strait run`.
+#[derive(ClapArgs)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Kernel path; a prefix of the program's device, as in xdp:eth0, goes before it
+    #[arg(short, long, value_enum)]
+    path: Option<PathArg>,
+    /// How to wait for packets
+    #[arg(long, value_enum)]
+    wait: Option<WaitArg>,
+    /// Fail where Strait cannot open a device, instead of leaving it to libpcap
+    #[arg(long)]
+    strict: bool,
+    /// Print path, mode and ledger when the program closes a device
+    #[arg(long)]
+    report: bool,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "Examples:
+  strait run -- tcpdump -ni eth0 port 53
+  strait run --path xdp --report -- tcpdump -ni eth0 -w dns.pcap port 53
+  strait run -- dumpcap -i v3:eth0 -w out.pcapng";
+
+/// The library's name.
+const LIBRARY: &str = "libstrait_pcap.so";
+/// Where a package puts it.
+const PLACES: [&str; 2] = ["/usr/lib/strait", "/usr/local/lib/strait"];
+
+/// Runs the command; returns only if that failed.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let Some((program, rest)) = args.program.split_first() else {
+        return Err(Error::Usage("no program to run".into()));
+    };
+    let path = find(program)?;
+    refuse_privileged(&path)?;
+    let mut command = Command::new(&path);
+    command.arg0(program).args(rest).env("LD_PRELOAD", preloads(&library()?));
+    let named = |value: String, name: &str| (name.to_owned(), value);
+    let chosen = [
+        args.path.map(|path| named(path.name(), "STRAIT_PATH")),
+        args.wait.map(|wait| named(wait.name(), "STRAIT_WAIT")),
+        args.strict.then(|| named("1".into(), "STRAIT_STRICT")),
+        args.report.then(|| named("1".into(), "STRAIT_REPORT")),
+    ];
+    command.envs(chosen.into_iter().flatten());
+    let error = command.exec();
+    Err(Error::Failed(format!("run {}: {error}", path.display())))
+}
+
+/// The program as the shell would find it.
+fn find(program: &OsStr) -> Result<PathBuf, Error> {
+    let executable = |path: &Path| {
+        fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let found = if program.as_encoded_bytes().contains(&b'/') {
+        Some(PathBuf::from(program)).filter(|path| executable(path))
+    } else {
+        let paths = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&paths).map(|directory| directory.join(program)).find(|path| executable(path))
+    };
+    found.ok_or_else(|| Error::Usage(format!("{}: no such program", program.to_string_lossy())))
+}
+
+/// The loader preloads nothing into a program that runs with more privilege than its user.
+fn refuse_privileged(path: &Path) -> Result<(), Error> {
+    let me = rustix::process::geteuid();
+    let changes_identity = fs::metadata(path).is_ok_and(|found| {
+        let (sets_user, sets_group) = (found.mode() & 0o4000 != 0, found.mode() & 0o2000 != 0);
+        (sets_user && found.uid() != me.as_raw()) || sets_group
+    });
+    let has_capabilities = rustix::fs::getxattr(path, c"security.capability", &mut [0_u8; 64]).is_ok();
+    let gains = changes_identity || (has_capabilities && !me.is_root());
+    if !gains {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Error::Usage(format!(
+        "{path} is set-uid, set-gid or has file capabilities, so nothing can be preloaded: run a copy of it as root"
+    )))
+}
+
+/// The library beside this program, or where a package puts it.
+fn library() -> Result<PathBuf, Error> {
+    let own = env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned));
+    let places: Vec<PathBuf> = own.into_iter().chain(PLACES.map(PathBuf::from)).collect();
+    let found = places.iter().map(|place| place.join(LIBRARY)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let searched: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        Error::Failed(format!(
+            "{LIBRARY} is not in {}: build it with cargo build --release -p strait-pcap",
+            searched.join(", ")
+        ))
+    })
+}
+
+/// The library first, then what was to be preloaded anyhow.
+fn preloads(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}

@@ -1,0 +1,57 @@
+//! `strait run`: what it tells the library, and what it refuses.
+
+use std::os::unix::fs::PermissionsExt;
+use std::{env, fs};
+
+use lab::Launch;
+
+use crate::rig::{LIMIT, STRAIT, failure};
+
+/// `strait` beside a stand-in for the library, so that it finds one.
+fn with_library(directory: &std::path::Path) -> std::path::PathBuf {
+    let strait = directory.join("strait");
+    fs::copy(STRAIT, &strait).unwrap();
+    fs::write(directory.join("libstrait_pcap.so"), "").unwrap();
+    strait
+}
+
+#[test]
+fn the_program_gets_the_library_the_choices_and_its_arguments() {
+    let directory = tempfile::tempdir().unwrap();
+    let strait = with_library(directory.path());
+    let show = "echo \"$LD_PRELOAD $STRAIT_PATH $STRAIT_WAIT $STRAIT_STRICT $STRAIT_REPORT $1\"; exit 7";
+    let options =
+        ["run", "--path", "xdp-zc", "--wait", "busy", "--strict", "--", "sh", "-c", show, "sh", "-x"];
+    let finished = Launch::new(&strait).args(options).run(LIMIT).unwrap();
+    let library = directory.path().join("libstrait_pcap.so");
+    let said = finished.text();
+    assert_eq!(said.trim(), format!("{} xdp-zc busy 1  -x", library.display()), "{}", finished.stderr);
+    assert_eq!(finished.status.code(), Some(7), "the program's own");
+}
+
+#[test]
+fn what_cannot_be_run_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let strait = with_library(directory.path());
+    let refused =
+        |program: &str| failure(&Launch::new(&strait).args(["run", "--", program]).run(LIMIT).unwrap());
+    let (code, line) = refused("no-such-program");
+    assert_eq!((code, line.contains("no-such-program: no such program")), (2, true), "{line}");
+    let privileged = directory.path().join("privileged");
+    fs::copy("/bin/true", &privileged).unwrap();
+    fs::set_permissions(&privileged, fs::Permissions::from_mode(0o2755)).unwrap();
+    let (code, line) = refused(privileged.to_str().unwrap());
+    assert_eq!((code, line.contains("nothing can be preloaded")), (2, true), "{line}");
+}
+
+#[test]
+fn a_missing_library_is_named_with_the_places_that_were_searched() {
+    let directory = tempfile::tempdir().unwrap();
+    let strait = directory.path().join("strait");
+    fs::copy(STRAIT, &strait).unwrap();
+    let finished = Launch::new(&strait).args(["run", "--", "true"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!(code, 1, "{line}");
+    assert!(line.contains("libstrait_pcap.so is not in") && line.contains("/usr/lib/strait"), "{line}");
+    assert!(env::var_os("LD_PRELOAD").is_none(), "this test's own loader is as usual");
+}

@@ -1,0 +1,93 @@
+//! What the user chose for programs that cannot be told: `STRAIT_PATH`, `STRAIT_WAIT`, `STRAIT_STRICT`,
+//! `STRAIT_REPORT`, and a prefix of the device's name such as `xdp:eth0`.
+
+use strait_capture::{Path, Wait};
+
+/// For one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) device: String,
+    pub(crate) path: Path,
+    pub(crate) wait: Wait,
+    /// Fail rather than hand over to libpcap.
+    pub(crate) strict: bool,
+    /// Print the ledger when the program closes the handle.
+    pub(crate) report: bool,
+}
+
+impl Choice {
+    /// For `device`, with the variables that `variable` knows.
+    ///
+    /// # Errors
+    /// A line that names a variable whose value is none of those there are.
+    pub(crate) fn new(device: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let (prefix, name) = match device.split_once(':') {
+            Some((prefix, name)) if path(prefix).is_some() => (path(prefix), name),
+            _ => (None, device),
+        };
+        let chosen = match variable("STRAIT_PATH") {
+            Some(text) => Some(
+                path(&text).ok_or(format!("STRAIT_PATH={text}: give auto, recv, v2, v3, xdp or xdp-zc"))?,
+            ),
+            None => None,
+        };
+        let wait = match variable("STRAIT_WAIT").as_deref() {
+            None | Some("balanced") => Wait::Balanced,
+            Some("latency") => Wait::Latency,
+            Some("busy") => Wait::Busy,
+            Some(text) => return Err(format!("STRAIT_WAIT={text}: give latency, balanced or busy")),
+        };
+        let is_set = |name| variable(name).is_some_and(|text| !matches!(text.as_str(), "" | "0"));
+        Ok(Self {
+            device: name.to_owned(),
+            path: prefix.or(chosen).unwrap_or(Path::Auto),
+            wait,
+            strict: is_set("STRAIT_STRICT"),
+            report: is_set("STRAIT_REPORT"),
+        })
+    }
+}
+
+/// A path by the name that users give it.
+fn path(name: &str) -> Option<Path> {
+    Some(match name {
+        "auto" => Path::Auto,
+        "recv" => Path::Recv,
+        "v2" => Path::V2,
+        "v3" => Path::V3,
+        "xdp" => Path::Xdp,
+        "xdp-zc" => Path::XdpZeroCopy,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_goes_before_the_variable() {
+        let variable = |name: &str| (name == "STRAIT_PATH").then(|| "v2".to_owned());
+        let choice = Choice::new("xdp:eth0", variable).unwrap();
+        assert_eq!((choice.device.as_str(), choice.path), ("eth0", Path::Xdp));
+        let choice = Choice::new("eth0:1", variable).unwrap();
+        assert_eq!((choice.device.as_str(), choice.path), ("eth0:1", Path::V2));
+        assert!(!choice.strict && !choice.report);
+    }
+
+    #[test]
+    fn an_unknown_value_is_named() {
+        for name in ["STRAIT_PATH", "STRAIT_WAIT"] {
+            let wrong = Choice::new("eth0", |asked| (asked == name).then(|| "fast".to_owned()));
+            assert!(wrong.unwrap_err().starts_with(&format!("{name}=fast: give ")));
+        }
+    }
+
+    #[test]
+    fn zero_and_nothing_are_off() {
+        let all = |value: &'static str| move |_: &str| Some(value.to_owned());
+        let off = |name: &str| all("0")(name).filter(|_| name == "STRAIT_STRICT" || name == "STRAIT_REPORT");
+        let choice = Choice::new("eth0", off).unwrap();
+        assert!(!choice.strict && !choice.report);
+    }
+}
