@@ -1,5 +1,6 @@
 //! A lane: one queue's ring, its wait policy and its account. It moves to the thread that reads it.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -86,6 +87,25 @@ impl Lane {
             Outcome::Nothing => Ok(Some(self.lend(None))),
             Outcome::Ready => Ok(Some(self.lend(Some(limit)))),
         }
+    }
+
+    /// What becomes readable when a frame comes, for a program with a poll loop of its own. It tells of frames that come
+    /// after [`Lane::prepare_to_wait`], and of some that came before.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        match &self.engine {
+            Engine::Packet(engine) => engine.descriptors(),
+            Engine::Xdp(engine) => vec![engine.descriptor()],
+            Engine::File(_) => Vec::new(),
+        }
+    }
+
+    /// Makes the next frame wake whoever polls the descriptors. True where frames are ready already, of which they may
+    /// say nothing.
+    pub fn prepare_to_wait(&mut self) -> Result<bool, Error> {
+        if let Engine::Packet(engine) = &mut self.engine {
+            engine.prepare_to_wait()?;
+        }
+        self.look()
     }
 
     /// The account so far, the kernel's counters included.

@@ -7,7 +7,7 @@
 mod doorbell;
 mod ring;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
@@ -153,6 +153,21 @@ impl Engine {
         }
         if rung.readable {
             self.look_for(SETTLE)?;
+        }
+        Ok(())
+    }
+
+    /// The ring's socket and the doorbell's.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let bell = self.doorbell.as_ref().map(|bell| bell.socket().as_fd());
+        [self.socket.as_fd()].into_iter().chain(bell).collect()
+    }
+
+    /// Lets the next frame ring, and gives one that is just coming the time to arrive.
+    pub(crate) fn prepare_to_wait(&mut self) -> Result<(), Error> {
+        let Some(bell) = &mut self.doorbell else { return Ok(()) };
+        if let Armed::Yes { rang: true } = bell.arm()? {
+            self.look_for(CROSSING)?;
         }
         Ok(())
     }

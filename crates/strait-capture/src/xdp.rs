@@ -11,7 +11,7 @@ mod join;
 mod open;
 mod stamp;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -152,6 +152,11 @@ impl Engine {
         let batch = Batch { raw, joiner, clock, interface: *interface };
         self.taken += batch.len() as u64;
         batch
+    }
+
+    /// The socket, which poll(2) wakes.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// What the kernel copies into the UMEM.

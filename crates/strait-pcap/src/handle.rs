@@ -4,6 +4,7 @@
 //! packets are handed to the program's callback; what a callback may call on its own handle, `pcap_breakloop` and
 //! `pcap_stats`, goes by [`Shared`], which is never locked.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
 
 use crate::choice::Choice;
+use crate::waker::Waker;
 
 /// libpcap's MAXIMUM_SNAPLEN, taken where a program asks for none or for more.
 const SNAPLEN_MAX: i32 = 262_144;
@@ -84,6 +86,8 @@ pub(crate) struct Handle {
     filter: Program,
     directions: Directions,
     active: Option<Active>,
+    /// Made when the program asks for a descriptor.
+    waker: Option<Waker>,
     injector: Option<Injector>,
 }
 
@@ -101,6 +105,7 @@ impl Handle {
             filter: Program::accept_all(SNAPLEN_MAX as u32),
             directions: Directions::Both,
             active: None,
+            waker: None,
             injector: None,
         }
     }
@@ -141,6 +146,9 @@ impl Handle {
         };
         let mut session = builder.open()?;
         let lane = session.take_lanes().remove(0);
+        if let Some(waker) = &self.waker {
+            watch(waker, &lane)?;
+        }
         self.active = Some(Active { session, lane });
         Ok(())
     }
@@ -193,11 +201,27 @@ impl Handle {
                 // What is left of the batch would be lost: a break is honoured after it.
             }
             drop(batch);
+            if let Some(waker) = &self.waker {
+                waker.set_ready(lane.prepare_to_wait()?).map_err(polling)?;
+            }
             let over = nonblocking || deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if count >= max || (!looping && found) || (!found && over) {
                 return Ok(Ended::Count(count));
             }
         }
+    }
+
+    /// A descriptor that is readable when packets are there.
+    pub(crate) fn descriptor(&mut self) -> Result<RawFd, Error> {
+        if let Some(waker) = &self.waker {
+            return Ok(waker.descriptor());
+        }
+        let waker = Waker::new().map_err(polling)?;
+        if let Some(Active { lane, .. }) = &mut self.active {
+            watch(&waker, lane)?;
+            waker.set_ready(lane.prepare_to_wait()?).map_err(polling)?;
+        }
+        Ok(self.waker.insert(waker).descriptor())
     }
 
     fn deadline(&self, looping: bool) -> Option<Instant> {
@@ -244,6 +268,14 @@ impl Handle {
         };
         report.then(|| format!("wait {wait}; {}", session.report(vec![account])))
     }
+}
+
+fn watch(waker: &Waker, lane: &Lane) -> Result<(), Error> {
+    lane.descriptors().into_iter().try_for_each(|descriptor| waker.watch(descriptor)).map_err(polling)
+}
+
+fn polling(errno: rustix::io::Errno) -> Error {
+    Error::Usage(format!("make a descriptor to poll: {errno}"))
 }
 
 /// The engine's own ring; a program's smaller wish is no reason for a smaller one.

@@ -9,3 +9,4 @@ mod choice;
 #[allow(unsafe_code, reason = "C calls it")]
 pub mod ffi;
 mod handle;
+mod waker;

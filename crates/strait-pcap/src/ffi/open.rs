@@ -9,8 +9,9 @@ use strait_capture::Error;
 use super::read::break_theirs;
 use super::{
     BREAKS, Break, DLT_EN10MB, ERRBUF_BYTES, Entry, PCAP_ERROR, PCAP_ERROR_ACTIVATED,
-    PCAP_ERROR_TSTAMP_PRECISION_NOTSUP, PCAP_TSTAMP_PRECISION_MICRO, PCAP_TSTAMP_PRECISION_NANO,
-    PacketHeader, Pcap, State, TABLE, Target, failed, guarded, next, put, say, target, text,
+    PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_TSTAMP_PRECISION_NOTSUP, PCAP_TSTAMP_PRECISION_MICRO,
+    PCAP_TSTAMP_PRECISION_NANO, PacketHeader, Pcap, State, TABLE, Target, failed, guarded, next, put, say,
+    target, text,
 };
 use crate::choice::Choice;
 use crate::handle::{Handle, Shared};
@@ -139,10 +140,23 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
         }
         match state.handle.activate() {
             Ok(()) => 0,
+            Err(error) if !exists(&state.handle.choice().device) => {
+                say(p, &error.to_string());
+                PCAP_ERROR_NO_SUCH_DEVICE
+            }
             Err(error) if state.handle.choice().strict => failed(p, &error),
             Err(error) => take_over(p, &state, entry.flag, &error),
         }
     })
+}
+
+/// Whether there is an interface of this name; libpcap knows names that are none.
+fn exists(device: &str) -> bool {
+    const NOT_INTERFACES: [&str; 6] = ["any", "nflog", "nfqueue", "usbmon", "bluetooth", "dbus-"];
+    let Ok(name) = CString::new(device) else { return false };
+    // SAFETY: if_nametoindex reads a C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    index != 0 || NOT_INTERFACES.iter().any(|prefix| device.starts_with(prefix))
 }
 
 /// Strait cannot open the device as asked: libpcap does.

@@ -181,3 +181,38 @@ pub unsafe extern "C" fn pcap_getnonblock(p: *mut Pcap, errbuf: *mut c_char) -> 
         Target::Live(entry) => c_int::from(entry.lock().handle.nonblocking),
     })
 }
+
+/// The descriptor of a live handle, or what libpcap answers.
+macro_rules! descriptor {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(p: *mut Pcap) -> c_int {
+            guarded(PCAP_ERROR, || match target(p) {
+                Target::Real(p) => real!($name(p: *mut Pcap) -> c_int),
+                Target::Live(entry) => match entry.lock().handle.descriptor() {
+                    Ok(descriptor) => descriptor,
+                    Err(error) => failed(p, &error),
+                },
+            })
+        }
+    };
+}
+
+descriptor! {
+    /// `pcap_fileno(3PCAP)`.
+    pcap_fileno
+}
+descriptor! {
+    /// `pcap_get_selectable_fd(3PCAP)`.
+    pcap_get_selectable_fd
+}
+
+/// `pcap_get_required_select_timeout(3PCAP)`: the descriptor tells everything, so none is required.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_get_required_select_timeout(p: *mut Pcap) -> *const libc::timeval {
+    guarded(std::ptr::null(), || match target(p) {
+        Target::Real(p) => real!(pcap_get_required_select_timeout(p: *mut Pcap) -> *const libc::timeval),
+        Target::Live(_) => std::ptr::null(),
+    })
+}

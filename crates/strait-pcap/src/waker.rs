@@ -1,0 +1,78 @@
+//! The one descriptor that a program polls: it stays the same while the sockets behind it change.
+//!
+//! It is an epoll instance over the lane's descriptors and an eventfd, which says that packets are there already.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io;
+
+/// A descriptor to poll.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    epoll: OwnedFd,
+    nudge: OwnedFd,
+}
+
+impl Waker {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let waker = Self { epoll, nudge };
+        waker.watch(waker.nudge.as_fd())?;
+        Ok(waker)
+    }
+
+    /// Wakes for `descriptor` too, until it closes.
+    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+    }
+
+    /// Whether packets are there that no descriptor tells of.
+    pub(crate) fn set_ready(&self, ready: bool) -> io::Result<()> {
+        let result = if ready {
+            io::write(&self.nudge, &1_u64.to_ne_bytes())
+        } else {
+            io::read(&self.nudge, &mut [0_u8; 8])
+        };
+        match result {
+            Ok(_) | Err(io::Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// For the program's poll, select or epoll.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_readable(waker: &Waker) -> bool {
+        let mut fds = [PollFd::new(&waker.epoll, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    #[test]
+    fn it_is_readable_while_it_is_said_or_a_descriptor_is() {
+        let waker = Waker::new().unwrap();
+        assert!(!is_readable(&waker));
+        waker.set_ready(true).unwrap();
+        waker.set_ready(true).unwrap();
+        assert!(is_readable(&waker));
+        waker.set_ready(false).unwrap();
+        waker.set_ready(false).unwrap();
+        assert!(!is_readable(&waker));
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        waker.watch(ours.as_fd()).unwrap();
+        drop(theirs);
+        assert!(is_readable(&waker));
+        drop(ours);
+        assert!(!is_readable(&waker));
+    }
+}

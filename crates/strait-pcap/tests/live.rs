@@ -1,0 +1,80 @@
+//! A program in C that uses the live calls, on each path and on stock libpcap, which is held to the same checks.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lab::{Launch, Wire, program_or_skip};
+use strait_capture::{InjectPath, Injector};
+use strait_packet::traffic::{Kind, Traffic};
+
+const LIMIT: Duration = Duration::from_secs(40);
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/live.c");
+
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("libstrait_pcap.so")
+}
+
+/// The program, built.
+fn program(directory: &Path) -> PathBuf {
+    let program = directory.join("live");
+    let options = ["-Wall", "-Wextra", "-Werror", "-O1", "-D_GNU_SOURCE", SOURCE, "-o"];
+    let _ = Launch::new("cc")
+        .args(options)
+        .arg(&program)
+        .args(["-lpcap", "-lpthread"])
+        .run(LIMIT)
+        .unwrap()
+        .success();
+    program
+}
+
+/// Sends a frame every two milliseconds until it is told to end.
+fn send_until(wire: &Wire, over: &AtomicBool) {
+    let traffic = Traffic::builder().flows(1).kinds(&[Kind::Udp4]).build().unwrap();
+    wire.left().run(|| {
+        let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
+        let mut sequence = 0;
+        while !over.load(Ordering::Relaxed) {
+            let len = traffic.write_frame(sequence, 1, injector.buffer().unwrap());
+            injector.push(len);
+            injector.flush().unwrap();
+            sequence += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+}
+
+#[test]
+fn live_calls_do_what_libpcaps_do_on_every_path() {
+    if !program_or_skip("cc") {
+        return;
+    }
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (program, file) = (program(directory.path()), directory.path().join("dumped"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_until(&wire, &over));
+        let outcomes: Vec<_> = [None, Some("recv"), Some("v2"), Some("v3"), Some("xdp")]
+            .into_iter()
+            .map(|path| {
+                let launch = wire.right().command(&program).arg("right").arg(&file);
+                let launch = match path {
+                    Some(path) => {
+                        let launch = launch.env("LD_PRELOAD", library()).env("STRAIT_STRICT", "1");
+                        launch.env("STRAIT_PATH", path)
+                    }
+                    None => launch,
+                };
+                (path, launch.run(LIMIT))
+            })
+            .collect();
+        over.store(true, Ordering::Relaxed);
+        for (path, outcome) in outcomes {
+            let finished = outcome.unwrap();
+            assert!(finished.status.success(), "{path:?}: {}{}", finished.text(), finished.stderr);
+        }
+    });
+}
