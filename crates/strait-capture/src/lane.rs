@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
 use strait_sys::clock;
 
@@ -106,6 +107,13 @@ impl Lane {
             engine.prepare_to_wait()?;
         }
         self.look()
+    }
+
+    /// Puts another filter in place, on packet sockets; false elsewhere, where nothing happens.
+    pub(crate) fn set_filter(&mut self, program: &Program) -> Result<bool, Error> {
+        let Engine::Packet(engine) = &mut self.engine else { return Ok(false) };
+        engine.set_filter(program, &mut self.account)?;
+        Ok(true)
     }
 
     /// The account so far, the kernel's counters included.

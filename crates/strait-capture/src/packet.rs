@@ -196,9 +196,28 @@ impl Engine {
         account.received = self.packets.add_reset(new.packets);
         account.lost.ring_full = self.drops.add_reset(new.drops);
         account.events.queue_freezes = self.freezes.add_reset(new.freezes);
-        let lent = account.delivered + account.lost.sink;
+        let lent = account.delivered + account.lost.sink + account.filtered;
         account.lost.unread = account.received.saturating_sub(account.lost.ring_full).saturating_sub(lent);
         Ok(())
+    }
+
+    /// Puts another filter in place. Frames that came by the old one and were not lent are given back unseen and booked as
+    /// filtered: they may be such as the new one rejects.
+    pub(crate) fn set_filter(&mut self, program: &Program, account: &mut Capture) -> Result<(), Error> {
+        self.socket.reject_all()?;
+        if let Some(bell) = &mut self.doorbell {
+            bell.set_filter(program)?;
+        }
+        let since = Instant::now();
+        loop {
+            while self.ready()? {
+                account.filtered += self.take(usize::MAX).len() as u64;
+            }
+            if !self.drain(account, since)? {
+                break;
+            }
+        }
+        Ok(self.socket.attach_filter(&filter::instructions(program))?)
     }
 
     /// Waits for the frames that the kernel counted and has not handed over yet, the intake having ended. False when

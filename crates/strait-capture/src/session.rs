@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture, Report, Since};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::Netlink;
@@ -87,6 +88,15 @@ impl Session {
     /// What turned out otherwise than asked, and why: each fallback, a smaller ring.
     pub fn notes(&self) -> &[String] {
         &self.info.notes
+    }
+
+    /// Puts another filter in place on `lane`, which is of this session: no frame that the new one rejects is lent after
+    /// this. Frames that came by the old one and were not lent are filtered. It needs no privilege. False, and nothing
+    /// happens, where only a new session has a new filter: AF_XDP and files.
+    pub fn set_filter(&mut self, lane: &mut Lane, program: &Program) -> Result<bool, Error> {
+        let Source::Packet(source) = &mut self.source else { return Ok(false) };
+        source.counters.filters = true;
+        lane.set_filter(program)
     }
 
     /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. A file has no intake: it is

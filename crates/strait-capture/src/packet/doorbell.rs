@@ -78,8 +78,7 @@ pub(super) enum Armed {
 impl Doorbell {
     pub(super) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
         let socket = Socket::open(&interface.name)?;
-        let program = program.with_snaplen(SNAPLEN).map_err(|error| Error::Filter(error.to_string()))?;
-        let filter = filter::instructions(&program);
+        let filter = instructions(program)?;
         socket.attach_filter(&filter)?;
         if shape.ignore_outgoing {
             socket.ignore_outgoing()?;
@@ -95,6 +94,17 @@ impl Doorbell {
             place: Place::Present,
             resting: None,
         })
+    }
+
+    /// Rings for other packets from the next time on that it is armed.
+    pub(super) fn set_filter(&mut self, program: &Program) -> Result<(), Error> {
+        self.filter = instructions(program)?;
+        self.socket.attach_filter(&self.filter)?;
+        self.settle();
+        if matches!(self.place, Place::Muffled) {
+            self.place = Place::Present;
+        }
+        Ok(())
     }
 
     pub(super) fn socket(&self) -> &Socket {
@@ -173,6 +183,11 @@ impl Doorbell {
         let (socket, ifindex) = (Arc::clone(&self.socket), self.ifindex);
         thread::Builder::new().name("doorbell".into()).spawn(move || bind(&socket, ifindex)).ok()
     }
+}
+
+/// The ring's filter, for a queue of which nobody reads more than that something came.
+fn instructions(program: &Program) -> Result<Vec<Instruction>, Error> {
+    Ok(filter::instructions(&filter::cut(program, SNAPLEN)?))
 }
 
 /// Whether a move that has come to its end went well.

@@ -5,16 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lab::{Launch, Wire, program_or_skip};
-use strait_capture::{InjectPath, Injector};
-use strait_packet::traffic::{Kind, Traffic};
+use strait_packet::traffic::Kind;
 
-const LIMIT: Duration = Duration::from_secs(40);
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/live.c");
+use crate::rig::{LIMIT, library, send};
 
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().join("libstrait_pcap.so")
-}
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/c/live.c");
 
 /// The program, built.
 fn program(directory: &Path) -> PathBuf {
@@ -30,22 +25,6 @@ fn program(directory: &Path) -> PathBuf {
     program
 }
 
-/// Sends a frame every two milliseconds until it is told to end.
-fn send_until(wire: &Wire, over: &AtomicBool) {
-    let traffic = Traffic::builder().flows(1).kinds(&[Kind::Udp4]).build().unwrap();
-    wire.left().run(|| {
-        let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
-        let mut sequence = 0;
-        while !over.load(Ordering::Relaxed) {
-            let len = traffic.write_frame(sequence, 1, injector.buffer().unwrap());
-            injector.push(len);
-            injector.flush().unwrap();
-            sequence += 1;
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    });
-}
-
 #[test]
 fn live_calls_do_what_libpcaps_do_on_every_path() {
     if !program_or_skip("cc") {
@@ -56,7 +35,10 @@ fn live_calls_do_what_libpcaps_do_on_every_path() {
     let (program, file) = (program(directory.path()), directory.path().join("dumped"));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| send_until(&wire, &over));
+        scope.spawn(|| {
+            let is_over = || over.load(Ordering::Relaxed);
+            send(&wire, &[Kind::Udp4], u64::MAX, Duration::from_millis(2), is_over);
+        });
         let outcomes: Vec<_> = [None, Some("recv"), Some("v2"), Some("v3"), Some("xdp")]
             .into_iter()
             .map(|path| {

@@ -1,22 +1,15 @@
 //! tcpdump, unmodified, on each path: it prints and writes what stock tcpdump beside it does.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use lab::{Launch, Process, Wire, program_or_skip};
-use strait_capture::{InjectPath, Injector};
-use strait_packet::traffic::{Kind, Traffic};
+use strait_packet::traffic::Kind;
 
-const LIMIT: Duration = Duration::from_secs(30);
+use crate::rig::{LIMIT, library, send};
+
 const FRAMES: u64 = 300;
-
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let built = test.ancestors().nth(2).unwrap().join("libstrait_pcap.so");
-    assert!(built.is_file(), "{} is not built", built.display());
-    built
-}
 
 fn tcpdump(wire: &Wire, path: Option<&str>, file: &Path, filter: &str) -> Process {
     let launch = wire.right().command("tcpdump").args(["-Z", "root", "-n", "-i", "right", "-w"]).arg(file);
@@ -27,19 +20,6 @@ fn tcpdump(wire: &Wire, path: Option<&str>, file: &Path, filter: &str) -> Proces
     let process = launch.arg("--immediate-mode").arg(filter).spawn().unwrap();
     process.wait_for_stderr("listening on", LIMIT).unwrap();
     process
-}
-
-fn send(wire: &Wire) {
-    let kinds = [Kind::Udp4, Kind::Tcp4, Kind::Udp6];
-    let traffic = Traffic::builder().flows(7).kinds(&kinds).build().unwrap();
-    wire.left().run(|| {
-        let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
-        for sequence in 0..FRAMES {
-            let len = traffic.write_frame(sequence, 1, injector.buffer().unwrap());
-            injector.push(len);
-        }
-        assert_eq!(injector.finish().unwrap().frames, FRAMES);
-    });
 }
 
 /// The packets of a file as tcpdump prints them, bytes and all, without their times.
@@ -61,7 +41,7 @@ fn beside_stock(path: &str, filter: &str) -> (Vec<String>, String) {
     }
     let running: Vec<_> = files.iter().map(|(path, file)| tcpdump(&wire, *path, file, filter)).collect();
     let before = wire.right().stats().rx_packets;
-    send(&wire);
+    send(&wire, &[Kind::Udp4, Kind::Tcp4, Kind::Udp6], FRAMES, Duration::ZERO, || false);
     assert!(lab::wait_until(LIMIT, || wire.right().stats().rx_packets - before >= FRAMES));
     std::thread::sleep(Duration::from_millis(300));
     let mut said = String::new();

@@ -1,0 +1,6 @@
+//! Programs that know libpcap alone, on Strait's engine: tcpdump, dumpcap, and one in C that uses the live calls.
+
+mod dumpcap;
+mod live;
+mod rig;
+mod tcpdump;
