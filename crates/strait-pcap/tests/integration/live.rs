@@ -9,6 +9,8 @@ use strait_packet::traffic::Kind;
 
 use crate::rig::{LIMIT, library, send};
 
+/// More than the programs need for all paths.
+const FRAMES_MAX: u64 = 50_000;
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/c/live.c");
 
 /// The program, built.
@@ -33,11 +35,11 @@ fn live_calls_do_what_libpcaps_do_on_every_path() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let (program, file) = (program(directory.path()), directory.path().join("dumped"));
-    let over = AtomicBool::new(false);
+    let (library, over) = (library(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let is_over = || over.load(Ordering::Relaxed);
-            send(&wire, &[Kind::Udp4], u64::MAX, Duration::from_millis(2), is_over);
+            send(&wire, &[Kind::Udp4], FRAMES_MAX, Duration::from_millis(2), is_over);
         });
         let outcomes: Vec<_> = [None, Some("recv"), Some("v2"), Some("v3"), Some("xdp")]
             .into_iter()
@@ -45,7 +47,7 @@ fn live_calls_do_what_libpcaps_do_on_every_path() {
                 let launch = wire.right().command(&program).arg("right").arg(&file);
                 let launch = match path {
                     Some(path) => {
-                        let launch = launch.env("LD_PRELOAD", library()).env("STRAIT_STRICT", "1");
+                        let launch = launch.env("LD_PRELOAD", &library).env("STRAIT_STRICT", "1");
                         launch.env("STRAIT_PATH", path)
                     }
                     None => launch,

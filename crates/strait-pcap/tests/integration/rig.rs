@@ -12,7 +12,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 /// The library, which Cargo builds beside its tests.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let built = test.ancestors().nth(2).unwrap().join("libstrait_pcap.so");
+    let built = test.with_file_name("libstrait_pcap.so");
     assert!(built.is_file(), "{} is not built", built.display());
     built
 }
