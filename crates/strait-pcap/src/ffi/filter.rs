@@ -154,19 +154,37 @@ fn dead(entry: &Entry) -> *mut Pcap {
     real!(pcap_open_dead_with_tstamp_precision(linktype: c_int, snaplen: c_int, precision: u32) -> *mut Pcap)
 }
 
-/// `pcap_dump_open(3PCAP)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_dump_open(p: *mut Pcap, name: *const c_char) -> *mut c_void {
-    guarded(std::ptr::null_mut(), || match target(p) {
-        Target::Real(p) => real!(pcap_dump_open(p: *mut Pcap, name: *const c_char) -> *mut c_void),
-        Target::Live(entry) => {
-            let q = dead(&entry);
-            let dumper = real!(pcap_dump_open(q: *mut Pcap, name: *const c_char) -> *mut c_void);
-            if dumper.is_null() {
-                say(p, &text(real!(pcap_geterr(q: *mut Pcap) -> *mut c_char)));
-            }
-            real!(pcap_close(q: *mut Pcap) -> ());
-            dumper
+/// A function that begins a file with what it is told of the handle: it gets one that looks like the live one.
+macro_rules! dumper {
+    ($(#[$doc:meta])* $name:ident($to:ident: $type:ty)) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(p: *mut Pcap, $to: $type) -> *mut c_void {
+            guarded(std::ptr::null_mut(), || match target(p) {
+                Target::Real(p) => real!($name(p: *mut Pcap, $to: $type) -> *mut c_void),
+                Target::Live(entry) => {
+                    let q = dead(&entry);
+                    let dumper = real!($name(q: *mut Pcap, $to: $type) -> *mut c_void);
+                    if dumper.is_null() {
+                        say(p, &text(real!(pcap_geterr(q: *mut Pcap) -> *mut c_char)));
+                    }
+                    real!(pcap_close(q: *mut Pcap) -> ());
+                    dumper
+                }
+            })
         }
-    })
+    };
+}
+
+dumper! {
+    /// `pcap_dump_open(3PCAP)`.
+    pcap_dump_open(name: *const c_char)
+}
+dumper! {
+    /// `pcap_dump_open_append(3PCAP)`.
+    pcap_dump_open_append(name: *const c_char)
+}
+dumper! {
+    /// `pcap_dump_fopen(3PCAP)`.
+    pcap_dump_fopen(file: *mut libc::FILE)
 }

@@ -94,6 +94,25 @@ setter! {
     pcap_set_tstamp_type(_kind) |_, _| {}
 }
 
+setter! {
+    /// `pcap_set_protocol_linux(3PCAP)`: all protocols come; a filter chooses among them.
+    pcap_set_protocol_linux(_protocol) |_, _| {}
+}
+
+/// `pcap_datalink(3PCAP)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcap_datalink(p: *mut Pcap) -> c_int {
+    const LINKTYPE_RAW: u32 = 101;
+    const DLT_RAW: c_int = 12;
+    guarded(PCAP_ERROR, || match target(p) {
+        Target::Real(p) => real!(pcap_datalink(p: *mut Pcap) -> c_int),
+        Target::Live(entry) => match entry.lock().handle.link_type() {
+            LINKTYPE_RAW => DLT_RAW,
+            link_type => link_type as c_int,
+        },
+    })
+}
+
 /// `pcap_set_tstamp_precision(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_set_tstamp_precision(p: *mut Pcap, precision: c_int) -> c_int {

@@ -158,6 +158,15 @@ static void the_rest(const char *file)
     CHECK(dumper != NULL);
     CHECK(pcap_loop(handle, 4, pcap_dump, (u_char *)dumper) == 0);
     pcap_dump_close(dumper);
+    dumper = pcap_dump_open_append(handle, file);
+    CHECK(dumper != NULL);
+    CHECK(pcap_loop(handle, 2, pcap_dump, (u_char *)dumper) == 0);
+    pcap_dump_close(dumper);
+    dumper = pcap_dump_fopen(handle, fopen("/dev/null", "w"));
+    CHECK(dumper != NULL);
+    pcap_dump_close(dumper);
+    CHECK(pcap_dump_open(handle, "/nosuch/directory/file") == NULL);
+    CHECK(strstr(pcap_geterr(handle), "/nosuch/directory/file") != NULL);
     CHECK(pcap_inject(handle, frame, sizeof(frame)) == sizeof(frame));
     CHECK(pcap_sendpacket(handle, frame, sizeof(frame)) == 0);
     CHECK(pcap_setdirection(handle, PCAP_D_IN) == 0);
