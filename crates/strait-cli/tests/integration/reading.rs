@@ -12,8 +12,7 @@ use strait_capture::sink::{FileSink, Format, FrameRef, LinkType, SinkInterface, 
 
 use crate::refusals::RECORDING;
 use crate::rig::{
-    LIMIT, STRAIT, assert_complete, await_open, count, failure, ledger, numbered, packets, run, status,
-    tagged,
+    LIMIT, STRAIT, assert_complete, count, failure, ledger, numbered, packets, run, status, tagged,
 };
 use crate::tools;
 
@@ -145,7 +144,8 @@ fn a_signal_ends_the_reading_of_an_endless_file() {
             pipe.write_all(header).unwrap();
             // Until nobody reads any more.
             scope.spawn(move || while pipe.write_all(records).is_ok() {});
-            assert!(await_open(process.id()), "{}", process.stderr());
+            let open = wait_until(LIMIT, || directory.path().join("output.part").exists());
+            assert!(open, "{}", process.stderr());
             let ledger = ledger(&process.interrupt(LIMIT).unwrap().success());
             assert_eq!(packets(&output).len() as u64, count(&ledger, "delivered"), "{ledger}");
         });
