@@ -19,7 +19,8 @@ pub unsafe extern "C" fn pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) 
             Target::Real(p) => return real!(pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) -> c_int),
             Target::Live(entry) => entry,
         };
-        if program.is_null() {
+        // SAFETY: a program that is not null is the caller's to read.
+        if program.is_null() || unsafe { (*program).instructions.is_null() } {
             say(p, "setfilter: No filter specified");
             return PCAP_ERROR;
         }
@@ -126,6 +127,10 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
             }
             Target::Live(entry) => entry,
         };
+        if bytes.is_null() {
+            say(p, "inject: no frame given");
+            return PCAP_ERROR;
+        }
         // SAFETY: the program gave that many bytes.
         let frame = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) };
         match entry.lock().handle.inject(frame) {

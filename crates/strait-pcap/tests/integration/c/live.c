@@ -169,6 +169,7 @@ static void the_rest(const char *file)
     CHECK(strstr(pcap_geterr(handle), "/nosuch/directory/file") != NULL);
     CHECK(pcap_inject(handle, frame, sizeof(frame)) == sizeof(frame));
     CHECK(pcap_sendpacket(handle, frame, sizeof(frame)) == 0);
+    CHECK(pcap_setfilter(handle, NULL) == PCAP_ERROR || getenv("STRAIT_PATH") == NULL);
     CHECK(pcap_setdirection(handle, PCAP_D_IN) == 0);
     CHECK(pcap_loop(handle, 1, count, NULL) == 0);
     CHECK(pcap_stats(handle, &stats) == 0 && stats.ps_recv > 0 && stats.ps_drop == 0);
