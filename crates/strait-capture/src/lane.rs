@@ -11,8 +11,9 @@ use strait_sys::clock;
 
 use crate::batch::{Batch, Booking, Copies, Source};
 use crate::error::Error;
+use crate::session::Directions;
 use crate::wait::{Pacer, Step};
-use crate::{offline, packet, xdp};
+use crate::{filter, offline, packet, xdp};
 
 /// One queue of a session.
 pub struct Lane {
@@ -110,9 +111,10 @@ impl Lane {
     }
 
     /// Puts another filter in place, on packet sockets; false elsewhere, where nothing happens.
-    pub(crate) fn set_filter(&mut self, program: &Program) -> Result<bool, Error> {
+    pub(crate) fn set_filter(&mut self, program: &Program, directions: Directions) -> Result<bool, Error> {
         let Engine::Packet(engine) = &mut self.engine else { return Ok(false) };
-        engine.set_filter(program, &mut self.account)?;
+        let program = filter::directed(&filter::cut(program, self.snaplen)?, directions)?;
+        engine.set_filter(&program, &mut self.account)?;
         Ok(true)
     }
 

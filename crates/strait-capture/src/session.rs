@@ -96,7 +96,7 @@ impl Session {
     pub fn set_filter(&mut self, lane: &mut Lane, program: &Program) -> Result<bool, Error> {
         let Source::Packet(source) = &mut self.source else { return Ok(false) };
         source.counters.filters = true;
-        lane.set_filter(program)
+        lane.set_filter(program, source.counters.directions)
     }
 
     /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. A file has no intake: it is

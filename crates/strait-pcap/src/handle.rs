@@ -157,19 +157,8 @@ impl Handle {
     /// its privilege by now, so the capture is opened anew only where it cannot be done otherwise.
     pub(crate) fn set_filter(&mut self, filter: Program) -> Result<(), Error> {
         self.filter = filter;
-        let program = self.socket_program()?;
         let Some(Active { session, lane }) = &mut self.active else { return Ok(()) };
-        if session.set_filter(lane, &program)? { Ok(()) } else { self.reopen() }
-    }
-
-    /// The filter as a packet socket gets it.
-    fn socket_program(&self) -> Result<Program, Error> {
-        let cut = self.filter.with_snaplen(self.snaplen() as u32);
-        let directed = cut.and_then(|cut| match self.directions {
-            Directions::Out => cut.only_pkttype_outgoing(),
-            Directions::In | Directions::Both => Ok(cut),
-        });
-        directed.map_err(|error| Error::Filter(error.to_string()))
+        if session.set_filter(lane, &self.filter)? { Ok(()) } else { self.reopen() }
     }
 
     pub(crate) fn set_directions(&mut self, directions: Directions) -> Result<(), Error> {

@@ -89,11 +89,16 @@ pub unsafe extern "C" fn pcap_next_ex(
             Target::Live(entry) => entry,
         };
         let mut kept = None;
-        let result = pump(p, &entry, 1, false, |header, bytes| kept = Some((*header, bytes.to_vec())));
-        let Some((found, bytes)) = kept else { return result };
+        let mut room = std::mem::take(&mut entry.lock().bytes);
+        let result = pump(p, &entry, 1, false, |header, bytes| {
+            room.clear();
+            room.extend_from_slice(bytes);
+            kept = Some(*header);
+        });
         let mut state = entry.lock();
+        state.bytes = room;
+        let Some(found) = kept else { return result };
         *state.header = found;
-        state.bytes = bytes;
         // SAFETY: the program gave places for both; what they point at lives until its next call on the handle.
         unsafe {
             header.write(&raw mut *state.header);
