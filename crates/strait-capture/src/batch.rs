@@ -3,10 +3,13 @@
 //! Every frame that leaves the iterator is booked as delivered, its bytes cut to the snaplen; what is left in the
 //! batch when it drops goes back to the kernel unread.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use strait_ledger::Capture;
 
 use crate::frame::Frame;
 use crate::offline;
+use crate::sieve::Sieve;
 use crate::{packet, xdp};
 
 /// Frames on loan from a ring. Dropping it gives them back.
@@ -29,6 +32,10 @@ pub(crate) struct Booking<'lane> {
     pub(crate) snaplen: u32,
     pub(crate) queue: u32,
     pub(crate) copies: Copies,
+    /// What is not to be lent although it came.
+    pub(crate) sieve: Option<&'lane Sieve>,
+    /// Frames that came and are lent to nobody.
+    pub(crate) discarded: &'lane AtomicU64,
 }
 
 /// What the kernel copies of a frame on its way from the device's memory to the program.
@@ -47,7 +54,7 @@ impl<'lane> Batch<'lane> {
         Self { source, booking }
     }
 
-    /// How many frames it holds at most; for a file the filter has yet to run.
+    /// How many frames it holds at most: the filter may have yet to run.
     pub fn len(&self) -> usize {
         match &self.source {
             Source::Empty => 0,
@@ -83,18 +90,30 @@ impl<'lane> Batch<'lane> {
         let mut booking = self.booking.reborrow();
         match &mut self.source {
             Source::Empty => Ok(()),
-            Source::Packet(batch) => batch.try_each(limit, |frame| take(booking.book(frame))),
-            Source::Xdp(batch) => batch.frames().take(limit).try_for_each(|frame| take(booking.book(frame))),
-            Source::File(batch) => batch.frames().take(limit).try_for_each(|frame| take(booking.book(frame))),
+            Source::Packet(batch) => batch.try_each(limit, |frame| booking.hand(frame, &mut take)),
+            Source::Xdp(batch) => {
+                batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
+            }
+            Source::File(batch) => {
+                batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
+            }
         }
     }
 }
 
 impl Booking<'_> {
-    /// Books a frame as delivered, cut to the snaplen.
+    /// Books a frame as delivered, cut to the snaplen; or as discarded.
     #[inline]
-    fn book<'a>(&mut self, mut frame: Frame<'a>) -> Frame<'a> {
-        frame.bytes = &frame.bytes[..frame.bytes.len().min(self.snaplen as usize)];
+    fn book<'a>(&mut self, mut frame: Frame<'a>) -> Option<Frame<'a>> {
+        let mut kept = self.snaplen as usize;
+        if let Some(sieve) = self.sieve {
+            kept = kept.min(sieve.keeps(&frame));
+            if kept == 0 {
+                self.discarded.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+        }
+        frame.bytes = &frame.bytes[..frame.bytes.len().min(kept)];
         frame.queue = self.queue;
         self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
         self.account.copied_bytes += match self.copies {
@@ -102,7 +121,17 @@ impl Booking<'_> {
             Copies::Captured => frame.bytes.len() as u64,
             Copies::Whole => u64::from(frame.wire_len),
         };
-        frame
+        Some(frame)
+    }
+
+    /// Books a frame and hands it to `take`.
+    #[inline]
+    fn hand<E>(
+        &mut self,
+        frame: Frame<'_>,
+        take: &mut impl FnMut(Frame<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.book(frame).map_or(Ok(()), take)
     }
 
     fn reborrow(&mut self) -> Booking<'_> {
@@ -128,12 +157,16 @@ impl<'batch> Iterator for Frames<'batch> {
 
     #[inline]
     fn next(&mut self) -> Option<Frame<'batch>> {
-        let frame = match &mut self.source {
-            SourceFrames::Empty => None,
-            SourceFrames::Packet(frames) => frames.next(),
-            SourceFrames::Xdp(frames) => frames.next(),
-            SourceFrames::File(frames) => frames.next(),
-        }?;
-        Some(self.booking.book(frame))
+        loop {
+            let frame = match &mut self.source {
+                SourceFrames::Empty => None,
+                SourceFrames::Packet(frames) => frames.next(),
+                SourceFrames::Xdp(frames) => frames.next(),
+                SourceFrames::File(frames) => frames.next(),
+            }?;
+            if let Some(frame) = self.booking.book(frame) {
+                return Some(frame);
+            }
+        }
     }
 }

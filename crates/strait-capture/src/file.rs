@@ -262,7 +262,7 @@ impl FileReader {
 
     /// Whether a read returns at once, if need be with an error.
     fn is_readable(&self, timeout: Duration) -> Result<bool, FileError> {
-        match wait::readable([self.source.as_fd()], timeout) {
+        match wait::readable([Some(self.source.as_fd())], timeout) {
             Ok([source]) => Ok(source.readable || source.failed),
             Err(error) => Err(self.failed(io::Error::from_raw_os_error(error.errno().unwrap_or_default()))),
         }

@@ -1,22 +1,29 @@
 //! From filter text to the programs that the kernel runs.
 //!
-//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen and the direction; the engines attach it.
+//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it what the kernel runs, and the engines attach that.
 
 use strait_filter::cbpf::{Instruction, Program};
 use strait_sys::libpcap::Compiler;
 use strait_sys::packet::Socket;
 
 use crate::error::Error;
-use crate::session::Directions;
+use crate::link::Link;
 
 /// The largest snaplen, libpcap's MAXIMUM_SNAPLEN.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
 /// Compiles `text` for live capture on `interface`; no text matches everything. The program returns at most
 /// `snaplen` bytes.
-pub(crate) fn live(interface: &str, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
+pub(crate) fn live(
+    interface: &str,
+    link: Link,
+    text: Option<&str>,
+    snaplen: u32,
+) -> Result<Program, Error> {
     match text.filter(|text| !text.trim().is_empty()) {
         None => Ok(Program::accept_all(snaplen)),
+        // libpcap's handle on all interfaces is for another header; from a file it compiles the same.
+        Some(_) if link.cooked().is_some() => offline(link.link_type(), text, snaplen),
         Some(text) => checked(&Compiler::live(interface, SNAPLEN_MAX)?, text, snaplen),
     }
 }
@@ -47,14 +54,6 @@ fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Err
 /// The same program keeping `snaplen` bytes at most.
 pub(crate) fn cut(program: &Program, snaplen: u32) -> Result<Program, Error> {
     program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
-}
-
-/// The program for packet sockets: where only outgoing frames are wanted it rejects the others first.
-pub(crate) fn directed(program: &Program, directions: Directions) -> Result<Program, Error> {
-    match directions {
-        Directions::Out => program.only_pkttype_outgoing().map_err(|error| Error::Filter(error.to_string())),
-        Directions::In | Directions::Both => Ok(program.clone()),
-    }
 }
 
 /// Gives `program` to a packet socket that has none; a program that keeps everything is not worth its cost.

@@ -1,19 +1,22 @@
 //! A lane: one queue's ring, its wait policy and its account. It moves to the thread that reads it.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
 use strait_sys::clock;
+use strait_sys::packet::Cooked;
 
 use crate::batch::{Batch, Booking, Copies, Source};
 use crate::error::Error;
-use crate::session::Directions;
+use crate::gauge::{self, Gauge};
+use crate::interrupt::Interrupter;
+use crate::sieve::Sieve;
 use crate::wait::{Pacer, Step};
-use crate::{filter, offline, packet, xdp};
+use crate::{offline, packet, xdp};
 
 /// One queue of a session.
 pub struct Lane {
@@ -28,6 +31,12 @@ pub struct Lane {
     draining_since: Option<Instant>,
     /// An error that came while frames were still in the ring: told once they are read.
     failure: Option<Error>,
+    /// A filter that the kernel does not run.
+    sieve: Option<Sieve>,
+    /// Frames that came and are lent to nobody: they came by an earlier filter, or the sieve rejects them.
+    discarded: Arc<AtomicU64>,
+    /// Made when somebody asks for it.
+    interrupter: Option<Interrupter>,
 }
 
 pub(crate) enum Engine {
@@ -55,6 +64,9 @@ impl Lane {
             stopping,
             draining_since: None,
             failure: None,
+            sieve: None,
+            discarded: Arc::default(),
+            interrupter: None,
         }
     }
 
@@ -110,17 +122,60 @@ impl Lane {
         self.look()
     }
 
-    /// Puts another filter in place, on packet sockets; false elsewhere, where nothing happens.
-    pub(crate) fn set_filter(&mut self, program: &Program, directions: Directions) -> Result<bool, Error> {
-        let Engine::Packet(engine) = &mut self.engine else { return Ok(false) };
-        let program = filter::directed(&filter::cut(program, self.snaplen)?, directions)?;
-        engine.set_filter(&program, &mut self.account)?;
-        Ok(true)
+    /// What ends this lane's wait from another thread or a signal handler.
+    pub fn interrupter(&mut self) -> Result<Interrupter, Error> {
+        let interrupter = match self.interrupter.take() {
+            Some(interrupter) => interrupter,
+            None => Interrupter::new()?,
+        };
+        Ok(self.interrupter.insert(interrupter).clone())
+    }
+
+    /// What reads this lane's counters from another thread or a signal handler.
+    pub fn gauge(&self) -> Gauge {
+        let source = match &self.engine {
+            Engine::Packet(engine) => gauge::Source::Packet(engine.counts()),
+            Engine::Xdp(engine) => gauge::Source::Xdp(engine.counts()),
+            Engine::File(_) => gauge::Source::None,
+        };
+        Gauge::new(source, Arc::clone(&self.discarded))
+    }
+
+    /// Runs `sieve` from the first frame on.
+    pub(crate) fn start_with(&mut self, sieve: Option<Sieve>) {
+        self.sieve = sieve;
+    }
+
+    /// Has the kernel run `program` from now on, on packet sockets, and `sieve` run here. Frames that are in the ring are
+    /// thrown away: they came by an earlier filter.
+    pub(crate) fn set_filter(&mut self, program: &Program, sieve: Option<Sieve>) -> Result<(), Error> {
+        match &mut self.engine {
+            Engine::Packet(engine) => engine.set_filter(program, &mut self.account, &self.discarded)?,
+            Engine::Xdp(engine) => engine.discard_waiting(&self.discarded),
+            Engine::File(_) => {}
+        }
+        self.sieve = sieve;
+        Ok(())
+    }
+
+    /// Whether to leave out what this host sends; AF_XDP does anyhow.
+    pub(crate) fn ignore_outgoing(&self, ignore: bool) -> Result<(), Error> {
+        match &self.engine {
+            Engine::Packet(engine) => engine.ignore_outgoing(ignore),
+            Engine::Xdp(_) | Engine::File(_) => Ok(()),
+        }
+    }
+
+    /// Which header stands before cooked packets from now on.
+    pub(crate) fn set_cooked(&mut self, cooked: Cooked) {
+        if let Engine::Packet(engine) = &mut self.engine {
+            engine.set_cooked(cooked);
+        }
     }
 
     /// The account so far, the kernel's counters included.
     pub fn account(&mut self) -> Result<ledger::Lane, Error> {
-        self.engine.account(&mut self.account)?;
+        self.engine.account(&mut self.account, self.discarded.load(Ordering::Relaxed))?;
         Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
@@ -155,9 +210,11 @@ impl Lane {
                 return Ok(Outcome::Nothing);
             }
             let step = self.pacer.empty(clock::monotonic_ns());
-            self.engine.wait(step, left).or_else(|error| self.fail(error))?;
+            let interrupt = self.interrupter.as_ref().map(Interrupter::as_fd);
+            self.engine.wait(step, left, interrupt).or_else(|error| self.fail(error))?;
             // A signal may have ended the wait: let the caller look at its flag.
             if step == Step::Wake && !self.look()? {
+                self.interrupter.iter().for_each(Interrupter::clear);
                 return Ok(Outcome::Nothing);
             }
         }
@@ -185,20 +242,21 @@ impl Lane {
     /// Whether frames are still to come although the intake has ended.
     fn drain(&mut self) -> Result<bool, Error> {
         let since = *self.draining_since.get_or_insert_with(Instant::now);
-        self.engine.drain(&mut self.account, since)
+        self.engine.drain(&mut self.account, self.discarded.load(Ordering::Relaxed), since)
     }
 
     /// Lends frames that are ready, `limit` at most, or nothing.
     fn lend(&mut self, limit: Option<usize>) -> Batch<'_> {
         let copies = self.engine.copies();
-        let Self { engine, account, snaplen, queue, pacer, .. } = self;
+        let Self { engine, account, snaplen, queue, pacer, sieve, discarded, .. } = self;
         let source = match (limit, engine) {
             (None, _) => Source::Empty,
             (Some(limit), Engine::Packet(engine)) => Source::Packet(engine.take(limit)),
             (Some(limit), Engine::Xdp(engine)) => Source::Xdp(engine.take(limit)),
             (Some(_), Engine::File(engine)) => Source::File(engine.take()),
         };
-        let batch = Batch::new(source, Booking { account, snaplen: *snaplen, queue: *queue, copies });
+        let (snaplen, queue, sieve) = (*snaplen, *queue, sieve.as_ref());
+        let batch = Batch::new(source, Booking { account, snaplen, queue, copies, sieve, discarded });
         pacer.found(batch.len());
         batch
     }
@@ -219,18 +277,23 @@ impl Engine {
         }
     }
 
-    fn wait(&mut self, step: Step, timeout: std::time::Duration) -> Result<(), Error> {
+    fn wait(
+        &mut self,
+        step: Step,
+        timeout: std::time::Duration,
+        interrupt: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
         match self {
-            Self::Packet(engine) => engine.wait(step, timeout),
-            Self::Xdp(engine) => engine.wait(step, timeout),
+            Self::Packet(engine) => engine.wait(step, timeout, interrupt),
+            Self::Xdp(engine) => engine.wait(step, timeout, interrupt),
             Self::File(engine) => engine.wait(timeout),
         }
     }
 
-    fn account(&mut self, account: &mut Capture) -> Result<(), Error> {
+    fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
         match self {
-            Self::Packet(engine) => engine.account(account),
-            Self::Xdp(engine) => engine.account(account),
+            Self::Packet(engine) => engine.account(account, discarded),
+            Self::Xdp(engine) => engine.account(account, discarded),
             Self::File(engine) => {
                 engine.account(account);
                 Ok(())
@@ -238,10 +301,10 @@ impl Engine {
         }
     }
 
-    fn drain(&mut self, account: &mut Capture, since: Instant) -> Result<bool, Error> {
+    fn drain(&mut self, account: &mut Capture, discarded: u64, since: Instant) -> Result<bool, Error> {
         match self {
-            Self::Packet(engine) => engine.drain(account, since),
-            Self::Xdp(engine) => engine.drain(account, since),
+            Self::Packet(engine) => engine.drain(account, discarded, since),
+            Self::Xdp(engine) => engine.drain(account, discarded, since),
             Self::File(_) => Ok(false),
         }
     }

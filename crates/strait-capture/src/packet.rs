@@ -8,12 +8,14 @@ mod doorbell;
 mod ring;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
-use strait_ledger::{Capture, Widening};
+use strait_ledger::Capture;
 use strait_sys::interface::Interface;
-use strait_sys::packet::{Fanout, Frame as RawFrame, Socket, VlanTag, receive, v2, v3};
+use strait_sys::packet::{Cooked, Fanout, Frame as RawFrame, Socket, VlanTag, receive, v2, v3};
 
 use self::doorbell::{Armed, Doorbell};
 use self::ring::Ring;
@@ -21,6 +23,7 @@ pub(crate) use self::ring::{Kind, Shape};
 use crate::error::Error;
 use crate::filter;
 use crate::frame::{Direction, Frame, Vlan};
+use crate::gauge::Reading;
 use crate::wait::Step;
 
 /// How long a reader that was rung looks for the frame that the kernel is still writing.
@@ -41,9 +44,7 @@ pub(crate) struct Engine {
     ring: Ring,
     doorbell: Option<Doorbell>,
     socket: Socket,
-    packets: Widening,
-    drops: Widening,
-    freezes: Widening,
+    counts: Arc<Counts>,
     /// Looks at an empty ring by a reader that never sleeps.
     spins: u32,
 }
@@ -51,20 +52,23 @@ pub(crate) struct Engine {
 impl Engine {
     /// A socket with ring and filter in place, which receives from here on.
     pub(crate) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
-        let socket = Socket::open(&interface.name)?;
+        let socket = shape.socket(&interface.name)?;
         filter::attach(program, &socket)?;
-        if shape.ignore_outgoing {
-            socket.ignore_outgoing()?;
-        }
+        socket.ignore_outgoing(shape.ignore_outgoing)?;
         let doorbell = if shape.doorbell { Some(Doorbell::open(interface, program, shape)?) } else { None };
         let ring = Ring::open(&socket, shape)?;
         socket.bind(interface.index)?;
         socket.take_error()?;
-        if shape.promiscuous {
+        if shape.promiscuous && interface.index != 0 {
             socket.set_promiscuous(interface.index)?;
         }
-        let zero = Widening::new;
-        Ok(Self { ring, doorbell, socket, packets: zero(), drops: zero(), freezes: zero(), spins: 0 })
+        let counts = Arc::new(Counts::new(socket.try_clone()?));
+        Ok(Self { ring, doorbell, socket, counts, spins: 0 })
+    }
+
+    /// The kernel's counters.
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -98,11 +102,16 @@ impl Engine {
         }
     }
 
-    /// Waits as `step` says, `timeout` at most. Frames may or may not be ready then.
+    /// Waits as `step` says, `timeout` at most or until `interrupt` is readable. Frames may or may not be ready then.
     ///
     /// # Errors
     /// The interface went down or vanished.
-    pub(crate) fn wait(&mut self, step: Step, timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn wait(
+        &mut self,
+        step: Step,
+        timeout: Duration,
+        interrupt: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
         match step {
             Step::Spin => self.spin()?,
             // A block gathers frames by itself; the kernel wakes us when it is full or its time is over.
@@ -110,11 +119,11 @@ impl Engine {
                 if let Some(bell) = &mut self.doorbell {
                     bell.rest()?;
                 }
-                self.wait_for_ring(timeout)?;
+                self.wait_for_ring(timeout, interrupt)?;
             }
             Step::Gather(pause) => strait_sys::wait::sleep(pause.min(timeout)),
-            Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout)?,
-            Step::Wake => self.wait_for_ring(timeout)?,
+            Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout, interrupt)?,
+            Step::Wake => self.wait_for_ring(timeout, interrupt)?,
         }
         Ok(())
     }
@@ -129,8 +138,8 @@ impl Engine {
         Ok(())
     }
 
-    fn wait_for_ring(&self, timeout: Duration) -> Result<(), Error> {
-        let [ring] = strait_sys::wait::readable([self.socket.as_fd()], timeout)?;
+    fn wait_for_ring(&self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        let [ring, _] = strait_sys::wait::readable([Some(self.socket.as_fd()), interrupt], timeout)?;
         if ring.failed {
             self.socket.take_error()?;
         }
@@ -138,16 +147,22 @@ impl Engine {
     }
 
     /// Sleeps until a block is retired or a frame rings, then until that frame is whole.
-    fn wait_for_bell(&mut self, timeout: Duration) -> Result<(), Error> {
+    fn wait_for_bell(
+        &mut self,
+        timeout: Duration,
+        interrupt: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
         let Some(bell) = &mut self.doorbell else { return Ok(()) };
-        let Armed::Yes { rang } = bell.arm()? else { return self.wait_for_ring(timeout.min(ABSENCE)) };
+        let Armed::Yes { rang } = bell.arm()? else {
+            return self.wait_for_ring(timeout.min(ABSENCE), interrupt);
+        };
         // A frame that came before the bell was armed does not ring any more.
         if self.look_for(if rang { CROSSING } else { Duration::ZERO })? {
             return Ok(());
         }
         let Some(bell) = &self.doorbell else { return Ok(()) };
-        let fds = [self.socket.as_fd(), bell.socket().as_fd()];
-        let [ring, rung] = strait_sys::wait::readable(fds, timeout)?;
+        let fds = [Some(self.socket.as_fd()), Some(bell.socket().as_fd()), interrupt];
+        let [ring, rung, _] = strait_sys::wait::readable(fds, timeout)?;
         if ring.failed {
             self.socket.take_error()?;
         }
@@ -190,20 +205,26 @@ impl Engine {
         matches!(&self.ring, Ring::V3(ring) if ring.reads_early())
     }
 
-    /// Reads the kernel's counters into `account`; `delivered` frames were lent so far.
-    pub(crate) fn account(&mut self, account: &mut Capture) -> Result<(), Error> {
-        let new = self.socket.statistics()?;
-        account.received = self.packets.add_reset(new.packets);
-        account.lost.ring_full = self.drops.add_reset(new.drops);
-        account.events.queue_freezes = self.freezes.add_reset(new.freezes);
+    /// Reads the kernel's counters into `account`; `discarded` frames came and were lent to nobody.
+    pub(crate) fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
+        self.counts.read()?;
+        account.received = self.counts.packets.load(Ordering::Relaxed);
+        account.lost.ring_full = self.counts.drops.load(Ordering::Relaxed);
+        account.events.queue_freezes = self.counts.freezes.load(Ordering::Relaxed);
+        account.filtered = discarded;
         let lent = account.delivered + account.lost.sink + account.filtered;
         account.lost.unread = account.received.saturating_sub(account.lost.ring_full).saturating_sub(lent);
         Ok(())
     }
 
-    /// Puts another filter in place. Frames that came by the old one and were not lent are given back unseen and booked as
-    /// filtered: they may be such as the new one rejects.
-    pub(crate) fn set_filter(&mut self, program: &Program, account: &mut Capture) -> Result<(), Error> {
+    /// Puts another filter in place. Frames that came by the old one and were not lent are given back unseen and counted
+    /// in `discarded`: they may be such as the new one rejects.
+    pub(crate) fn set_filter(
+        &mut self,
+        program: &Program,
+        account: &mut Capture,
+        discarded: &AtomicU64,
+    ) -> Result<(), Error> {
         self.socket.reject_all()?;
         if let Some(bell) = &mut self.doorbell {
             bell.set_filter(program)?;
@@ -211,24 +232,72 @@ impl Engine {
         let since = Instant::now();
         loop {
             while self.ready()? {
-                account.filtered += self.take(usize::MAX).len() as u64;
+                discarded.fetch_add(self.take(usize::MAX).len() as u64, Ordering::Relaxed);
             }
-            if !self.drain(account, since)? {
+            if !self.drain(account, discarded.load(Ordering::Relaxed), since)? {
                 break;
             }
         }
         Ok(self.socket.attach_filter(&filter::instructions(program))?)
     }
 
+    /// Whether to leave out what this host sends, from now on.
+    pub(crate) fn ignore_outgoing(&self, ignore: bool) -> Result<(), Error> {
+        self.socket.ignore_outgoing(ignore)?;
+        self.doorbell.iter().try_for_each(|bell| bell.socket().ignore_outgoing(ignore))?;
+        Ok(())
+    }
+
+    /// Which header stands before packets from now on.
+    pub(crate) fn set_cooked(&mut self, cooked: Cooked) {
+        self.ring.set_cooked(Some(cooked));
+    }
+
     /// Waits for the frames that the kernel counted and has not handed over yet, the intake having ended. False when
     /// there are none, or when they did not come in time.
-    pub(crate) fn drain(&mut self, account: &mut Capture, since: Instant) -> Result<bool, Error> {
-        self.account(account)?;
+    pub(crate) fn drain(
+        &mut self,
+        account: &mut Capture,
+        discarded: u64,
+        since: Instant,
+    ) -> Result<bool, Error> {
+        self.account(account, discarded)?;
         if account.lost.unread == 0 || since.elapsed() > DRAIN_MAX {
             return Ok(false);
         }
-        self.wait_for_ring(Duration::from_millis(10))?;
+        self.wait_for_ring(Duration::from_millis(10), None)?;
         Ok(true)
+    }
+}
+
+/// The kernel's counters of a socket, which reading sets to zero: whoever reads adds what was there. Nothing is locked,
+/// so that a signal handler may read.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    socket: Socket,
+    packets: AtomicU64,
+    drops: AtomicU64,
+    freezes: AtomicU64,
+}
+
+impl Counts {
+    fn new(socket: Socket) -> Self {
+        Self { socket, packets: AtomicU64::new(0), drops: AtomicU64::new(0), freezes: AtomicU64::new(0) }
+    }
+
+    fn read(&self) -> Result<(), Error> {
+        let new = self.socket.statistics()?;
+        self.packets.fetch_add(new.packets.into(), Ordering::Relaxed);
+        self.drops.fetch_add(new.drops.into(), Ordering::Relaxed);
+        self.freezes.fetch_add(new.freezes.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What passed the filter, and what of it was dropped.
+    pub(crate) fn reading(&self) -> Result<Reading, Error> {
+        self.read()?;
+        let (received, dropped) = (&self.packets, &self.drops);
+        Ok(Reading { received: received.load(Ordering::Relaxed), dropped: dropped.load(Ordering::Relaxed) })
     }
 }
 

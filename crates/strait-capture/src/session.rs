@@ -1,20 +1,23 @@
 //! Opening a capture: options, the path they lead to, the lanes, and the account at the end.
 
 mod builder;
+mod counters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
-use strait_ledger::{self as ledger, Capture, Report, Since};
-use strait_sys::interface::Interface;
-use strait_sys::netlink::Netlink;
-use strait_sys::packet::Socket;
+use strait_ledger::{self as ledger, Capture, Report};
+use strait_sys::packet::{Cooked, Socket};
 
 pub use self::builder::{Builder, Directions, Path, Queues};
+pub(crate) use self::counters::Counters;
 use crate::error::Error;
+use crate::filter;
 use crate::lane::Lane;
+use crate::link::Link;
+use crate::sieve::Sieve;
 use crate::xdp::Intake;
 
 /// An open capture.
@@ -32,7 +35,14 @@ pub(crate) struct Info {
     pub(crate) path: &'static str,
     pub(crate) mode: String,
     pub(crate) interface: String,
+    pub(crate) is_loopback: bool,
+    /// What its packets begin with; none for a file, which may hold several.
+    pub(crate) link: Option<Link>,
     pub(crate) link_type: u32,
+    pub(crate) directions: Directions,
+    /// The filter, as it was given last.
+    pub(crate) program: Program,
+    pub(crate) snaplen: u32,
     pub(crate) notes: Vec<String>,
 }
 
@@ -90,13 +100,71 @@ impl Session {
         &self.info.notes
     }
 
-    /// Puts another filter in place on `lane`, which is of this session: no frame that the new one rejects is lent after
-    /// this. Frames that came by the old one and were not lent are filtered. It needs no privilege. False, and nothing
-    /// happens, where only a new session has a new filter: AF_XDP and files.
-    pub fn set_filter(&mut self, lane: &mut Lane, program: &Program) -> Result<bool, Error> {
-        let Source::Packet(source) = &mut self.source else { return Ok(false) };
-        source.counters.filters = true;
-        lane.set_filter(program, source.counters.directions)
+    /// Puts another filter in place on `lanes`, which are all those of this session: no frame that the new one rejects is
+    /// lent after this. Frames that came by the old one and were not lent are filtered.
+    ///
+    /// Packet sockets need no privilege for it. AF_XDP does; without, the filter runs here, and the host goes on missing
+    /// what the old one took.
+    ///
+    /// # Errors
+    /// A file has the filter that it was opened with.
+    pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
+        let program = filter::cut(program, self.info.snaplen)?;
+        let (kernels, sieve) = match (&mut self.source, self.info.link) {
+            (Source::Packet(source), Some(link)) => {
+                source.counters.filters = true;
+                link.split(&program, self.info.directions)?
+            }
+            (Source::Xdp(source), _) => (program.clone(), source.set_filter(&program)?),
+            _ => return Err(Error::Usage("a file has the filter that it was opened with".into())),
+        };
+        lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, sieve.clone()))?;
+        self.info.program = program;
+        Ok(())
+    }
+
+    /// Captures in other directions from now on, on `lanes`, which are all those of this session. Frames that were not lent
+    /// are filtered.
+    ///
+    /// # Errors
+    /// AF_XDP sees received frames only; a file knows no directions.
+    pub fn set_directions(&mut self, lanes: &mut [Lane], directions: Directions) -> Result<(), Error> {
+        match &mut self.source {
+            Source::Packet(source) => {
+                let directions = builder::once(self.info.is_loopback, directions);
+                self.info.directions = directions;
+                source.counters.directions = directions;
+                lanes.iter().try_for_each(|lane| lane.ignore_outgoing(directions == Directions::In))?;
+                let program = self.info.program.clone();
+                self.set_filter(lanes, &program)
+            }
+            Source::Xdp(_) if directions == Directions::Out => {
+                Err(Error::Usage("AF_XDP sees received frames only: use --path v3 for sent ones".into()))
+            }
+            Source::Xdp(_) => Ok(()),
+            Source::File => Err(Error::Usage("a file has the directions that it has".into())),
+        }
+    }
+
+    /// Puts the other cooked header (`LINKTYPE_LINUX_SLL`, `LINKTYPE_LINUX_SLL2`) before the packets of a capture on all
+    /// interfaces, on `lanes`, which are all those of this session. A filter that was set before is forgotten: it was for
+    /// the other header.
+    pub fn set_link_type(&mut self, lanes: &mut [Lane], link_type: u32) -> Result<(), Error> {
+        let Some(link) = self.info.link else {
+            return Err(Error::Usage("a file has the link type that it has".into()));
+        };
+        if link_type == self.info.link_type {
+            return Ok(());
+        }
+        let (Link::Cooked { loopback, .. }, Some(header)) = (link, Cooked::from_link_type(link_type)) else {
+            let interface = &self.info.interface;
+            return Err(Error::Usage(format!("{interface} has no packets of link type {link_type}")));
+        };
+        self.info.link = Some(Link::Cooked { header, loopback });
+        self.info.link_type = link_type;
+        self.set_filter(lanes, &Program::accept_all(self.info.snaplen))?;
+        lanes.iter_mut().for_each(|lane| lane.set_cooked(header));
+        Ok(())
     }
 
     /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. A file has no intake: it is
@@ -112,6 +180,15 @@ impl Session {
         }
         self.stopping.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Frames that the NIC has missed so far; 0 where the driver does not tell. It asks the kernel.
+    pub fn missed(&self) -> u64 {
+        match &self.source {
+            Source::Packet(source) => source.counters.missed_now(),
+            Source::Xdp(source) => source.counters.missed_now(),
+            Source::File => 0,
+        }
     }
 
     /// The account of the whole session from those of its lanes. While the session runs it is a snapshot that need
@@ -143,6 +220,17 @@ impl PacketSource {
 }
 
 impl XdpSource {
+    /// Where the program cannot be replaced, what has to run here instead.
+    fn set_filter(&mut self, program: &Program) -> Result<Option<Sieve>, Error> {
+        match self.intake.set_filter(program) {
+            Ok(()) => Ok(None),
+            Err(error) if error.kind() == strait_sys::Kind::Refused => {
+                Ok(Some(Sieve::wire(program.clone(), self.intake.mac())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn stop(&mut self) -> Result<(), Error> {
         self.intake.stop()?;
         self.counters.stop();
@@ -150,63 +238,3 @@ impl XdpSource {
     }
 }
 
-/// The interface's own counters: a packet socket counts what its filter matched, the interface what came. They are
-/// read when the capture ends and stand at 0 before.
-pub(crate) struct Counters {
-    index: u32,
-    directions: Directions,
-    /// Whether there is a filter that rejects anything.
-    filters: bool,
-    received: Since,
-    sent: Since,
-    missed: Since,
-}
-
-impl Counters {
-    pub(crate) fn start(interface: &Interface, directions: Directions, filters: bool) -> Result<Self, Error> {
-        let now = Netlink::open()?.stats(interface.index)?;
-        Ok(Self {
-            index: interface.index,
-            directions,
-            filters,
-            received: Since::starting_at(now.rx_packets),
-            sent: Since::starting_at(now.tx_packets),
-            missed: Since::starting_at(now.rx_missed_errors),
-        })
-    }
-
-    fn stop(&mut self) {
-        // An interface that is gone has no counters: the ledger then knows nothing of what the filter rejected.
-        if let Ok(now) = Netlink::open().and_then(|mut netlink| netlink.stats(self.index)) {
-            self.received.advance(now.rx_packets);
-            self.sent.advance(now.tx_packets);
-            self.missed.advance(now.rx_missed_errors);
-        }
-    }
-
-    /// Frames that the NIC missed.
-    fn missed(&self) -> Capture {
-        let mut account = Capture { received: self.missed.total(), ..Capture::default() };
-        account.lost.nic_missed = self.missed.total();
-        account
-    }
-
-    /// What the interface saw and no lane counted: frames that the filter rejected, and frames that the NIC missed.
-    fn filtered_and_missed(&self, lanes: &[ledger::Lane]) -> Capture {
-        let matched: u64 = lanes.iter().map(|lane| lane.capture.received).sum();
-        let mut account = self.missed();
-        if self.filters {
-            account.filtered = self.seen().saturating_sub(matched);
-        }
-        account.received += account.filtered;
-        account
-    }
-
-    fn seen(&self) -> u64 {
-        match self.directions {
-            Directions::In => self.received.total(),
-            Directions::Out => self.sent.total(),
-            Directions::Both => self.received.total() + self.sent.total(),
-        }
-    }
-}

@@ -7,29 +7,33 @@
 
 mod account;
 mod batch;
+mod intake;
 mod join;
 mod open;
 mod stamp;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
-use strait_sys::bpf::{Link, MappedArray};
+use strait_sys::bpf::MappedArray;
 use strait_sys::interface::Interface;
-use strait_sys::packet::{self, VlanTag};
+use strait_sys::packet::VlanTag;
 use strait_sys::xdp::{Receiver, RxBatch, Socket};
 
 use self::account::{Known, Seen};
 use self::batch::monotonic_ns;
 pub(crate) use self::batch::{Batch, Frames};
+pub(crate) use self::intake::Intake;
 use self::join::{Joiner, parse};
 pub(crate) use self::open::open;
 use self::stamp::Clock;
 use crate::batch::Copies;
 use crate::error::Error;
+use crate::gauge::Reading;
 use crate::wait::{Step, Wait};
 
 /// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was prefetched is still
@@ -73,22 +77,6 @@ pub(crate) struct Opened {
     pub(crate) notes: Vec<String>,
 }
 
-/// The attached XDP program, until it is stopped or dropped.
-pub(crate) struct Intake {
-    link: Option<Link>,
-    /// Keeps the interface promiscuous while it is open.
-    _promiscuous: Option<packet::Socket>,
-}
-
-impl Intake {
-    /// Detaches the program: no frame enters the rings after this.
-    #[allow(clippy::unnecessary_wraps, reason = "as the other intakes do")]
-    pub(crate) fn stop(&mut self) -> Result<(), Error> {
-        self.link = None;
-        Ok(())
-    }
-}
-
 /// What an open socket and its program can do.
 #[derive(Clone, Copy, Debug)]
 struct Abilities {
@@ -105,13 +93,11 @@ struct Abilities {
 /// One AF_XDP socket with its rings.
 pub(crate) struct Engine {
     receiver: Receiver,
-    socket: Socket,
+    socket: Arc<Socket>,
     joiner: Joiner,
     clock: Clock,
-    /// The program's counters, one entry a queue.
-    counters: Arc<MappedArray>,
+    counts: Arc<Counts>,
     interface: u32,
-    queue: u32,
     rx_slots: u32,
     abilities: Abilities,
     /// Slower ways taken than asked for, at opening.
@@ -125,6 +111,18 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
+    /// What the kernel counts.
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
+    }
+
+    /// Gives the frames in the ring back unseen, and counts them.
+    pub(crate) fn discard_waiting(&mut self, discarded: &AtomicU64) {
+        while self.receiver.waiting() > 0 {
+            discarded.fetch_add(self.take(BATCH_MAX).len() as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Frames that the ring holds.
     pub(crate) fn capacity(&self) -> usize {
         self.rx_slots as usize
@@ -164,11 +162,16 @@ impl Engine {
         if self.abilities.zero_copy { Copies::Nothing } else { Copies::Whole }
     }
 
-    /// Waits as `step` says, `timeout` at most. Frames may or may not be ready then.
+    /// Waits as `step` says, `timeout` at most or until `interrupt` is readable. Frames may or may not be ready then.
     ///
     /// # Errors
     /// The interface went down or vanished.
-    pub(crate) fn wait(&mut self, step: Step, timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn wait(
+        &mut self,
+        step: Step,
+        timeout: Duration,
+        interrupt: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
         match step {
             Step::Spin => self.spin()?,
             Step::Gather(pause) => {
@@ -177,7 +180,7 @@ impl Engine {
                 }
                 strait_sys::wait::sleep(pause.min(timeout));
             }
-            Step::Wake => self.wait_for_frame(timeout)?,
+            Step::Wake => self.wait_for_frame(timeout, interrupt)?,
         }
         Ok(())
     }
@@ -196,13 +199,14 @@ impl Engine {
     }
 
     /// Sleeps in poll(2), which tells the driver of new chunks where it waits for them.
-    fn wait_for_frame(&self, timeout: Duration) -> Result<(), Error> {
+    fn wait_for_frame(&self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         let start = Instant::now();
         loop {
             let left = timeout.saturating_sub(start.elapsed());
             let slice = left.min(LINK_CHECK);
             let began = Instant::now();
-            let [socket] = strait_sys::wait::readable([self.socket.as_fd()], slice)?;
+            let fds = [Some(self.socket.as_fd()), interrupt];
+            let [socket, _] = strait_sys::wait::readable(fds, slice)?;
             if socket.readable {
                 return Ok(());
             }
@@ -215,27 +219,33 @@ impl Engine {
     }
 
     /// Reads the kernel's counters; sets received, filtered, lost and events (not delivered, bytes).
-    pub(crate) fn account(&mut self, account: &mut Capture) -> Result<(), Error> {
-        self.book(account).map(drop)
+    pub(crate) fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
+        self.book(account, discarded).map(drop)
     }
 
     /// After the intake has ended: whether frames are still to come. Ends by itself within a few seconds.
-    pub(crate) fn drain(&mut self, account: &mut Capture, since: Instant) -> Result<bool, Error> {
-        let on_ring = self.book(account)?;
+    pub(crate) fn drain(
+        &mut self,
+        account: &mut Capture,
+        discarded: u64,
+        since: Instant,
+    ) -> Result<bool, Error> {
+        let on_ring = self.book(account, discarded)?;
         if on_ring == 0 || since.elapsed() > DRAIN_MAX {
             self.ended = true;
             return Ok(false);
         }
-        strait_sys::wait::readable([self.socket.as_fd()], Duration::from_millis(1))?;
+        strait_sys::wait::readable([Some(self.socket.as_fd())], Duration::from_millis(1))?;
         Ok(true)
     }
 
     /// Frames that were redirected to this socket and have neither been dropped nor taken.
-    fn book(&mut self, account: &mut Capture) -> Result<u64, Error> {
-        let seen = Seen::read(&self.counters, self.queue);
+    fn book(&mut self, account: &mut Capture, discarded: u64) -> Result<u64, Error> {
+        let seen = self.counts.seen();
         let statistics = self.socket.statistics()?;
         let known = Known {
             taken: self.taken,
+            discarded,
             waiting: u64::from(self.receiver.waiting()),
             invalid: self.receiver.invalid_descriptors(),
             ended: self.ended,
@@ -245,6 +255,28 @@ impl Engine {
         account.events.fallbacks = self.fallbacks;
         account.copied_bytes += self.joiner.take_copied();
         Ok(account::book(seen, &statistics, known, account))
+    }
+}
+
+/// What the program and the socket count of one queue.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    socket: Arc<Socket>,
+    /// The program's counters, one entry a queue.
+    counters: Arc<MappedArray>,
+    queue: u32,
+}
+
+impl Counts {
+    fn seen(&self) -> Seen {
+        Seen::read(&self.counters, self.queue)
+    }
+
+    /// What passed the filter, and what of it was dropped.
+    pub(crate) fn reading(&self) -> Result<Reading, Error> {
+        let statistics = self.socket.statistics()?;
+        let dropped = statistics.rx_dropped + statistics.rx_ring_full;
+        Ok(Reading { received: self.seen().redirected, dropped })
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn has_come(file: Option<&str>, terminated: &AtomicBool) -> Result<bo
     }
     let stdin = io::stdin();
     while !terminated.load(Ordering::Relaxed) {
-        let [input] = wait::readable([stdin.as_fd()], TICK)?;
+        let [input] = wait::readable([Some(stdin.as_fd())], TICK)?;
         if input.readable || input.failed {
             return Ok(true);
         }

@@ -153,21 +153,17 @@ impl Handle {
         Ok(())
     }
 
-    /// Puts another filter in place: no packet that it rejects is handed over after this. The program may have given up
-    /// its privilege by now, so the capture is opened anew only where it cannot be done otherwise.
+    /// Puts another filter in place: no packet that it rejects is handed over after this.
     pub(crate) fn set_filter(&mut self, filter: Program) -> Result<(), Error> {
         self.filter = filter;
         let Some(Active { session, lane }) = &mut self.active else { return Ok(()) };
-        if session.set_filter(lane, &self.filter)? { Ok(()) } else { self.reopen() }
+        session.set_filter(std::slice::from_mut(lane), &self.filter)
     }
 
     pub(crate) fn set_directions(&mut self, directions: Directions) -> Result<(), Error> {
         self.directions = directions;
-        self.reopen()
-    }
-
-    fn reopen(&mut self) -> Result<(), Error> {
-        if self.active.take().is_some() { self.activate() } else { Ok(()) }
+        let Some(Active { session, lane }) = &mut self.active else { return Ok(()) };
+        session.set_directions(std::slice::from_mut(lane), directions)
     }
 
     /// Hands packets to `take`: what is there, `max` at most. If there is nothing it waits as long as the program said,

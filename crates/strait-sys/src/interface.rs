@@ -66,6 +66,31 @@ impl Interface {
         Netlink::open()?.interface(name)
     }
 
+    /// All interfaces at once, for packet sockets: index 0.
+    pub fn any() -> Self {
+        Self { name: "any".into(), ..Self::default() }
+    }
+
+    /// The indices of all interfaces of the calling thread's namespace (`if_nameindex(3)`).
+    pub fn indices() -> Result<Vec<u32>> {
+        // SAFETY: if_nameindex takes nothing.
+        let list = unsafe { libc::if_nameindex() };
+        if list.is_null() {
+            return Err(Error::last_os("list", "interfaces"));
+        }
+        let mut indices = Vec::new();
+        // SAFETY: the array ends with an index of 0, and is freed once.
+        unsafe {
+            let mut entry = list;
+            while (*entry).if_index != 0 {
+                indices.push((*entry).if_index);
+                entry = entry.add(1);
+            }
+            libc::if_freenameindex(list);
+        }
+        Ok(indices)
+    }
+
     /// Whether it is administratively up (`IFF_UP`).
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u32 != 0

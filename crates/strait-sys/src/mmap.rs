@@ -28,11 +28,12 @@ impl Mapping {
         Self::map(len, flags, fd.as_raw_fd(), offset)
     }
 
-    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory of our own.
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory of our own. It
+    /// is shared with a child process: a private one would give the child a copy that the kernel does not write to.
     /// With `huge` it asks for `MAP_HUGETLB`, which fails with ENOMEM where none are reserved.
     pub fn anonymous(len: usize, huge: bool) -> Result<Self> {
         let huge = if huge { libc::MAP_HUGETLB } else { 0 };
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | huge;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | huge;
         Self::map(len, flags, -1, 0)
     }
 

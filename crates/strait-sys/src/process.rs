@@ -43,6 +43,20 @@ pub fn sharpen_sleep() -> Result<()> {
     check(returned, "set the timer slack of", "this thread").map(drop)
 }
 
+/// Waits until every CPU has left what it was doing in the kernel's receive path when this was called
+/// (`MEMBARRIER_CMD_GLOBAL`, which is `synchronize_rcu`): no BPF program that was replaced before still runs.
+pub fn wait_for_readers() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    /// Longer than a CPU may poll a driver at once (`net.core.netdev_budget_usecs`).
+    const RECEIVE_PATH: std::time::Duration = std::time::Duration::from_millis(20);
+    // SAFETY: membarrier(2) takes integers.
+    let returned = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if returned != 0 {
+        // Not there with nohz_full, nor in some sandboxes.
+        crate::wait::sleep(RECEIVE_PATH);
+    }
+}
+
 /// Whether the effective user is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

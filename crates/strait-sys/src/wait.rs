@@ -2,11 +2,8 @@
 //!
 //! The engines' wait policies call it; it never decides how long.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
@@ -20,18 +17,32 @@ pub struct Readiness {
 }
 
 /// Waits until one of `fds` is readable or has failed, a signal arrives, or `timeout` is over. The results stand in
-/// the order of `fds`; after a signal or the timeout none is set.
-pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> Result<[Readiness; N]> {
-    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    match poll(&mut polled, Some(&timeout)) {
-        Ok(0) | Err(Errno::INTR) => return Ok([Readiness::default(); N]),
-        Ok(_) => {}
-        Err(errno) => return Err(Error::os("wait for packets", "", errno.raw_os_error())),
+/// the order of `fds`; after a signal or the timeout none is set. A `None` never is.
+pub fn readable<const N: usize>(
+    fds: [Option<BorrowedFd<'_>>; N],
+    timeout: Duration,
+) -> Result<[Readiness; N]> {
+    // poll(2) passes over a negative descriptor.
+    let mut polled = fds.map(|fd| libc::pollfd {
+        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let timeout = libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // SAFETY: N descriptors and the time are readable, the results writable, for the length of the call.
+    let returned = unsafe {
+        libc::ppoll(polled.as_mut_ptr(), N as libc::nfds_t, &raw const timeout, std::ptr::null())
+    };
+    if returned < 0 {
+        let error = Error::last_os("wait for packets", "");
+        return if error.errno() == Some(libc::EINTR) { Ok([Readiness::default(); N]) } else { Err(error) };
     }
     Ok(polled.map(|fd| Readiness {
-        readable: fd.revents().intersects(PollFlags::IN | PollFlags::HUP),
-        failed: fd.revents().intersects(PollFlags::ERR | PollFlags::NVAL),
+        readable: fd.revents & (libc::POLLIN | libc::POLLHUP) != 0,
+        failed: fd.revents & (libc::POLLERR | libc::POLLNVAL) != 0,
     }))
 }
 

@@ -77,12 +77,10 @@ pub(super) enum Armed {
 
 impl Doorbell {
     pub(super) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
-        let socket = Socket::open(&interface.name)?;
+        let socket = shape.socket(&interface.name)?;
         let filter = instructions(program)?;
         socket.attach_filter(&filter)?;
-        if shape.ignore_outgoing {
-            socket.ignore_outgoing()?;
-        }
+        socket.ignore_outgoing(shape.ignore_outgoing)?;
         socket.set_receive_buffer(QUEUE_BYTES)?;
         socket.bind(interface.index)?;
         Ok(Self {
@@ -216,6 +214,7 @@ mod tests {
             promiscuous: false,
             ignore_outgoing: true,
             doorbell: true,
+            cooked: None,
         };
         let interface = wire.right().interface();
         wire.right().run(|| Doorbell::open(&interface, &Program::accept_all(0), &shape)).unwrap()
@@ -230,7 +229,7 @@ mod tests {
             injector.finish().unwrap();
         });
         let [ready] =
-            strait_sys::wait::readable([bell.socket().as_fd()], Duration::from_millis(100)).unwrap();
+            strait_sys::wait::readable([Some(bell.socket().as_fd())], Duration::from_millis(100)).unwrap();
         ready.readable
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use strait_sys::packet::{Socket, receive, v2, v3};
+use strait_sys::packet::{Cooked, Socket, receive, v2, v3};
 
 use crate::error::Error;
 
@@ -40,6 +40,16 @@ pub(crate) struct Shape {
     pub(crate) ignore_outgoing: bool,
     /// Wake a V3 reader by a second socket while the line is quiet.
     pub(crate) doorbell: bool,
+    /// Take the link header off and put this one in its place.
+    pub(crate) cooked: Option<Cooked>,
+}
+
+impl Shape {
+    /// A socket of its kind, which receives nothing yet.
+    pub(crate) fn socket(&self, interface: &str) -> Result<Socket, Error> {
+        let open = if self.cooked.is_some() { Socket::open_cooked } else { Socket::open };
+        Ok(open(interface)?)
+    }
 }
 
 /// Frames per `recvmmsg`.
@@ -72,8 +82,21 @@ impl Ring {
                 Err(Error::System(error)) if is_memory(&error) && ring_bytes / 2 >= RING_BYTES_MIN => {
                     ring_bytes /= 2;
                 }
-                made => return made,
+                Ok(mut ring) => {
+                    ring.set_cooked(shape.cooked);
+                    return Ok(ring);
+                }
+                Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Which header stands before packets from now on.
+    pub(crate) fn set_cooked(&mut self, cooked: Option<Cooked>) {
+        match self {
+            Self::Recv(receiver, _) => receiver.set_cooked(cooked),
+            Self::V2(ring) => ring.set_cooked(cooked),
+            Self::V3(ring) => ring.set_cooked(cooked),
         }
     }
 

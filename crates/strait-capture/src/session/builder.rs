@@ -13,6 +13,7 @@ use super::{Counters, Info, PacketSource, Session, Source, XdpSource};
 use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
 use crate::lane::{Engine, Lane};
+use crate::link::{ANY, Link};
 use crate::packet::{self, Kind, Shape};
 use crate::wait::{Pacer, Wait};
 use crate::{offline, xdp};
@@ -225,23 +226,22 @@ impl Builder {
     /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing privilege or ability.
     pub fn open(mut self) -> Result<Session, Error> {
         self.check()?;
-        let interface = Interface::find(&self.interface)?;
-        check_link(&interface)?;
-        if interface.is_loopback() && self.directions == Directions::Both {
-            // Each frame goes out and comes in: once is enough, as libpcap sees it.
-            self.directions = Directions::In;
-        }
+        let interface =
+            if self.interface == ANY { Interface::any() } else { Interface::find(&self.interface)? };
+        let link = Link::of(&interface)?;
+        self.directions = once(interface.is_loopback(), self.directions);
         let program = match &self.program {
             Some(program) => filter::cut(program, self.snaplen)?,
-            None => filter::live(&self.interface, self.filter.as_deref(), self.snaplen)?,
+            None => filter::live(&self.interface, link, self.filter.as_deref(), self.snaplen)?,
         };
+        let target = Target { interface, link, program };
         match self.path {
-            Path::Xdp => self.open_xdp(&interface, &program, false),
-            Path::XdpZeroCopy => self.open_xdp(&interface, &program, true),
-            Path::Recv => self.open_packet(&interface, &program, Kind::Recv, Vec::new()),
-            Path::V2 => self.open_packet(&interface, &program, Kind::V2, Vec::new()),
-            Path::V3 => self.open_packet(&interface, &program, Kind::V3, Vec::new()),
-            Path::Auto => self.open_auto(&interface, &program),
+            Path::Xdp => self.open_xdp(target, false),
+            Path::XdpZeroCopy => self.open_xdp(target, true),
+            Path::Recv => self.open_packet(&target, Kind::Recv, Vec::new()),
+            Path::V2 => self.open_packet(&target, Kind::V2, Vec::new()),
+            Path::V3 => self.open_packet(&target, Kind::V3, Vec::new()),
+            Path::Auto => self.open_auto(&target),
         }
     }
 
@@ -254,7 +254,12 @@ impl Builder {
             path: "file",
             mode: "read".to_owned(),
             interface: self.interface.clone(),
+            is_loopback: false,
+            link: None,
             link_type: engine.link_type(),
+            directions: self.directions,
+            program: Program::accept_all(self.snaplen),
+            snaplen: self.snaplen,
             notes: Vec::new(),
         };
         let pacer = Pacer::new(self.wait, 1);
@@ -277,30 +282,25 @@ impl Builder {
 
     /// V3 where the kernel has it: the doorbell gives it V2's delay, its blocks the least cost. Where the open block
     /// cannot be read there is no doorbell, and V2 is the prompt one.
-    fn open_auto(&self, interface: &Interface, program: &Program) -> Result<Session, Error> {
+    fn open_auto(&self, target: &Target) -> Result<Session, Error> {
         let mut notes = Vec::new();
         let prompt = self.wait == Wait::Latency && !READS_EARLY;
         for kind in if prompt { [Kind::V2, Kind::V3] } else { [Kind::V3, Kind::V2] } {
-            match self.open_packet(interface, program, kind, notes.clone()) {
+            match self.open_packet(target, kind, notes.clone()) {
                 Err(Error::System(error)) if !is_final(&error) => notes.push(error.to_string()),
                 opened => return opened,
             }
         }
-        self.open_packet(interface, program, Kind::Recv, notes)
+        self.open_packet(target, Kind::Recv, notes)
     }
 
-    fn open_packet(
-        &self,
-        interface: &Interface,
-        program: &Program,
-        kind: Kind,
-        mut notes: Vec<String>,
-    ) -> Result<Session, Error> {
-        let program = filter::directed(program, self.directions)?;
-        let shape = self.shape(interface, kind);
+    fn open_packet(&self, target: &Target, kind: Kind, mut notes: Vec<String>) -> Result<Session, Error> {
+        let Target { interface, link, program } = target;
+        let (program, sieve) = link.split(program, self.directions)?;
+        let shape = self.shape(interface, *link, kind);
         let numbers = self.lane_numbers(interface)?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let counters = Counters::start(interface, self.directions, self.filters())?;
+        let counters = Counters::start(interface, *link, self.directions, self.filters())?;
         let mut engines = Vec::with_capacity(numbers.len());
         for _ in &numbers {
             engines.push(packet::Engine::open(interface, &program, &shape)?);
@@ -318,12 +318,18 @@ impl Builder {
             let pacer = Pacer::new(self.wait, engine.capacity());
             (Engine::Packet(Box::new(engine)), pacer)
         });
-        let lanes = self.lanes(engines.collect(), &numbers, &stopping);
+        let mut lanes = self.lanes(engines.collect(), &numbers, &stopping);
+        lanes.iter_mut().for_each(|lane| lane.start_with(sieve.clone()));
         let source = Source::Packet(Box::new(PacketSource { sockets, counters }));
-        Ok(Session::new(self.info(interface, kind.name(), "copy", notes), lanes, source, stopping))
+        let info = self.info(target, kind.name(), "copy", notes);
+        Ok(Session::new(info, lanes, source, stopping))
     }
 
-    fn open_xdp(&self, interface: &Interface, program: &Program, insist: bool) -> Result<Session, Error> {
+    fn open_xdp(&self, target: Target, insist: bool) -> Result<Session, Error> {
+        let Target { interface, link, program } = &target;
+        if interface.index == 0 {
+            return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
+        }
         if self.directions == Directions::Out {
             return Err(Error::Usage("AF_XDP sees received frames only: use --path v3 for sent ones".into()));
         }
@@ -331,7 +337,7 @@ impl Builder {
             Queues::These(queues) => queues.clone(),
             Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
         };
-        let counters = Counters::start(interface, self.directions, self.filters())?;
+        let counters = Counters::start(interface, *link, self.directions, self.filters())?;
         let opened = xdp::open(&xdp::Options {
             interface,
             program,
@@ -351,7 +357,7 @@ impl Builder {
             (Engine::Xdp(Box::new(engine)), pacer)
         });
         let lanes = self.lanes(engines.collect(), &queues, &stopping);
-        let info = self.info(interface, "xdp", opened.mode, opened.notes);
+        let info = self.info(&target, "xdp", opened.mode, opened.notes);
         Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), stopping))
     }
 
@@ -363,12 +369,22 @@ impl Builder {
         engines.into_iter().zip(numbers).enumerate().map(lane).collect()
     }
 
-    fn info(&self, interface: &Interface, path: &'static str, mode: &str, notes: Vec<String>) -> Info {
-        let link_type = interface.link_type().expect("check_link refused the others");
-        Info { path, mode: mode.to_owned(), interface: self.interface.clone(), link_type, notes }
+    fn info(&self, target: &Target, path: &'static str, mode: &str, notes: Vec<String>) -> Info {
+        Info {
+            path,
+            mode: mode.to_owned(),
+            interface: self.interface.clone(),
+            is_loopback: target.interface.is_loopback(),
+            link: Some(target.link),
+            link_type: target.link.link_type(),
+            directions: self.directions,
+            program: target.program.clone(),
+            snaplen: self.snaplen,
+            notes,
+        }
     }
 
-    fn shape(&self, interface: &Interface, kind: Kind) -> Shape {
+    fn shape(&self, interface: &Interface, link: Link, kind: Kind) -> Shape {
         let largest =
             if joins_segments(interface) { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
         Shape {
@@ -379,6 +395,7 @@ impl Builder {
             promiscuous: self.promiscuous,
             ignore_outgoing: self.directions == Directions::In,
             doorbell: kind == Kind::V3 && self.wait != Wait::Busy && self.can_ring(),
+            cooked: link.cooked(),
         }
     }
 
@@ -398,6 +415,7 @@ impl Builder {
     fn lane_numbers(&self, interface: &Interface) -> Result<Vec<u32>, Error> {
         let numbers = match &self.queues {
             Queues::Default => vec![0],
+            Queues::All if interface.index == 0 => vec![0],
             Queues::All => (0..interface.queues()?.rx).collect(),
             Queues::These(queues) => queues.clone(),
         };
@@ -408,14 +426,18 @@ impl Builder {
     }
 }
 
-/// Refuses links whose frames no path here understands.
-fn check_link(interface: &Interface) -> Result<(), Error> {
-    let Interface { name, hardware_type, .. } = interface;
-    match interface.link_type() {
-        Some(_) => Ok(()),
-        None => Err(Error::Usage(format!(
-            "{name}: neither Ethernet nor plain IP (ARPHRD type {hardware_type}): capture on the interface below it"
-        ))),
+/// What is opened: where, what packets begin with, and the filter for them.
+struct Target {
+    interface: Interface,
+    link: Link,
+    program: Program,
+}
+
+/// On the loopback each frame goes out and comes in: once is enough, as libpcap sees it.
+pub(super) fn once(is_loopback: bool, directions: Directions) -> Directions {
+    match directions {
+        Directions::Both if is_loopback => Directions::In,
+        directions => directions,
     }
 }
 

@@ -33,6 +33,8 @@ impl Seen {
 pub(super) struct Known {
     /// Whole frames taken from the RX ring.
     pub(super) taken: u64,
+    /// Of those, frames that were lent to nobody: a filter here rejected them.
+    pub(super) discarded: u64,
     /// Descriptors that are in the RX ring.
     pub(super) waiting: u64,
     /// No frame can enter the ring any more.
@@ -59,9 +61,9 @@ pub(super) fn book(seen: Seen, socket: &Statistics, known: Known, account: &mut 
     let dropped = socket.rx_dropped + socket.rx_ring_full;
     let on_ring = seen.redirected.saturating_sub(dropped + known.invalid).saturating_sub(known.taken);
     let waiting = if known.ended { on_ring.min(known.waiting) } else { on_ring };
-    let lent = account.delivered + account.lost.sink;
+    let lent = account.delivered + account.lost.sink + known.discarded;
     account.received = seen.passed + seen.redirected + seen.unbound;
-    account.filtered = seen.passed;
+    account.filtered = seen.passed + known.discarded;
     account.lost.ring_full = socket.rx_ring_full;
     account.lost.fill_empty = no_chunk;
     account.lost.unread = known.taken.saturating_sub(lent) + waiting;
@@ -84,13 +86,13 @@ mod tests {
     fn every_frame_has_its_place() {
         let mut account = Capture { delivered: 60, ..Capture::default() };
         account.lost.sink = 5;
-        let known = Known { taken: 70, ended: true, waiting: 4, ..Known::default() };
+        let known = Known { taken: 72, discarded: 2, ended: true, waiting: 4, ..Known::default() };
         book(SEEN, &socket(8, 7, 6), known, &mut account);
-        assert_eq!((account.received, account.filtered), (111, 10));
+        assert_eq!((account.received, account.filtered), (111, 12));
         let lost = &account.lost;
         assert_eq!((lost.ring_full, lost.fill_empty), (7, 6));
         assert_eq!(lost.unread, 5 + 4, "lent to nobody, and in the ring");
-        assert_eq!(lost.other, 1 + 2 + 11, "unbound, too long, and gone");
+        assert_eq!(lost.other, 1 + 2 + 9, "unbound, too long, and gone");
         assert_eq!(account.closes(), Ok(()));
     }
 

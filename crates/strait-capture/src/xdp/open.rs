@@ -9,22 +9,23 @@
 //! A way that the driver or the kernel does not have is left for the next, and the reason is noted; an error that the
 //! next way would meet as well (no privilege, a queue in use, no memory) ends it.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strait_filter::translate::{self, MetadataFunctions};
-use strait_filter::xdp::{COUNTERS_BYTES, CaptureOptions, Metadata, capture_program};
+use strait_filter::translate::MetadataFunctions;
+use strait_filter::xdp::{COUNTERS_BYTES, Metadata};
 use strait_sys::Kind;
-use strait_sys::bpf::{self, AttachMode, Link, LoadOptions, Map, MappedArray, XdpProgram, btf};
+use strait_sys::bpf::{self, AttachMode, Link, Map, MappedArray, btf};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpMode};
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
 use strait_sys::{packet, wait};
 
+use super::intake::Template;
 use super::join::Joiner;
 use super::stamp::Clock;
-use super::{Abilities, BATCH_MAX, Engine, Intake, Opened, Options};
+use super::{Abilities, BATCH_MAX, Counts, Engine, Intake, Opened, Options};
 use crate::error::Error;
 use crate::wait::Wait;
 
@@ -187,80 +188,56 @@ fn try_way(
     }
     let counters = Map::mappable_array("strait_counts", COUNTERS_BYTES, queues)?;
     let promiscuous = if options.promiscuous { Some(promiscuous(options.interface)?) } else { None };
-    let (link, reads_tags) = attach(options, way, &sockets, &counters, &mut fresh)?;
-    let counters = Arc::new(counters.mapped()?);
+    let mapped = Arc::new(counters.mapped()?);
+    let mut template = Template {
+        interface: options.interface.clone(),
+        attach: way.attach,
+        fragments: way.multi_buffer,
+        functions: driver_functions(options, way),
+        sockets,
+        counters,
+    };
+    let link = attach(options, &mut template, &mut fresh)?;
+    let reads_tags = template.functions.rx_vlan_tag.is_some();
     let engines = ports.into_iter().zip(options.queues);
     let engines =
-        engines.map(|(port, &queue)| port.engine(options, way, queue, reads_tags, &counters)).collect();
+        engines.map(|(port, &queue)| port.engine(options, way, queue, reads_tags, &mapped)).collect();
     notes.append(&mut fresh);
-    let intake = Intake { link: Some(link), _promiscuous: promiscuous };
+    let intake = Intake::new(link, template, promiscuous);
     Ok(Opened { engines, intake, mode: way.name(), notes: Vec::new() })
 }
 
-/// Loads and attaches the program: one that asks the driver for VLAN tags where that can be, and says whether it does.
-fn attach(
-    options: &Options<'_>,
-    way: Way,
-    sockets: &Map,
-    counters: &Map,
-    notes: &mut Vec<String>,
-) -> Result<(Link, bool), Error> {
-    if let Some(functions) = driver_functions(options, way) {
-        match attach_with(options, way, sockets, counters, functions) {
-            Err(Error::System(error)) if is_for_want_of_ability(&error) => {
-                notes.push(format!("no tags, hash or time from the driver: {error}"));
-            }
-            attached => return attached.map(|link| (link, functions.rx_vlan_tag.is_some())),
-        }
+/// Loads and attaches the program: one that asks the driver for VLAN tags where that can be. The template is then what
+/// was attached.
+fn attach(options: &Options<'_>, template: &mut Template, notes: &mut Vec<String>) -> Result<Link, Error> {
+    if template.functions == MetadataFunctions::default() {
+        return template.attach(options.program);
     }
-    let link = attach_with(options, way, sockets, counters, MetadataFunctions::default())?;
-    Ok((link, false))
+    match template.attach(options.program) {
+        Err(Error::System(error)) if is_for_want_of_ability(&error) => {
+            notes.push(format!("no tags, hash or time from the driver: {error}"));
+            template.functions = MetadataFunctions::default();
+            template.attach(options.program)
+        }
+        attached => attached,
+    }
 }
 
 /// The driver's functions, where this kernel has them (Linux 6.3; tags 6.8): for tags that the device takes out, and for
 /// hash and time if they were asked for. Generic programs are nobody's driver's.
-fn driver_functions(options: &Options<'_>, way: Way) -> Option<MetadataFunctions> {
+fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
     if way.attach != AttachMode::Native {
-        return None;
+        return MetadataFunctions::default();
     }
     let names = ["bpf_xdp_metadata_rx_vlan_tag", "bpf_xdp_metadata_rx_hash", "bpf_xdp_metadata_rx_timestamp"];
-    let [rx_vlan_tag, rx_hash, rx_timestamp] = btf::kernel_functions(names).ok()?;
-    let functions = MetadataFunctions {
+    let Ok([rx_vlan_tag, rx_hash, rx_timestamp]) = btf::kernel_functions(names) else {
+        return MetadataFunctions::default();
+    };
+    MetadataFunctions {
         rx_vlan_tag,
         rx_hash: rx_hash.filter(|_| options.rx_hash),
         rx_timestamp: rx_timestamp.filter(|_| options.hardware_time),
-    };
-    (functions != MetadataFunctions::default()).then_some(functions)
-}
-
-fn attach_with(
-    options: &Options<'_>,
-    way: Way,
-    sockets: &Map,
-    counters: &Map,
-    functions: MetadataFunctions,
-) -> Result<Link, Error> {
-    let interface = translate::Options {
-        fragments: way.multi_buffer,
-        device_mac: options.interface.mac,
-        hatype: options.interface.hardware_type,
-        functions,
-    };
-    let capture = CaptureOptions {
-        interface,
-        xskmap_fd: sockets.as_fd().as_raw_fd(),
-        counters_fd: counters.as_fd().as_raw_fd(),
-        metadata: true,
-        timestamps: true,
-    };
-    let assembled =
-        capture_program(options.program, &capture).map_err(|error| Error::Filter(error.to_string()))?;
-    let load = LoadOptions {
-        fragments: assembled.fragments,
-        device: assembled.device_bound.then_some(options.interface.index),
-    };
-    let program = XdpProgram::load("strait_capture", &assembled.words(), load)?;
-    Ok(Link::attach_xdp(&program, options.interface.index, way.attach)?)
+    }
 }
 
 /// A socket whose membership keeps the interface promiscuous; it receives nothing.
@@ -288,14 +265,15 @@ impl Port {
         reads_tags: bool,
         counters: &Arc<MappedArray>,
     ) -> Engine {
+        let socket = Arc::new(self.socket);
+        let counts = Counts { socket: Arc::clone(&socket), counters: Arc::clone(counters), queue };
         Engine {
             receiver: self.receiver,
-            socket: self.socket,
+            socket,
+            counts: Arc::new(counts),
             joiner: Joiner::new(BATCH_MAX, self.chunk_bytes as usize),
             clock: Clock::new(),
-            counters: Arc::clone(counters),
             interface: options.interface.index,
-            queue,
             rx_slots: self.rx_slots,
             abilities: Abilities {
                 multi_buffer: way.multi_buffer,

@@ -116,6 +116,48 @@ impl Program {
         self.prefixed(Instruction::jump(op::JMP | op::JEQ | op::K, op::PACKET_OUTGOING, 0, 1))
     }
 
+    /// The same program for all frames but those that this host sends on the interface `ifindex`: a loopback, where each
+    /// comes in again.
+    pub fn without_pkttype_outgoing_on(&self, ifindex: u32) -> Result<Self, Error> {
+        let mut out = vec![
+            Instruction::ancillary(op::SKF_AD_PKTTYPE),
+            Instruction::jump(op::JMP | op::JEQ | op::K, op::PACKET_OUTGOING, 0, 3),
+            Instruction::ancillary(op::SKF_AD_IFINDEX),
+            Instruction::jump(op::JMP | op::JEQ | op::K, ifindex, 0, 1),
+            Instruction::statement(RET_K, 0),
+            Instruction::statement(op::LD | op::IMM, 0),
+        ];
+        out.extend_from_slice(&self.0);
+        Self::check(out)
+    }
+
+    /// The same program for packets whose header, the first `bytes` bytes that it knows, is not there: loads beyond move
+    /// up, loads within become those of `facts` (offset, `W`, `H` or `B`, and the `SKF_AD_*` that has the same value). `None`
+    /// where it loads something else of the header. `len` is left as it is and counts without the header, as it does in
+    /// libpcap's own rewriting (`fix_offset` of pcap-linux.c).
+    pub fn without_header(&self, bytes: u32, facts: &[(u32, u16, u32)]) -> Option<Self> {
+        let mut out = self.0.clone();
+        for instruction in &mut out {
+            let Instruction { code, k, .. } = *instruction;
+            let mode = code & op::MODE;
+            let loads = matches!(code & op::CLASS, op::LD | op::LDX)
+                && matches!(mode, op::ABS | op::IND | op::MSH)
+                && !(mode == op::ABS && (k as i32) < 0);
+            if !loads {
+                continue;
+            }
+            if k >= bytes {
+                instruction.k -= bytes;
+                continue;
+            }
+            let absolute = code & op::CLASS == op::LD && mode == op::ABS;
+            let &(.., fact) =
+                facts.iter().find(|fact| absolute && fact.0 == k && fact.1 == code & op::SIZE)?;
+            *instruction = Instruction::ancillary(fact);
+        }
+        Self::check(out).ok()
+    }
+
     /// Puts `ld pkttype`, `condition` and `ret #0` in front; the condition skips the return. Jumps are relative,
     /// so the rest stays as it is, but A has to be 0 again, as at the start of a program.
     fn prefixed(&self, condition: Instruction) -> Result<Self, Error> {

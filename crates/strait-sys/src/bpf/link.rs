@@ -1,4 +1,4 @@
-//! `BPF_LINK_CREATE` for XDP: a program on an interface that goes with its descriptor.
+//! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP: a program on an interface that goes with its descriptor.
 //!
 //! The capture engine holds one a session; if the process dies the kernel takes the program off. Netlink, not this,
 //! tells which program is on an interface already.
@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::program::XdpProgram;
-use super::{Attribute, Command, bpf_fd, explain};
+use super::{Attribute, Command, bpf, bpf_fd, explain};
 use crate::error::{Kind, Result};
 
 /// `BPF_XDP` of `enum bpf_attach_type`.
@@ -46,6 +46,17 @@ struct LinkCreate {
 // SAFETY: mirrors the head of the struct for BPF_LINK_CREATE in linux/bpf.h: four u32, no addresses.
 unsafe impl Attribute for LinkCreate {}
 
+#[repr(C)]
+struct LinkUpdate {
+    link_fd: u32,
+    new_prog_fd: u32,
+    flags: u32,
+    old_prog_fd: u32,
+}
+
+// SAFETY: mirrors the struct for BPF_LINK_UPDATE in linux/bpf.h: four u32, no addresses.
+unsafe impl Attribute for LinkUpdate {}
+
 /// An attached program; dropping it detaches.
 #[derive(Debug)]
 pub struct Link {
@@ -74,6 +85,22 @@ impl Link {
             }
         })?;
         Ok(Self { fd })
+    }
+
+    /// Puts `program` in the place of the one that is attached (`BPF_LINK_UPDATE`): each frame meets one of the two.
+    ///
+    /// # Errors
+    /// EPERM without the privilege to use BPF; EINVAL if the program is for other frames than the one there.
+    pub fn update(&self, program: &XdpProgram) -> Result<()> {
+        let mut attribute = LinkUpdate {
+            link_fd: self.fd.as_raw_fd() as u32,
+            new_prog_fd: program.as_fd().as_raw_fd() as u32,
+            flags: 0,
+            old_prog_fd: 0,
+        };
+        bpf(Command::LinkUpdate, &mut attribute)
+            .map(drop)
+            .map_err(|error| explain("replace the XDP program of", "a link", &error))
     }
 }
 

@@ -46,6 +46,7 @@ enum Command {
     ProgramFdById = 13,
     ObjectInfo = 15,
     LinkCreate = 28,
+    LinkUpdate = 29,
 }
 
 /// A member of `union bpf_attr`.

@@ -4,10 +4,12 @@
 //! - [`v2::Ring`]: TPACKET_V2, one slot a frame (D2: the kernel wakes the reader for each).
 //! - [`v3::Ring`]: TPACKET_V3, blocks of frames (D2: the kernel wakes the reader for each block).
 //! - [`receive::Receiver`]: `recvmmsg` into preallocated buffers, the traditional path of D1.
+//! - [`Cooked`]: the header before packets of `SOCK_DGRAM` sockets, for a capture on all interfaces.
 //! - [`send::Batch`] and [`tx_ring::TxRing`]: `sendmmsg` and `PACKET_TX_RING`.
 //!
 //! The capture engines call it. Nothing here waits, sleeps or decides when to read.
 
+mod cooked;
 pub mod receive;
 pub mod send;
 mod socket;
@@ -15,6 +17,7 @@ pub mod tx_ring;
 pub mod v2;
 pub mod v3;
 
+pub use cooked::Cooked;
 pub use socket::{Fanout, Instruction, Socket, Statistics};
 
 /// An 802.1Q or 802.1ad tag that the kernel took out of a frame.
@@ -71,34 +74,45 @@ struct Header {
 }
 
 impl Header {
-    /// Lends the frame that this header, at `slot`, describes, its tag restored. Offsets and lengths that lead out
-    /// of the `room` bytes of the slot are cut, whoever wrote them.
+    /// Lends the frame that this header, at `slot`, describes, its tag restored or the `cooked` header put before it.
+    /// Offsets and lengths that lead out of the `room` bytes of the slot are cut, whoever wrote them.
     ///
     /// # Safety
     /// `room` bytes from `slot` on, and the `sockaddr_ll` at `address_offset` in them, are readable and writable by
     /// the caller alone for the lifetime of the frame.
     #[inline]
-    unsafe fn frame<'a>(&self, slot: *mut u8, room: usize, address_offset: usize) -> Frame<'a> {
+    unsafe fn frame<'a>(
+        &self,
+        slot: *mut u8,
+        room: usize,
+        address_offset: usize,
+        cooked: Option<Cooked>,
+    ) -> Frame<'a> {
         let mut offset = usize::from(self.mac).min(room);
         let mut len = (self.captured as usize).min(room - offset);
-        let mut wire_len = self.wire_len;
-        let first_possible = address_offset + size_of::<libc::sockaddr_ll>() + VLAN_TAG_LEN;
+        let free = offset.saturating_sub(address_offset + size_of::<libc::sockaddr_ll>());
         let vlan = self.vlan();
-        wire_len = wire_len.saturating_add(vlan.map_or(0, |_| VLAN_TAG_LEN as u32));
-        // A frame cut before the tag has nothing to put it between.
-        if let Some(tag) = vlan.filter(|_| len >= MAC_ADDRESSES_LEN && offset >= first_possible) {
-            if self.status & TAG_RESTORED == 0 {
-                // SAFETY: len covers both addresses, and offset leaves four bytes of the slot before them.
-                unsafe { restore_vlan(slot.add(offset), tag) };
-            }
-            offset -= VLAN_TAG_LEN;
-            len += VLAN_TAG_LEN;
-        }
-        // SAFETY: the address and offset..offset+len lie in the slot, which is the caller's for 'a.
-        let (address, bytes) = unsafe {
-            let address = slot.add(address_offset).cast::<libc::sockaddr_ll>();
-            (&*address, std::slice::from_raw_parts(slot.add(offset), len))
+        // SAFETY: the address lies in the slot, which is the caller's for 'a.
+        let address = unsafe { &*slot.add(address_offset).cast::<libc::sockaddr_ll>() };
+        let added = if let Some(cooked) = cooked {
+            // SAFETY: `free` bytes before the packet are the slot's and hold nothing.
+            unsafe { cook(cooked, slot.add(offset), free, address, vlan) }
+        } else {
+            vlan.map_or(0, |_| VLAN_TAG_LEN)
         };
+        let wire_len = self.wire_len.saturating_add(added as u32);
+        // A frame cut before the tag has nothing to put it between.
+        let tag = vlan.filter(|_| cooked.is_none() && len >= MAC_ADDRESSES_LEN);
+        if let Some(tag) = tag.filter(|_| free >= VLAN_TAG_LEN && self.status & TAG_RESTORED == 0) {
+            // SAFETY: len covers both addresses, and offset leaves four bytes of the slot before them.
+            unsafe { restore_vlan(slot.add(offset), tag) };
+        }
+        if free >= added && (cooked.is_some() || tag.is_some()) {
+            offset -= added;
+            len += added;
+        }
+        // SAFETY: offset..offset+len lies in the slot, which is the caller's for 'a.
+        let bytes = unsafe { std::slice::from_raw_parts(slot.add(offset), len) };
         Frame {
             bytes,
             wire_len,
@@ -114,6 +128,26 @@ impl Header {
     fn vlan(&self) -> Option<VlanTag> {
         vlan_of(self.status, self.vlan_tci, self.vlan_tpid)
     }
+}
+
+/// Puts the cooked header before `packet`, where there are `free` bytes for it, and returns its length. A ring's slot has
+/// room for it: the kernel aligns and reserves more.
+///
+/// # Safety
+/// The `free` bytes before `packet` are writable by the caller alone.
+unsafe fn cook(
+    cooked: Cooked,
+    packet: *mut u8,
+    free: usize,
+    address: &libc::sockaddr_ll,
+    vlan: Option<VlanTag>,
+) -> usize {
+    let (header, len) = cooked.header(address, vlan);
+    if len <= free {
+        // SAFETY: the caller vouches for `free` bytes before the packet, and len is no more.
+        unsafe { packet.sub(len).copy_from_nonoverlapping(header.as_ptr(), len) };
+    }
+    len
 }
 
 /// Puts a tag back: it goes between the addresses and the rest, so the addresses move down by four bytes.

@@ -1,13 +1,18 @@
 //! `recvmmsg` on a packet socket: D1's traditional path, one copy from the kernel into preallocated buffers.
 //!
 //! The buffers, message headers and control buffers are made once; [`Receiver::fill`] fills as many as are waiting in
-//! one call, [`Receiver::take`] lends the frames. Each buffer leaves room for a VLAN tag before the frame.
+//! one call, [`Receiver::take`] lends the frames. Each buffer leaves room before
+//! the frame for a VLAN tag or a cooked header.
 
-use super::{Frame, MAC_ADDRESSES_LEN, Socket, VLAN_TAG_LEN, VlanTag, restore_vlan, vlan_of};
+use super::cooked::HEADER_BYTES_MAX;
+use super::{Cooked, Frame, MAC_ADDRESSES_LEN, Socket, VLAN_TAG_LEN, VlanTag, cook, restore_vlan, vlan_of};
 use crate::error::{Error, Result};
 
 /// Room for the two control messages asked for, PACKET_AUXDATA and SCM_TIMESTAMPNS, with their headers.
 const CONTROL_BYTES: usize = 128;
+
+/// Room before a frame, for a VLAN tag or a cooked header.
+const HEADROOM: usize = HEADER_BYTES_MAX.next_multiple_of(8);
 
 /// One message's control buffer, aligned as `cmsghdr` wants it.
 #[repr(C, align(8))]
@@ -26,6 +31,7 @@ pub struct Receiver {
     filled: usize,
     /// How many of them were lent.
     lent: usize,
+    cooked: Option<Cooked>,
 }
 
 // SAFETY: the raw pointers in `vectors` and `messages` lead into the other vectors of this value, whose heap memory
@@ -35,7 +41,7 @@ unsafe impl Send for Receiver {}
 impl Receiver {
     /// Buffers for `count` frames of up to `frame_bytes` each.
     pub fn new(count: usize, frame_bytes: usize) -> Self {
-        let slot_bytes = (frame_bytes + VLAN_TAG_LEN).next_multiple_of(64);
+        let slot_bytes = (frame_bytes + HEADROOM).next_multiple_of(64);
         // SAFETY: these C structs are plain data, for which zeroes are valid.
         let (name, message) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -48,6 +54,7 @@ impl Receiver {
             messages: vec![message; count],
             filled: 0,
             lent: 0,
+            cooked: None,
         };
         for i in 0..count {
             receiver.wire(i);
@@ -57,16 +64,21 @@ impl Receiver {
 
     /// Connects message `i` with its buffers.
     fn wire(&mut self, i: usize) {
-        let start = i * self.slot_bytes + VLAN_TAG_LEN;
+        let start = i * self.slot_bytes + HEADROOM;
         self.vectors[i] = libc::iovec {
             iov_base: self.bytes[start..].as_mut_ptr().cast(),
-            iov_len: self.slot_bytes - VLAN_TAG_LEN,
+            iov_len: self.slot_bytes - HEADROOM,
         };
         let header = &mut self.messages[i].msg_hdr;
         header.msg_name = (&raw mut self.names[i]).cast();
         header.msg_iov = &raw mut self.vectors[i];
         header.msg_iovlen = 1;
         header.msg_control = (&raw mut self.controls[i]).cast();
+    }
+
+    /// Which header to put before packets of a `SOCK_DGRAM` socket; none unless said.
+    pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
+        self.cooked = cooked;
     }
 
     /// Receives what waits on the socket, at most as many frames as there are buffers, unless frames received before
@@ -115,15 +127,25 @@ impl Receiver {
     fn frame(&mut self, i: usize) -> Frame<'_> {
         let auxiliary = self.auxiliary(i);
         let received = self.messages[i].msg_len as usize;
-        let mut start = i * self.slot_bytes + VLAN_TAG_LEN;
-        let mut len = received.min(self.slot_bytes - VLAN_TAG_LEN);
-        let tag_len = auxiliary.vlan.map_or(0, |_| VLAN_TAG_LEN as u32);
-        let wire_len = auxiliary.wire_len.max(len as u32) + tag_len;
-        if let Some(tag) = auxiliary.vlan.filter(|_| len >= MAC_ADDRESSES_LEN) {
-            // SAFETY: the slot is ours, has four bytes before `start`, and len covers both addresses.
+        let mut start = i * self.slot_bytes + HEADROOM;
+        let mut len = received.min(self.slot_bytes - HEADROOM);
+        let mut added = auxiliary.vlan.map_or(0, |_| VLAN_TAG_LEN);
+        let mut fits = auxiliary.vlan.is_some() && len >= MAC_ADDRESSES_LEN;
+        if let Some(cooked) = self.cooked {
+            fits = true;
+            // SAFETY: the slot is ours and has HEADROOM bytes before `start`.
+            added = unsafe {
+                let packet = self.bytes.as_mut_ptr().add(start);
+                cook(cooked, packet, HEADROOM, &self.names[i], auxiliary.vlan)
+            };
+        } else if let Some(tag) = auxiliary.vlan.filter(|_| fits) {
+            // SAFETY: the slot is ours, has HEADROOM bytes before `start`, and len covers both addresses.
             unsafe { restore_vlan(self.bytes.as_mut_ptr().add(start), tag) };
-            start -= VLAN_TAG_LEN;
-            len += VLAN_TAG_LEN;
+        }
+        let wire_len = auxiliary.wire_len.max(len as u32) + added as u32;
+        if fits {
+            start -= added;
+            len += added;
         }
         Frame {
             bytes: &self.bytes[start..start + len],

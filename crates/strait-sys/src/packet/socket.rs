@@ -51,7 +51,7 @@ pub struct Statistics {
     pub freezes: u32,
 }
 
-/// An `AF_PACKET`, `SOCK_RAW` socket.
+/// An `AF_PACKET` socket, `SOCK_RAW` or `SOCK_DGRAM`.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -64,7 +64,17 @@ impl Socket {
     /// # Errors
     /// EPERM without `CAP_NET_RAW`.
     pub fn open(interface: &str) -> Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        Self::of_type(interface, libc::SOCK_RAW)
+    }
+
+    /// The same with `SOCK_DGRAM`: packets come without their link header, see [`super::Cooked`]. Index 0 binds it to all
+    /// interfaces.
+    pub fn open_cooked(interface: &str) -> Result<Self> {
+        Self::of_type(interface, libc::SOCK_DGRAM)
+    }
+
+    fn of_type(interface: &str, kind: libc::c_int) -> Result<Self> {
+        let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: socket(2) takes no pointers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         let fd = check(fd, "open a packet socket on", interface)
@@ -176,10 +186,10 @@ impl Socket {
         self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &request, "set promiscuous mode on")
     }
 
-    /// Leaves out what this host sends (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
-    pub fn ignore_outgoing(&self) -> Result<()> {
+    /// Whether to leave out what this host sends (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
+    pub fn ignore_outgoing(&self, ignore: bool) -> Result<()> {
         const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-        self.set_packet(PACKET_IGNORE_OUTGOING, &1_i32, "ignore outgoing frames on")
+        self.set_packet(PACKET_IGNORE_OUTGOING, &i32::from(ignore), "ignore outgoing frames on")
     }
 
     /// Founds a fanout group (`PACKET_FANOUT`) and returns its identifier, which the kernel chooses; only after

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
+use super::{Cooked, Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
 use crate::error::Result;
 use crate::mmap::Mapping;
 
@@ -62,6 +62,7 @@ pub struct Ring {
     memory: Mapping,
     geometry: Geometry,
     next: usize,
+    cooked: Option<Cooked>,
 }
 
 impl Ring {
@@ -80,7 +81,7 @@ impl Ring {
 
     /// A ring over memory that somebody else fills by the kernel's rules.
     pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
-        Self { memory, geometry, next: 0 }
+        Self { memory, geometry, next: 0, cooked: None }
     }
 
     /// Whether a frame is ready; [`Ring::take`] then lends at least one.
@@ -93,6 +94,11 @@ impl Ring {
         let limit = limit.min(self.geometry.slots);
         let count = (0..limit).take_while(|&i| self.is_ready(self.index(self.next, i))).count();
         Batch { first: self.next, count, ring: self }
+    }
+
+    /// Which header to put before packets of a `SOCK_DGRAM` socket; none unless said.
+    pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
+        self.cooked = cooked;
     }
 
     /// Its sizes.
@@ -145,7 +151,7 @@ impl Ring {
             rx_hash: 0,
         };
         // SAFETY: the slot is the caller's for 'a.
-        let frame = unsafe { header.frame(slot, self.geometry.slot_bytes, ADDRESS_OFFSET) };
+        let frame = unsafe { header.frame(slot, self.geometry.slot_bytes, ADDRESS_OFFSET, self.cooked) };
         if frame.vlan.is_some() {
             self.status(index).fetch_or(TAG_RESTORED, Ordering::Relaxed);
         }

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
+use super::{Cooked, Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
 use crate::error::Result;
 use crate::mmap::Mapping;
 
@@ -85,6 +85,7 @@ pub struct Ring {
     read: u32,
     offset: usize,
     early: bool,
+    cooked: Option<Cooked>,
     /// For each block, how many bytes from its start may be other than zero; 0 when all frames' room is zeroed.
     dirty: Vec<usize>,
 }
@@ -107,7 +108,8 @@ impl Ring {
     /// A ring over zeroed memory that somebody else fills by the kernel's rules.
     pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
         let dirty = vec![0; geometry.blocks];
-        Self { memory, geometry, block: 0, read: 0, offset: FIRST_FRAME, early: false, dirty }
+        let (offset, cooked) = (FIRST_FRAME, None);
+        Self { memory, geometry, block: 0, read: 0, offset, early: false, cooked, dirty }
     }
 
     /// Allows or forbids reading the open block. It stays off where the processor's memory order does not allow it.
@@ -142,6 +144,11 @@ impl Ring {
         }
         let count = if self.reads_early() { self.complete().min(limit) } else { 0 };
         Batch { count, ends_block: false, ring: self }
+    }
+
+    /// Which header to put before packets of a `SOCK_DGRAM` socket; none unless said.
+    pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
+        self.cooked = cooked;
     }
 
     /// Its sizes.
@@ -249,7 +256,7 @@ impl Ring {
             rx_hash: raw.hv1.tp_rxhash,
         };
         // SAFETY: the caller vouches for the frame, and room ends with the block.
-        let frame = unsafe { header.frame(start, room, ADDRESS_OFFSET) };
+        let frame = unsafe { header.frame(start, room, ADDRESS_OFFSET, self.cooked) };
         if frame.vlan.is_some() {
             let at = std::mem::offset_of!(libc::tpacket3_hdr, tp_status);
             // SAFETY: tp_status is an aligned u32 of the header of a frame of ours.

@@ -211,7 +211,7 @@ pub(crate) fn until_any<const N: usize>(sockets: [BorrowedFd<'_>; N], mut done: 
     let deadline = Instant::now() + DEADLINE;
     while !done() {
         assert!(Instant::now() < deadline, "it did not happen in {DEADLINE:?}");
-        wait::readable(sockets, Duration::from_millis(5)).unwrap();
+        wait::readable(sockets.map(Some), Duration::from_millis(5)).unwrap();
     }
 }
 

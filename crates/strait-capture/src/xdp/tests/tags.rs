@@ -12,7 +12,7 @@ use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, XdpProgram};
 use strait_sys::xdp::{Binding, Geometry, Mode, Socket, Umem};
 
 use super::{LIMIT, builder, frame, open, send};
-use crate::xdp::{Abilities, BATCH_MAX, Clock, Engine, Joiner};
+use crate::xdp::{Abilities, BATCH_MAX, Clock, Counts, Engine, Joiner};
 use crate::{InjectPath, Injector, Vlan};
 
 /// A program that claims of every frame that the device took tag 5 out of it, and redirects it.
@@ -63,14 +63,14 @@ pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
         sockets.set_socket(0, socket.as_fd()).unwrap();
         let link = Link::attach_xdp(&claim(&sockets), interface, AttachMode::Native).unwrap();
         let counters = Map::mappable_array("counters", COUNTERS_BYTES, 1).unwrap();
+        let (socket, counters) = (Arc::new(socket), Arc::new(counters.mapped().unwrap()));
         let engine = Engine {
             receiver,
-            socket,
+            socket: Arc::clone(&socket),
             joiner: Joiner::new(BATCH_MAX, 2048),
             clock: Clock::new(),
-            counters: Arc::new(counters.mapped().unwrap()),
+            counts: Arc::new(Counts { socket, counters, queue: 0 }),
             interface,
-            queue: 0,
             rx_slots: CHUNKS,
             abilities: Abilities { multi_buffer: true, reads_tags: true, busy_poll: false, zero_copy: false },
             fallbacks: 0,

@@ -1,0 +1,109 @@
+//! The interfaces' own counters: a packet socket counts what its filter matched, the interface what came.
+
+use strait_ledger::{self as ledger, Capture, Since};
+use strait_sys::interface::Interface;
+use strait_sys::netlink::Netlink;
+
+use super::Directions;
+use super::builder::once;
+use crate::error::Error;
+use crate::link::Link;
+
+/// The counters of what is captured. They are read when the capture ends and stand at 0 before.
+pub(crate) struct Counters {
+    /// One interface, or all that there were at the start.
+    links: Vec<LinkCounters>,
+    pub(super) directions: Directions,
+    /// Whether there is a filter that rejects anything.
+    pub(super) filters: bool,
+}
+
+struct LinkCounters {
+    index: u32,
+    is_loopback: bool,
+    received: Since,
+    sent: Since,
+    missed: Since,
+}
+
+impl Counters {
+    pub(crate) fn start(
+        interface: &Interface,
+        link: Link,
+        directions: Directions,
+        filters: bool,
+    ) -> Result<Self, Error> {
+        let mut netlink = Netlink::open()?;
+        let mut start = |index, is_loopback| -> Result<LinkCounters, Error> {
+            let now = netlink.stats(index)?;
+            Ok(LinkCounters {
+                index,
+                is_loopback,
+                received: Since::starting_at(now.rx_packets),
+                sent: Since::starting_at(now.tx_packets),
+                missed: Since::starting_at(now.rx_missed_errors),
+            })
+        };
+        let links = match link {
+            Link::Own(_) => vec![start(interface.index, interface.is_loopback())?],
+            Link::Cooked { loopback, .. } => {
+                let indices = Interface::indices()?.into_iter();
+                // One that has gone meanwhile counts nothing.
+                indices.filter_map(|index| start(index, index == loopback).ok()).collect()
+            }
+        };
+        Ok(Self { links, directions, filters })
+    }
+
+    pub(super) fn stop(&mut self) {
+        let Ok(mut netlink) = Netlink::open() else { return };
+        for link in &mut self.links {
+            // An interface that is gone has no counters: the ledger then knows nothing of what the filter rejected.
+            if let Ok(now) = netlink.stats(link.index) {
+                link.received.advance(now.rx_packets);
+                link.sent.advance(now.tx_packets);
+                link.missed.advance(now.rx_missed_errors);
+            }
+        }
+    }
+
+    /// Frames that the NIC missed.
+    pub(super) fn missed(&self) -> Capture {
+        let missed = self.links.iter().map(|link| link.missed.total()).sum();
+        let mut account = Capture { received: missed, ..Capture::default() };
+        account.lost.nic_missed = missed;
+        account
+    }
+
+    /// Frames that the NIC has missed so far, asked of the kernel now; 0 where it does not tell.
+    pub(super) fn missed_now(&self) -> u64 {
+        let Ok(mut netlink) = Netlink::open() else { return 0 };
+        let missed = |link: &LinkCounters| {
+            let now = netlink.stats(link.index).ok()?;
+            let mut missed = link.missed;
+            missed.advance(now.rx_missed_errors);
+            Some(missed.total())
+        };
+        self.links.iter().filter_map(missed).sum()
+    }
+
+    /// What the interface saw and no lane counted: frames that the filter rejected, and frames that the NIC missed.
+    pub(super) fn filtered_and_missed(&self, lanes: &[ledger::Lane]) -> Capture {
+        let matched: u64 = lanes.iter().map(|lane| lane.capture.received).sum();
+        let mut account = self.missed();
+        if self.filters {
+            account.filtered = self.seen().saturating_sub(matched);
+        }
+        account.received += account.filtered;
+        account
+    }
+
+    fn seen(&self) -> u64 {
+        let seen = |link: &LinkCounters| match once(link.is_loopback, self.directions) {
+            Directions::In => link.received.total(),
+            Directions::Out => link.sent.total(),
+            Directions::Both => link.received.total() + link.sent.total(),
+        };
+        self.links.iter().map(seen).sum()
+    }
+}

@@ -1,0 +1,92 @@
+//! The XDP program on the interface: it filters, counts, stamps and hands frames to the sockets, until it is stopped.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use strait_filter::cbpf::Program;
+use strait_filter::translate::{self, MetadataFunctions};
+use strait_filter::xdp::{CaptureOptions, capture_program};
+use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, XdpProgram};
+use strait_sys::interface::Interface;
+use strait_sys::{packet, process};
+
+use crate::error::Error;
+
+/// All that a program is made of but its filter.
+pub(super) struct Template {
+    pub(super) interface: Interface,
+    pub(super) attach: AttachMode,
+    /// Frames come in fragments where they are longer than a chunk.
+    pub(super) fragments: bool,
+    /// What to ask the driver.
+    pub(super) functions: MetadataFunctions,
+    pub(super) sockets: Map,
+    pub(super) counters: Map,
+}
+
+impl Template {
+    /// A program with this filter, on the interface.
+    pub(super) fn attach(&self, filter: &Program) -> Result<Link, Error> {
+        Ok(Link::attach_xdp(&self.load(filter)?, self.interface.index, self.attach)?)
+    }
+
+    fn load(&self, filter: &Program) -> Result<XdpProgram, Error> {
+        let interface = translate::Options {
+            fragments: self.fragments,
+            device_mac: self.interface.mac,
+            hatype: self.interface.hardware_type,
+            functions: self.functions,
+        };
+        let capture = CaptureOptions {
+            interface,
+            xskmap_fd: self.sockets.as_fd().as_raw_fd(),
+            counters_fd: self.counters.as_fd().as_raw_fd(),
+            metadata: true,
+            timestamps: true,
+        };
+        let assembled =
+            capture_program(filter, &capture).map_err(|error| Error::Filter(error.to_string()))?;
+        let load = LoadOptions {
+            fragments: assembled.fragments,
+            device: assembled.device_bound.then_some(self.interface.index),
+        };
+        Ok(XdpProgram::load("strait_capture", &assembled.words(), load)?)
+    }
+}
+
+/// The attached program, until it is stopped or dropped.
+pub(crate) struct Intake {
+    link: Option<Link>,
+    template: Template,
+    /// Keeps the interface promiscuous while it is open.
+    _promiscuous: Option<packet::Socket>,
+}
+
+impl Intake {
+    pub(super) fn new(link: Link, template: Template, promiscuous: Option<packet::Socket>) -> Self {
+        Self { link: Some(link), template, _promiscuous: promiscuous }
+    }
+
+    /// The address of its device.
+    pub(crate) fn mac(&self) -> [u8; 6] {
+        self.template.interface.mac
+    }
+
+    /// Puts a program with another filter in the place of the one there, between two frames. No frame enters the rings by
+    /// the old one after this.
+    ///
+    /// # Errors
+    /// EPERM where the privilege to load programs has been given up; the old program goes on.
+    pub(crate) fn set_filter(&self, filter: &Program) -> Result<(), Error> {
+        let Some(link) = &self.link else { return Ok(()) };
+        link.update(&self.template.load(filter)?)?;
+        process::wait_for_readers();
+        Ok(())
+    }
+
+    /// Detaches the program: no frame enters the rings after this.
+    #[allow(clippy::unnecessary_wraps, reason = "as the other intakes do")]
+    pub(crate) fn stop(&mut self) -> Result<(), Error> {
+        self.link = None;
+        Ok(())
+    }
+}
