@@ -14,12 +14,7 @@ pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
 /// Compiles `text` for live capture on `interface`; no text matches everything. The program returns at most
 /// `snaplen` bytes.
-pub(crate) fn live(
-    interface: &str,
-    link: Link,
-    text: Option<&str>,
-    snaplen: u32,
-) -> Result<Program, Error> {
+pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
     match text.filter(|text| !text.trim().is_empty()) {
         None => Ok(Program::accept_all(snaplen)),
         // libpcap's handle on all interfaces is for another header; from a file it compiles the same.

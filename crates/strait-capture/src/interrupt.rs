@@ -8,12 +8,13 @@ use rustix::io;
 
 use crate::error::Error;
 
-/// Ends the wait of a [`crate::Lane`] that sleeps, or its next one: from another thread or a signal handler.
+/// Ends the wait of the [`crate::Lane`] that it was given to, or its next one: from another thread or a signal handler.
 #[derive(Clone, Debug)]
 pub struct Interrupter(Arc<OwnedFd>);
 
 impl Interrupter {
-    pub(crate) fn new() -> Result<Self, Error> {
+    /// An eventfd(2).
+    pub fn new() -> Result<Self, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let descriptor = eventfd(0, flags).map_err(|errno| {
             Error::System(strait_sys::Error::os("make", "an eventfd", errno.raw_os_error()))
@@ -27,13 +28,14 @@ impl Interrupter {
         let _ = io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// The wait was ended.
-    pub(crate) fn clear(&self) {
+    /// Takes note of an interruption; a lane that returns because of one has.
+    pub fn clear(&self) {
         // It fails where nobody had interrupted.
         let _ = io::read(&*self.0, &mut [0_u8; 8]);
     }
 }
 
+/// Readable while an interruption waits to be noticed.
 impl AsFd for Interrupter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -35,7 +35,7 @@ pub struct Lane {
     sieve: Option<Sieve>,
     /// Frames that came and are lent to nobody: they came by an earlier filter, or the sieve rejects them.
     discarded: Arc<AtomicU64>,
-    /// Made when somebody asks for it.
+    /// Ends its waits.
     interrupter: Option<Interrupter>,
 }
 
@@ -122,13 +122,9 @@ impl Lane {
         self.look()
     }
 
-    /// What ends this lane's wait from another thread or a signal handler.
-    pub fn interrupter(&mut self) -> Result<Interrupter, Error> {
-        let interrupter = match self.interrupter.take() {
-            Some(interrupter) => interrupter,
-            None => Interrupter::new()?,
-        };
-        Ok(self.interrupter.insert(interrupter).clone())
+    /// Lets `interrupter` end this lane's waits.
+    pub fn set_interrupter(&mut self, interrupter: Interrupter) {
+        self.interrupter = Some(interrupter);
     }
 
     /// What reads this lane's counters from another thread or a signal handler.

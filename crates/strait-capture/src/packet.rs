@@ -147,11 +147,7 @@ impl Engine {
     }
 
     /// Sleeps until a block is retired or a frame rings, then until that frame is whole.
-    fn wait_for_bell(
-        &mut self,
-        timeout: Duration,
-        interrupt: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Error> {
+    fn wait_for_bell(&mut self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         let Some(bell) = &mut self.doorbell else { return Ok(()) };
         let Armed::Yes { rang } = bell.arm()? else {
             return self.wait_for_ring(timeout.min(ABSENCE), interrupt);

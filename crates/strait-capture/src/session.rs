@@ -2,6 +2,7 @@
 
 mod builder;
 mod counters;
+mod queues;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +12,9 @@ use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture, Report};
 use strait_sys::packet::{Cooked, Socket};
 
-pub use self::builder::{Builder, Directions, Path, Queues};
+pub use self::builder::{Builder, Directions, Path};
 pub(crate) use self::counters::Counters;
+pub use self::queues::Queues;
 use crate::error::Error;
 use crate::filter;
 use crate::lane::Lane;
@@ -163,7 +165,9 @@ impl Session {
         self.info.link = Some(Link::Cooked { header, loopback });
         self.info.link_type = link_type;
         self.set_filter(lanes, &Program::accept_all(self.info.snaplen))?;
-        lanes.iter_mut().for_each(|lane| lane.set_cooked(header));
+        for lane in lanes {
+            lane.set_cooked(header);
+        }
         Ok(())
     }
 
@@ -237,4 +241,3 @@ impl XdpSource {
         Ok(())
     }
 }
-

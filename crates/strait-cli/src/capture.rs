@@ -10,7 +10,7 @@ use crate::input;
 use crate::lanes::{self, Until};
 use crate::live::LiveLine;
 use crate::output;
-use crate::parse::{NumberList, QueueList, seconds};
+use crate::parse::{NumberList, seconds};
 
 /// Options of `strait capture`.
 #[derive(ClapArgs)]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     direction: DirectionArg,
     /// With xdp receive queues, one lane each; with packet sockets as many lanes: all, or as in 0,2,5-7 [default: one lane; for xdp all queues]
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
-    queues: Option<QueueList>,
+    queues: Option<Queues>,
     /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow together
     #[arg(long, value_enum, default_value_t = FanoutArg::Hash, conflicts_with = "read")]
     fanout: FanoutArg,
@@ -190,7 +190,7 @@ impl Args {
                 .wait(self.wait.into())
                 .snaplen(self.snaplen)
                 .directions(self.direction.into())
-                .queues(self.queues.clone().map_or(Queues::Default, |list| list.0))
+                .queues(self.queues.clone().unwrap_or_default())
                 .fanout(self.fanout.into())
                 .cpus(self.cpus.clone().map_or_else(Vec::new, |list| list.0))
                 .promiscuous(!self.no_promisc)

@@ -5,24 +5,6 @@ use std::str::FromStr;
 use strait_capture::Queues;
 use strait_packet::ethernet::MacAddress;
 
-/// The largest queue number that a list may name, so that `0-4000000000` does not fill the memory.
-const QUEUE_MAX: u32 = 4095;
-
-/// `all`, or numbers and ranges: `0,2,5-7`.
-#[derive(Clone, Debug)]
-pub(crate) struct QueueList(pub(crate) Queues);
-
-impl FromStr for QueueList {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "all" {
-            return Ok(Self(Queues::All));
-        }
-        NumberList::from_str(text).map(|list| Self(Queues::These(list.0)))
-    }
-}
-
 /// Numbers and ranges: `0,2,5-7`. Each number once.
 #[derive(Clone, Debug)]
 pub(crate) struct NumberList(pub(crate) Vec<u32>);
@@ -31,25 +13,10 @@ impl FromStr for NumberList {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut numbers = Vec::new();
-        for part in text.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            for number in number(first)?..=number(last)? {
-                if numbers.contains(&number) {
-                    return Err(format!("{number} is named twice"));
-                }
-                numbers.push(number);
-            }
+        match text.parse()? {
+            Queues::These(numbers) => Ok(Self(numbers)),
+            Queues::Default | Queues::All => Err(format!("'{text}' is not a list of numbers")),
         }
-        if numbers.is_empty() { Err(format!("{text}: an empty range")) } else { Ok(Self(numbers)) }
-    }
-}
-
-fn number(text: &str) -> Result<u32, String> {
-    match text.trim().parse() {
-        Ok(number) if number <= QUEUE_MAX => Ok(number),
-        Ok(number) => Err(format!("{number} is more than {QUEUE_MAX}")),
-        Err(_) => Err(format!("'{text}' is not a number; write numbers and ranges as in 0,2,5-7")),
     }
 }
 

@@ -1,16 +1,19 @@
 //! `strait run`: a libpcap program, unmodified, on Strait's engine.
 //!
-//! It preloads `libstrait_pcap.so` and becomes the program: same process, same terminal, same exit code.
+//! It preloads `libstrait_pcap.so`, puts it in libpcap's place for programs that open libpcap by themselves, and becomes
+//! the program: same process, same terminal, same exit code.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args as ClapArgs;
+use strait_capture::Queues;
 
 use crate::Error;
 use crate::capture::{PathArg, WaitArg};
@@ -25,6 +28,9 @@ pub(crate) struct Args {
     /// How to wait for packets
     #[arg(long, value_enum)]
     wait: Option<WaitArg>,
+    /// With xdp receive queues to read: all, or as in 0,2,5-7 [default: all]
+    #[arg(long)]
+    queues: Option<String>,
     /// Fail where Strait cannot open a device, instead of leaving it to libpcap
     #[arg(long)]
     strict: bool,
@@ -53,12 +59,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     let path = find(program)?;
     refuse_privileged(&path)?;
+    let library = library()?;
     let mut command = Command::new(&path);
-    command.arg0(program).args(rest).env("LD_PRELOAD", preloads(&library()?));
+    command.arg0(program).args(rest);
+    command.env("LD_PRELOAD", first(library.as_os_str(), "LD_PRELOAD"));
+    command.env("LD_LIBRARY_PATH", first(stand_in(&library)?.as_os_str(), "LD_LIBRARY_PATH"));
+    if let Some(queues) = &args.queues {
+        let _: Queues =
+            queues.parse().map_err(|wrong| Error::Usage(format!("--queues {queues}: {wrong}")))?;
+    }
     let named = |value: String, name: &str| (name.to_owned(), value);
     let chosen = [
         args.path.map(|path| named(path.name(), "STRAIT_PATH")),
         args.wait.map(|wait| named(wait.name(), "STRAIT_WAIT")),
+        args.queues.clone().map(|queues| named(queues, "STRAIT_QUEUES")),
         args.strict.then(|| named("1".into(), "STRAIT_STRICT")),
         args.report.then(|| named("1".into(), "STRAIT_REPORT")),
     ];
@@ -113,10 +127,27 @@ fn library() -> Result<PathBuf, Error> {
     })
 }
 
-/// The library first, then what was to be preloaded anyhow.
-fn preloads(library: &Path) -> OsString {
-    let mut list = library.as_os_str().to_owned();
-    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+/// The directory beside the library that has it under libpcap's names. A package brings it; after a build it is made.
+fn stand_in(library: &Path) -> Result<PathBuf, Error> {
+    let directory = library.with_file_name("libpcap");
+    let make = || {
+        fs::create_dir_all(&directory)?;
+        for name in ["libpcap.so.0.8", "libpcap.so.1"] {
+            match symlink(Path::new("..").join(LIBRARY), directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    make().map_err(|error| Error::Failed(format!("make links in {}: {error}", directory.display())))?;
+    Ok(directory)
+}
+
+/// `value` first, then what the variable held anyhow.
+fn first(value: &OsStr, variable: &str) -> OsString {
+    let mut list = value.to_owned();
+    if let Some(others) = env::var_os(variable).filter(|others| !others.is_empty()) {
         list.push(":");
         list.push(others);
     }

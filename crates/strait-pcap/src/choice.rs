@@ -1,7 +1,7 @@
-//! What the user chose for programs that cannot be told: `STRAIT_PATH`, `STRAIT_WAIT`, `STRAIT_STRICT`,
-//! `STRAIT_REPORT`, and a prefix of the device's name such as `xdp:eth0`.
+//! What the user chose for programs that cannot be told: `STRAIT_PATH`, `STRAIT_WAIT`, `STRAIT_QUEUES`,
+//! `STRAIT_STRICT`, `STRAIT_REPORT`, and a prefix of the device's name such as `xdp:eth0`.
 
-use strait_capture::{Path, Wait};
+use strait_capture::{Path, Queues, Wait};
 
 /// For one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +9,7 @@ pub(crate) struct Choice {
     pub(crate) device: String,
     pub(crate) path: Path,
     pub(crate) wait: Wait,
+    pub(crate) queues: Queues,
     /// Fail rather than hand over to libpcap.
     pub(crate) strict: bool,
     /// Print the ledger when the program closes the handle.
@@ -21,10 +22,8 @@ impl Choice {
     /// # Errors
     /// A line that names a variable whose value is none of those there are.
     pub(crate) fn new(device: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let (prefix, name) = match device.split_once(':') {
-            Some((prefix, name)) if path(prefix).is_some() => (path(prefix), name),
-            _ => (None, device),
-        };
+        let variable = |name| variable(name).filter(|text| !text.is_empty());
+        let (prefix, name) = split(device);
         let chosen = match variable("STRAIT_PATH") {
             Some(text) => Some(
                 path(&text).ok_or(format!("STRAIT_PATH={text}: give auto, recv, v2, v3, xdp or xdp-zc"))?,
@@ -37,14 +36,27 @@ impl Choice {
             Some("busy") => Wait::Busy,
             Some(text) => return Err(format!("STRAIT_WAIT={text}: give latency, balanced or busy")),
         };
-        let is_set = |name| variable(name).is_some_and(|text| !matches!(text.as_str(), "" | "0"));
+        let queues = match variable("STRAIT_QUEUES") {
+            None => Queues::Default,
+            Some(text) => text.parse().map_err(|wrong| format!("STRAIT_QUEUES={text}: {wrong}"))?,
+        };
+        let is_set = |name| variable(name).is_some_and(|text| text != "0");
         Ok(Self {
             device: name.to_owned(),
             path: prefix.or(chosen).unwrap_or(Path::Auto),
             wait,
+            queues,
             strict: is_set("STRAIT_STRICT"),
             report: is_set("STRAIT_REPORT"),
         })
+    }
+}
+
+/// The path that a device's name begins with, and the rest of it.
+pub(crate) fn split(device: &str) -> (Option<Path>, &str) {
+    match device.split_once(':') {
+        Some((prefix, name)) if path(prefix).is_some() => (path(prefix), name),
+        _ => (None, device),
     }
 }
 
@@ -77,17 +89,24 @@ mod tests {
 
     #[test]
     fn an_unknown_value_is_named() {
-        for name in ["STRAIT_PATH", "STRAIT_WAIT"] {
+        for name in ["STRAIT_PATH", "STRAIT_WAIT", "STRAIT_QUEUES"] {
             let wrong = Choice::new("eth0", |asked| (asked == name).then(|| "fast".to_owned()));
-            assert!(wrong.unwrap_err().starts_with(&format!("{name}=fast: give ")));
+            assert!(wrong.unwrap_err().starts_with(&format!("{name}=fast: ")));
         }
     }
 
     #[test]
+    fn queues_are_a_list() {
+        let choice = Choice::new("eth0", |asked| (asked == "STRAIT_QUEUES").then(|| "0,2-3".to_owned()));
+        assert_eq!(choice.unwrap().queues, Queues::These(vec![0, 2, 3]));
+    }
+
+    #[test]
     fn zero_and_nothing_are_off() {
-        let all = |value: &'static str| move |_: &str| Some(value.to_owned());
-        let off = |name: &str| all("0")(name).filter(|_| name == "STRAIT_STRICT" || name == "STRAIT_REPORT");
-        let choice = Choice::new("eth0", off).unwrap();
-        assert!(!choice.strict && !choice.report);
+        for value in ["0", ""] {
+            let flags = ["STRAIT_STRICT", "STRAIT_REPORT"];
+            let choice = Choice::new("eth0", |name| flags.contains(&name).then(|| value.to_owned())).unwrap();
+            assert!(!choice.strict && !choice.report);
+        }
     }
 }

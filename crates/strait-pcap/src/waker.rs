@@ -3,8 +3,9 @@
 //! It is an epoll instance over the lane's descriptors and an eventfd, which says that packets are there already.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io;
 
 /// A descriptor to poll.
@@ -41,6 +42,17 @@ impl Waker {
         }
     }
 
+    /// Waits until it or `other` is readable, a signal arrives, or `timeout` is over.
+    pub(crate) fn wait(&self, other: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
+        let mut fds = [PollFd::new(&self.epoll, PollFlags::IN), PollFd::new(&other, PollFlags::IN)];
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// For the program's poll, select or epoll.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.epoll.as_raw_fd()
@@ -49,8 +61,6 @@ impl Waker {
 
 #[cfg(test)]
 mod tests {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
     use super::*;
 
     fn is_readable(waker: &Waker) -> bool {

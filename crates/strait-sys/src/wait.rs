@@ -33,9 +33,8 @@ pub fn readable<const N: usize>(
         tv_nsec: timeout.subsec_nanos().into(),
     };
     // SAFETY: N descriptors and the time are readable, the results writable, for the length of the call.
-    let returned = unsafe {
-        libc::ppoll(polled.as_mut_ptr(), N as libc::nfds_t, &raw const timeout, std::ptr::null())
-    };
+    let returned =
+        unsafe { libc::ppoll(polled.as_mut_ptr(), N as libc::nfds_t, &raw const timeout, std::ptr::null()) };
     if returned < 0 {
         let error = Error::last_os("wait for packets", "");
         return if error.errno() == Some(libc::EINTR) { Ok([Readiness::default(); N]) } else { Err(error) };

@@ -9,6 +9,7 @@ use strait_sys::interface::Interface;
 use strait_sys::packet::Fanout;
 use strait_sys::packet::v3::READS_EARLY;
 
+use super::queues::Queues;
 use super::{Counters, Info, PacketSource, Session, Source, XdpSource};
 use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
@@ -36,6 +37,17 @@ pub enum Path {
     XdpZeroCopy,
 }
 
+impl Path {
+    /// Whether the path is for interfaces of this kind; whether the driver can do it shows when it is opened.
+    pub fn suits(self, interface: &str) -> bool {
+        let Ok(found) = Interface::find(interface) else { return false };
+        match self {
+            Self::Xdp | Self::XdpZeroCopy => found.is_ethernet(),
+            Self::Auto | Self::Recv | Self::V2 | Self::V3 => found.link_type().is_some(),
+        }
+    }
+}
+
 /// Which frames to capture, seen from this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directions {
@@ -46,18 +58,6 @@ pub enum Directions {
     /// Both; AF_XDP sees received frames only.
     #[default]
     Both,
-}
-
-/// Which receive queues, so how many lanes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Queues {
-    /// One lane on a packet socket; all queues on AF_XDP, which would miss what goes to the others.
-    #[default]
-    Default,
-    /// A lane for each receive queue.
-    All,
-    /// A lane for each of these. Packet sockets take the number alone and spread by [`Fanout`].
-    These(Vec<u32>),
 }
 
 /// The most lanes of a session: the largest fanout group (`PACKET_FANOUT_MAX` of old kernels).
@@ -236,8 +236,8 @@ impl Builder {
         };
         let target = Target { interface, link, program };
         match self.path {
-            Path::Xdp => self.open_xdp(target, false),
-            Path::XdpZeroCopy => self.open_xdp(target, true),
+            Path::Xdp => self.open_xdp(&target, false),
+            Path::XdpZeroCopy => self.open_xdp(&target, true),
             Path::Recv => self.open_packet(&target, Kind::Recv, Vec::new()),
             Path::V2 => self.open_packet(&target, Kind::V2, Vec::new()),
             Path::V3 => self.open_packet(&target, Kind::V3, Vec::new()),
@@ -319,14 +319,16 @@ impl Builder {
             (Engine::Packet(Box::new(engine)), pacer)
         });
         let mut lanes = self.lanes(engines.collect(), &numbers, &stopping);
-        lanes.iter_mut().for_each(|lane| lane.start_with(sieve.clone()));
+        for lane in &mut lanes {
+            lane.start_with(sieve.clone());
+        }
         let source = Source::Packet(Box::new(PacketSource { sockets, counters }));
         let info = self.info(target, kind.name(), "copy", notes);
         Ok(Session::new(info, lanes, source, stopping))
     }
 
-    fn open_xdp(&self, target: Target, insist: bool) -> Result<Session, Error> {
-        let Target { interface, link, program } = &target;
+    fn open_xdp(&self, target: &Target, insist: bool) -> Result<Session, Error> {
+        let Target { interface, link, program } = target;
         if interface.index == 0 {
             return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
         }
@@ -357,7 +359,7 @@ impl Builder {
             (Engine::Xdp(Box::new(engine)), pacer)
         });
         let lanes = self.lanes(engines.collect(), &queues, &stopping);
-        let info = self.info(&target, "xdp", opened.mode, opened.notes);
+        let info = self.info(target, "xdp", opened.mode, opened.notes);
         Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), stopping))
     }
 

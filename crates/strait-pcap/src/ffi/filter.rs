@@ -1,23 +1,24 @@
-//! Filters and directions, frames out, and the header of a file.
+//! Filters and directions, and frames out.
 
-use std::ffi::{CString, c_char, c_int, c_uchar, c_void};
-use std::sync::OnceLock;
+use std::ffi::{c_char, c_int, c_uchar, c_void};
 
 use strait_capture::{Directions, Error};
 use strait_filter::cbpf::{Instruction, Program};
 
+use super::files::dead;
+use super::table::{Live, Target, target};
 use super::{
-    BpfInstruction, BpfProgram, ERRBUF_BYTES, Entry, PCAP_ERROR, PCAP_ERROR_NOT_ACTIVATED, Pcap, State,
-    Target, failed, guarded, next, say, target, text,
+    BpfInstruction, BpfProgram, ERRBUF_BYTES, PCAP_ERROR, Pcap, code, failed, guarded, said, say, text,
 };
+use crate::handle::inject;
 
 /// `pcap_setfilter(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) -> c_int {
     guarded(PCAP_ERROR, || {
-        let entry = match target(p) {
+        let live = match target(p) {
             Target::Real(p) => return real!(pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) -> c_int),
-            Target::Live(entry) => entry,
+            Target::Live(live) => live,
         };
         // SAFETY: a program that is not null is the caller's to read.
         if program.is_null() || unsafe { (*program).instructions.is_null() } {
@@ -29,20 +30,9 @@ pub unsafe extern "C" fn pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) 
             unsafe { std::slice::from_raw_parts((*program).instructions, (*program).len as usize) };
         let instructions =
             instructions.iter().map(|&BpfInstruction { code, jt, jf, k }| Instruction { code, jt, jf, k });
-        let mut state = entry.lock();
-        if !state.handle.is_active() {
-            return PCAP_ERROR_NOT_ACTIVATED;
-        }
-        let set = Program::check(instructions.collect())
-            .map_err(|error| Error::Filter(error.to_string()))
-            .and_then(|program| state.handle.set_filter(program));
-        match set {
-            Ok(()) => 0,
-            Err(error) => {
-                failed(p, &error);
-                PCAP_ERROR
-            }
-        }
+        let checked =
+            Program::check(instructions.collect()).map_err(|error| Error::Filter(error.to_string()));
+        code(p, checked.and_then(|program| live.entry.set_filter(program)))
     })
 }
 
@@ -50,9 +40,9 @@ pub unsafe extern "C" fn pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_setdirection(p: *mut Pcap, direction: c_int) -> c_int {
     guarded(PCAP_ERROR, || {
-        let entry = match target(p) {
+        let live = match target(p) {
             Target::Real(p) => return real!(pcap_setdirection(p: *mut Pcap, direction: c_int) -> c_int),
-            Target::Live(entry) => entry,
+            Target::Live(live) => live,
         };
         let directions = match direction {
             0 => Directions::Both,
@@ -63,17 +53,11 @@ pub unsafe extern "C" fn pcap_setdirection(p: *mut Pcap, direction: c_int) -> c_
                 return PCAP_ERROR;
             }
         };
-        match entry.lock().handle.set_directions(directions) {
-            Ok(()) => 0,
-            Err(error) => {
-                failed(p, &error);
-                PCAP_ERROR
-            }
-        }
+        code(p, live.entry.set_directions(directions))
     })
 }
 
-/// `pcap_compile(3PCAP)`: on a live handle of libpcap's own, which knows what a live filter may ask.
+/// `pcap_compile(3PCAP)`: for a handle of the live one's link type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_compile(
     p: *mut Pcap,
@@ -85,55 +69,68 @@ pub unsafe extern "C" fn pcap_compile(
     guarded(PCAP_ERROR, || {
         let q = match target(p) {
             Target::Real(p) => p,
-            Target::Live(entry) => compiler(&mut entry.lock()).unwrap_or(p),
+            Target::Live(live) => compiler(&live, filter),
         };
         let result = real!(pcap_compile(q: *mut Pcap, program: *mut BpfProgram, filter: *const c_char, optimize: c_int, netmask: u32) -> c_int);
-        if result < 0 && q != p {
-            say(p, &text(real!(pcap_geterr(q: *mut Pcap) -> *mut c_char)));
+        if let Target::Live(_) = target(p) {
+            if result < 0 {
+                say(p, &said(q));
+            }
+            real!(pcap_close(q: *mut Pcap) -> ());
         }
         result
     })
 }
 
-/// libpcap's live handle on the same device, with as small a buffer as there is.
-fn compiler(state: &mut State) -> Option<*mut Pcap> {
-    if state.compiler.is_none() {
-        let device = CString::new(state.handle.choice().device.clone()).ok()?;
-        let (device, mut errbuf) = (device.as_ptr(), [0 as c_char; ERRBUF_BYTES]);
-        let errbuf = errbuf.as_mut_ptr();
-        let q = real!(pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
-        if q.is_null() {
-            return None;
-        }
-        let (snaplen, bytes) = (262_144, 1 << 16);
-        real!(pcap_set_snaplen(q: *mut Pcap, snaplen: c_int) -> c_int);
-        real!(pcap_set_buffer_size(q: *mut Pcap, bytes: c_int) -> c_int);
-        if real!(pcap_activate(q: *mut Pcap) -> c_int) < 0 {
-            real!(pcap_close(q: *mut Pcap) -> ());
-            return None;
-        }
-        state.compiler = Some(q as usize);
+/// A handle to compile on. libpcap writes another program for a live one where a filter asks for VLAN tags, which are not
+/// in a live frame's bytes; to open one takes time and privilege, so it is done for those alone.
+fn compiler(live: &Live, filter: *const c_char) -> *mut Pcap {
+    let asks_for_tags = !filter.is_null() && text(filter).contains("vlan");
+    if asks_for_tags && let Some(twin) = twin(live) { twin } else { dead(live) }
+}
+
+/// libpcap's own live handle on the same device, with as small a buffer as there is.
+fn twin(live: &Live) -> Option<*mut Pcap> {
+    let (device, mut errbuf) = (live.device.as_ptr(), [0 as c_char; ERRBUF_BYTES]);
+    let errbuf = errbuf.as_mut_ptr();
+    let q = real!(pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
+    if q.is_null() {
+        return None;
     }
-    state.compiler.map(|q| q as *mut Pcap)
+    let (snaplen, bytes) = (live.entry.facts.snaplen(), 1 << 16);
+    real!(pcap_set_snaplen(q: *mut Pcap, snaplen: c_int) -> c_int);
+    real!(pcap_set_buffer_size(q: *mut Pcap, bytes: c_int) -> c_int);
+    let link_type = super::dlt(live.entry.facts.link_type());
+    if real!(pcap_activate(q: *mut Pcap) -> c_int) < 0
+        || real!(pcap_set_datalink(q: *mut Pcap, link_type: c_int) -> c_int) < 0
+    {
+        real!(pcap_close(q: *mut Pcap) -> ());
+        return None;
+    }
+    Some(q)
 }
 
 /// `pcap_inject(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: usize) -> c_int {
     guarded(PCAP_ERROR, || {
-        let entry = match target(p) {
+        let live = match target(p) {
             Target::Real(p) => {
                 return real!(pcap_inject(p: *mut Pcap, bytes: *const c_void, size: usize) -> c_int);
             }
-            Target::Live(entry) => entry,
+            Target::Live(live) => live,
         };
-        if bytes.is_null() {
+        if live.entry.choice.device == "any" {
+            say(p, "Sending packets isn't supported on the \"any\" device");
+            return PCAP_ERROR;
+        }
+        if bytes.is_null() || size > c_int::MAX as usize {
             say(p, "inject: no frame given");
             return PCAP_ERROR;
         }
         // SAFETY: the program gave that many bytes.
         let frame = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) };
-        match entry.lock().handle.inject(frame) {
+        match inject(&live.entry, frame) {
             Ok(()) => size as c_int,
             Err(error) => {
                 failed(p, &error);
@@ -149,47 +146,4 @@ pub unsafe extern "C" fn pcap_sendpacket(p: *mut Pcap, bytes: *const c_uchar, si
     let Ok(size) = usize::try_from(size) else { return PCAP_ERROR };
     // SAFETY: the arguments are the caller's.
     if unsafe { pcap_inject(p, bytes.cast(), size) } < 0 { PCAP_ERROR } else { 0 }
-}
-
-/// A handle with the live one's link type, snaplen and precision, for the header of a file.
-fn dead(entry: &Entry) -> *mut Pcap {
-    let state = entry.lock();
-    let linktype = state.handle.link_type() as c_int;
-    let (snaplen, precision) = (state.handle.snaplen(), state.handle.options.nanoseconds as u32);
-    real!(pcap_open_dead_with_tstamp_precision(linktype: c_int, snaplen: c_int, precision: u32) -> *mut Pcap)
-}
-
-/// A function that begins a file with what it is told of the handle: it gets one that looks like the live one.
-macro_rules! dumper {
-    ($(#[$doc:meta])* $name:ident($to:ident: $type:ty)) => {
-        $(#[$doc])*
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(p: *mut Pcap, $to: $type) -> *mut c_void {
-            guarded(std::ptr::null_mut(), || match target(p) {
-                Target::Real(p) => real!($name(p: *mut Pcap, $to: $type) -> *mut c_void),
-                Target::Live(entry) => {
-                    let q = dead(&entry);
-                    let dumper = real!($name(q: *mut Pcap, $to: $type) -> *mut c_void);
-                    if dumper.is_null() {
-                        say(p, &text(real!(pcap_geterr(q: *mut Pcap) -> *mut c_char)));
-                    }
-                    real!(pcap_close(q: *mut Pcap) -> ());
-                    dumper
-                }
-            })
-        }
-    };
-}
-
-dumper! {
-    /// `pcap_dump_open(3PCAP)`.
-    pcap_dump_open(name: *const c_char)
-}
-dumper! {
-    /// `pcap_dump_open_append(3PCAP)`.
-    pcap_dump_open_append(name: *const c_char)
-}
-dumper! {
-    /// `pcap_dump_fopen(3PCAP)`.
-    pcap_dump_fopen(file: *mut libc::FILE)
 }

@@ -1,51 +1,72 @@
 //! From `pcap_create` to `pcap_close`: what may be set, and libpcap's part where Strait cannot open the device.
 
 use std::ffi::{CString, c_char, c_int};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
 use strait_capture::Error;
 
 use super::read::break_theirs;
+use super::table::{self, Live, Target, target};
 use super::{
-    BREAKS, Break, DLT_EN10MB, ERRBUF_BYTES, Entry, PCAP_ERROR, PCAP_ERROR_ACTIVATED,
-    PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_TSTAMP_PRECISION_NOTSUP, PCAP_TSTAMP_PRECISION_MICRO,
-    PCAP_TSTAMP_PRECISION_NANO, PacketHeader, Pcap, State, TABLE, Target, failed, guarded, next, put, say,
-    target, text,
+    DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, Pcap, failed, guarded, put,
+    said, say, text,
 };
 use crate::choice::Choice;
-use crate::handle::{Handle, Shared};
+use crate::entry::Entry;
+use crate::handle::Options;
 
 /// `pcap_create(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap {
-    let theirs = || real!(pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
-    guarded(std::ptr::null_mut(), || {
-        let choice = match Choice::new(&text(device), |name| std::env::var(name).ok()) {
-            Ok(choice) => choice,
-            Err(wrong) => {
-                put(errbuf, &wrong);
-                return std::ptr::null_mut();
-            }
-        };
-        let (linktype, snaplen) = (DLT_EN10MB, 262_144);
-        let p = real!(pcap_open_dead(linktype: c_int, snaplen: c_int) -> *mut Pcap);
-        let free = BREAKS.iter().find(|flag| {
-            flag.handle.compare_exchange(0, p as usize, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
-        let Some(flag) = free.filter(|_| !p.is_null()) else { return theirs() };
-        flag.broken.store(false, Ordering::Relaxed);
-        flag.instead.store(0, Ordering::Release);
-        // A signal handler must not be the first to look for it.
-        break_theirs();
-        let zero = PacketHeader { ts: libc::timeval { tv_sec: 0, tv_usec: 0 }, caplen: 0, len: 0 };
-        let state =
-            State { handle: Handle::new(choice), compiler: None, header: Box::new(zero), bytes: Vec::new() };
-        let entry = Entry { state: Mutex::new(state), shared: Shared::default(), flag };
-        let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-        table.get_or_insert_default().insert(p as usize, Arc::new(entry));
-        p
+    guarded(std::ptr::null_mut(), || match create(&text(device), errbuf) {
+        Ok(p) => p,
+        Err(wrong) => {
+            put(errbuf, &wrong);
+            std::ptr::null_mut()
+        }
     })
+}
+
+/// A handle that Strait opens, or libpcap's own for what is no interface. NULL where libpcap said why.
+fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
+    let choice = Choice::new(device, |name| std::env::var(name).ok())?;
+    let device = CString::new(choice.device.clone()).map_err(|_| "a NUL in a device's name".to_owned())?;
+    let name = device.as_ptr();
+    let theirs = real!(pcap_create(name: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
+    if theirs.is_null() || !(choice.strict || is_interface(&device)) {
+        return Ok(theirs);
+    }
+    let (linktype, snaplen) = (DLT_EN10MB, 262_144);
+    let p = real!(pcap_open_dead(linktype: c_int, snaplen: c_int) -> *mut Pcap);
+    let entry = Entry::new(choice).map_err(|error| error.to_string())?;
+    // A signal handler must not be the first to look for it.
+    break_theirs();
+    if p.is_null() || !table::insert(p, Live::new(entry, theirs, device)) {
+        return Ok(theirs);
+    }
+    Ok(p)
+}
+
+/// Whether packets of this device come from interfaces; libpcap knows devices that are none.
+fn is_interface(device: &CString) -> bool {
+    // SAFETY: if_nametoindex reads a C string.
+    device.as_bytes() == b"any" || unsafe { libc::if_nametoindex(device.as_ptr()) } != 0
+}
+
+/// Notes what the program sets, and tells libpcap's handle, which knows what may be set and when.
+fn set(p: *mut Pcap, theirs: impl FnOnce(*mut Pcap) -> c_int, change: impl FnOnce(&mut Options)) -> c_int {
+    let Some(live) = table::find(p) else { return theirs(p) };
+    if live.is_active() {
+        return PCAP_ERROR_ACTIVATED;
+    }
+    let code = theirs(live.theirs());
+    // A warning: libpcap passes over what it was given.
+    if code == 0
+        && let Some(mut handle) = live.entry.lock()
+    {
+        change(&mut handle.options);
+    }
+    code
 }
 
 /// A setter that libpcap allows before activation.
@@ -54,12 +75,10 @@ macro_rules! setter {
         $(#[$doc])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(p: *mut Pcap, $argument: c_int) -> c_int {
-            guarded(PCAP_ERROR, || match target(p) {
-                Target::Real(p) => real!($name(p: *mut Pcap, $argument: c_int) -> c_int),
-                Target::Live(entry) => {
-                    let change: fn(&mut Handle, c_int) = $change;
-                    entry.set(|handle| change(handle, $argument))
-                }
+            let change: fn(&mut Options, c_int) = $change;
+            guarded(PCAP_ERROR, || {
+                let theirs = |p: *mut Pcap| real!($name(p: *mut Pcap, $argument: c_int) -> c_int);
+                set(p, theirs, |options| change(options, $argument))
             })
         }
     };
@@ -67,81 +86,47 @@ macro_rules! setter {
 
 setter! {
     /// `pcap_set_snaplen(3PCAP)`.
-    pcap_set_snaplen(snaplen) |handle, snaplen| handle.options.snaplen = snaplen
+    pcap_set_snaplen(snaplen) |options, snaplen| options.snaplen = snaplen
 }
 setter! {
     /// `pcap_set_promisc(3PCAP)`.
-    pcap_set_promisc(on) |handle, on| handle.options.promiscuous = on != 0
+    pcap_set_promisc(on) |options, on| options.promiscuous = on != 0
 }
 setter! {
     /// `pcap_set_timeout(3PCAP)`.
-    pcap_set_timeout(ms) |handle, ms| handle.options.timeout_ms = ms
+    pcap_set_timeout(ms) |options, ms| options.timeout_ms = ms
 }
 setter! {
     /// `pcap_set_immediate_mode(3PCAP)`: packets always come at once here.
-    pcap_set_immediate_mode(_on) |_, _| {}
+    pcap_set_immediate_mode(on) |_, _| {}
 }
 setter! {
     /// `pcap_set_buffer_size(3PCAP)`.
-    pcap_set_buffer_size(bytes) |handle, bytes| handle.options.buffer_bytes = bytes
+    pcap_set_buffer_size(bytes) |options, bytes| options.buffer_bytes = bytes
 }
 setter! {
-    /// `pcap_set_rfmon(3PCAP)`: an Ethernet device has no monitor mode; libpcap says so when it activates.
-    pcap_set_rfmon(_on) |_, _| {}
+    /// `pcap_set_rfmon(3PCAP)`: libpcap captures then.
+    pcap_set_rfmon(on) |options, on| options.monitor = on != 0
 }
 setter! {
-    /// `pcap_set_tstamp_type(3PCAP)`: times are the kernel's.
-    pcap_set_tstamp_type(_kind) |_, _| {}
+    /// `pcap_set_tstamp_type(3PCAP)`: for other times than the kernel's libpcap captures.
+    pcap_set_tstamp_type(kind) |options, kind| options.timestamp_type = kind
 }
-
 setter! {
-    /// `pcap_set_protocol_linux(3PCAP)`: all protocols come; a filter chooses among them.
-    pcap_set_protocol_linux(_protocol) |_, _| {}
+    /// `pcap_set_tstamp_precision(3PCAP)`.
+    pcap_set_tstamp_precision(precision) |options, precision| options.nanoseconds = precision != 0
+}
+setter! {
+    /// `pcap_set_protocol_linux(3PCAP)`: for one protocol alone libpcap captures.
+    pcap_set_protocol_linux(protocol) |options, protocol| options.protocol = protocol
 }
 
-/// `pcap_datalink(3PCAP)`.
+/// `pcap_can_set_rfmon(3PCAP)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_datalink(p: *mut Pcap) -> c_int {
-    const LINKTYPE_RAW: u32 = 101;
-    const DLT_RAW: c_int = 12;
+pub unsafe extern "C" fn pcap_can_set_rfmon(p: *mut Pcap) -> c_int {
     guarded(PCAP_ERROR, || match target(p) {
-        Target::Real(p) => real!(pcap_datalink(p: *mut Pcap) -> c_int),
-        Target::Live(entry) => match entry.lock().handle.link_type() {
-            LINKTYPE_RAW => DLT_RAW,
-            link_type => link_type as c_int,
-        },
-    })
-}
-
-/// `pcap_set_tstamp_precision(3PCAP)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_set_tstamp_precision(p: *mut Pcap, precision: c_int) -> c_int {
-    guarded(PCAP_ERROR, || match target(p) {
-        Target::Real(p) => real!(pcap_set_tstamp_precision(p: *mut Pcap, precision: c_int) -> c_int),
-        Target::Live(entry) => match precision {
-            PCAP_TSTAMP_PRECISION_MICRO | PCAP_TSTAMP_PRECISION_NANO => {
-                entry.set(|handle| handle.options.nanoseconds = precision == PCAP_TSTAMP_PRECISION_NANO)
-            }
-            _ => PCAP_ERROR_TSTAMP_PRECISION_NOTSUP,
-        },
-    })
-}
-
-/// `pcap_get_tstamp_precision(3PCAP)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_get_tstamp_precision(p: *mut Pcap) -> c_int {
-    guarded(PCAP_ERROR, || match target(p) {
-        Target::Real(p) => real!(pcap_get_tstamp_precision(p: *mut Pcap) -> c_int),
-        Target::Live(entry) => c_int::from(entry.lock().handle.options.nanoseconds),
-    })
-}
-
-/// `pcap_snapshot(3PCAP)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_snapshot(p: *mut Pcap) -> c_int {
-    guarded(PCAP_ERROR, || match target(p) {
-        Target::Real(p) => real!(pcap_snapshot(p: *mut Pcap) -> c_int),
-        Target::Live(entry) => entry.lock().handle.snaplen(),
+        Target::Real(p) => real!(pcap_can_set_rfmon(p: *mut Pcap) -> c_int),
+        Target::Live(_) => PCAP_ERROR_ACTIVATED,
     })
 }
 
@@ -149,64 +134,34 @@ pub unsafe extern "C" fn pcap_snapshot(p: *mut Pcap) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
     guarded(PCAP_ERROR, || {
-        let entry = match target(p) {
-            Target::Real(p) => return real!(pcap_activate(p: *mut Pcap) -> c_int),
-            Target::Live(entry) => entry,
+        let live = match table::find(p) {
+            None => return real!(pcap_activate(p: *mut Pcap) -> c_int),
+            Some(live) if live.is_active() => return PCAP_ERROR_ACTIVATED,
+            Some(live) => live,
         };
-        let mut state = entry.lock();
-        if state.handle.is_active() {
-            return PCAP_ERROR_ACTIVATED;
-        }
-        match state.handle.activate() {
-            Ok(()) => 0,
-            Err(error) if !exists(&state.handle.choice().device) => {
+        let Some(mut handle) = live.entry.lock() else { return PCAP_ERROR };
+        match handle.activate(&live.entry) {
+            Ok(gauges) => {
+                live.set_active(gauges);
+                0
+            }
+            Err(error) if live.entry.choice.strict && !is_interface(&live.device) => {
                 say(p, &error.to_string());
                 PCAP_ERROR_NO_SUCH_DEVICE
             }
-            Err(error) if state.handle.choice().strict => failed(p, &error),
-            Err(error) => take_over(p, &state, entry.flag, &error),
+            Err(error) if live.entry.choice.strict => failed(p, &error),
+            Err(error) => take_over(&live, &error),
         }
     })
 }
 
-/// Whether there is an interface of this name; libpcap knows names that are none.
-fn exists(device: &str) -> bool {
-    const NOT_INTERFACES: [&str; 6] = ["any", "nflog", "nfqueue", "usbmon", "bluetooth", "dbus-"];
-    let Ok(name) = CString::new(device) else { return false };
-    // SAFETY: if_nametoindex reads a C string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    index != 0 || NOT_INTERFACES.iter().any(|prefix| device.starts_with(prefix))
-}
-
-/// Strait cannot open the device as asked: libpcap does.
-fn take_over(p: *mut Pcap, state: &State, flag: &Break, error: &Error) -> c_int {
-    let Ok(device) = CString::new(state.handle.choice().device.clone()) else { return failed(p, error) };
-    let (device, mut errbuf) = (device.as_ptr(), [0 as c_char; ERRBUF_BYTES]);
-    let errbuf = errbuf.as_mut_ptr();
-    let q = real!(pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
-    if q.is_null() {
-        return failed(p, error);
+/// Strait cannot open the device as asked: libpcap does. It says itself what is wrong where it cannot either.
+fn take_over(live: &Live, error: &Error) -> c_int {
+    let theirs = live.theirs();
+    let status = real!(pcap_activate(theirs: *mut Pcap) -> c_int);
+    if status >= 0 {
+        eprintln!("strait: {error}; libpcap captures instead");
     }
-    let options = &state.handle.options;
-    let (snaplen, promiscuous) = (options.snaplen, c_int::from(options.promiscuous));
-    let (timeout, bytes, precision) =
-        (options.timeout_ms, options.buffer_bytes, c_int::from(options.nanoseconds));
-    real!(pcap_set_snaplen(q: *mut Pcap, snaplen: c_int) -> c_int);
-    real!(pcap_set_promisc(q: *mut Pcap, promiscuous: c_int) -> c_int);
-    real!(pcap_set_timeout(q: *mut Pcap, timeout: c_int) -> c_int);
-    real!(pcap_set_tstamp_precision(q: *mut Pcap, precision: c_int) -> c_int);
-    if bytes > 0 {
-        real!(pcap_set_buffer_size(q: *mut Pcap, bytes: c_int) -> c_int);
-    }
-    let status = real!(pcap_activate(q: *mut Pcap) -> c_int);
-    if status < 0 {
-        let said = real!(pcap_geterr(q: *mut Pcap) -> *mut c_char);
-        say(p, &text(said));
-        real!(pcap_close(q: *mut Pcap) -> ());
-        return status;
-    }
-    eprintln!("strait: {error}; libpcap captures instead");
-    flag.instead.store(q as usize, Ordering::Release);
     status
 }
 
@@ -225,15 +180,20 @@ pub unsafe extern "C" fn pcap_open_live(
         return p;
     }
     // SAFETY: as above; p was just made.
-    unsafe {
+    let status = unsafe {
         pcap_set_snaplen(p, snaplen);
         pcap_set_promisc(p, promisc);
         pcap_set_timeout(p, to_ms);
-        if pcap_activate(p) >= 0 {
-            return p;
-        }
+        pcap_activate(p)
+    };
+    if status >= 0 {
+        return p;
     }
-    put(errbuf, &format!("{}: {}", text(device), text(real!(pcap_geterr(p: *mut Pcap) -> *mut c_char))));
+    let cause = match said(p) {
+        cause if cause.is_empty() => text(real!(pcap_statustostr(status: c_int) -> *const c_char)),
+        cause => cause,
+    };
+    put(errbuf, &format!("{}: {cause}", text(device)));
     // SAFETY: pcap_create gave it.
     unsafe { pcap_close(p) };
     std::ptr::null_mut()
@@ -243,32 +203,20 @@ pub unsafe extern "C" fn pcap_open_live(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
     guarded((), || {
-        let entry = {
-            let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-            table.as_mut().and_then(|table| table.remove(&(p as usize)))
-        };
-        if let Some(entry) = entry {
-            let (flag, instead) = (entry.flag, entry.flag.instead.load(Ordering::Acquire));
-            end(entry);
-            if instead != 0 {
-                let q = instead as *mut Pcap;
-                real!(pcap_close(q: *mut Pcap) -> ());
-            }
-            flag.handle.store(0, Ordering::Release);
+        if let Some(live) = table::remove(p) {
+            let theirs = live.theirs();
+            end(live);
+            real!(pcap_close(theirs: *mut Pcap) -> ());
         }
         real!(pcap_close(p: *mut Pcap) -> ());
     });
 }
 
-fn end(entry: Arc<Entry>) {
+fn end(live: Arc<Live>) {
     // Another thread that is still in a call keeps it; the capture then ends with that call.
-    let Some(entry) = Arc::into_inner(entry) else { return };
-    let state = entry.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let Some(q) = state.compiler {
-        let q = q as *mut Pcap;
-        real!(pcap_close(q: *mut Pcap) -> ());
-    }
-    if let Some(report) = state.handle.close() {
+    let Some(live) = Arc::into_inner(live) else { return };
+    drop(live.gauges);
+    if let Some(report) = live.entry.into_handle().close() {
         eprint!("strait: {report}");
     }
 }

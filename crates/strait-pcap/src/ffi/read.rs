@@ -1,47 +1,71 @@
 //! Reading packets, and what may be asked meanwhile: `pcap_breakloop`, `pcap_stats`.
 
-use std::ffi::{c_char, c_int, c_uchar};
-use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::ffi::{c_int, c_uchar};
+use std::sync::{OnceLock, PoisonError};
 
-use strait_capture::Frame;
+use strait_capture::Reading;
 
+use super::table::{Live, Target, peek, target};
 use super::{
-    BREAKS, Entry, Handler, PCAP_ERROR, PCAP_ERROR_BREAK, PCAP_ERROR_NOT_ACTIVATED, PacketHeader, Pcap, Stat,
-    Target, failed, guarded, next, target,
+    Handler, PCAP_ERROR, PCAP_ERROR_BREAK, PacketHeader, Pcap, Stat, failed, guarded, library,
+    refused_in_callback, say,
 };
-use crate::handle::Ended;
+use crate::handle::{Ended, Packet};
 
 /// Hands packets to `take`; the codes are those of `pcap_dispatch` (`looping` false) and `pcap_loop`.
 fn pump(
     p: *mut Pcap,
-    entry: &Entry,
-    count: c_int,
+    live: &Live,
+    max: c_int,
     looping: bool,
     mut take: impl FnMut(&PacketHeader, &[u8]),
 ) -> c_int {
-    let mut state = entry.lock();
-    if !state.handle.is_active() {
-        return PCAP_ERROR_NOT_ACTIVATED;
-    }
-    let max = usize::try_from(count).ok().filter(|count| *count > 0).unwrap_or(usize::MAX);
-    let divisor = if state.handle.options.nanoseconds { 1 } else { 1000 };
-    let take = |frame: &Frame<'_>| take(&header(frame, divisor), frame.bytes);
-    match state.handle.dispatch(&entry.shared, &entry.flag.broken, max, looping, take) {
-        Ok(Ended::Broken) => PCAP_ERROR_BREAK,
-        Ok(Ended::Count(_)) if looping => 0,
-        Ok(Ended::Count(count)) => count as c_int,
-        Err(error) => {
-            failed(p, &error);
-            PCAP_ERROR
+    let entry = &live.entry;
+    let max = usize::try_from(max).ok().filter(|max| *max > 0).unwrap_or(usize::MAX);
+    let divisor = if entry.facts.nanoseconds() { 1 } else { 1000 };
+    let mut count = 0;
+    loop {
+        let Some(mut handle) = entry.lock() else { return refused_in_callback(p) };
+        let reading = entry.read();
+        let ended = handle.dispatch(entry, max, looping, &mut count, |packet| {
+            take(&header(&packet, divisor), packet.bytes);
+        });
+        drop(reading);
+        if !matches!(ended, Ok(Ended::Knocked)) {
+            handle.refresh(entry);
         }
+        drop(handle);
+        return match ended {
+            Ok(Ended::Knocked) if looping || count == 0 => {
+                entry.let_in();
+                continue;
+            }
+            Ok(Ended::Broken) => PCAP_ERROR_BREAK,
+            Ok(Ended::Done) if looping => 0,
+            Ok(Ended::Done | Ended::Knocked) => c_int::try_from(count).unwrap_or(c_int::MAX),
+            Err(error) => {
+                failed(p, &error);
+                say_lost(p, live, error.errno());
+                PCAP_ERROR
+            }
+        };
     }
 }
 
-fn header(frame: &Frame<'_>, divisor: u64) -> PacketHeader {
-    let (seconds, rest) = (frame.timestamp_ns / 1_000_000_000, frame.timestamp_ns % 1_000_000_000);
+/// What libpcap says of an interface that is lost while it captures.
+fn say_lost(p: *mut Pcap, live: &Live, errno: Option<i32>) {
+    if errno != Some(libc::ENETDOWN) {
+        return;
+    }
+    // SAFETY: if_nametoindex reads a C string.
+    let is_there = unsafe { libc::if_nametoindex(live.device.as_ptr()) } != 0;
+    say(p, if is_there { "The interface went down" } else { "The interface disappeared" });
+}
+
+fn header(packet: &Packet<'_>, divisor: u64) -> PacketHeader {
+    let (seconds, rest) = (packet.timestamp_ns / 1_000_000_000, packet.timestamp_ns % 1_000_000_000);
     let ts = libc::timeval { tv_sec: seconds as i64, tv_usec: (rest / divisor) as i64 };
-    PacketHeader { ts, caplen: frame.bytes.len() as u32, len: frame.wire_len }
+    PacketHeader { ts, caplen: packet.bytes.len() as u32, len: packet.wire_len }
 }
 
 /// `pcap_dispatch` and `pcap_loop` (pcap_loop(3PCAP)).
@@ -54,7 +78,7 @@ macro_rules! reader {
                 Target::Real(p) => {
                     real!($name(p: *mut Pcap, count: c_int, call: Handler, user: *mut c_uchar) -> c_int)
                 }
-                Target::Live(entry) => pump(p, &entry, count, $looping, |header, bytes| {
+                Target::Live(live) => pump(p, &live, count, $looping, |header, bytes| {
                     if let Some(call) = call {
                         // SAFETY: the program gave the function and its argument; header and bytes live through it.
                         unsafe { call(user, header, bytes.as_ptr()) };
@@ -82,29 +106,27 @@ pub unsafe extern "C" fn pcap_next_ex(
     data: *mut *const c_uchar,
 ) -> c_int {
     guarded(PCAP_ERROR, || {
-        let entry = match target(p) {
+        let live = match target(p) {
             Target::Real(p) => {
                 return real!(pcap_next_ex(p: *mut Pcap, header: *mut *mut PacketHeader, data: *mut *const c_uchar) -> c_int);
             }
-            Target::Live(entry) => entry,
+            Target::Live(live) => live,
         };
-        let mut kept = None;
-        let mut room = std::mem::take(&mut entry.lock().bytes);
-        let result = pump(p, &entry, 1, false, |header, bytes| {
-            room.clear();
-            room.extend_from_slice(bytes);
-            kept = Some(*header);
+        let mut lent = live.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let lent = &mut *lent;
+        let result = pump(p, &live, 1, false, |found, bytes| {
+            *lent.header = *found;
+            lent.bytes.clear();
+            lent.bytes.extend_from_slice(bytes);
         });
-        let mut state = entry.lock();
-        state.bytes = room;
-        let Some(found) = kept else { return result };
-        *state.header = found;
-        // SAFETY: the program gave places for both; what they point at lives until its next call on the handle.
-        unsafe {
-            header.write(&raw mut *state.header);
-            data.write(state.bytes.as_ptr());
+        if result == 1 {
+            // SAFETY: the program gave places for both; what they point at lives until its next call on the handle.
+            unsafe {
+                header.write(&raw mut *lent.header);
+                data.write(lent.bytes.as_ptr());
+            }
         }
-        1
+        result
     })
 }
 
@@ -125,99 +147,46 @@ pub unsafe extern "C" fn pcap_next(p: *mut Pcap, header: *mut PacketHeader) -> *
 /// `pcap_breakloop(3PCAP)`: takes no lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_breakloop(p: *mut Pcap) {
-    let flag = BREAKS.iter().find(|flag| flag.handle.load(Ordering::Acquire) == p as usize);
-    let q = match flag.map(|flag| (flag, flag.instead.load(Ordering::Acquire))) {
-        Some((flag, 0)) => return flag.broken.store(true, Ordering::Relaxed),
-        Some((_, instead)) => instead as *mut Pcap,
-        None => p,
-    };
-    // SAFETY: libpcap's function, on a handle of libpcap's.
-    unsafe { break_theirs()(q) };
+    match peek(p) {
+        Ok(live) => {
+            live.entry.set_broken();
+            live.entry.interrupter.interrupt();
+        }
+        // SAFETY: libpcap's function, on a handle of libpcap's.
+        Err(theirs) => unsafe { break_theirs()(theirs) },
+    }
 }
 
 /// libpcap's own `pcap_breakloop`.
 pub(super) fn break_theirs() -> unsafe extern "C" fn(*mut Pcap) {
     static FOUND: OnceLock<usize> = OnceLock::new();
-    let address = *FOUND.get_or_init(|| next("pcap_breakloop\0"));
+    let address = *FOUND.get_or_init(|| library::function("pcap_breakloop\0"));
     // SAFETY: libpcap's function of this name has this signature.
     unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut Pcap)>(address) }
 }
 
-/// `pcap_stats(3PCAP)`.
+/// `pcap_stats(3PCAP)`: takes no lock, because programs call it from signal handlers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int {
     guarded(PCAP_ERROR, || {
-        let entry = match target(p) {
-            Target::Real(p) => return real!(pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int),
-            Target::Live(entry) => entry,
+        let live = match peek(p) {
+            Ok(live) => live,
+            Err(p) => return real!(pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int),
         };
-        // From a callback the handle is locked: the account is that of its batch.
-        if let Ok(mut state) = entry.state.try_lock()
-            && let Err(error) = state.handle.refresh(&entry.shared)
-        {
-            return failed(p, &error);
+        let mut sum = Reading::default();
+        for gauge in live.gauges.get().into_iter().flatten() {
+            match gauge.read() {
+                Ok(reading) => {
+                    sum.received += reading.received;
+                    sum.dropped += reading.dropped;
+                }
+                Err(error) => return failed(p, &error),
+            }
         }
-        let stats = entry.shared.stats();
-        let stats =
-            Stat { recv: stats.received as u32, drop: stats.dropped as u32, ifdrop: stats.missed as u32 };
+        let missed = live.entry.facts.missed();
+        let stats = Stat { recv: sum.received as u32, drop: sum.dropped as u32, ifdrop: missed as u32 };
         // SAFETY: the program gave a place for it.
         unsafe { stat.write(stats) };
         0
-    })
-}
-
-/// `pcap_setnonblock(3PCAP)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_setnonblock(p: *mut Pcap, on: c_int, errbuf: *mut c_char) -> c_int {
-    guarded(PCAP_ERROR, || match target(p) {
-        Target::Real(p) => real!(pcap_setnonblock(p: *mut Pcap, on: c_int, errbuf: *mut c_char) -> c_int),
-        Target::Live(entry) => {
-            entry.lock().handle.nonblocking = on != 0;
-            0
-        }
-    })
-}
-
-/// `pcap_getnonblock(3PCAP)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_getnonblock(p: *mut Pcap, errbuf: *mut c_char) -> c_int {
-    guarded(PCAP_ERROR, || match target(p) {
-        Target::Real(p) => real!(pcap_getnonblock(p: *mut Pcap, errbuf: *mut c_char) -> c_int),
-        Target::Live(entry) => c_int::from(entry.lock().handle.nonblocking),
-    })
-}
-
-/// The descriptor of a live handle, or what libpcap answers.
-macro_rules! descriptor {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(p: *mut Pcap) -> c_int {
-            guarded(PCAP_ERROR, || match target(p) {
-                Target::Real(p) => real!($name(p: *mut Pcap) -> c_int),
-                Target::Live(entry) => match entry.lock().handle.descriptor() {
-                    Ok(descriptor) => descriptor,
-                    Err(error) => failed(p, &error),
-                },
-            })
-        }
-    };
-}
-
-descriptor! {
-    /// `pcap_fileno(3PCAP)`.
-    pcap_fileno
-}
-descriptor! {
-    /// `pcap_get_selectable_fd(3PCAP)`.
-    pcap_get_selectable_fd
-}
-
-/// `pcap_get_required_select_timeout(3PCAP)`: the descriptor tells everything, so none is required.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_get_required_select_timeout(p: *mut Pcap) -> *const libc::timeval {
-    guarded(std::ptr::null(), || match target(p) {
-        Target::Real(p) => real!(pcap_get_required_select_timeout(p: *mut Pcap) -> *const libc::timeval),
-        Target::Live(_) => std::ptr::null(),
     })
 }

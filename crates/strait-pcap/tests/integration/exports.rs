@@ -1,26 +1,59 @@
 //! The library exports the calls that it answers for, and nothing else.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use lab::{Launch, program_or_skip};
 
 use crate::rig::{LIMIT, library};
 
-const CALLS: &str = "
-    pcap_activate pcap_breakloop pcap_close pcap_compile pcap_create pcap_datalink pcap_dispatch pcap_dump_fopen
-    pcap_dump_open pcap_dump_open_append pcap_fileno pcap_get_required_select_timeout pcap_get_selectable_fd
-    pcap_get_tstamp_precision pcap_getnonblock pcap_inject pcap_loop pcap_next pcap_next_ex pcap_open_live
-    pcap_sendpacket pcap_set_buffer_size pcap_set_immediate_mode pcap_set_promisc pcap_set_protocol_linux
-    pcap_set_rfmon pcap_set_snaplen pcap_set_timeout pcap_set_tstamp_precision pcap_set_tstamp_type
-    pcap_setdirection pcap_setfilter pcap_setnonblock pcap_snapshot pcap_stats";
+/// What the linker is told to export.
+const MAP: &str = include_str!("../../libpcap.map");
+
+/// The live calls, which Strait answers itself.
+const LIVE: &str = "
+    pcap_activate pcap_breakloop pcap_can_set_rfmon pcap_close pcap_create pcap_datalink pcap_dispatch pcap_fileno
+    pcap_findalldevs pcap_get_required_select_timeout pcap_get_selectable_fd pcap_geterr pcap_getnonblock pcap_inject
+    pcap_list_datalinks pcap_list_tstamp_types pcap_loop pcap_next pcap_next_ex pcap_open_live pcap_perror
+    pcap_sendpacket pcap_set_buffer_size pcap_set_datalink pcap_set_immediate_mode pcap_set_promisc
+    pcap_set_protocol_linux pcap_set_rfmon pcap_set_snaplen pcap_set_timeout pcap_set_tstamp_precision
+    pcap_set_tstamp_type pcap_setdirection pcap_setfilter pcap_setnonblock pcap_snapshot pcap_stats";
+
+fn listed() -> BTreeSet<&'static str> {
+    let names = MAP.split_once("global:").unwrap().1.split_once("local:").unwrap().0;
+    names.split_whitespace().map(|name| name.strip_suffix(';').unwrap()).collect()
+}
+
+/// The functions that a library exports.
+fn exported(library: &Path) -> BTreeSet<String> {
+    let launch = Launch::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library);
+    let text = launch.run(LIMIT).unwrap().success().text();
+    let functions = text.lines().filter_map(|line| line.split_once(" T "));
+    functions.map(|(name, _)| name.to_owned()).collect()
+}
 
 #[test]
-fn the_exports_are_the_calls() {
+fn the_exports_are_those_of_the_list_and_the_live_calls_are_among_them() {
     if !program_or_skip("nm") {
         return;
     }
-    let launch = Launch::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library());
-    let text = launch.run(LIMIT).unwrap().success().text();
-    let mut exported: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-    exported.sort_unstable();
-    let expected: Vec<&str> = CALLS.split_whitespace().collect();
-    assert_eq!(exported, expected);
+    let listed = listed();
+    assert!(exported(&library()).iter().map(String::as_str).eq(listed.iter().copied()));
+    for call in LIVE.split_whitespace() {
+        assert!(listed.contains(call), "{call}");
+    }
+}
+
+#[test]
+fn a_program_finds_all_of_libpcap() {
+    let stock = ["/usr/lib/x86_64-linux-gnu/libpcap.so.0.8", "/usr/lib64/libpcap.so.1"];
+    let Some(stock) = stock.into_iter().map(Path::new).find(|path| path.exists()) else {
+        return lab::skip("libpcap is somewhere else");
+    };
+    if !program_or_skip("nm") {
+        return;
+    }
+    let ours = listed();
+    let missing: Vec<_> = exported(stock).into_iter().filter(|name| !ours.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

@@ -1,0 +1,47 @@
+//! Which receive queues, as users write them.
+
+use std::str::FromStr;
+
+/// Which receive queues, so how many lanes. As text: `all`, or numbers and ranges as in `0,2,5-7`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    /// One lane on a packet socket; all queues on AF_XDP, which would miss what goes to the others.
+    #[default]
+    Default,
+    /// A lane for each receive queue.
+    All,
+    /// A lane for each of these. Packet sockets take the number alone and spread by [`crate::Fanout`].
+    These(Vec<u32>),
+}
+
+/// The largest queue number that a list may name, so that `0-4000000000` does not fill the memory.
+const QUEUE_MAX: u32 = 4095;
+
+impl FromStr for Queues {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let mut numbers = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            for number in number(first)?..=number(last)? {
+                if numbers.contains(&number) {
+                    return Err(format!("{number} is named twice"));
+                }
+                numbers.push(number);
+            }
+        }
+        if numbers.is_empty() { Err(format!("{text}: an empty range")) } else { Ok(Self::These(numbers)) }
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(number) if number <= QUEUE_MAX => Ok(number),
+        Ok(number) => Err(format!("{number} is more than {QUEUE_MAX}")),
+        Err(_) => Err(format!("'{text}' is not a number; write numbers and ranges as in 0,2,5-7")),
+    }
+}

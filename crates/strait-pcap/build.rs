@@ -1,0 +1,7 @@
+//! Gives the linker the list of exported names.
+
+fn main() {
+    let map = format!("{}/libpcap.map", std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    println!("cargo:rerun-if-changed={map}");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={map}");
+}
