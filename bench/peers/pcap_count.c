@@ -1,9 +1,10 @@
 /*
- * Stock libpcap: counts packets, and with -l their delay from the generator's stamp to this program.
+ * A libpcap program: counts packets, and with -l their delay from the generator's stamp, and from the time that the
+ * packet's header says, to this program.
  *
  *     pcap_count -i INTERFACE [-I] [-t MILLISECONDS] [-s SNAPLEN] [-l]
  *
- * -I is immediate mode. Without it libpcap's ring and the read timeout decide when packets are handed over. It opens the
+ * It runs on stock libpcap, and unchanged on Strait's drop-in. -I is immediate mode. Without it libpcap's ring and the read timeout decide when packets are handed over. It opens the
  * interface as tcpdump does, and on SIGINT prints one JSON object.
  */
 #include <pcap.h>
@@ -22,8 +23,12 @@ struct options {
 
 static pcap_t *handle;
 static uint64_t delivered, bytes;
-static uint64_t *delays;
-static size_t delays_count;
+
+/* In nanoseconds. */
+static struct delays {
+    uint64_t *ns;
+    size_t count;
+} since_sent, since_captured;
 
 static void interrupt(int signal)
 {
@@ -48,16 +53,33 @@ static uint64_t big_endian(const u_char *at)
     return value;
 }
 
+static void record(struct delays *delays, uint64_t from, uint64_t to)
+{
+    if (delays->count < DELAYS_MAX)
+        delays->ns[delays->count++] = to > from ? to - from : 0;
+}
+
 static void take_delay(u_char *user, const struct pcap_pkthdr *header, const u_char *frame)
 {
+    uint64_t now = clock_ns(CLOCK_REALTIME);
     const u_char *probe = frame + ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
     count(user, header, frame);
     if (header->caplen < ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES + PROBE_BYTES)
         return;
-    if ((probe[0] << 8 | probe[1]) != PROBE_MAGIC || delays_count == DELAYS_MAX)
+    if ((probe[0] << 8 | probe[1]) != PROBE_MAGIC)
         return;
-    uint64_t sent = big_endian(probe + 10), now = clock_ns(CLOCK_REALTIME);
-    delays[delays_count++] = now > sent ? now - sent : 0;
+    record(&since_sent, big_endian(probe + 10), now);
+    /* Nanoseconds stand in tv_usec: open_interface asks for them. */
+    record(&since_captured, (uint64_t)header->ts.tv_sec * NS_PER_S + (uint64_t)header->ts.tv_usec, now);
+}
+
+/* Touched here, so that no page fault falls into the measured time. */
+static void make_room(struct delays *delays)
+{
+    delays->ns = malloc(DELAYS_MAX * sizeof(delays->ns[0]));
+    if (delays->ns == NULL)
+        fail("memory for delays");
+    memset(delays->ns, 0xff, DELAYS_MAX * sizeof(delays->ns[0]));
 }
 
 static int ascending(const void *left, const void *right)
@@ -66,12 +88,19 @@ static int ascending(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static unsigned long long quantile(double fraction)
+static unsigned long long quantile(const struct delays *delays, double fraction)
 {
-    if (delays_count == 0)
+    if (delays->count == 0)
         return 0;
-    size_t rank = (size_t)(fraction * (double)delays_count);
-    return delays[rank < delays_count ? rank : delays_count - 1];
+    size_t rank = (size_t)(fraction * (double)delays->count);
+    return delays->ns[rank < delays->count ? rank : delays->count - 1];
+}
+
+static void print_delays(const char *name, struct delays *delays)
+{
+    qsort(delays->ns, delays->count, sizeof(delays->ns[0]), ascending);
+    printf(",\"%s\":{\"count\":%zu,\"p50_ns\":%llu,\"p90_ns\":%llu,\"p99_ns\":%llu,\"max_ns\":%llu}", name,
+           delays->count, quantile(delays, 0.5), quantile(delays, 0.9), quantile(delays, 0.99), quantile(delays, 1.0));
 }
 
 static void print_account(const struct options *options)
@@ -81,9 +110,8 @@ static void print_account(const struct options *options)
     printf("{\"delivered\":%llu,\"bytes\":%llu,\"received\":%u,\"dropped\":%u,\"interface_dropped\":%u",
            (unsigned long long)delivered, (unsigned long long)bytes, stats.ps_recv, stats.ps_drop, stats.ps_ifdrop);
     if (options->delays) {
-        qsort(delays, delays_count, sizeof(delays[0]), ascending);
-        printf(",\"delay\":{\"count\":%zu,\"p50_ns\":%llu,\"p90_ns\":%llu,\"p99_ns\":%llu,\"max_ns\":%llu}",
-               delays_count, quantile(0.5), quantile(0.9), quantile(0.99), quantile(1.0));
+        print_delays("delay", &since_sent);
+        print_delays("captured_delay", &since_captured);
     }
     puts("}");
 }
@@ -108,6 +136,8 @@ static void open_interface(const struct options *options)
     check(pcap_set_promisc(handle, 1), "promiscuous mode");
     check(pcap_set_timeout(handle, options->timeout_ms), "timeout");
     check(pcap_set_immediate_mode(handle, options->immediate), "immediate mode");
+    if (options->delays)
+        check(pcap_set_tstamp_precision(handle, PCAP_TSTAMP_PRECISION_NANO), "nanoseconds");
     check(pcap_activate(handle), "activate");
 }
 
@@ -134,8 +164,10 @@ static struct options parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct options options = parse(argc, argv);
-    if (options.delays && (delays = calloc(DELAYS_MAX, sizeof(delays[0]))) == NULL)
-        fail("memory for delays");
+    if (options.delays) {
+        make_room(&since_sent);
+        make_room(&since_captured);
+    }
     open_interface(&options);
     on_interrupt(interrupt);
     say_ready();

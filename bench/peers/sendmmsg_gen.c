@@ -1,10 +1,11 @@
 /*
  * The plainest fast generator: sendmmsg on an AF_PACKET socket past the queueing discipline.
  *
- *     sendmmsg_gen -o INTERFACE [-d SECONDS] [-b BATCH] [-n]
+ *     sendmmsg_gen -o INTERFACE [-d SECONDS] [-b BATCH] [-n] [-p MILLISECONDS]
  *
  * Sends 60-byte UDP frames, all the same; -n numbers and stamps each one, as a generator must whose packets are to be
- * told apart at the other end. Prints one JSON object at the end.
+ * told apart at the other end. -p is for a line that is mostly quiet: after each call it sleeps for a time between 1 ms
+ * and that long, drawn at random and the same in every run. Prints one JSON object at the end.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,6 +21,8 @@
 #define FRAME_BYTES 60
 #define BATCH_MAX 1024
 #define BATCH_DEFAULT 64
+#define PAUSE_US_MIN 1000
+#define PAUSE_MS_MAX 999
 #define PROBE_AT (ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES)
 
 struct options {
@@ -27,6 +30,7 @@ struct options {
     double seconds;
     unsigned batch;
     int numbered;
+    unsigned pause_ms_max;
 };
 
 /* 198.18.0.1 to 198.19.0.1, UDP 1024 to 9, to a MAC address that is not the receiver's: as on a mirror port. */
@@ -88,6 +92,15 @@ static void number(unsigned batch, uint64_t sequence)
     }
 }
 
+static void pause_before_next(const struct options *options)
+{
+    static unsigned seed = 1;
+    unsigned spread_us = options->pause_ms_max * 1000 - PAUSE_US_MIN;
+    uint64_t pause_us = PAUSE_US_MIN + (uint64_t)rand_r(&seed) % (spread_us + 1);
+    struct timespec time = { .tv_nsec = (long)(pause_us * 1000) };
+    nanosleep(&time, NULL);
+}
+
 static uint64_t send_all(int fd, const struct options *options, uint64_t end)
 {
     uint64_t sent = 0;
@@ -99,6 +112,8 @@ static uint64_t send_all(int fd, const struct options *options, uint64_t end)
             sent += (uint64_t)count;
         else if (errno != ENOBUFS && errno != EAGAIN && errno != EINTR)
             fail("sendmmsg");
+        if (options->pause_ms_max > 0)
+            pause_before_next(options);
     }
     return sent;
 }
@@ -106,17 +121,19 @@ static uint64_t send_all(int fd, const struct options *options, uint64_t end)
 int main(int argc, char **argv)
 {
     struct options options = { .seconds = 10, .batch = BATCH_DEFAULT };
-    for (int option; (option = getopt(argc, argv, "o:d:b:n")) != -1;) {
+    for (int option; (option = getopt(argc, argv, "o:d:b:np:")) != -1;) {
         switch (option) {
         case 'o': options.interface = optarg; break;
         case 'd': options.seconds = atof(optarg); break;
         case 'b': options.batch = (unsigned)atoi(optarg); break;
         case 'n': options.numbered = 1; break;
+        case 'p': options.pause_ms_max = (unsigned)atoi(optarg); break;
         default: return 2;
         }
     }
-    if (options.interface == NULL || options.batch == 0 || options.batch > BATCH_MAX) {
-        fputs("usage: sendmmsg_gen -o INTERFACE [-d SECONDS] [-b BATCH] [-n]\n", stderr);
+    if (options.interface == NULL || options.batch == 0 || options.batch > BATCH_MAX
+        || options.pause_ms_max > PAUSE_MS_MAX) {
+        fputs("usage: sendmmsg_gen -o INTERFACE [-d SECONDS] [-b BATCH] [-n] [-p MILLISECONDS]\n", stderr);
         return 2;
     }
     int fd = open_socket(options.interface);

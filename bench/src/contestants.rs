@@ -116,6 +116,22 @@ pub(crate) fn stock_delays(tools: &Tools, immediate: bool) -> Receiver {
     receiver
 }
 
+/// A libpcap program that measures delays and has not asked for immediate mode, with its read timeout.
+pub(crate) fn timed_out(tools: &Tools, timeout_ms: u32) -> Receiver {
+    let mut receiver = stock_delays(tools, false);
+    receiver.name = format!("{STOCK} {timeout_ms} ms");
+    receiver.program.arguments.extend(["-t".into(), timeout_ms.to_string()]);
+    receiver
+}
+
+/// The program of [`timed_out`], unchanged, as `strait run` starts it; it fails where libpcap would have to step in.
+pub(crate) fn dropin(tools: &Tools, path: &str, wait: &str, peer: &Receiver) -> Receiver {
+    let arguments = ["run", "--strict", "--path", path, "--wait", wait, "--", &peer.program.path];
+    let mut program = Program::new(tools.strait.to_string_lossy(), &arguments);
+    program.arguments.extend(peer.program.arguments.clone());
+    Receiver { name: format!("{path} {wait}"), program, drain: DRAIN, ..peer.clone() }
+}
+
 /// A packet socket read by `recvfrom`, or by `recvmmsg`.
 pub(crate) fn packet_socket(tools: &Tools, batched: bool) -> Receiver {
     let mut arguments = vec!["-i", RECEIVE_ON];
@@ -177,4 +193,11 @@ pub(crate) fn send_in_c(tools: &Tools, batch: u32, numbered: bool, seconds: f64)
         name: format!("sendmmsg in C, {kind}, {batch} a call"),
         program: Program::new(tools.peer("sendmmsg_gen").to_string_lossy(), &arguments),
     }
+}
+
+/// A quiet line: `batch` numbered and stamped frames, then nothing for 1 to `pause_ms_max` milliseconds.
+pub(crate) fn send_at_times(tools: &Tools, batch: u32, pause_ms_max: u32, seconds: f64) -> Generator {
+    let mut generator = send_in_c(tools, batch, true, seconds);
+    generator.program.arguments.extend(["-p".into(), pause_ms_max.to_string()]);
+    generator
 }

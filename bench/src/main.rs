@@ -10,6 +10,7 @@ mod child;
 mod claim;
 mod contestants;
 mod disk;
+mod dropin;
 mod error;
 mod generate;
 mod latency;
@@ -88,6 +89,8 @@ enum Command {
     Generate,
     /// Capture to a file
     Disk,
+    /// A libpcap program on libpcap and on the drop-in
+    Dropin,
     /// Measure delays; started by the latency benchmark
     #[command(hide = true)]
     Receiver(receiver::Args),
@@ -96,13 +99,14 @@ enum Command {
 /// A benchmark: prints its table and returns its results.
 type Benchmark = fn(&Context) -> Result<Results>;
 
-const ALL: [(&str, Benchmark); 6] = [
+const ALL: [(&str, Benchmark); 7] = [
     ("capture", capture::run),
     ("lossfree", lossfree::run),
     ("latency", latency::run),
     ("balanced", balanced::run),
     ("generate", generate::run),
     ("disk", disk::run),
+    ("dropin", dropin::run),
 ];
 
 fn main() -> ExitCode {
@@ -115,7 +119,8 @@ fn main() -> ExitCode {
         Command::Latency => benchmarks(&bench.options, &ALL[2..3]),
         Command::Balanced => benchmarks(&bench.options, &ALL[3..4]),
         Command::Generate => benchmarks(&bench.options, &ALL[4..5]),
-        Command::Disk => benchmarks(&bench.options, &ALL[5..]),
+        Command::Disk => benchmarks(&bench.options, &ALL[5..6]),
+        Command::Dropin => benchmarks(&bench.options, &ALL[6..]),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

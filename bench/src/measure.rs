@@ -166,11 +166,19 @@ fn costs(figures: &mut Figures, cpu: Duration, received: &Ended) {
     ]);
 }
 
+/// Delays from the generator's stamp; from the packet's own time too, where the receiver measured that.
 fn delays(figures: &mut Figures, received: &Ended) -> Result<()> {
     for (figure, path) in [("p50_us", "delay.p50_ns"), ("p99_us", "delay.p99_ns"), ("max_us", "delay.max_ns")]
     {
         figures.insert(figure, received.number(path)? / 1000.0);
     }
+    let captured = [
+        ("captured_p50_us", "captured_delay.p50_ns"),
+        ("captured_p99_us", "captured_delay.p99_ns"),
+        ("captured_max_us", "captured_delay.max_ns"),
+    ];
+    let found = |(figure, path)| Some((figure, received.number(path).ok()? / 1000.0));
+    figures.extend(captured.into_iter().filter_map(found));
     Ok(())
 }
 

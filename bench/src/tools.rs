@@ -65,10 +65,11 @@ fn compile(name: &str, needs_libpcap: bool, directory: &Path) -> Result<()> {
     fs::rename(part, &peer).map_err(|source| Error::file(format!("make {}", peer.display()), source))
 }
 
-/// Builds `strait` in the profile of this program, into the same directory.
+/// Builds `strait` and the library of `strait run` in the profile of this program, into the same directory.
 fn build_strait(directory: &Path) -> Result<PathBuf> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--package", "strait-cli"]);
+    command.args(["--package", "strait-pcap"]);
     command.arg("--target-dir").arg(directory.parent().unwrap_or(directory));
     if !cfg!(debug_assertions) {
         command.arg("--release");

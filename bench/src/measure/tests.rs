@@ -42,6 +42,21 @@ fn delays_are_measured_from_the_stamp() {
     let figures = point(tools, &wire, &receiver, &generator, SECONDS).unwrap();
     assert!(figures["p50_us"] > 0.0 && figures["p50_us"] <= figures["p99_us"], "{figures:?}");
     assert!(figures["p99_us"] <= figures["max_us"] && figures["max_us"] < 60e6, "{figures:?}");
+    // The kernel takes its time after the generator has taken its own.
+    assert!(
+        figures["captured_max_us"] > 0.0 && figures["captured_p50_us"] < figures["p50_us"],
+        "{figures:?}"
+    );
+}
+
+#[test]
+fn a_quiet_line_has_pauses_between_its_bursts() {
+    let Some((wire, tools)) = rig() else { return };
+    let generator = contestants::send_at_times(tools, 4, 20, SECONDS);
+    let figures = generator_alone(tools, &wire, &generator, SECONDS).unwrap();
+    // Every call sends 4 frames and is followed by at least 1 ms of nothing.
+    let (frames, calls_max) = (figures["offered_packets"], SECONDS * 1e3 + 1.0);
+    assert!((4.0..=calls_max * 4.0).contains(&frames) && frames % 4.0 == 0.0, "{figures:?}");
 }
 
 #[test]
