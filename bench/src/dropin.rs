@@ -19,7 +19,8 @@ use crate::tools::Tools;
 const ABOUT: &str = "A program of libpcap's C API, on stock libpcap with timeouts of 1000, 100 and 1 ms and in immediate \
     mode, and unchanged, with 1000 ms and no immediate mode, under strait run. Delays of 60-byte frames from the \
     generator's stamp to the program's callback, and from the time in the packet's header (captured_*; on xdp \
-    Strait's XDP program takes that time). idle: one frame every 1 to 20 ms; bursts: 32 of them; load: 300,000 packets/s. \
+    Strait's XDP program takes that time). idle: one frame every 1 to 20 ms; bursts: 32 of them; \
+    both for 5 seconds at least; load: 300,000 packets/s. \
     Generator on CPU 0, program on CPU 1.";
 
 /// The timeout of a program that leaves it at what tcpdump takes.
