@@ -31,6 +31,8 @@ const SETTLE: Duration = Duration::from_micros(50);
 /// How long a frame may take into the ring after its doorbell was heard and thrown away: the two sockets are served
 /// one after the other.
 const CROSSING: Duration = Duration::from_micros(2);
+/// How long a reader relies on its doorbell alone: the kernel may have no memory for the frame that would ring.
+const TRUST: Duration = Duration::from_secs(1);
 /// How often a reader looks while its doorbell is on its way back.
 const ABSENCE: Duration = Duration::from_millis(1);
 /// How often a spinning reader asks whether its interface is there: every few milliseconds.
@@ -45,6 +47,8 @@ pub(crate) struct Engine {
     doorbell: Option<Doorbell>,
     socket: Socket,
     counts: Arc<Counts>,
+    /// A frame rang and cannot be seen before its block is retired.
+    unseen: bool,
     /// Looks at an empty ring by a reader that never sleeps.
     spins: u32,
 }
@@ -63,7 +67,7 @@ impl Engine {
             socket.set_promiscuous(interface.index)?;
         }
         let counts = Arc::new(Counts::new(socket.try_clone()?));
-        Ok(Self { ring, doorbell, socket, counts, spins: 0 })
+        Ok(Self { ring, doorbell, socket, counts, unseen: false, spins: 0 })
     }
 
     /// The kernel's counters.
@@ -114,12 +118,14 @@ impl Engine {
     ) -> Result<(), Error> {
         match step {
             Step::Spin => self.spin()?,
-            // A block gathers frames by itself; the kernel wakes us when it is full or its time is over.
-            Step::Gather(_) if matches!(self.ring, Ring::V3(_)) => {
+            // A block gathers frames by itself; the kernel wakes us when it is full or its time is over. One that can be
+            // read before is.
+            Step::Gather(pause) if matches!(self.ring, Ring::V3(_)) => {
                 if let Some(bell) = &mut self.doorbell {
                     bell.rest()?;
                 }
-                self.wait_for_ring(timeout, interrupt)?;
+                let limit = if self.reads_early() { pause.min(timeout) } else { timeout };
+                self.wait_for_ring(limit, interrupt)?;
             }
             Step::Gather(pause) => strait_sys::wait::sleep(pause.min(timeout)),
             Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout, interrupt)?,
@@ -157,13 +163,17 @@ impl Engine {
             return Ok(());
         }
         let Some(bell) = &self.doorbell else { return Ok(()) };
-        let fds = [Some(self.socket.as_fd()), Some(bell.socket().as_fd()), interrupt];
+        // A block that is read early tells nothing new when its time is over.
+        let trusted = self.reads_early() && !self.unseen;
+        let ring = (!trusted).then(|| self.socket.as_fd());
+        let timeout = if trusted { timeout.min(TRUST) } else { timeout };
+        let fds = [ring, Some(bell.socket().as_fd()), interrupt];
         let [ring, rung, _] = strait_sys::wait::readable(fds, timeout)?;
-        if ring.failed {
+        if ring.failed || rung.failed {
             self.socket.take_error()?;
         }
         if rung.readable {
-            self.look_for(SETTLE)?;
+            self.unseen = !self.look_for(SETTLE)?;
         }
         Ok(())
     }

@@ -198,6 +198,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use lab::{Wire, wait_until};
+    use strait_sys::packet::v3::Early;
 
     use super::*;
     use crate::packet::Kind;
@@ -214,6 +215,7 @@ mod tests {
             promiscuous: false,
             ignore_outgoing: true,
             doorbell: true,
+            early: Early::Slow,
             cooked: None,
         };
         let interface = wire.right().interface();

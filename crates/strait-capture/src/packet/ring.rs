@@ -40,6 +40,8 @@ pub(crate) struct Shape {
     pub(crate) ignore_outgoing: bool,
     /// Wake a V3 reader by a second socket while the line is quiet.
     pub(crate) doorbell: bool,
+    /// Which blocks of a V3 ring to read before the kernel hands them over.
+    pub(crate) early: v3::Early,
     /// Take the link header off and put this one in its place.
     pub(crate) cooked: Option<Cooked>,
 }
@@ -115,7 +117,7 @@ impl Ring {
             Kind::V3 => {
                 let geometry = v3::Geometry::new(ring_bytes, BLOCK_BYTES, RETIRE);
                 let mut ring = v3::Ring::new(socket, geometry, shape.rx_hash)?;
-                ring.set_early(true);
+                ring.set_early(shape.early);
                 Ok(Self::V3(ring))
             }
         }

@@ -7,7 +7,7 @@ use strait_filter::cbpf::Program;
 use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::packet::Fanout;
-use strait_sys::packet::v3::READS_EARLY;
+use strait_sys::packet::v3::{Early, READS_EARLY};
 
 use super::queues::Queues;
 use super::{Counters, Info, PacketSource, Session, Source, XdpSource};
@@ -397,6 +397,8 @@ impl Builder {
             promiscuous: self.promiscuous,
             ignore_outgoing: self.directions == Directions::In,
             doorbell: kind == Kind::V3 && self.wait != Wait::Busy && self.can_ring(),
+            // Whoever wants each frame at once pays for zeroing blocks.
+            early: if self.wait == Wait::Balanced { Early::Slow } else { Early::Always },
             cooked: link.cooked(),
         }
     }

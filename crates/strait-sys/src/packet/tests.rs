@@ -308,7 +308,7 @@ proptest! {
                 Operation::Finish => kernel.finish(),
                 Operation::Timeout => kernel.timeout(),
                 Operation::Read { early, .. } => {
-                    ring.set_early(early);
+                    ring.set_early(if early { v3::Early::Always } else { v3::Early::Never });
                     let whole = queue.len() - kernel.unfinished.len();
                     let ready = ring.ready();
                     prop_assert!(!ready || whole > 0);
@@ -351,7 +351,7 @@ fn a_whole_frame_in_the_open_block_is_ready_and_a_half_written_one_is_not() {
     };
     kernel.open();
     let mut ring = v3::Ring::over(memory, geometry);
-    ring.set_early(true);
+    ring.set_early(v3::Early::Slow);
     assert!(kernel.arrive(&Arrival { number: 1, len: 60, vlan: None }, true));
     assert!(kernel.arrive(&Arrival { number: 2, len: 60, vlan: None }, false));
     assert!(ring.ready());

@@ -27,8 +27,9 @@ const FRAME_ALIGNMENT: usize = 8;
 const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
 /// Offset of the status in a block: `version` and `offset_to_priv` stand before it.
 const BLOCK_STATUS: usize = 8;
-/// A line is quiet when less than this share of a block fills before its timer ends.
-const QUIET_SHARE: usize = 8;
+/// A block that took this long to fill is zeroed where [`Early::Slow`] is asked for: to write it once more costs little at
+/// that pace, and to wait for the rest of it would be all of the delay.
+const SLOW: Duration = Duration::from_millis(4);
 /// Whether the open block can be read here: stores of one CPU are seen by another in program order.
 pub const READS_EARLY: bool = cfg!(target_arch = "x86_64");
 
@@ -74,6 +75,17 @@ impl Geometry {
     }
 }
 
+/// Which blocks are read before the kernel hands them over; those were zeroed when they were given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Early {
+    /// None.
+    Never,
+    /// Those that come after one which the kernel took some milliseconds to fill.
+    Slow,
+    /// All, whatever the zeroing costs.
+    Always,
+}
+
 /// A mapped TPACKET_V3 receive ring.
 #[derive(Debug)]
 pub struct Ring {
@@ -84,7 +96,7 @@ pub struct Ring {
     /// Frames of that block which were lent before, and where the next one starts in it.
     read: u32,
     offset: usize,
-    early: bool,
+    early: Early,
     cooked: Option<Cooked>,
     /// For each block, how many bytes from its start may be other than zero; 0 when all frames' room is zeroed.
     dirty: Vec<usize>,
@@ -109,17 +121,17 @@ impl Ring {
     pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
         let dirty = vec![0; geometry.blocks];
         let (offset, cooked) = (FIRST_FRAME, None);
-        Self { memory, geometry, block: 0, read: 0, offset, early: false, cooked, dirty }
+        Self { memory, geometry, block: 0, read: 0, offset, early: Early::Never, cooked, dirty }
     }
 
-    /// Allows or forbids reading the open block. It stays off where the processor's memory order does not allow it.
-    pub fn set_early(&mut self, early: bool) {
-        self.early = early && READS_EARLY;
+    /// Which blocks to read early; none unless said. It stays so where the processor's memory order does not allow it.
+    pub fn set_early(&mut self, early: Early) {
+        self.early = if READS_EARLY { early } else { Early::Never };
     }
 
     /// Whether [`Ring::take`] can see a frame in the open block as soon as it is complete.
     pub fn reads_early(&self) -> bool {
-        self.early && self.dirty[self.block] == 0
+        self.early != Early::Never && self.dirty[self.block] == 0
     }
 
     /// Whether a frame is ready; [`Ring::take`] then lends at least one. Passes over a block that was read early.
@@ -211,14 +223,17 @@ impl Ring {
     /// Gives the current block back and goes on to the next.
     fn release(&mut self) {
         // SAFETY: the block is ours and begins with a block descriptor.
-        let (status, used) = unsafe {
+        let (status, used, filled_in) = unsafe {
             let header = &(*self.descriptor(self.block)).hdr.bh1;
-            (header.block_status, header.blk_len as usize)
+            let (first, last) = (time(header.ts_first_pkt), time(header.ts_last_pkt));
+            (header.block_status, header.blk_len as usize, last.saturating_sub(first))
         };
         let dirty = used.max(self.dirty[self.block]).min(self.geometry.block_bytes);
-        // A block that the timer retired nearly empty: the line is quiet, and there is time to zero it.
-        let quiet = status & libc::TP_STATUS_BLK_TMO != 0 && used <= self.geometry.block_bytes / QUIET_SHARE;
-        let zero = self.early && quiet;
+        let zero = match self.early {
+            Early::Never => false,
+            Early::Slow => status & libc::TP_STATUS_BLK_TMO != 0 || filled_in >= SLOW,
+            Early::Always => true,
+        };
         if zero && dirty > FIRST_FRAME {
             // SAFETY: FIRST_FRAME..dirty lies in the block, which is ours until the store below.
             unsafe { self.at(self.block, FIRST_FRAME).write_bytes(0, dirty - FIRST_FRAME) };
@@ -283,6 +298,12 @@ impl Ring {
         // SAFETY: the status is an aligned u32 of the block; both sides access it atomically.
         unsafe { AtomicU32::from_ptr(self.at(block, BLOCK_STATUS).cast()) }
     }
+}
+
+/// A timestamp of a block descriptor.
+fn time(stamp: libc::tpacket_bd_ts) -> Duration {
+    // In a union of both; V3 has nanoseconds.
+    Duration::from_secs(stamp.ts_sec.into()) + Duration::from_nanos(stamp.ts_usec.into())
 }
 
 /// Frames of one block on loan; dropping it returns the block once the kernel has retired it.
