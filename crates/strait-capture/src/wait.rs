@@ -33,8 +33,11 @@ pub(crate) enum Step {
 const BUSY_PPS: u64 = 20_000;
 /// The rate is measured over at least this long.
 const WINDOW_NS: u64 = 500_000;
-/// The longest that packets gather; the delay that `Balanced` adds under load.
+/// The longest that packets gather at first: what looks like load may be a burst, and the next one should not wait.
 const GATHER_MAX: Duration = Duration::from_millis(1);
+/// The longest that they gather once the load has lasted for [`SUSTAINED_NS`]; the delay that `Balanced` adds then.
+const GATHER_SUSTAINED_MAX: Duration = Duration::from_millis(4);
+const SUSTAINED_NS: u64 = 50_000_000;
 /// A sleep lasts some 50 us longer than it was meant to; a pause below this would be all delay.
 const GATHER_MIN: Duration = Duration::from_micros(50);
 /// Gathering may fill this share of the ring, so that a burst of four times the measured rate still fits.
@@ -51,6 +54,8 @@ pub(crate) struct Pacer {
     rate_pps: u64,
     /// Whether the last look after gathering found anything.
     found: bool,
+    /// Since when packets have been left to gather; `None` on a quiet line.
+    loaded_since_ns: Option<u64>,
 }
 
 impl Pacer {
@@ -62,6 +67,7 @@ impl Pacer {
             window_frames: 0,
             rate_pps: 0,
             found: false,
+            loaded_since_ns: None,
         }
     }
 
@@ -90,12 +96,16 @@ impl Pacer {
         // Nothing came while packets were to gather: the burst is over.
         let over = !std::mem::take(&mut self.found);
         if over || self.rate_pps < BUSY_PPS {
+            self.loaded_since_ns = None;
             return Step::Wake;
         }
+        let since_ns = *self.loaded_since_ns.get_or_insert(now_ns);
+        let lasts = now_ns.saturating_sub(since_ns) >= SUSTAINED_NS;
+        let longest = if lasts { GATHER_SUSTAINED_MAX } else { GATHER_MAX };
         let fill_ns = self.capacity / RING_SHARE * 1_000_000_000 / self.rate_pps;
         let pause = Duration::from_nanos(fill_ns);
         // The ring is too small for this rate: it would overflow while its reader sleeps.
-        if pause < GATHER_MIN { Step::Wake } else { Step::Gather(pause.min(GATHER_MAX)) }
+        if pause < GATHER_MIN { Step::Wake } else { Step::Gather(pause.min(longest)) }
     }
 }
 
@@ -129,6 +139,17 @@ mod tests {
             panic!("did not gather")
         };
         assert_eq!(pause, GATHER_MAX);
+    }
+
+    #[test]
+    fn a_load_that_lasts_gathers_longer_until_it_ends() {
+        let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
+        let windows = SUSTAINED_NS / WINDOW_NS;
+        assert_eq!(steady(&mut pacer, 300_000, windows, 0), Step::Gather(GATHER_MAX));
+        let later = windows * WINDOW_NS;
+        assert_eq!(steady(&mut pacer, 300_000, 2, later), Step::Gather(GATHER_SUSTAINED_MAX));
+        assert_eq!(pacer.empty(later + 3 * WINDOW_NS), Step::Wake);
+        assert_eq!(steady(&mut pacer, 300_000, 2, later + 4 * WINDOW_NS), Step::Gather(GATHER_MAX));
     }
 
     #[test]

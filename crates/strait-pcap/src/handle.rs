@@ -24,6 +24,8 @@ const RING_BYTES_MAX: usize = 2 << 30;
 const TICK: Duration = Duration::from_secs(10);
 /// The same for one that never sleeps, and so is interrupted by nothing.
 const BUSY_TICK: Duration = Duration::from_millis(1);
+/// How old the count of what the NIC missed may be.
+const REFRESH: Duration = Duration::from_secs(1);
 /// How long the last packets of a capture are waited for.
 const DRAIN: Duration = Duration::from_millis(100);
 
@@ -111,6 +113,8 @@ struct Active {
     turn: usize,
     waker: Waker,
     kept: VecDeque<Kept>,
+    /// When the kernel was asked what the NIC missed.
+    refreshed: Instant,
 }
 
 impl Handle {
@@ -142,7 +146,8 @@ impl Handle {
         let (snaplen, nanoseconds) = (self.options.snaplen(), self.options.nanoseconds);
         entry.facts.set(session.link_type(), snaplen, nanoseconds, waker.descriptor());
         let gauges = lanes.iter().map(Lane::gauge).collect();
-        self.active = Some(Active { session, lanes, turn: 0, waker, kept: VecDeque::new() });
+        self.active =
+            Some(Active { session, lanes, turn: 0, waker, kept: VecDeque::new(), refreshed: Instant::now() });
         Ok(gauges)
     }
 
@@ -175,9 +180,13 @@ impl Handle {
         active.prepare_to_poll()
     }
 
-    /// Asks the kernel what the NIC missed so far.
-    pub(crate) fn refresh(&self, entry: &Entry) {
-        if let Some(active) = &self.active {
+    /// Asks the kernel what the NIC missed so far, now and then: a call of its own for each packet would cost more than
+    /// the packet.
+    pub(crate) fn refresh(&mut self, entry: &Entry) {
+        if let Some(active) = &mut self.active
+            && active.refreshed.elapsed() >= REFRESH
+        {
+            active.refreshed = Instant::now();
             entry.facts.set_missed(active.session.missed());
         }
     }
