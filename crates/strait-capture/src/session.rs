@@ -228,9 +228,8 @@ impl XdpSource {
     fn set_filter(&mut self, program: &Program) -> Result<Option<Sieve>, Error> {
         match self.intake.set_filter(program) {
             Ok(()) => Ok(None),
-            Err(error) if error.kind() == strait_sys::Kind::Refused => {
-                Ok(Some(Sieve::wire(program.clone(), self.intake.mac())))
-            }
+            // The privilege is gone, or the thread is in another namespace: the old program goes on.
+            Err(Error::System(_)) => Ok(Some(Sieve::wire(program.clone(), self.intake.mac()))),
             Err(error) => Err(error),
         }
     }

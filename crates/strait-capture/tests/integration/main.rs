@@ -1,5 +1,7 @@
 //! The capture engine over real veth pairs: the same answer on every path, ledgers that close, errors that say why.
 
+mod any;
+mod changing;
 mod corpus;
 mod ledger;
 mod lifecycle;

@@ -35,6 +35,11 @@ impl Capture {
         Ok(Self { session, lanes })
     }
 
+    /// Puts another cooked header before the packets.
+    pub(crate) fn set_link_type(&mut self, link_type: u32) {
+        self.session.set_link_type(&mut self.lanes, link_type).unwrap();
+    }
+
     pub(crate) fn mode(&self) -> &str {
         self.session.mode()
     }

@@ -131,3 +131,32 @@ fn a_rewrite_that_outgrows_the_kernels_limit_says_so() {
     assert!(matches!(full.with_snaplen(60), Err(Error::TooLong { .. })));
     assert!(matches!(full.only_pkttype_outgoing(), Err(Error::TooLong { .. })));
 }
+
+#[test]
+fn frames_sent_on_one_interface_are_left_out() {
+    let program = check(&[stmt(op::RET | op::A, 0)]).unwrap();
+    let all = Program::accept_all(7).without_pkttype_outgoing_on(1).unwrap();
+    let run = |pkttype, ifindex| all.run(&[], &Metadata { pkttype, ifindex, ..Metadata::default() });
+    assert_eq!((run(4, 1), run(4, 2), run(0, 1), run(0, 2)), (0, 7, 7, 7));
+    let returns_a = program.without_pkttype_outgoing_on(1).unwrap();
+    assert_eq!(returns_a.run(&[], &Metadata { pkttype: 4, ifindex: 2, ..Metadata::default() }), 0);
+}
+
+#[test]
+fn without_its_header_a_program_loads_the_rest_and_the_facts() {
+    let facts = [(0, op::H, op::SKF_AD_PKTTYPE), (14, op::H, op::SKF_AD_PROTOCOL)];
+    let rewritten = |code, k| check(&[stmt(code, k), stmt(RET, 1)]).unwrap().without_header(16, &facts);
+    let load = |code, k| rewritten(code, k).map(|program| program.instructions()[0]);
+    assert_eq!(load(op::LD | op::H | op::ABS, 20), Some(stmt(op::LD | op::H | op::ABS, 4)));
+    assert_eq!(load(op::LD | op::B | op::IND, 16), Some(stmt(op::LD | op::B | op::IND, 0)));
+    assert_eq!(load(op::LDX | op::B | op::MSH, 16), Some(stmt(op::LDX | op::B | op::MSH, 0)));
+    assert_eq!(load(op::LD | op::H | op::ABS, 14), Some(Instruction::ancillary(op::SKF_AD_PROTOCOL)));
+    let ifindex = Instruction::ancillary(op::SKF_AD_IFINDEX);
+    assert_eq!(load(ifindex.code, ifindex.k), Some(ifindex));
+    assert_eq!(load(op::LD | op::LEN, 0), Some(stmt(op::LD | op::LEN, 0)));
+    // Four bytes from the protocol on reach into the packet; an address byte is nowhere else.
+    assert_eq!(load(op::LD | op::W | op::ABS, 14), None);
+    assert_eq!(load(op::LD | op::B | op::ABS, 6), None);
+    assert_eq!(load(op::LD | op::H | op::IND, 14), None);
+    assert_eq!(load(op::LDX | op::B | op::MSH, 14), None);
+}

@@ -1,0 +1,141 @@
+//! A capture that is changed while it runs: another filter, another direction, and who reads its counters meanwhile.
+
+use std::time::{Duration, Instant};
+
+use lab::Wire;
+use strait_capture::{Directions, InjectPath, Injector, Interrupter, Lane, Path, Session};
+use strait_filter::cbpf::{Instruction, Program};
+use strait_packet::traffic::{Kind, Traffic};
+use strait_sys::libpcap::Compiler;
+
+use crate::rig::{await_arrival, drain, incoming};
+
+const PATHS: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Xdp];
+const FRAMES: u64 = 60;
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn compiled(wire: &Wire, text: &str) -> Program {
+    let instructions =
+        wire.right().run(|| Compiler::live("right", 262_144).unwrap().compile(text, true).unwrap());
+    Program::check(instructions.into_iter().map(Instruction::from).collect()).unwrap()
+}
+
+/// Sends as many UDP as TCP frames from the left end and waits until they have come.
+fn send(wire: &Wire) {
+    let before = wire.right().stats().rx_packets;
+    wire.left().run(|| {
+        let traffic = Traffic::builder().flows(2).kinds(&[Kind::Udp4, Kind::Tcp4]).build().unwrap();
+        let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
+        for sequence in 0..FRAMES {
+            let len = traffic.write_frame(sequence, 1, injector.buffer().unwrap());
+            injector.push(len);
+        }
+        injector.finish().unwrap();
+    });
+    await_arrival(wire, before, FRAMES);
+}
+
+fn open(wire: &Wire, path: Path) -> (Session, Vec<Lane>) {
+    let mut session = wire.right().run(|| incoming().path(path).open()).unwrap();
+    let lanes = session.take_lanes();
+    (session, lanes)
+}
+
+/// The IP protocols of what was captured, and that the account closes.
+fn protocols(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> Vec<u8> {
+    wire.right().run(|| session.stop()).unwrap();
+    let (mut protocols, mut accounts) = (Vec::new(), Vec::new());
+    for mut lane in lanes {
+        protocols.extend(drain(&mut lane).iter().map(|captured| captured.seen.bytes[23]));
+        accounts.push(lane.finish().unwrap());
+    }
+    let report = session.report(accounts);
+    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.delivered, protocols.len() as u64, "{report}");
+    protocols
+}
+
+#[test]
+fn a_new_filter_counts_for_every_frame_that_is_lent_after_it() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let (udp, tcp) = (compiled(&wire, "udp"), compiled(&wire, "tcp"));
+    for path in PATHS {
+        let (mut session, mut lanes) = open(&wire, path);
+        send(&wire);
+        wire.right().run(|| session.set_filter(&mut lanes, &udp)).unwrap();
+        send(&wire);
+        wire.right().run(|| session.set_filter(&mut lanes, &tcp)).unwrap();
+        send(&wire);
+        let protocols = protocols(&wire, session, lanes);
+        assert_eq!(protocols, [6].repeat(FRAMES as usize / 2), "{path:?}");
+    }
+}
+
+#[test]
+fn without_privilege_the_filter_runs_here_where_the_kernel_cannot_be_asked() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let udp = compiled(&wire, "udp and inbound");
+    for path in PATHS {
+        let (mut session, mut lanes) = open(&wire, path);
+        let gauge = lanes[0].gauge();
+        send(&wire);
+        std::thread::scope(|scope| {
+            let unprivileged = || {
+                strait_sys::process::drop_capabilities(false).unwrap();
+                session.set_filter(&mut lanes, &udp).unwrap();
+            };
+            scope.spawn(unprivileged).join().unwrap();
+        });
+        send(&wire);
+        assert!(gauge.read().unwrap().received >= FRAMES / 2);
+        let protocols = protocols(&wire, session, lanes);
+        assert_eq!(protocols, [17].repeat(FRAMES as usize / 2), "{path:?}");
+        assert!(gauge.read().unwrap().received <= FRAMES, "those of the first filter do not count");
+    }
+}
+
+#[test]
+fn another_direction_counts_for_every_frame_that_is_lent_after_it() {
+    const UDP: u8 = 17;
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    for path in [Path::Recv, Path::V2, Path::V3] {
+        let (mut session, mut lanes) = open(&wire, path);
+        send(&wire);
+        session.set_directions(&mut lanes, Directions::Out).unwrap();
+        send(&wire);
+        let before = wire.left().stats().rx_packets;
+        let socket = wire.right().run(|| std::net::UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
+        socket.send_to(b"outward", (wire.left().ipv4(), 9)).unwrap();
+        assert!(lab::wait_until(LIMIT, || wire.left().stats().rx_packets > before));
+        assert_eq!(protocols(&wire, session, lanes), [UDP], "{path:?}");
+    }
+    let (mut session, mut lanes) = open(&wire, Path::Xdp);
+    assert!(session.set_directions(&mut lanes, Directions::Out).is_err());
+    session.set_directions(&mut lanes, Directions::Both).unwrap();
+}
+
+#[test]
+fn a_wait_ends_when_it_is_interrupted() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for path in PATHS {
+        let (_session, mut lanes) = open(&wire, path);
+        let interrupter = Interrupter::new().unwrap();
+        lanes[0].set_interrupter(interrupter.clone());
+        let start = Instant::now();
+        let far = start + Duration::from_secs(60);
+        // Before the wait, and during one: no interruption is missed.
+        interrupter.interrupt();
+        assert!(lanes[0].next_batch(far).unwrap().is_some_and(|batch| batch.is_empty()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                interrupter.interrupt();
+            });
+            assert!(lanes[0].next_batch(far).unwrap().is_some_and(|batch| batch.is_empty()));
+        });
+        assert!(start.elapsed() < Duration::from_secs(30), "{path:?}");
+        let soon = Instant::now() + Duration::from_millis(20);
+        assert!(lanes[0].next_batch(soon).unwrap().is_some_and(|batch| batch.is_empty()));
+        assert!(Instant::now() >= soon, "an interruption ends one wait");
+    }
+}
