@@ -4,4 +4,5 @@ mod dumpcap;
 mod exports;
 mod live;
 mod rig;
+mod savefile;
 mod tcpdump;

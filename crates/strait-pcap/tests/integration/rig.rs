@@ -1,13 +1,16 @@
-//! The library under test, and traffic for those that load it.
+//! The library under test, launched beside stock libpcap, and traffic for those that load either.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lab::Wire;
+use lab::{Launch, Wire};
 use strait_capture::{InjectPath, Injector};
-use strait_packet::traffic::{Kind, Traffic};
+use strait_packet::traffic::{Kind, Sizes, Traffic};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
+
+/// The paths that leave packets to others, so that stock libpcap can capture beside them.
+pub(crate) const SOCKETS: [&str; 3] = ["recv", "v2", "v3"];
 
 /// The library, which Cargo builds beside its tests.
 pub(crate) fn library() -> PathBuf {
@@ -17,9 +20,41 @@ pub(crate) fn library() -> PathBuf {
     built
 }
 
+/// `launch` on Strait by `path` and by nothing else, or on stock libpcap where no path is given.
+pub(crate) fn on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch<'a> {
+    match path {
+        Some(path) => launch.env("LD_PRELOAD", library()).env("STRAIT_PATH", path).env("STRAIT_STRICT", "1"),
+        None => launch,
+    }
+}
+
+/// The same; it says at its end which path it took, in the words of [`assert_took`].
+pub(crate) fn reporting_on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch<'a> {
+    on(path, launch).env("STRAIT_REPORT", "1")
+}
+
+/// Panics unless the program's last words tell of a capture by `path` whose ledger closes.
+pub(crate) fn assert_took(path: Option<&str>, said: &str) {
+    if let Some(path) = path {
+        assert!(said.contains(&format!("path {path} ")), "{path}: {said}");
+        assert!(said.contains("the ledger closes"), "{path}: {said}");
+    }
+}
+
 /// Sends `count` frames of `kinds` in turn from the left end, `pause` apart, unless `over` says that it is enough.
 pub(crate) fn send(wire: &Wire, kinds: &[Kind], count: u64, pause: Duration, over: impl Fn() -> bool + Sync) {
     let traffic = Traffic::builder().flows(kinds.len() as u32).kinds(kinds).build().unwrap();
+    send_traffic(wire, &traffic, count, pause, over);
+}
+
+/// The same with frames of 64, 200, 594 and 1518 bytes in turn.
+pub(crate) fn send_mixed(wire: &Wire, kinds: &[Kind], count: u64, pause: Duration) {
+    let sizes = Sizes::new(&[64, 200, 594, 1518]).unwrap();
+    let traffic = Traffic::builder().flows(kinds.len() as u32).kinds(kinds).sizes(sizes).build().unwrap();
+    send_traffic(wire, &traffic, count, pause, || false);
+}
+
+fn send_traffic(wire: &Wire, traffic: &Traffic, count: u64, pause: Duration, over: impl Fn() -> bool + Sync) {
     wire.left().run(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
         for sequence in (0..count).take_while(|_| !over()) {

@@ -1,0 +1,146 @@
+//! What tcpdump writes by each path, case by case, beside what stock tcpdump does of the same packets.
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+use std::{fmt, fs};
+
+use lab::{Process, Wire, program_or_skip, wait_until};
+use strait_packet::traffic::Kind;
+
+use crate::rig::{LIMIT, SOCKETS, assert_took, reporting_on, send_mixed};
+use crate::savefile::Savefile;
+
+/// A command line and the packets that it captures of the traffic.
+struct Case {
+    options: &'static [&'static str],
+    filter: &'static str,
+    packets: usize,
+    /// AF_XDP sees no packet that leaves.
+    xdp: bool,
+}
+
+/// Datagrams that leave, before the frames come in.
+const LEAVING: usize = 20;
+const ALL_THAT_COMES: &str = "net 198.18.0.0/15 or ip6";
+
+impl Case {
+    const fn new(options: &'static [&'static str], filter: &'static str, packets: usize) -> Self {
+        Self { options, filter, packets, xdp: true }
+    }
+
+    const fn without_xdp(self) -> Self {
+        Self { xdp: false, ..self }
+    }
+}
+
+const CASES: [Case; 11] = [
+    Case::new(&["--immediate-mode"], ALL_THAT_COMES, 300),
+    Case::new(&["--immediate-mode", "-c", "50"], "udp and port 20000", 50),
+    Case::new(&["-Z", "root"], "tcp", 100),
+    Case::new(&["-p", "-s", "60"], "greater 500", 150),
+    Case::new(&["--immediate-mode", "--time-stamp-precision=nano"], "ip6", 100),
+    Case::new(&["--immediate-mode", "-j", "host", "--micro"], "src net 198.18.0.0/15 and less 100", 50),
+    Case::new(&["--immediate-mode", "-y", "EN10MB"], "ether[0] & 1 = 0 and not net 192.0.2.0/24", 300),
+    Case::new(&["--immediate-mode", "-Q", "in"], "", 300),
+    Case::new(&["--immediate-mode", "-Q", "out"], "", LEAVING).without_xdp(),
+    Case::new(&["--immediate-mode"], "udp", 200 + LEAVING).without_xdp(),
+    Case::new(&["--immediate-mode"], "src host 192.0.2.2", LEAVING).without_xdp(),
+];
+
+#[test]
+fn tcpdump_writes_what_stock_tcpdump_does_byte_for_byte() {
+    hold(&CASES);
+}
+
+fn hold(cases: &[Case]) {
+    if !program_or_skip("tcpdump") || Wire::builder().or_skip().is_none() {
+        return;
+    }
+    for case in cases {
+        let beside: Vec<_> = [None].into_iter().chain(SOCKETS.map(Some)).collect();
+        let mut written = capture(case, &beside);
+        if case.xdp {
+            written.extend(capture(case, &[Some("xdp")]));
+        }
+        compare(case, &written);
+    }
+}
+
+/// Captures the same traffic by all `paths` at once; what each wrote.
+fn capture<'a>(case: &Case, paths: &[Option<&'a str>]) -> Vec<(Option<&'a str>, Vec<Savefile>)> {
+    let wire = Wire::builder().ipv4().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let place = |path: Option<&str>| directory.path().join(path.unwrap_or("stock"));
+    let launch = |path: Option<&'a str>| {
+        fs::create_dir(place(path)).unwrap();
+        (path, case.start(&wire, path, &place(path)))
+    };
+    let running: Vec<_> = paths.iter().copied().map(launch).collect();
+    leave(&wire);
+    send_mixed(&wire, &[Kind::Udp4, Kind::Tcp4, Kind::Udp6], 300, Duration::ZERO);
+    let end = |(path, process): (Option<&'a str>, Process)| {
+        case.end(path, process, &place(path));
+        (path, files(&place(path)))
+    };
+    running.into_iter().map(end).collect()
+}
+
+impl Case {
+    fn start(&self, wire: &Wire, path: Option<&str>, directory: &Path) -> Process {
+        let launch = wire.right().command("tcpdump").args(["-Un", "-B", "8192", "-i", "right"]);
+        let launch = launch.args(self.options).arg("-w").arg(directory.join("packets.pcap")).arg(self.filter);
+        let process = reporting_on(path, launch).spawn().unwrap();
+        process.wait_for_stderr("listening on", LIMIT).unwrap();
+        process
+    }
+
+    /// Ends a capture that has all its packets, and checks what it says of them.
+    fn end(&self, path: Option<&str>, process: Process, directory: &Path) {
+        let ends_itself = self.options.contains(&"-c");
+        let packets = || files(directory).iter().map(|file| file.packets).sum::<usize>();
+        let complete = ends_itself || wait_until(LIMIT, || packets() >= self.packets);
+        assert!(complete, "{path:?} {self}: {} packets; {}", packets(), process.stderr());
+        let ended = if ends_itself { process.wait(LIMIT) } else { process.interrupt(LIMIT) };
+        let said = ended.unwrap().success().stderr;
+        assert_took(path, &said);
+        assert!(said.contains(&format!("{} packets captured\n", self.packets)), "{path:?} {self}: {said}");
+        // libpcap counts what its direction rejects, and what it took in when the last packet was printed.
+        let is_exact = !ends_itself && !self.options.contains(&"-Q");
+        let received = format!("\n{} packets received by filter\n0 packets dropped by kernel", self.packets);
+        assert!(!is_exact || said.contains(&received), "{path:?} {self}: {said}");
+    }
+}
+
+/// The captures' files in order of their names.
+fn files(directory: &Path) -> Vec<Savefile> {
+    let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    names.iter().map(|name| Savefile::read(name)).collect()
+}
+
+/// Datagrams from the right end, which all that is there has seen once they have arrived.
+fn leave(wire: &Wire) {
+    let receiver = wire.left().run(|| UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
+    receiver.set_read_timeout(Some(LIMIT)).unwrap();
+    let sender = wire.right().run(|| UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
+    for _ in 0..LEAVING {
+        sender.send_to(&[7; 40], receiver.local_addr().unwrap()).unwrap();
+        receiver.recv(&mut [0; 40]).unwrap();
+    }
+}
+
+/// All wrote what the first, stock tcpdump, did.
+fn compare(case: &Case, written: &[(Option<&str>, Vec<Savefile>)]) {
+    let content = |files: &[Savefile]| files.iter().map(|file| file.bytes.clone()).collect::<Vec<_>>();
+    let stock = content(&written[0].1);
+    for (path, files) in written {
+        assert!(content(files) == stock, "{path:?} {case}: differs from stock tcpdump's");
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "tcpdump {} {:?}", self.options.join(" "), self.filter)
+    }
+}
