@@ -1,8 +1,10 @@
-//! Programs that know libpcap alone, on Strait's engine: tcpdump, dumpcap, and one in C that uses the live calls.
+//! Programs that know libpcap alone, on Strait's engine: one file a program.
 
 mod dumpcap;
 mod exports;
 mod live;
+mod python;
 mod rig;
+mod rust;
 mod savefile;
 mod tcpdump;

@@ -1,9 +1,9 @@
 //! The library under test, launched beside stock libpcap, and traffic for those that load either.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lab::{Launch, Wire};
+use lab::{Launch, Wire, program_or_skip};
 use strait_capture::{InjectPath, Injector};
 use strait_packet::traffic::{Kind, Sizes, Traffic};
 
@@ -11,6 +11,12 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// The paths that leave packets to others, so that stock libpcap can capture beside them.
 pub(crate) const SOCKETS: [&str; 3] = ["recv", "v2", "v3"];
+/// Stock libpcap, then every path.
+pub(crate) const STOCK_AND_PATHS: [Option<&str>; 5] =
+    [None, Some("recv"), Some("v2"), Some("v3"), Some("xdp")];
+
+/// Where the tests' programs in C and Python are.
+pub(crate) const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration");
 
 /// The library, which Cargo builds beside its tests.
 pub(crate) fn library() -> PathBuf {
@@ -39,6 +45,14 @@ pub(crate) fn assert_took(path: Option<&str>, said: &str) {
         assert!(said.contains(&format!("path {path} ")), "{path}: {said}");
         assert!(said.contains("the ledger closes"), "{path}: {said}");
     }
+}
+
+/// A file of those that `scripts/setup-programs` puts into the user's cache directory; skips the test if it is not there.
+pub(crate) fn fetched_or_skip(file: &str) -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let file = cache.or_else(home)?.join("strait/programs").join(file);
+    program_or_skip(file.to_str()?).then_some(file)
 }
 
 /// Sends `count` frames of `kinds` in turn from the left end, `pause` apart, unless `over` says that it is enough.
