@@ -1,64 +1,62 @@
 //! A program in C that uses the live calls, on each path and on stock libpcap, which is held to the same checks.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lab::{Launch, Wire, program_or_skip};
+use lab::{Finished, Result, Wire, program_or_skip};
 use strait_packet::traffic::Kind;
 
-use crate::rig::{LIMIT, library, send};
+use crate::rig::{LIMIT, SOCKETS, STOCK_AND_PATHS, built, on, send};
 
 /// More than the programs need for all paths.
-const FRAMES_MAX: u64 = 50_000;
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/c/live.c");
-
-/// The program, built.
-fn program(directory: &Path) -> PathBuf {
-    let program = directory.join("live");
-    let options = ["-Wall", "-Wextra", "-Werror", "-O1", "-D_GNU_SOURCE", SOURCE, "-o"];
-    let _ = Launch::new("cc")
-        .args(options)
-        .arg(&program)
-        .args(["-lpcap", "-lpthread"])
-        .run(LIMIT)
-        .unwrap()
-        .success();
-    program
-}
+const FRAMES_MAX: u64 = 100_000;
+const PARTS: [&str; 3] = ["live.c", "options.c", "waiting.c"];
 
 #[test]
 fn live_calls_do_what_libpcaps_do_on_every_path() {
+    for_each_path(&STOCK_AND_PATHS, &[]);
+}
+
+#[test]
+fn live_calls_leak_nothing_and_touch_nothing_that_is_not_theirs() {
+    let leaks = ["--leak-check=full", "--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"];
+    if program_or_skip("valgrind") {
+        let options = ["--quiet", "--error-exitcode=9", "--undef-value-errors=no"];
+        for_each_path(&SOCKETS.map(Some), &[&["valgrind"], &options[..], &leaks].concat());
+    }
+}
+
+/// Runs the program under `runner` on each of `paths`, while frames come in.
+fn for_each_path(paths: &[Option<&str>], runner: &[&str]) {
     if !program_or_skip("cc") {
         return;
     }
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let (program, file) = (program(directory.path()), directory.path().join("dumped"));
-    let (library, over) = (library(), AtomicBool::new(false));
-    std::thread::scope(|scope| {
+    let program = built(&PARTS, directory.path());
+    let over = AtomicBool::new(false);
+    let outcomes = std::thread::scope(|scope| {
         scope.spawn(|| {
             let is_over = || over.load(Ordering::Relaxed);
             send(&wire, &[Kind::Udp4], FRAMES_MAX, Duration::from_millis(2), is_over);
         });
-        let outcomes: Vec<_> = [None, Some("recv"), Some("v2"), Some("v3"), Some("xdp")]
-            .into_iter()
-            .map(|path| {
-                let launch = wire.right().command(&program).arg("right").arg(&file);
-                let launch = match path {
-                    Some(path) => {
-                        let launch = launch.env("LD_PRELOAD", &library).env("STRAIT_STRICT", "1");
-                        launch.env("STRAIT_PATH", path)
-                    }
-                    None => launch,
-                };
-                (path, launch.run(LIMIT))
-            })
-            .collect();
+        let file = directory.path().join("dumped");
+        let run = |path| (path, run(&wire, runner, &program, &file, path));
+        let outcomes: Vec<_> = paths.iter().copied().map(run).collect();
         over.store(true, Ordering::Relaxed);
-        for (path, outcome) in outcomes {
-            let finished = outcome.unwrap();
-            assert!(finished.status.success(), "{path:?}: {}{}", finished.text(), finished.stderr);
-        }
+        outcomes
     });
+    for (path, outcome) in outcomes {
+        let finished = outcome.unwrap();
+        assert!(finished.status.success(), "{path:?}: {}{}", finished.text(), finished.stderr);
+    }
+}
+
+fn run(wire: &Wire, runner: &[&str], program: &Path, file: &Path, path: Option<&str>) -> Result<Finished> {
+    let launch = match runner.split_first() {
+        Some((first, rest)) => wire.right().command(first).args(rest).arg(program),
+        None => wire.right().command(program),
+    };
+    on(path, launch.arg("right").arg(file)).run(LIMIT)
 }

@@ -47,6 +47,15 @@ pub(crate) fn assert_took(path: Option<&str>, said: &str) {
     }
 }
 
+/// A program in C of these files under `c`, the first of which names it, built.
+pub(crate) fn built(sources: &[&str], directory: &Path) -> PathBuf {
+    let program = directory.join(sources[0].trim_end_matches(".c"));
+    let launch = Launch::new("cc").args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-D_GNU_SOURCE"]);
+    let launch = launch.args(sources.iter().map(|source| format!("{SOURCES}/c/{source}"))).arg("-o");
+    let _ = launch.arg(&program).args(["-lpcap", "-lpthread"]).run(LIMIT).unwrap().success();
+    program
+}
+
 /// A file of those that `scripts/setup-programs` puts into the user's cache directory; skips the test if it is not there.
 pub(crate) fn fetched_or_skip(file: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);

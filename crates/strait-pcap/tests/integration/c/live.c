@@ -4,28 +4,16 @@
  *
  *     live INTERFACE FILE
  */
-#include <pcap/pcap.h>
-#include <poll.h>
+#include "check.h"
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition,         \
-                    handle ? pcap_geterr(handle) : "no handle");               \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
+pcap_t *handle;
+int seen;
 
-static pcap_t *handle;
-static int seen;
-
-static void count(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+void count(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
 {
     struct pcap_stat stats;
     (void)bytes;
@@ -49,7 +37,7 @@ static void *break_later(void *unused)
     return unused;
 }
 
-static void filter(const char *text)
+void filter(const char *text)
 {
     struct bpf_program program;
     CHECK(pcap_compile(handle, &program, text, 1, PCAP_NETMASK_UNKNOWN) == 0);
@@ -123,33 +111,6 @@ static void breaking(void)
     filter("udp port 20000");
 }
 
-static void polling(void)
-{
-    char errbuf[PCAP_ERRBUF_SIZE];
-    struct pollfd fd = { .fd = pcap_get_selectable_fd(handle), .events = POLLIN };
-    CHECK(fd.fd >= 0 && pcap_fileno(handle) == fd.fd);
-    CHECK(pcap_get_required_select_timeout(handle) == NULL);
-    CHECK(pcap_getnonblock(handle, errbuf) == 0);
-    CHECK(pcap_setnonblock(handle, 1, errbuf) == 0);
-    CHECK(pcap_getnonblock(handle, errbuf) == 1);
-    seen = 0;
-    for (int turns = 0; seen < 20; turns++) {
-        CHECK(turns < 1000);
-        CHECK(poll(&fd, 1, 2000) == 1);
-        CHECK(pcap_dispatch(handle, -1, count, NULL) >= 0);
-    }
-    filter("tcp port 9");
-    CHECK(pcap_get_selectable_fd(handle) == fd.fd);
-    /* A block that was read before it was full may still wake once. */
-    usleep(50000);
-    while (poll(&fd, 1, 0) == 1)
-        CHECK(pcap_dispatch(handle, -1, count, NULL) == 0);
-    CHECK(poll(&fd, 1, 100) == 0);
-    filter("udp port 20000");
-    CHECK(poll(&fd, 1, 2000) == 1);
-    CHECK(pcap_setnonblock(handle, 0, errbuf) == 0);
-}
-
 static void the_rest(const char *file)
 {
     u_char frame[60] = { 2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5 };
@@ -193,11 +154,14 @@ static void second_handle(const char *interface)
 int main(int argc, char **argv)
 {
     CHECK(argc == 3);
+    names(argv[1]);
+    options_before_activation(argv[1]);
     before_activation(argv[1]);
+    options_after_activation();
     filters();
     reading();
     breaking();
-    polling();
+    waiting();
     the_rest(argv[2]);
     if (getenv("STRAIT_PATH") == NULL || strcmp(getenv("STRAIT_PATH"), "xdp") != 0)
         second_handle(argv[1]);
