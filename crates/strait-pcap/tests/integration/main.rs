@@ -1,5 +1,6 @@
 //! Programs that know libpcap alone, on Strait's engine: one file a program.
 
+mod behaviour;
 mod dumpcap;
 mod exports;
 mod live;

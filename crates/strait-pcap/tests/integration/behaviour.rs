@@ -1,0 +1,103 @@
+//! The unusual: forks, handles side by side, breaks and filters under load, and devices that are not there or go away.
+//! Each runs on stock libpcap first, and every path has to print the same.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lab::{Process, Wire, program_or_skip};
+use strait_packet::traffic::Kind;
+use tempfile::TempDir;
+
+use crate::rig::{LIMIT, SOCKETS, STOCK_AND_PATHS, built, on, send};
+
+struct Rig {
+    wire: Wire,
+    program: PathBuf,
+    _directory: TempDir,
+}
+
+impl Rig {
+    fn or_skip() -> Option<Self> {
+        let wire = Wire::builder().or_skip().filter(|_| program_or_skip("cc"))?;
+        let directory = tempfile::tempdir().unwrap();
+        let program = built(&["behaviour.c"], directory.path());
+        Some(Self { wire, program, _directory: directory })
+    }
+
+    fn start(&self, path: Option<&str>, case: &str, device: &str) -> Process {
+        on(path, self.wire.right().command(&self.program).args([case, device])).spawn().unwrap()
+    }
+}
+
+/// Runs a case on each path while frames come in; what it printed on stock libpcap, and has to print on each.
+fn under_load(case: &str, paths: &[Option<&str>]) -> Option<String> {
+    let rig = Rig::or_skip()?;
+    let over = AtomicBool::new(false);
+    let outcomes = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let is_over = || over.load(Ordering::Relaxed);
+            send(&rig.wire, &[Kind::Udp4], 1_000_000, Duration::from_micros(100), is_over);
+        });
+        let run = |path| (path, rig.start(path, case, "right").wait(LIMIT));
+        let outcomes: Vec<_> = paths.iter().copied().map(run).collect();
+        over.store(true, Ordering::Relaxed);
+        outcomes
+    });
+    let mut first = None;
+    for (path, outcome) in outcomes {
+        let finished = outcome.unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let printed = finished.text();
+        assert!(finished.status.success(), "{path:?}: {printed}{}", finished.stderr);
+        assert_eq!(first.get_or_insert(printed.clone()), &printed, "{path:?}");
+    }
+    first
+}
+
+fn stock_and_sockets() -> Vec<Option<&'static str>> {
+    [None].into_iter().chain(SOCKETS.map(Some)).collect()
+}
+
+#[test]
+fn two_handles_take_turns() {
+    if let Some(printed) = under_load("two-handles", &stock_and_sockets()) {
+        assert_eq!(printed, "30 33\n");
+    }
+}
+
+#[test]
+fn two_threads_loop_on_two_handles() {
+    if let Some(printed) = under_load("two-threads", &stock_and_sockets()) {
+        assert_eq!(printed, "0 200\n0 200\n");
+    }
+}
+
+#[test]
+fn every_break_ends_a_loop() {
+    if let Some(printed) = under_load("break-races", &STOCK_AND_PATHS) {
+        assert_eq!(printed, "200 breaks, 200 loops\n");
+    }
+}
+
+#[test]
+fn no_packet_comes_that_the_new_filter_rejects() {
+    if let Some(printed) = under_load("filter-changes", &STOCK_AND_PATHS) {
+        assert_eq!(printed, "no packet that the filter rejects\n");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_has_its_code() {
+    for path in STOCK_AND_PATHS {
+        let Some(rig) = Rig::or_skip() else { return };
+        let activate = |case, device| rig.start(path, case, device).wait(LIMIT).unwrap().success().text();
+        let unknown = activate("activation", "nosuch0");
+        assert_eq!(unknown, "-5 No such device exists\nnot open\n", "{path:?}");
+        let denied = activate("without-privilege", "right");
+        let words = "You don't have permission to perform this capture on that device";
+        assert_eq!(denied, format!("-8 {words}\nnot open\n"), "{path:?}");
+        rig.wire.right().set_up(false);
+        let down = activate("activation", "right");
+        assert_eq!(down, "-9 That device is not up\nnot open\n", "{path:?}");
+    }
+}

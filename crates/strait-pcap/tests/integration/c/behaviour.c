@@ -1,0 +1,230 @@
+/*
+ * What libpcap does where a program, its threads or the machine do the unusual. Numbered UDP frames to ports 20000 and on
+ * come in all the time, unless said otherwise. Prints what happened, in words that hold for each libpcap.
+ *
+ *     behaviour CASE INTERFACE
+ */
+#include "check.h"
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+pcap_t *handle;
+int seen;
+
+static const char *interface;
+
+void count(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+    (void)header;
+    (void)bytes;
+    if (user)
+        ++*(int *)user;
+    seen++;
+}
+
+void filter(const char *text)
+{
+    struct bpf_program program;
+    CHECK(pcap_compile(handle, &program, text, 1, PCAP_NETMASK_UNKNOWN) == 0);
+    CHECK(pcap_setfilter(handle, &program) == 0);
+    pcap_freecode(&program);
+}
+
+static pcap_t *opened(void)
+{
+    char errbuf[PCAP_ERRBUF_SIZE];
+    pcap_t *opened = pcap_open_live(interface, 256, 1, 100, errbuf);
+    if (!opened) {
+        fprintf(stderr, "%s\n", errbuf);
+        exit(1);
+    }
+    return opened;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* The child of a fork goes on capturing, whether the parent closes its handle or ends. */
+static void forked(void)
+{
+    int status;
+    handle = opened();
+    CHECK(pcap_loop(handle, 10, count, NULL) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(pcap_loop(handle, 50, count, NULL));
+    pcap_close(handle);
+    handle = NULL;
+    CHECK(waitpid(child, &status, 0) == child);
+    printf("child %d\n", status);
+    handle = opened();
+    fflush(stdout);
+    if (fork() == 0) {
+        CHECK(pcap_loop(handle, 50, count, NULL) == 0);
+        puts("grandchild done");
+        pcap_close(handle);
+        exit(0);
+    }
+    _exit(0);
+}
+
+/* Two handles in one thread, each with a filter of its own. */
+static void two_handles(void)
+{
+    pcap_t *first = handle = opened();
+    int ours = 0, theirs = 0;
+    filter("udp and ip[37] & 1 = 0");
+    pcap_t *second = handle = opened();
+    filter("udp and ip[37] & 1 = 1");
+    for (int turn = 0; turn < 10; turn++) {
+        CHECK(pcap_loop(first, 3, count, (u_char *)&ours) == 0);
+        CHECK(pcap_loop(second, 3, count, (u_char *)&theirs) == 0);
+    }
+    pcap_close(first);
+    CHECK(pcap_loop(second, 3, count, (u_char *)&theirs) == 0);
+    pcap_close(second);
+    printf("%d %d\n", ours, theirs);
+}
+
+static void *loop_on_own_handle(void *unused)
+{
+    pcap_t *own = opened();
+    int ours = 0, result = pcap_loop(own, 200, count, (u_char *)&ours);
+    pcap_close(own);
+    printf("%d %d\n", result, ours);
+    return unused;
+}
+
+static void two_threads(void)
+{
+    pthread_t threads[2];
+    for (int at = 0; at < 2; at++)
+        CHECK(pthread_create(&threads[at], NULL, loop_on_own_handle, NULL) == 0);
+    for (int at = 0; at < 2; at++)
+        pthread_join(threads[at], NULL);
+}
+
+static volatile int breaks, loops;
+
+static void *break_at_random(void *unused)
+{
+    unsigned seed = 1;
+    while (breaks < 200) {
+        usleep((useconds_t)rand_r(&seed) % 3000);
+        int before = loops;
+        breaks++;
+        pcap_breakloop(handle);
+        /* A break that no loop has answered yet is one with the next. */
+        for (double limit = now() + 10; loops == before && now() < limit;)
+            usleep(50);
+    }
+    return unused;
+}
+
+/* Every break ends a loop, with the code for it, while packets come. */
+static void break_races(void)
+{
+    pthread_t thread;
+    handle = opened();
+    CHECK(pthread_create(&thread, NULL, break_at_random, NULL) == 0);
+    for (int at = 0; at < 200; at++) {
+        CHECK(pcap_loop(handle, -1, count, NULL) == PCAP_ERROR_BREAK);
+        loops++;
+    }
+    pthread_join(thread, NULL);
+    printf("%d breaks, %d loops\n", breaks, loops);
+    pcap_close(handle);
+}
+
+static int odd, even;
+
+static void sort(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+    (void)user;
+    CHECK(header->caplen >= 54);
+    *(bytes[14 + 37] & 1 ? &odd : &even) += 1;
+}
+
+/* After pcap_setfilter has returned, no packet comes that the filter rejects, however many wait. */
+static void filter_changes(void)
+{
+    handle = opened();
+    for (int turn = 0; turn < 30; turn++) {
+        filter(turn % 2 ? "udp and ip[37] & 1 = 1" : "udp and ip[37] & 1 = 0");
+        odd = even = 0;
+        CHECK(pcap_loop(handle, 20, sort, NULL) == 0);
+        CHECK(turn % 2 ? even == 0 && odd == 20 : odd == 0 && even == 20);
+    }
+    puts("no packet that the filter rejects");
+    pcap_close(handle);
+}
+
+/* Captures until an error; the device goes down, comes up or goes away meanwhile. */
+static void until_error(void)
+{
+    int result;
+    handle = opened();
+    puts("ready");
+    fflush(stdout);
+    do {
+        seen = 0;
+        result = pcap_dispatch(handle, -1, count, NULL);
+        if (seen) {
+            puts("packets");
+            fflush(stdout);
+        }
+    } while (result >= 0);
+    printf("%d %s\n", result, pcap_geterr(handle));
+    pcap_close(handle);
+}
+
+static void activation(void)
+{
+    char errbuf[PCAP_ERRBUF_SIZE];
+    handle = pcap_create(interface, errbuf);
+    CHECK(handle != NULL);
+    int result = pcap_activate(handle);
+    printf("%d %s\n", result, pcap_statustostr(result));
+    pcap_close(handle);
+    printf("%s\n", pcap_open_live(interface, 256, 1, 100, errbuf) ? "open" : "not open");
+}
+
+static void without_privilege(void)
+{
+    CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+    activation();
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } cases[] = {
+        { "forked", forked },
+        { "two-handles", two_handles },
+        { "two-threads", two_threads },
+        { "break-races", break_races },
+        { "filter-changes", filter_changes },
+        { "until-error", until_error },
+        { "activation", activation },
+        { "without-privilege", without_privilege },
+    };
+    CHECK(argc == 3);
+    interface = argv[2];
+    for (unsigned at = 0; at < sizeof(cases) / sizeof(cases[0]); at++) {
+        if (strcmp(argv[1], cases[at].name) == 0) {
+            cases[at].run();
+            return 0;
+        }
+    }
+    return 2;
+}
