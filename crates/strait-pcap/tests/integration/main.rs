@@ -8,4 +8,5 @@ mod python;
 mod rig;
 mod rust;
 mod savefile;
+mod suricata;
 mod tcpdump;

@@ -77,7 +77,14 @@ pub(crate) fn send_mixed(wire: &Wire, kinds: &[Kind], count: u64, pause: Duratio
     send_traffic(wire, &traffic, count, pause, || false);
 }
 
-fn send_traffic(wire: &Wire, traffic: &Traffic, count: u64, pause: Duration, over: impl Fn() -> bool + Sync) {
+/// Sends `count` frames of `traffic`, `pause` apart, unless `over` says that it is enough.
+pub(crate) fn send_traffic(
+    wire: &Wire,
+    traffic: &Traffic,
+    count: u64,
+    pause: Duration,
+    over: impl Fn() -> bool + Sync,
+) {
     wire.left().run(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
         for sequence in (0..count).take_while(|_| !over()) {
