@@ -6,6 +6,7 @@ mod exports;
 mod live;
 mod python;
 mod rig;
+mod ring;
 mod rust;
 mod savefile;
 mod suricata;

@@ -27,4 +27,9 @@ impl Savefile {
         }
         Self { bytes, packets }
     }
+
+    /// What follows the file header.
+    pub(crate) fn body(&self) -> &[u8] {
+        self.bytes.get(FILE_HEADER_BYTES..).unwrap_or_default()
+    }
 }

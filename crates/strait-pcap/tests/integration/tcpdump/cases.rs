@@ -16,8 +16,19 @@ struct Case {
     options: &'static [&'static str],
     filter: &'static str,
     packets: usize,
+    traffic: Traffic,
     /// AF_XDP sees no packet that leaves.
     xdp: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Traffic {
+    /// 300 frames at once.
+    Burst,
+    /// 3000 frames, over 1.7 million bytes.
+    Bulk,
+    /// 300 frames over more than two seconds.
+    Slow,
 }
 
 /// Datagrams that leave, before the frames come in.
@@ -26,11 +37,23 @@ const ALL_THAT_COMES: &str = "net 198.18.0.0/15 or ip6";
 
 impl Case {
     const fn new(options: &'static [&'static str], filter: &'static str, packets: usize) -> Self {
-        Self { options, filter, packets, xdp: true }
+        Self { options, filter, packets, traffic: Traffic::Burst, xdp: true }
+    }
+
+    const fn traffic(self, traffic: Traffic) -> Self {
+        Self { traffic, ..self }
     }
 
     const fn without_xdp(self) -> Self {
         Self { xdp: false, ..self }
+    }
+
+    fn rotates_by_time(&self) -> bool {
+        self.options.contains(&"-G")
+    }
+
+    fn rotates(&self) -> bool {
+        self.rotates_by_time() || self.options.contains(&"-C")
     }
 }
 
@@ -48,9 +71,21 @@ const CASES: [Case; 11] = [
     Case::new(&["--immediate-mode"], "src host 192.0.2.2", LEAVING).without_xdp(),
 ];
 
+const ROTATIONS: [Case; 3] = [
+    Case::new(&["-Z", "root", "-C", "1"], ALL_THAT_COMES, 3000).traffic(Traffic::Bulk),
+    Case::new(&["-Z", "root", "-C", "1", "-W", "2", "-c", "3000"], ALL_THAT_COMES, 3000)
+        .traffic(Traffic::Bulk),
+    Case::new(&["-Z", "root", "--immediate-mode", "-G", "1"], ALL_THAT_COMES, 300).traffic(Traffic::Slow),
+];
+
 #[test]
 fn tcpdump_writes_what_stock_tcpdump_does_byte_for_byte() {
     hold(&CASES);
+}
+
+#[test]
+fn tcpdump_rotates_files_as_stock_tcpdump_does() {
+    hold(&ROTATIONS);
 }
 
 fn hold(cases: &[Case]) {
@@ -78,7 +113,7 @@ fn capture<'a>(case: &Case, paths: &[Option<&'a str>]) -> Vec<(Option<&'a str>, 
     };
     let running: Vec<_> = paths.iter().copied().map(launch).collect();
     leave(&wire);
-    send_mixed(&wire, &[Kind::Udp4, Kind::Tcp4, Kind::Udp6], 300, Duration::ZERO);
+    come(&wire, case.traffic);
     let end = |(path, process): (Option<&'a str>, Process)| {
         case.end(path, process, &place(path));
         (path, files(&place(path)))
@@ -88,8 +123,9 @@ fn capture<'a>(case: &Case, paths: &[Option<&'a str>]) -> Vec<(Option<&'a str>, 
 
 impl Case {
     fn start(&self, wire: &Wire, path: Option<&str>, directory: &Path) -> Process {
+        let name = if self.rotates_by_time() { "packets-%s.pcap" } else { "packets.pcap" };
         let launch = wire.right().command("tcpdump").args(["-Un", "-B", "8192", "-i", "right"]);
-        let launch = launch.args(self.options).arg("-w").arg(directory.join("packets.pcap")).arg(self.filter);
+        let launch = launch.args(self.options).arg("-w").arg(directory.join(name)).arg(self.filter);
         let process = reporting_on(path, launch).spawn().unwrap();
         process.wait_for_stderr("listening on", LIMIT).unwrap();
         process
@@ -130,11 +166,27 @@ fn leave(wire: &Wire) {
     }
 }
 
-/// All wrote what the first, stock tcpdump, did.
+fn come(wire: &Wire, traffic: Traffic) {
+    let (count, pause) = match traffic {
+        Traffic::Burst => (300, Duration::ZERO),
+        Traffic::Bulk => (3000, Duration::from_micros(100)),
+        Traffic::Slow => (300, Duration::from_millis(8)),
+    };
+    send_mixed(wire, &[Kind::Udp4, Kind::Tcp4, Kind::Udp6], count, pause);
+}
+
+/// All wrote what the first, stock tcpdump, did: file by file, or in a row where the files' borders are times.
 fn compare(case: &Case, written: &[(Option<&str>, Vec<Savefile>)]) {
-    let content = |files: &[Savefile]| files.iter().map(|file| file.bytes.clone()).collect::<Vec<_>>();
+    let content = |files: &[Savefile]| -> Vec<Vec<u8>> {
+        if case.rotates_by_time() {
+            vec![files.iter().flat_map(Savefile::body).copied().collect()]
+        } else {
+            files.iter().map(|file| file.bytes.clone()).collect()
+        }
+    };
     let stock = content(&written[0].1);
     for (path, files) in written {
+        assert!(files.len() > 1 || !case.rotates(), "{path:?} {case}: one file");
         assert!(content(files) == stock, "{path:?} {case}: differs from stock tcpdump's");
     }
 }

@@ -1,0 +1,57 @@
+//! dumpcap and tshark, unmodified, over a ring of files: a new file is begun in the middle of a batch.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use lab::{Finished, Launch, Wire, program_or_skip};
+use strait_packet::traffic::Kind;
+
+use crate::rig::{LIMIT, SOCKETS, on, send_mixed};
+
+#[test]
+fn a_ring_of_files_holds_every_packet_that_the_filter_lets_pass() {
+    if !["dumpcap", "tshark"].into_iter().all(program_or_skip) {
+        return;
+    }
+    for program in ["dumpcap", "tshark"] {
+        for path in SOCKETS {
+            let Some(wire) = Wire::builder().or_skip() else { return };
+            let directory = tempfile::tempdir().unwrap();
+            let finished = fill_ring(&wire, program, path, directory.path());
+            let numbers = probe_numbers(directory.path());
+            let sent: Vec<u64> = (0..600).filter(|number| number % 2 == 0).collect();
+            assert_eq!(numbers, sent, "{program} {path}: {}", finished.stderr);
+        }
+    }
+}
+
+/// 300 of 600 frames pass, over 20 KiB a file.
+fn fill_ring(wire: &Wire, program: &str, path: &str, directory: &Path) -> Finished {
+    let launch = wire.right().command(program).args(["-i", "right", "-f", "udp", "-c", "300"]);
+    let launch =
+        launch.args(["-b", "filesize:20", "-b", "files:20", "-w"]).arg(directory.join("ring.pcapng"));
+    // tshark reads what dumpcap writes to its standard error, so no report may be among it.
+    let process = on(Some(path), launch).spawn().unwrap();
+    let files = || fs::read_dir(directory).unwrap().count();
+    assert!(lab::wait_until(LIMIT, || files() > 0), "{program} {path}: {}", process.stderr());
+    send_mixed(wire, &[Kind::Udp4, Kind::Tcp4], 600, Duration::ZERO);
+    let finished = process.wait(LIMIT).unwrap().success();
+    assert!(files() > 4, "{program} {path}: {} files", files());
+    finished
+}
+
+/// The numbers of the generated frames in all files, in order of the files' names.
+fn probe_numbers(directory: &Path) -> Vec<u64> {
+    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let all = directory.join("all.pcapng");
+    let _ = Launch::new("mergecap").args(["-a", "-w"]).arg(&all).args(files).run(LIMIT).unwrap().success();
+    let launch = Launch::new("tshark").args(["-n", "-T", "fields", "-e", "udp.payload", "-r"]).arg(all);
+    launch.run(LIMIT).unwrap().success().text().lines().map(number).collect()
+}
+
+/// A generated frame's payload is two bytes of magic, then its number in eight.
+fn number(payload: &str) -> u64 {
+    u64::from_str_radix(&payload[4..20], 16).unwrap_or_else(|_| panic!("{payload} has a number"))
+}
