@@ -136,6 +136,19 @@ static void the_rest(const char *file)
     CHECK(pcap_stats(handle, &stats) == 0 && stats.ps_recv > 0 && stats.ps_drop == 0);
 }
 
+/* What was counted before another filter still counts. */
+static void statistics(void)
+{
+    struct pcap_stat before, after;
+    CHECK(pcap_loop(handle, 20, count, NULL) == 0);
+    CHECK(pcap_stats(handle, &before) == 0 && before.ps_recv >= 20);
+    filter("tcp port 9");
+    CHECK(pcap_stats(handle, &after) == 0 && after.ps_recv >= before.ps_recv);
+    filter("udp port 20000");
+    CHECK(pcap_loop(handle, 20, count, NULL) == 0);
+    CHECK(pcap_stats(handle, &after) == 0 && after.ps_recv >= 40);
+}
+
 static void second_handle(const char *interface)
 {
     char errbuf[PCAP_ERRBUF_SIZE];
@@ -162,6 +175,7 @@ int main(int argc, char **argv)
     reading();
     breaking();
     waiting();
+    statistics();
     the_rest(argv[2]);
     if (getenv("STRAIT_PATH") == NULL || strcmp(getenv("STRAIT_PATH"), "xdp") != 0)
         second_handle(argv[1]);

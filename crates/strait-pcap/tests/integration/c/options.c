@@ -10,7 +10,14 @@ void options_before_activation(const char *interface)
     int *types;
     handle = pcap_create(interface, errbuf);
     CHECK(handle != NULL);
+    CHECK(pcap_can_set_rfmon(handle) == 0);
+    CHECK(pcap_bufsize(handle) == PCAP_ERROR_NOT_ACTIVATED);
+    CHECK(pcap_datalink(handle) == PCAP_ERROR_NOT_ACTIVATED);
+    CHECK(pcap_snapshot(handle) == PCAP_ERROR_NOT_ACTIVATED);
+    CHECK(pcap_list_datalinks(handle, &types) == PCAP_ERROR_NOT_ACTIVATED);
+    CHECK(pcap_set_datalink(handle, DLT_EN10MB) < 0);
     CHECK(pcap_set_rfmon(handle, 1) == 0);
+    CHECK(pcap_activate(handle) == PCAP_ERROR_RFMON_NOTSUP);
     pcap_close(handle);
     handle = pcap_create(interface, errbuf);
     int found = pcap_list_tstamp_types(handle, &types);
@@ -19,6 +26,7 @@ void options_before_activation(const char *interface)
         CHECK(pcap_tstamp_type_val_to_name(types[at]) != NULL);
     if (found > 0)
         pcap_free_tstamp_types(types);
+    CHECK(pcap_set_tstamp_type(handle, 77) == PCAP_WARNING_TSTAMP_TYPE_NOTSUP);
     CHECK(pcap_set_immediate_mode(handle, 1) == 0);
     CHECK(pcap_set_protocol_linux(handle, 0) == 0);
     CHECK(pcap_set_rfmon(handle, 0) == 0);
@@ -43,6 +51,7 @@ void options_after_activation(void)
     CHECK(pcap_set_datalink(handle, DLT_IEEE802_11) == PCAP_ERROR);
     CHECK(strstr(pcap_geterr(handle), "not one of the DLTs") != NULL);
     pcap_perror(handle, "as expected");
+    CHECK(pcap_bufsize(handle) > 0);
     CHECK(pcap_is_swapped(handle) == 0);
     CHECK(pcap_file(handle) == NULL);
 }
