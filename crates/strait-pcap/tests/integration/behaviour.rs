@@ -59,6 +59,13 @@ fn stock_and_sockets() -> Vec<Option<&'static str>> {
 }
 
 #[test]
+fn a_child_goes_on_when_its_parent_closes_or_ends() {
+    if let Some(printed) = under_load("forked", &stock_and_sockets()) {
+        assert_eq!(printed, "child 0\ngrandchild done\n");
+    }
+}
+
+#[test]
 fn two_handles_take_turns() {
     if let Some(printed) = under_load("two-handles", &stock_and_sockets()) {
         assert_eq!(printed, "30 33\n");
@@ -99,5 +106,33 @@ fn a_device_that_cannot_be_opened_has_its_code() {
         rig.wire.right().set_up(false);
         let down = activate("activation", "right");
         assert_eq!(down, "-9 That device is not up\nnot open\n", "{path:?}");
+    }
+}
+
+#[test]
+fn a_device_that_is_deleted_is_said_to_have_disappeared() {
+    for path in STOCK_AND_PATHS {
+        let Some(rig) = Rig::or_skip() else { return };
+        let process = rig.start(path, "until-error", "right");
+        process.wait_for_stdout("ready", LIMIT).unwrap();
+        rig.wire.right().delete();
+        let finished = process.wait(LIMIT).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        assert_eq!(finished.text(), "ready\n-1 The interface disappeared\n", "{path:?}");
+    }
+}
+
+#[test]
+fn a_device_that_went_down_brings_packets_when_it_is_up_again() {
+    for path in stock_and_sockets() {
+        let Some(rig) = Rig::or_skip() else { return };
+        let process = rig.start(path, "until-error", "right");
+        process.wait_for_stdout("ready", LIMIT).unwrap();
+        for up in [false, true] {
+            rig.wire.right().set_up(up);
+            assert!(lab::wait_until(LIMIT, || rig.wire.right().interface().is_running() == up));
+        }
+        send(&rig.wire, &[Kind::Udp4], 10, Duration::from_millis(1), || false);
+        let came = process.wait_for_stdout("packets", LIMIT);
+        came.unwrap_or_else(|error| panic!("{path:?}: {error}"));
     }
 }
