@@ -12,6 +12,11 @@ fn pcapy_reads_what_it_reads_with_stock_libpcap() {
     reads_as_with_stock_libpcap("read.py", "counts: True 0\nnothing: 0 []");
 }
 
+#[test]
+fn scapy_sniffs_what_it_sniffs_with_stock_libpcap() {
+    reads_as_with_stock_libpcap("sniff.py", "nothing: 0, in time: True");
+}
+
 /// Runs a program on each path, on the same traffic; it prints the same each time, and `last` at the end.
 fn reads_as_with_stock_libpcap(program: &str, last: &str) {
     let Some(python) = fetched_or_skip("python/bin/python") else { return };

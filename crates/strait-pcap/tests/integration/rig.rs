@@ -1,6 +1,9 @@
 //! The library under test, launched beside stock libpcap, and traffic for those that load either.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use lab::{Launch, Wire, program_or_skip};
@@ -26,8 +29,32 @@ pub(crate) fn library() -> PathBuf {
     built
 }
 
+/// A directory where the library has libpcap's names, for programs that look for libpcap as they run.
+fn names() -> &'static Path {
+    static NAMES: OnceLock<PathBuf> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libpcap");
+        fs::create_dir_all(&directory).unwrap();
+        for name in ["libpcap.so.0.8", "libpcap.so.1"] {
+            // By way of another name, as a run of the tests beside this one may do the same.
+            let new = directory.join(format!("{name}.{}", std::process::id()));
+            symlink(library(), &new).unwrap();
+            fs::rename(new, directory.join(name)).unwrap();
+        }
+        directory
+    })
+}
+
 /// `launch` on Strait by `path` and by nothing else, or on stock libpcap where no path is given.
 pub(crate) fn on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch<'a> {
+    on_with(path, launch, None)
+}
+
+/// The same for a program that finds libraries of its own in a directory.
+pub(crate) fn on_with<'a>(path: Option<&str>, launch: Launch<'a>, libraries: Option<&Path>) -> Launch<'a> {
+    let names = path.map(|_| names());
+    let places = std::env::join_paths(names.into_iter().chain(libraries)).unwrap();
+    let launch = if places.is_empty() { launch } else { launch.env("LD_LIBRARY_PATH", places) };
     match path {
         Some(path) => launch.env("LD_PRELOAD", library()).env("STRAIT_PATH", path).env("STRAIT_STRICT", "1"),
         None => launch,

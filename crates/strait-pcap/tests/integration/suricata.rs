@@ -7,7 +7,7 @@ use std::time::Duration;
 use lab::{Process, Wire, wait_until};
 use strait_packet::traffic::{Kind, Traffic};
 
-use crate::rig::{LIMIT, SOCKETS, SOURCES, assert_took, fetched_or_skip, reporting_on, send_traffic};
+use crate::rig::{LIMIT, SOCKETS, SOURCES, assert_took, fetched_or_skip, on_with, send_traffic};
 
 const FLOWS: u32 = 32;
 const FRAMES: u64 = 640;
@@ -47,7 +47,7 @@ fn start(wire: &Wire, program: &Path, path: Option<&str>, log: &Path) -> Process
     let launch = wire.right().command(program).args(["--pcap=right", "--runmode=single", "-k", "none"]);
     let launch = launch.args(["-c", &config, "--set", &classes, "--set", &references, "-l"]).arg(log);
     let launch = launch.args(["-S", &format!("{SOURCES}/suricata/alerts.rules")]);
-    let process = reporting_on(path, launch.env("LD_LIBRARY_PATH", libraries)).spawn().unwrap();
+    let process = on_with(path, launch.env("STRAIT_REPORT", "1"), Some(&libraries)).spawn().unwrap();
     assert!(
         wait_until(LIMIT, || (process.stdout() + &process.stderr()).contains("Engine started")),
         "{path:?}: {}{}",
