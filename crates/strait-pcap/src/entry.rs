@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use strait_capture::{Directions, Error, Injector, Interrupter};
+use strait_capture::{Directions, Error, Injector, Interrupter, Path};
 use strait_filter::cbpf::Program;
 
 use crate::choice::Choice;
@@ -67,6 +67,11 @@ impl Entry {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         self.knocks.fetch_sub(1, Ordering::AcqRel);
         Some(handle)
+    }
+
+    /// Whether there still is an interface of this name.
+    pub(crate) fn device_exists(&self) -> bool {
+        self.choice.device == "any" || Path::Auto.suits(&self.choice.device)
     }
 
     /// The handle, from who has the last reference to it.

@@ -20,6 +20,7 @@ const SNAPLEN_MAX: i32 = 262_144;
 /// The engine's own ring; a program's smaller wish is no reason for a smaller one.
 const RING_BYTES: usize = 8 << 20;
 const RING_BYTES_MAX: usize = 2 << 30;
+const ENETDOWN: i32 = 100;
 /// How long a loop waits at once, where nothing interrupts it.
 const TICK: Duration = Duration::from_secs(10);
 /// The same for one that never sleeps, and so is interrupted by nothing.
@@ -217,7 +218,11 @@ impl Handle {
             let until = deadline.map_or(now + tick, |deadline| deadline.min(now + tick));
             let until = if nonblocking { now } else { until };
             let before = *count;
-            let more = active.hand(entry, max, until, count, &mut take)?;
+            let more = match active.hand(entry, max, until, count, &mut take) {
+                // As with libpcap: an interface that is down brings packets again when it is up.
+                Err(error) if error.errno() == Some(ENETDOWN) && entry.device_exists() => true,
+                handed => handed?,
+            };
             if let Some(later) = entry.take_later() {
                 active.change(later)?;
             }

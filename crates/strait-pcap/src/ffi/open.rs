@@ -8,8 +8,8 @@ use strait_capture::Error;
 use super::read::break_theirs;
 use super::table::{self, Live, Target, target};
 use super::{
-    DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, Pcap, failed, guarded, put,
-    said, say, text,
+    DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_RFMON_NOTSUP, Pcap,
+    failed, guarded, put, said, say, text,
 };
 use crate::choice::Choice;
 use crate::entry::Entry;
@@ -140,6 +140,10 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
             Some(live) => live,
         };
         let Some(mut handle) = live.entry.lock() else { return PCAP_ERROR };
+        let theirs = live.theirs();
+        if handle.options.monitor && real!(pcap_can_set_rfmon(theirs: *mut Pcap) -> c_int) == 0 {
+            return PCAP_ERROR_RFMON_NOTSUP;
+        }
         match handle.activate(&live.entry) {
             Ok(gauges) => {
                 live.set_active(gauges);

@@ -45,21 +45,13 @@ fn pump(
             Ok(Ended::Done | Ended::Knocked) => c_int::try_from(count).unwrap_or(c_int::MAX),
             Err(error) => {
                 failed(p, &error);
-                say_lost(p, live, error.errno());
+                if !entry.device_exists() {
+                    say(p, "The interface disappeared");
+                }
                 PCAP_ERROR
             }
         };
     }
-}
-
-/// What libpcap says of an interface that is lost while it captures.
-fn say_lost(p: *mut Pcap, live: &Live, errno: Option<i32>) {
-    if errno != Some(libc::ENETDOWN) {
-        return;
-    }
-    // SAFETY: if_nametoindex reads a C string.
-    let is_there = unsafe { libc::if_nametoindex(live.device.as_ptr()) } != 0;
-    say(p, if is_there { "The interface went down" } else { "The interface disappeared" });
 }
 
 fn header(packet: &Packet<'_>, divisor: u64) -> PacketHeader {
