@@ -34,9 +34,9 @@ pub(crate) struct Args {
     /// Fail where Strait cannot open a device, instead of leaving it to libpcap
     #[arg(long)]
     strict: bool,
-    /// Print path, mode and ledger when the program closes a device
-    #[arg(long)]
-    report: bool,
+    /// Print path, mode and ledger when the program closes a device, or append them to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    report: Option<String>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         args.wait.map(|wait| named(wait.name(), "STRAIT_WAIT")),
         args.queues.clone().map(|queues| named(queues, "STRAIT_QUEUES")),
         args.strict.then(|| named("1".into(), "STRAIT_STRICT")),
-        args.report.then(|| named("1".into(), "STRAIT_REPORT")),
+        args.report.clone().map(|report| named(report, "STRAIT_REPORT")),
     ];
     command.envs(chosen.into_iter().flatten());
     let error = command.exec();

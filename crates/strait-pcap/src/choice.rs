@@ -3,6 +3,8 @@
 
 use strait_capture::{Path, Queues, Wait};
 
+use crate::notice::Notices;
+
 /// For one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
@@ -14,6 +16,8 @@ pub(crate) struct Choice {
     pub(crate) strict: bool,
     /// Print the ledger when the program closes the handle.
     pub(crate) report: bool,
+    /// Where that, and all else that the user should know, goes.
+    pub(crate) notices: Notices,
 }
 
 impl Choice {
@@ -48,6 +52,10 @@ impl Choice {
             queues,
             strict: is_set("STRAIT_STRICT"),
             report: is_set("STRAIT_REPORT"),
+            notices: match variable("STRAIT_REPORT").as_deref() {
+                None | Some("0" | "1") => Notices::Stderr,
+                Some(file) => Notices::File(file.into()),
+            },
         })
     }
 }
@@ -99,6 +107,16 @@ mod tests {
     fn queues_are_a_list() {
         let choice = Choice::new("eth0", |asked| (asked == "STRAIT_QUEUES").then(|| "0,2-3".to_owned()));
         assert_eq!(choice.unwrap().queues, Queues::These(vec![0, 2, 3]));
+    }
+
+    #[test]
+    fn a_report_goes_to_standard_error_or_to_a_file() {
+        let reporting = |value: &'static str| {
+            Choice::new("eth0", |name| (name == "STRAIT_REPORT").then(|| value.to_owned())).unwrap()
+        };
+        assert_eq!((reporting("1").report, reporting("1").notices), (true, Notices::Stderr));
+        let file = reporting("reports/today");
+        assert_eq!((file.report, file.notices), (true, Notices::File("reports/today".into())));
     }
 
     #[test]

@@ -13,4 +13,5 @@ mod facts;
 pub mod ffi;
 mod handle;
 mod late;
+mod notice;
 mod waker;

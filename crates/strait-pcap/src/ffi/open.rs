@@ -164,7 +164,7 @@ fn take_over(live: &Live, error: &Error) -> c_int {
     let theirs = live.theirs();
     let status = real!(pcap_activate(theirs: *mut Pcap) -> c_int);
     if status >= 0 {
-        eprintln!("strait: {error}; libpcap captures instead");
+        live.entry.choice.notices.tell(&format!("strait: {error}; libpcap captures instead\n"));
     }
     status
 }
@@ -220,7 +220,8 @@ fn end(live: Arc<Live>) {
     // Another thread that is still in a call keeps it; the capture then ends with that call.
     let Some(live) = Arc::into_inner(live) else { return };
     drop(live.gauges);
+    let notices = live.entry.choice.notices.clone();
     if let Some(report) = live.entry.into_handle().close() {
-        eprint!("strait: {report}");
+        notices.tell(&format!("strait: {report}"));
     }
 }

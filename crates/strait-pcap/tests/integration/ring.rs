@@ -31,14 +31,38 @@ fn fill_ring(wire: &Wire, program: &str, path: &str, directory: &Path) -> Finish
     let launch = wire.right().command(program).args(["-i", "right", "-f", "udp", "-c", "300"]);
     let launch =
         launch.args(["-b", "filesize:20", "-b", "files:20", "-w"]).arg(directory.join("ring.pcapng"));
-    // tshark reads what dumpcap writes to its standard error, so no report may be among it.
-    let process = on(Some(path), launch).spawn().unwrap();
+    // tshark reads what dumpcap writes to its standard error, so the report goes elsewhere.
+    let report = tempfile::NamedTempFile::new().unwrap();
+    let process = on(Some(path), launch).env("STRAIT_REPORT", report.path()).spawn().unwrap();
     let files = || fs::read_dir(directory).unwrap().count();
     assert!(lab::wait_until(LIMIT, || files() > 0), "{program} {path}: {}", process.stderr());
     send_mixed(wire, &[Kind::Udp4, Kind::Tcp4], 600, Duration::ZERO);
     let finished = process.wait(LIMIT).unwrap().success();
     assert!(files() > 4, "{program} {path}: {} files", files());
+    let report = fs::read_to_string(report.path()).unwrap();
+    assert!(report.contains(&format!("path {path}")) && report.contains("the ledger closes"), "{report}");
     finished
+}
+
+#[test]
+fn tshark_is_not_disturbed_by_what_the_user_is_told() {
+    if !["dumpcap", "tshark"].into_iter().all(program_or_skip) {
+        return;
+    }
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let report = tempfile::NamedTempFile::new().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for notices in [Path::new("1"), report.path()] {
+        let launch = wire.right().command("tshark").args(["-i", "right", "-c", "5", "-w"]).arg(file.path());
+        let launch = on(Some("xdp-zc"), launch).env("STRAIT_STRICT", "0").env("STRAIT_REPORT", notices);
+        let process = launch.spawn().unwrap();
+        process.wait_for_stderr("Capture started", LIMIT).unwrap();
+        send_mixed(&wire, &[Kind::Udp4], 5, Duration::ZERO);
+        let finished = process.wait(LIMIT).unwrap().success();
+        assert!(!finished.stderr.contains("Unknown message"), "{}", finished.stderr);
+    }
+    let told = fs::read_to_string(report.path()).unwrap();
+    assert!(told.contains("libpcap captures instead"), "{told}");
 }
 
 /// The numbers of the generated frames in all files, in order of the files' names.
