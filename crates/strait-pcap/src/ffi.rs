@@ -18,6 +18,7 @@ const PCAP_ERROR_NO_SUCH_DEVICE: c_int = -5;
 const PCAP_ERROR_RFMON_NOTSUP: c_int = -6;
 const PCAP_ERROR_PERM_DENIED: c_int = -8;
 const PCAP_ERROR_IFACE_NOT_UP: c_int = -9;
+const PCAP_ERROR_PROMISC_PERM_DENIED: c_int = -11;
 const DLT_EN10MB: c_int = 1;
 
 /// `struct pcap`, which only libpcap knows.

@@ -245,27 +245,35 @@ impl Handle {
         Some(Instant::now() + Duration::from_millis(timeout))
     }
 
-    /// Ends the capture and says what became of it, if the user asked for that. Else nothing but the descriptors is
+    /// Ends the capture and tells what became of it, if the user asked for that. Else nothing but the descriptors is
     /// closed: a child process may go on with its own.
-    pub(crate) fn close(self) -> Option<String> {
-        let Active { mut session, mut lanes, kept, .. } = self.active?;
-        if !self.choice.report {
-            return None;
+    pub(crate) fn close(self) {
+        let notices = self.choice.notices.clone();
+        if self.choice.report {
+            match self.report() {
+                Ok(None) => {}
+                Ok(Some(report)) => notices.tell(&format!("strait: {report}")),
+                Err(error) => notices.tell(&format!("strait: no report: {error}\n")),
+            }
         }
-        session.stop().ok()?;
+    }
+
+    fn report(self) -> Result<Option<String>, Error> {
+        let Some(Active { mut session, mut lanes, kept, .. }) = self.active else { return Ok(None) };
+        session.stop()?;
         for lane in &mut lanes {
             while let Ok(Some(batch)) = lane.next_batch(Instant::now() + DRAIN) {
                 drop(batch);
             }
         }
         lanes[0].book_sink_loss(kept.len() as u64);
-        let accounts: Result<Vec<_>, Error> = lanes.into_iter().map(Lane::finish).collect();
+        let accounts = lanes.into_iter().map(Lane::finish).collect::<Result<Vec<_>, Error>>()?;
         let wait = match self.choice.wait {
             Wait::Latency => "latency",
             Wait::Balanced => "balanced",
             Wait::Busy => "busy",
         };
-        Some(format!("wait {wait}; {}", session.report(accounts.ok()?)))
+        Ok(Some(format!("wait {wait}; {}", session.report(accounts))))
     }
 }
 

@@ -215,7 +215,7 @@ mod tests {
             promiscuous: false,
             ignore_outgoing: true,
             doorbell: true,
-            early: Early::Slow,
+            early: Early::Quiet,
             cooked: None,
         };
         let interface = wire.right().interface();

@@ -398,7 +398,7 @@ impl Builder {
             ignore_outgoing: self.directions == Directions::In,
             doorbell: kind == Kind::V3 && self.wait != Wait::Busy && self.can_ring(),
             // Whoever wants each frame at once pays for zeroing blocks.
-            early: if self.wait == Wait::Balanced { Early::Slow } else { Early::Always },
+            early: if self.wait == Wait::Balanced { Early::Quiet } else { Early::Always },
             cooked: link.cooked(),
         }
     }

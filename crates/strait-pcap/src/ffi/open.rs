@@ -8,8 +8,8 @@ use strait_capture::Error;
 use super::read::break_theirs;
 use super::table::{self, Live, Target, target};
 use super::{
-    DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_RFMON_NOTSUP, Pcap,
-    failed, guarded, put, said, say, text,
+    DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_PERM_DENIED,
+    PCAP_ERROR_PROMISC_PERM_DENIED, PCAP_ERROR_RFMON_NOTSUP, Pcap, failed, guarded, put, said, say, text,
 };
 use crate::choice::Choice;
 use crate::entry::Entry;
@@ -193,11 +193,16 @@ pub unsafe extern "C" fn pcap_open_live(
     if status >= 0 {
         return p;
     }
-    let cause = match said(p) {
-        cause if cause.is_empty() => text(real!(pcap_statustostr(status: c_int) -> *const c_char)),
-        cause => cause,
+    let (device, said) = (text(device), said(p));
+    let meaning = text(real!(pcap_statustostr(status: c_int) -> *const c_char));
+    let wrong = match status {
+        PCAP_ERROR => format!("{device}: {said}"),
+        PCAP_ERROR_NO_SUCH_DEVICE | PCAP_ERROR_PERM_DENIED | PCAP_ERROR_PROMISC_PERM_DENIED => {
+            format!("{device}: {meaning} ({said})")
+        }
+        _ => format!("{device}: {meaning}"),
     };
-    put(errbuf, &format!("{}: {cause}", text(device)));
+    put(errbuf, &wrong);
     // SAFETY: pcap_create gave it.
     unsafe { pcap_close(p) };
     std::ptr::null_mut()
@@ -217,11 +222,11 @@ pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
 }
 
 fn end(live: Arc<Live>) {
-    // Another thread that is still in a call keeps it; the capture then ends with that call.
+    // Its own callback, or another thread, that is still in a call on it keeps it: the capture ends with that call, and
+    // without a report.
+    live.entry.set_broken();
+    live.entry.interrupter.interrupt();
     let Some(live) = Arc::into_inner(live) else { return };
     drop(live.gauges);
-    let notices = live.entry.choice.notices.clone();
-    if let Some(report) = live.entry.into_handle().close() {
-        notices.tell(&format!("strait: {report}"));
-    }
+    live.entry.into_handle().close();
 }

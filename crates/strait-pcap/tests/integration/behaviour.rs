@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lab::{Process, Wire, program_or_skip};
-use strait_packet::traffic::Kind;
+use strait_packet::traffic::{Kind, Traffic};
 use tempfile::TempDir;
 
-use crate::rig::{LIMIT, SOCKETS, STOCK_AND_PATHS, built, on, send};
+use crate::rig::{LIMIT, SOCKETS, STOCK_AND_PATHS, built, on, reporting_on, send, send_traffic};
 
 struct Rig {
     wire: Wire,
@@ -60,7 +60,7 @@ fn stock_and_sockets() -> Vec<Option<&'static str>> {
 
 #[test]
 fn a_child_goes_on_when_its_parent_closes_or_ends() {
-    if let Some(printed) = under_load("forked", &stock_and_sockets()) {
+    if let Some(printed) = under_load("forked", &STOCK_AND_PATHS) {
         assert_eq!(printed, "child 0\ngrandchild done\n");
     }
 }
@@ -94,18 +94,50 @@ fn no_packet_comes_that_the_new_filter_rejects() {
 }
 
 #[test]
-fn a_device_that_cannot_be_opened_has_its_code() {
+fn a_callback_may_use_its_own_handle() {
+    if let Some(printed) = under_load("in-callback", &STOCK_AND_PATHS) {
+        assert_eq!(printed, "1 before the filter\n3 before each break\n");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_has_its_code_and_says_why() {
     for path in STOCK_AND_PATHS {
         let Some(rig) = Rig::or_skip() else { return };
         let activate = |case, device| rig.start(path, case, device).wait(LIMIT).unwrap().success().text();
-        let unknown = activate("activation", "nosuch0");
-        assert_eq!(unknown, "-5 No such device exists\nnot open\n", "{path:?}");
-        let denied = activate("without-privilege", "right");
-        let words = "You don't have permission to perform this capture on that device";
-        assert_eq!(denied, format!("-8 {words}\nnot open\n"), "{path:?}");
+        let says = |printed: &str, code: &str, meaning: &str, device: &str| {
+            let (activated, opened) = printed.split_once('\n').unwrap();
+            assert_eq!(activated, format!("{code} {meaning}"), "{path:?}");
+            assert!(opened.starts_with(&format!("{device}: {meaning}")), "{path:?}: {opened}");
+        };
+        says(&activate("activation", "nosuch0"), "-5", "No such device exists", "nosuch0");
+        let denied = "You don't have permission to perform this capture on that device";
+        says(&activate("without-privilege", "right"), "-8", denied, "right");
         rig.wire.right().set_up(false);
-        let down = activate("activation", "right");
-        assert_eq!(down, "-9 That device is not up\nnot open\n", "{path:?}");
+        says(&activate("activation", "right"), "-9", "That device is not up", "right");
+    }
+}
+
+/// One handle has what comes by all receive queues, or by those that are named.
+#[test]
+fn a_handle_reads_several_queues() {
+    const FLOWS: u32 = 64;
+    const FRAMES: u64 = 640;
+    let Some(wire) = Wire::builder().queues(2).or_skip().filter(|_| program_or_skip("tcpdump")) else {
+        return;
+    };
+    let traffic = Traffic::builder().flows(FLOWS).kinds(&[Kind::Udp4]).build().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for queues in ["", "all", "0-1"] {
+        let launch =
+            wire.right().command("tcpdump").args(["-Z", "root", "-ni", "right", "-w"]).arg(file.path());
+        let launch = launch.args(["-c", &FRAMES.to_string(), "udp"]);
+        let process = reporting_on(Some("xdp"), launch).env("STRAIT_QUEUES", queues).spawn().unwrap();
+        process.wait_for_stderr("listening on", LIMIT).unwrap();
+        send_traffic(&wire, &traffic, FRAMES, Duration::from_micros(50), || false);
+        let finished = process.wait(LIMIT).unwrap().success();
+        assert!(finished.stderr.contains(&format!("{FRAMES} packets captured")), "{}", finished.stderr);
+        assert!(finished.stderr.contains("the ledger closes"), "{}", finished.stderr);
     }
 }
 

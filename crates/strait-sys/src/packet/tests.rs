@@ -351,7 +351,7 @@ fn a_whole_frame_in_the_open_block_is_ready_and_a_half_written_one_is_not() {
     };
     kernel.open();
     let mut ring = v3::Ring::over(memory, geometry);
-    ring.set_early(v3::Early::Slow);
+    ring.set_early(v3::Early::Quiet);
     assert!(kernel.arrive(&Arrival { number: 1, len: 60, vlan: None }, true));
     assert!(kernel.arrive(&Arrival { number: 2, len: 60, vlan: None }, false));
     assert!(ring.ready());

@@ -27,9 +27,6 @@ const FRAME_ALIGNMENT: usize = 8;
 const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
 /// Offset of the status in a block: `version` and `offset_to_priv` stand before it.
 const BLOCK_STATUS: usize = 8;
-/// A block that took this long to fill is zeroed where [`Early::Slow`] is asked for: to write it once more costs little at
-/// that pace, and to wait for the rest of it would be all of the delay.
-const SLOW: Duration = Duration::from_millis(4);
 /// Whether the open block can be read here: stores of one CPU are seen by another in program order.
 pub const READS_EARLY: bool = cfg!(target_arch = "x86_64");
 
@@ -80,8 +77,9 @@ impl Geometry {
 pub enum Early {
     /// None.
     Never,
-    /// Those that come after one which the kernel took some milliseconds to fill.
-    Slow,
+    /// Those that were retired by their timer when they were last used, not by being full: at that pace zeroing costs
+    /// little.
+    Quiet,
     /// All, whatever the zeroing costs.
     Always,
 }
@@ -223,15 +221,14 @@ impl Ring {
     /// Gives the current block back and goes on to the next.
     fn release(&mut self) {
         // SAFETY: the block is ours and begins with a block descriptor.
-        let (status, used, filled_in) = unsafe {
+        let (status, used) = unsafe {
             let header = &(*self.descriptor(self.block)).hdr.bh1;
-            let (first, last) = (time(header.ts_first_pkt), time(header.ts_last_pkt));
-            (header.block_status, header.blk_len as usize, last.saturating_sub(first))
+            (header.block_status, header.blk_len as usize)
         };
         let dirty = used.max(self.dirty[self.block]).min(self.geometry.block_bytes);
         let zero = match self.early {
             Early::Never => false,
-            Early::Slow => status & libc::TP_STATUS_BLK_TMO != 0 || filled_in >= SLOW,
+            Early::Quiet => status & libc::TP_STATUS_BLK_TMO != 0,
             Early::Always => true,
         };
         if zero && dirty > FIRST_FRAME {
@@ -298,12 +295,6 @@ impl Ring {
         // SAFETY: the status is an aligned u32 of the block; both sides access it atomically.
         unsafe { AtomicU32::from_ptr(self.at(block, BLOCK_STATUS).cast()) }
     }
-}
-
-/// A timestamp of a block descriptor.
-fn time(stamp: libc::tpacket_bd_ts) -> Duration {
-    // In a union of both; V3 has nanoseconds.
-    Duration::from_secs(stamp.ts_sec.into()) + Duration::from_nanos(stamp.ts_usec.into())
 }
 
 /// Frames of one block on loan; dropping it returns the block once the kernel has retired it.

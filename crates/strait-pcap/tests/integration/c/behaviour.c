@@ -186,6 +186,55 @@ static void until_error(void)
     pcap_close(handle);
 }
 
+/* At the first packet a callback asks all that it may of its own handle, and sets a filter that rejects all. */
+static void ask_all(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+    static const u_char frame[60] = { 2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5 };
+    struct pcap_stat stats;
+    char errbuf[PCAP_ERRBUF_SIZE];
+    (void)user;
+    (void)header;
+    (void)bytes;
+    seen++;
+    CHECK(pcap_datalink(handle) == DLT_EN10MB && pcap_snapshot(handle) == 256);
+    CHECK(pcap_fileno(handle) >= 0 && pcap_get_selectable_fd(handle) >= 0);
+    CHECK(pcap_getnonblock(handle, errbuf) == 1);
+    CHECK(pcap_stats(handle, &stats) == 0 && stats.ps_recv >= (unsigned)seen);
+    CHECK(pcap_inject(handle, frame, sizeof(frame)) == sizeof(frame));
+    filter("tcp port 9");
+}
+
+static void break_at_the_third(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+    (void)user;
+    (void)header;
+    (void)bytes;
+    if (++seen == 3)
+        pcap_breakloop(handle);
+}
+
+/* What a callback does to its own handle counts for the very next packet. */
+static void in_callback(void)
+{
+    char errbuf[PCAP_ERRBUF_SIZE];
+    handle = opened();
+    filter("udp");
+    CHECK(pcap_setnonblock(handle, 1, errbuf) == 0);
+    for (double end = now() + 0.3; now() < end; usleep(1000))
+        CHECK(pcap_dispatch(handle, -1, ask_all, NULL) >= 0);
+    printf("%d before the filter\n", seen);
+    CHECK(pcap_setnonblock(handle, 0, errbuf) == 0);
+    filter("udp");
+    for (int turn = 0; turn < 50; turn++) {
+        seen = 0;
+        usleep(2000);
+        CHECK(pcap_loop(handle, -1, break_at_the_third, NULL) == PCAP_ERROR_BREAK);
+        CHECK(seen == 3);
+    }
+    puts("3 before each break");
+    pcap_close(handle);
+}
+
 static void activation(void)
 {
     char errbuf[PCAP_ERRBUF_SIZE];
@@ -194,7 +243,7 @@ static void activation(void)
     int result = pcap_activate(handle);
     printf("%d %s\n", result, pcap_statustostr(result));
     pcap_close(handle);
-    printf("%s\n", pcap_open_live(interface, 256, 1, 100, errbuf) ? "open" : "not open");
+    printf("%s\n", pcap_open_live(interface, 256, 1, 100, errbuf) ? "open" : errbuf);
 }
 
 static void without_privilege(void)
@@ -214,6 +263,7 @@ int main(int argc, char **argv)
         { "two-threads", two_threads },
         { "break-races", break_races },
         { "filter-changes", filter_changes },
+        { "in-callback", in_callback },
         { "until-error", until_error },
         { "activation", activation },
         { "without-privilege", without_privilege },
