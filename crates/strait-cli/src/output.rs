@@ -1,6 +1,7 @@
 //! Where captured packets go: to a file, to a line each on standard output, or nowhere but the count.
 
 mod file;
+mod origin;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -15,6 +16,7 @@ use strait_sys::clock;
 
 pub(crate) use self::file::Args;
 use self::file::FileOutput;
+use self::origin::Origin;
 use crate::Error;
 use crate::lanes::Taker;
 
@@ -109,6 +111,8 @@ pub(crate) struct Text {
     lost: u64,
     /// A quarter of an hour since the epoch, in which no clock is changed, and the local time's distance from UTC then.
     zone: (u64, i64),
+    /// On all interfaces: which one.
+    origin: Option<Origin>,
 }
 
 const QUARTER_NS: u64 = 900 * 1_000_000_000;
@@ -119,11 +123,12 @@ const GATHERED_BYTES_MAX: usize = 1 << 16;
 impl Text {
     /// Lines on standard output.
     pub(crate) fn open(link_type: u32) -> Result<Self, Error> {
+        let origin = Origin::of(link_type);
         let out = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?.into();
         let link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
         let options = summary::Options { link_type, ..summary::Options::default() };
         let watched = io::stdout().is_terminal();
-        Ok(Self { out, lines: String::new(), options, watched, lost: 0, zone: (u64::MAX, 0) })
+        Ok(Self { out, lines: String::new(), options, watched, lost: 0, zone: (u64::MAX, 0), origin })
     }
 
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
@@ -131,6 +136,9 @@ impl Text {
         // Writing to a String cannot fail.
         let _ = summary::write_time(&mut self.lines, local_ns);
         self.lines.push(' ');
+        if let Some(origin) = &mut self.origin {
+            origin.write(&mut self.lines, frame);
+        }
         let _ = summary::write(&mut self.lines, frame.bytes, frame.wire_len, &self.options);
         self.lines.push('\n');
         if self.watched || self.lines.len() >= GATHERED_BYTES_MAX { self.flush() } else { Ok(()) }

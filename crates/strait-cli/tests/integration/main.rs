@@ -1,5 +1,6 @@
 //! The program `strait` as a user meets it: its commands over real veth pairs, its files, its errors, its exit codes.
 
+mod any;
 mod demo;
 mod disk;
 mod endings;

@@ -1,0 +1,56 @@
+//! Where a packet of a capture on all interfaces came from, as tcpdump prints it.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+use strait_capture::Frame;
+
+/// `LINKTYPE_LINUX_SLL2`, whose header names the interface.
+const LINUX_SLL2: u32 = 276;
+/// Interfaces whose names are kept; more are looked up each time.
+const NAMES_MAX: usize = 1024;
+
+/// Names of interfaces, looked up once each.
+pub(super) struct Origin {
+    names: HashMap<u32, String>,
+}
+
+impl Origin {
+    /// For packets of this link type, if their header names an interface.
+    pub(super) fn of(link_type: u32) -> Option<Self> {
+        (link_type == LINUX_SLL2).then(|| Self { names: HashMap::new() })
+    }
+
+    /// Writes interface and direction of `frame`: `eth0  In  `.
+    pub(super) fn write(&mut self, line: &mut String, frame: &Frame<'_>) {
+        let (Some(index), Some(kind)) = (frame.bytes.get(4..8), frame.bytes.get(10)) else { return };
+        let index = u32::from_be_bytes(index.try_into().expect("four bytes"));
+        let way = match kind {
+            0 => "In",
+            1 => "B",
+            2 => "M",
+            3 => "P",
+            4 => "Out",
+            _ => "?",
+        };
+        let name = match self.names.get(&index) {
+            Some(name) => name.clone(),
+            // In a file the number is another machine's.
+            None if index != frame.interface => format!("if{index}"),
+            None => self.look_up(index),
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(line, "{name:<5} {way:<3} ");
+    }
+
+    fn look_up(&mut self, index: u32) -> String {
+        let name = socket(AddressFamily::INET, SocketType::DGRAM, None)
+            .and_then(|socket| netdevice::index_to_name(&socket, index))
+            .unwrap_or_else(|_| format!("if{index}"));
+        if self.names.len() < NAMES_MAX {
+            self.names.insert(index, name.clone());
+        }
+        name
+    }
+}
