@@ -84,6 +84,11 @@ impl Engine {
         self.ring.bytes()
     }
 
+    /// The ring's geometry in words.
+    pub(crate) fn describe(&self) -> String {
+        self.ring.describe()
+    }
+
     /// About how many minimum-size frames the ring holds.
     pub(crate) fn capacity(&self) -> usize {
         self.ring.capacity()

@@ -36,6 +36,8 @@ pub struct Session {
 pub(crate) struct Info {
     pub(crate) path: &'static str,
     pub(crate) mode: String,
+    /// Each lane's ring, in words.
+    pub(crate) ring: String,
     pub(crate) interface: String,
     pub(crate) is_loopback: bool,
     /// What its packets begin with; none for a file, which may hold several.
@@ -90,6 +92,11 @@ impl Session {
     /// The path's mode: `copy`, `zero-copy`, `native copy`, `generic`.
     pub fn mode(&self) -> &str {
         &self.info.mode
+    }
+
+    /// The geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired after 8ms`; empty for a file.
+    pub fn ring(&self) -> &str {
+        &self.info.ring
     }
 
     /// The link type of the frames (`LINKTYPE_*` of pcap), 1 for Ethernet.

@@ -73,6 +73,8 @@ pub(crate) struct Opened {
     pub(crate) intake: Intake,
     /// `zero-copy`, `native copy` or `generic`.
     pub(crate) mode: &'static str,
+    /// Each queue's part of the UMEM, in words.
+    pub(crate) ring: String,
     /// What the user should know: each fallback and its reason.
     pub(crate) notes: Vec<String>,
 }

@@ -5,8 +5,8 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     let path = find(program)?;
     refuse_privileged(&path)?;
+    refuse_static(&path)?;
     let library = library()?;
     let mut command = Command::new(&path);
     command.arg0(program).args(rest);
@@ -111,6 +112,43 @@ fn refuse_privileged(path: &Path) -> Result<(), Error> {
     Err(Error::Usage(format!(
         "{path} is set-uid, set-gid or has file capabilities, so nothing can be preloaded: run a copy of it as root"
     )))
+}
+
+/// A program without a loader loads nothing.
+fn refuse_static(path: &Path) -> Result<(), Error> {
+    let head = File::open(path).and_then(|file| {
+        let mut head = Vec::new();
+        file.take(ELF_HEAD_BYTES).read_to_end(&mut head).map(|_| head)
+    });
+    match head {
+        Ok(head) if names_a_loader(&head) == Some(false) => Err(Error::Usage(format!(
+            "{} is statically linked, so nothing can be put in libpcap's place: build it with libpcap as a shared library",
+            path.display()
+        ))),
+        // What cannot be read may still be run, and says so itself.
+        _ => Ok(()),
+    }
+}
+
+/// More than the header and the program headers of any program.
+const ELF_HEAD_BYTES: u64 = 64 << 10;
+
+/// Whether a 64-bit ELF program of this machine's byte order has a PT_INTERP (elf(5)); `None` for other files.
+fn names_a_loader(head: &[u8]) -> Option<bool> {
+    const PT_INTERP: u32 = 3;
+    const HEADER: [u8; 5] = [0x7f, b'E', b'L', b'F', 2];
+    if !head.starts_with(&HEADER) {
+        return None;
+    }
+    let half = |at: usize| Some(u16::from_ne_bytes(*head.get(at..)?.first_chunk()?));
+    let table = usize::try_from(u64::from_ne_bytes(*head.get(32..)?.first_chunk()?)).ok()?;
+    let (entry_bytes, entries) = (usize::from(half(54)?), usize::from(half(56)?));
+    let kinds = (0..entries).map(|i| {
+        let at = table.checked_add(i.checked_mul(entry_bytes)?)?;
+        Some(u32::from_ne_bytes(*head.get(at..)?.first_chunk()?))
+    });
+    let kinds: Option<Vec<u32>> = kinds.collect();
+    Some(kinds?.contains(&PT_INTERP))
 }
 
 /// The library beside this program, or where a package puts it.

@@ -273,7 +273,9 @@ impl Handle {
             Wait::Balanced => "balanced",
             Wait::Busy => "busy",
         };
-        Ok(Some(format!("wait {wait}; {}", session.report(accounts))))
+        let (ring, notes) = (session.ring(), session.notes().join("; "));
+        let notes = if notes.is_empty() { notes } else { format!("{notes}\n") };
+        Ok(Some(format!("{notes}wait {wait}; ring {ring}; {}", session.report(accounts))))
     }
 }
 

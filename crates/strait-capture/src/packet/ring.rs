@@ -132,6 +132,21 @@ impl Ring {
         }
     }
 
+    /// Its geometry in words.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Recv(_, queue_bytes) => format!("a queue of {}", size(*queue_bytes)),
+            Self::V2(ring) => {
+                let v2::Geometry { slots, slot_bytes, .. } = ring.geometry();
+                format!("{slots} slots of {}", size(slot_bytes))
+            }
+            Self::V3(ring) => {
+                let v3::Geometry { blocks, block_bytes, retire } = ring.geometry();
+                format!("{blocks} blocks of {}, retired after {retire:?}", size(block_bytes))
+            }
+        }
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         match self {
             Self::Recv(_, queue_bytes) => queue_bytes / QUEUED_FRAME_BYTES,
@@ -139,6 +154,11 @@ impl Ring {
             Self::V3(ring) => ring.geometry().ring_bytes() / BLOCK_FRAME_BYTES,
         }
     }
+}
+
+/// Bytes in words; rings are made of powers of two.
+fn size(bytes: usize) -> String {
+    if bytes >= 1024 { format!("{} KiB", bytes / 1024) } else { format!("{bytes} bytes") }
 }
 
 fn is_memory(error: &strait_sys::Error) -> bool {

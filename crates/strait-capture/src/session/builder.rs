@@ -253,6 +253,7 @@ impl Builder {
         let info = Info {
             path: "file",
             mode: "read".to_owned(),
+            ring: String::new(),
             interface: self.interface.clone(),
             is_loopback: false,
             link: None,
@@ -310,6 +311,7 @@ impl Builder {
         if smallest < shape.ring_bytes / 2 {
             notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
         }
+        let ring = engines.first().map(packet::Engine::describe).unwrap_or_default();
         let mut sockets = Vec::with_capacity(engines.len());
         for engine in &engines {
             sockets.push(engine.socket().try_clone()?);
@@ -323,7 +325,7 @@ impl Builder {
             lane.start_with(sieve.clone());
         }
         let source = Source::Packet(Box::new(PacketSource { sockets, counters }));
-        let info = self.info(target, kind.name(), "copy", notes);
+        let info = self.info(target, kind.name(), "copy", ring, notes);
         Ok(Session::new(info, lanes, source, stopping))
     }
 
@@ -359,7 +361,7 @@ impl Builder {
             (Engine::Xdp(Box::new(engine)), pacer)
         });
         let lanes = self.lanes(engines.collect(), &queues, &stopping);
-        let info = self.info(target, "xdp", opened.mode, opened.notes);
+        let info = self.info(target, "xdp", opened.mode, opened.ring, opened.notes);
         Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), stopping))
     }
 
@@ -371,10 +373,18 @@ impl Builder {
         engines.into_iter().zip(numbers).enumerate().map(lane).collect()
     }
 
-    fn info(&self, target: &Target, path: &'static str, mode: &str, notes: Vec<String>) -> Info {
+    fn info(
+        &self,
+        target: &Target,
+        path: &'static str,
+        mode: &str,
+        ring: String,
+        notes: Vec<String>,
+    ) -> Info {
         Info {
             path,
             mode: mode.to_owned(),
+            ring,
             interface: self.interface.clone(),
             is_loopback: target.interface.is_loopback(),
             link: Some(target.link),

@@ -204,7 +204,8 @@ fn try_way(
         engines.map(|(port, &queue)| port.engine(options, way, queue, reads_tags, &mapped)).collect();
     notes.append(&mut fresh);
     let intake = Intake::new(link, template, promiscuous);
-    Ok(Opened { engines, intake, mode: way.name(), notes: Vec::new() })
+    let ring = format!("{} chunks of {} KiB", chunks(options, chunk_bytes), chunk_bytes / 1024);
+    Ok(Opened { engines, intake, mode: way.name(), ring, notes: Vec::new() })
 }
 
 /// Loads and attaches the program: one that asks the driver for VLAN tags where that can be. The template is then what

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::{env, fs};
 
-use lab::Launch;
+use lab::{Launch, program_or_skip};
 
 use crate::rig::{LIMIT, STRAIT, failure};
 
@@ -19,14 +19,21 @@ fn with_library(directory: &std::path::Path) -> std::path::PathBuf {
 fn the_program_gets_the_library_the_choices_and_its_arguments() {
     let directory = tempfile::tempdir().unwrap();
     let strait = with_library(directory.path());
-    let show = "echo \"$LD_PRELOAD $STRAIT_PATH $STRAIT_WAIT $STRAIT_STRICT $STRAIT_REPORT $1\"; exit 7";
+    let show = "echo \"$LD_PRELOAD $LD_LIBRARY_PATH $STRAIT_PATH $STRAIT_WAIT $STRAIT_QUEUES $STRAIT_STRICT \
+        $STRAIT_REPORT $1\"; exit 7";
     let options =
-        ["run", "--path", "xdp-zc", "--wait", "busy", "--strict", "--", "sh", "-c", show, "sh", "-x"];
-    let finished = Launch::new(&strait).args(options).run(LIMIT).unwrap();
+        ["run", "--path", "xdp-zc", "--wait", "busy", "--queues", "0,2", "--strict", "--report=told"];
+    let launch = Launch::new(&strait).args(options).args(["--", "sh", "-c", show, "sh", "-x"]);
+    let finished = launch.env("LD_LIBRARY_PATH", "elsewhere").run(LIMIT).unwrap();
     let library = directory.path().join("libstrait_pcap.so");
+    let (preloaded, beside) = (library.display(), directory.path().join("libpcap"));
+    let expected = format!("{preloaded} {}:elsewhere xdp-zc busy 0,2 1 told -x", beside.display());
     let said = finished.text();
-    assert_eq!(said.trim(), format!("{} xdp-zc busy 1  -x", library.display()), "{}", finished.stderr);
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{}", finished.stderr);
     assert_eq!(finished.status.code(), Some(7), "the program's own");
+    for name in ["libpcap.so.0.8", "libpcap.so.1"] {
+        assert_eq!(fs::canonicalize(beside.join(name)).unwrap(), fs::canonicalize(&library).unwrap());
+    }
 }
 
 #[test]
@@ -42,6 +49,24 @@ fn what_cannot_be_run_is_told() {
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o2755)).unwrap();
     let (code, line) = refused(privileged.to_str().unwrap());
     assert_eq!((code, line.contains("nothing can be preloaded")), (2, true), "{line}");
+}
+
+#[test]
+fn a_static_program_is_told() {
+    if !program_or_skip("cc") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let strait = with_library(directory.path());
+    let (source, program) = (directory.path().join("empty.c"), directory.path().join("empty"));
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    for kind in ["-static", "-static-pie", "-pie"] {
+        let _ =
+            Launch::new("cc").arg(kind).arg(&source).arg("-o").arg(&program).run(LIMIT).unwrap().success();
+        let finished = Launch::new(&strait).args(["run", "--"]).arg(&program).run(LIMIT).unwrap();
+        let is_told = finished.stderr.contains("statically linked");
+        assert_eq!(is_told, kind != "-pie", "{kind}: {}", finished.stderr);
+    }
 }
 
 #[test]

@@ -70,6 +70,7 @@ pub(crate) fn reporting_on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch
 pub(crate) fn assert_took(path: Option<&str>, said: &str) {
     if let Some(path) = path {
         assert!(said.contains(&format!("path {path} ")), "{path}: {said}");
+        assert!(said.contains("wait balanced; ring "), "{path}: {said}");
         assert!(said.contains("the ledger closes"), "{path}: {said}");
     }
 }
