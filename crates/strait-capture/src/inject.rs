@@ -67,6 +67,30 @@ enum Engine {
     Xdp(xdp::Transmitter),
 }
 
+/// Sends single frames as any program does: by way of the qdisc, so that captures on this host see them.
+#[derive(Debug)]
+pub struct Sender {
+    socket: Socket,
+}
+
+impl Sender {
+    /// Opens `interface` for sending.
+    ///
+    /// # Errors
+    /// An unknown interface, no privilege.
+    pub fn open(interface: &str) -> Result<Self, Error> {
+        let interface = Interface::find(interface)?;
+        let socket = Socket::open(&interface.name)?;
+        socket.bind_for_sending(interface.index)?;
+        Ok(Self { socket })
+    }
+
+    /// Sends one frame, from its link header on, or says why the kernel did not take it. Nothing is kept.
+    pub fn send(&self, frame: &[u8]) -> Result<(), Error> {
+        Ok(self.socket.send(frame)?)
+    }
+}
+
 impl Injector {
     /// Opens `interface` for sending.
     ///

@@ -145,13 +145,44 @@ impl Lane {
     /// Has the kernel run `program` from now on, on packet sockets, and `sieve` run here. Frames that are in the ring are
     /// thrown away: they came by an earlier filter.
     pub(crate) fn set_filter(&mut self, program: &Program, sieve: Option<Sieve>) -> Result<(), Error> {
-        match &mut self.engine {
-            Engine::Packet(engine) => engine.set_filter(program, &mut self.account, &self.discarded)?,
-            Engine::Xdp(engine) => engine.discard_waiting(&self.discarded),
-            Engine::File(_) => {}
+        if let Engine::Packet(engine) = &mut self.engine {
+            engine.set_filter(program, &mut self.account, &self.discarded)?;
+            self.sieve = sieve;
         }
-        self.sieve = sieve;
         Ok(())
+    }
+
+    /// Throws away the frames that are in the ring, on AF_XDP: they came by an earlier program.
+    #[allow(clippy::unnecessary_wraps, reason = "as set_filter does")]
+    pub(crate) fn discard_waiting(&mut self) -> Result<(), Error> {
+        if let Engine::Xdp(engine) = &mut self.engine {
+            engine.discard_waiting(&self.discarded);
+        }
+        Ok(())
+    }
+
+    /// Takes back `frames` that were lent and that a later filter rejects: they count as filtered.
+    pub fn discard(&mut self, frames: u64) {
+        self.return_unread(frames);
+        self.discarded.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Takes back `frames` that were lent and that the program did not look at: they count as unread. Their bytes stay
+    /// counted.
+    pub fn return_unread(&mut self, frames: u64) {
+        self.account.delivered -= frames.min(self.account.delivered);
+    }
+
+    /// Whether the link is still there, for whoever does not wait by [`Lane::next_batch`].
+    ///
+    /// # Errors
+    /// The interface went down or vanished.
+    pub fn check_link(&self) -> Result<(), Error> {
+        match &self.engine {
+            Engine::Packet(engine) => engine.check_link(),
+            Engine::Xdp(engine) => engine.check_link(),
+            Engine::File(_) => Ok(()),
+        }
     }
 
     /// Whether to leave out what this host sends; AF_XDP does anyhow.

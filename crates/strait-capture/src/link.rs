@@ -61,21 +61,39 @@ impl Link {
         program: &Program,
         directions: Directions,
     ) -> Result<(Program, Option<Sieve>), Error> {
-        let (program, sieve) = match self.cooked() {
-            None => (program.clone(), None),
-            Some(header) => match program.without_header(header.header_bytes() as u32, facts(header)) {
-                Some(program) => (program, None),
-                None => (Program::accept_all(0), Some(Sieve::cooked(program.clone()))),
-            },
+        let kernels = match self.cooked() {
+            None => Some(program.clone()),
+            Some(header) => program.without_header(header.header_bytes() as u32, facts(header)),
         };
+        match kernels {
+            Some(kernels) => Ok((self.directed(&kernels, directions)?, None)),
+            None => self.split_here(program, directions),
+        }
+    }
+
+    /// The same, but that all of the program runs here.
+    pub(crate) fn split_here(
+        self,
+        program: &Program,
+        directions: Directions,
+    ) -> Result<(Program, Option<Sieve>), Error> {
+        let sieve = match self {
+            Self::Own(link_type) => Sieve::own(program.clone(), link_type),
+            Self::Cooked { header, .. } => Sieve::cooked(program.clone(), header),
+        };
+        Ok((self.directed(&Program::accept_all(0), directions)?, Some(sieve)))
+    }
+
+    /// The program for frames of these directions, and each frame once.
+    fn directed(self, program: &Program, directions: Directions) -> Result<Program, Error> {
         let program = match (self, directions) {
             (_, Directions::Out) => program.only_pkttype_outgoing(),
             (Self::Cooked { loopback, .. }, Directions::Both) if loopback != 0 => {
                 program.without_pkttype_outgoing_on(loopback)
             }
-            (_, Directions::In | Directions::Both) => Ok(program),
+            (_, Directions::In | Directions::Both) => Ok(program.clone()),
         };
-        Ok((program.map_err(|error| Error::Filter(error.to_string()))?, sieve))
+        program.map_err(|error| Error::Filter(error.to_string()))
     }
 }
 

@@ -33,6 +33,8 @@ const SETTLE: Duration = Duration::from_micros(50);
 const CROSSING: Duration = Duration::from_micros(2);
 /// How long a reader relies on its doorbell alone: the kernel may have no memory for the frame that would ring.
 const TRUST: Duration = Duration::from_secs(1);
+/// Longer pauses are those of a load that lasts (`wait.rs`).
+const BURST: Duration = Duration::from_millis(1);
 /// How often a reader looks while its doorbell is on its way back.
 const ABSENCE: Duration = Duration::from_millis(1);
 /// How often a spinning reader asks whether its interface is there: every few milliseconds.
@@ -104,6 +106,7 @@ impl Engine {
 
     /// Lends frames that are ready, `limit` at most.
     pub(crate) fn take(&mut self, limit: usize) -> Batch<'_> {
+        self.unseen = false;
         match &mut self.ring {
             Ring::Recv(receiver, _) => Batch::Recv(receiver.take(limit)),
             Ring::V2(ring) => Batch::V2(ring.take(limit.min(V2_BATCH_MAX))),
@@ -129,6 +132,8 @@ impl Engine {
                 if let Some(bell) = &mut self.doorbell {
                     bell.rest()?;
                 }
+                // Under a load that lasts it is cheaper to read it when it is full.
+                let pause = if pause > BURST { 2 * pause } else { pause };
                 let limit = if self.reads_early() { pause.min(timeout) } else { timeout };
                 self.wait_for_ring(limit, interrupt)?;
             }
@@ -167,6 +172,7 @@ impl Engine {
         if self.look_for(if rang { CROSSING } else { Duration::ZERO })? {
             return Ok(());
         }
+        self.unseen |= rang;
         let Some(bell) = &self.doorbell else { return Ok(()) };
         // A block that is read early tells nothing new when its time is over.
         let trusted = self.reads_early() && !self.unseen;
@@ -178,7 +184,7 @@ impl Engine {
             self.socket.take_error()?;
         }
         if rung.readable {
-            self.unseen = !self.look_for(SETTLE)?;
+            self.unseen |= !self.look_for(SETTLE)?;
         }
         Ok(())
     }
@@ -250,6 +256,12 @@ impl Engine {
             }
         }
         Ok(self.socket.attach_filter(&filter::instructions(program))?)
+    }
+
+    /// Tells an error of the socket, once.
+    pub(crate) fn check_link(&self) -> Result<(), Error> {
+        self.doorbell.iter().try_for_each(|bell| bell.socket().take_error())?;
+        Ok(self.socket.take_error()?)
     }
 
     /// Whether to leave out what this host sends, from now on.

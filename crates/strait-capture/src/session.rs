@@ -112,22 +112,39 @@ impl Session {
     /// Puts another filter in place on `lanes`, which are all those of this session: no frame that the new one rejects is
     /// lent after this. Frames that came by the old one and were not lent are filtered.
     ///
-    /// Packet sockets need no privilege for it. AF_XDP does; without, the filter runs here, and the host goes on missing
-    /// what the old one took.
+    /// Packet sockets need no privilege for it, and where the kernel does not take the filter it runs in this process
+    /// ([`Session::notes`]). AF_XDP needs the privilege to load a program.
     ///
     /// # Errors
-    /// A file has the filter that it was opened with.
+    /// EPERM on AF_XDP where that has been given up; a file has the filter that it was opened with. The earlier filter is
+    /// then in place.
     pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
         let program = filter::cut(program, self.info.snaplen)?;
-        let (kernels, sieve) = match (&mut self.source, self.info.link) {
+        match (&mut self.source, self.info.link) {
             (Source::Packet(source), Some(link)) => {
                 source.counters.filters = true;
-                link.split(&program, self.info.directions)?
+                let set = set_lanes(lanes, &link.split(&program, self.info.directions)?).or_else(|error| {
+                    // Longer than the kernel takes from this user (net.core.optmem_max).
+                    let here = link.split_here(&program, self.info.directions)?;
+                    set_lanes(lanes, &here)?;
+                    self.info.notes.push(format!("the filter runs in this process: {error}"));
+                    Ok(())
+                });
+                if let Err(error) = set {
+                    // Half a change is none. What was there fits once more.
+                    set_lanes(lanes, &link.split(&self.info.program, self.info.directions)?)?;
+                    return Err(error);
+                }
             }
-            (Source::Xdp(source), _) => (program.clone(), source.set_filter(&program)?),
+            (Source::Xdp(source), _) => {
+                if program == self.info.program {
+                    return Ok(());
+                }
+                source.intake.set_filter(&program)?;
+                lanes.iter_mut().try_for_each(Lane::discard_waiting)?;
+            }
             _ => return Err(Error::Usage("a file has the filter that it was opened with".into())),
-        };
-        lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, sieve.clone()))?;
+        }
         self.info.program = program;
         Ok(())
     }
@@ -155,6 +172,14 @@ impl Session {
         }
     }
 
+    /// A filter to run here, on frames of this session that were lent already.
+    pub fn sieve(&self, program: &Program) -> Sieve {
+        match self.info.link.and_then(Link::cooked) {
+            Some(header) => Sieve::cooked(program.clone(), header),
+            None => Sieve::own(program.clone(), self.info.link_type),
+        }
+    }
+
     /// Puts the other cooked header (`LINKTYPE_LINUX_SLL`, `LINKTYPE_LINUX_SLL2`) before the packets of a capture on all
     /// interfaces, on `lanes`, which are all those of this session. A filter that was set before is forgotten: it was for
     /// the other header.
@@ -169,9 +194,9 @@ impl Session {
             let interface = &self.info.interface;
             return Err(Error::Usage(format!("{interface} has no packets of link type {link_type}")));
         };
+        self.set_filter(lanes, &Program::accept_all(self.info.snaplen))?;
         self.info.link = Some(Link::Cooked { header, loopback });
         self.info.link_type = link_type;
-        self.set_filter(lanes, &Program::accept_all(self.info.snaplen))?;
         for lane in lanes {
             lane.set_cooked(header);
         }
@@ -220,6 +245,11 @@ impl Session {
     }
 }
 
+/// Gives the kernel's program to all lanes, and each the filter that runs here.
+fn set_lanes(lanes: &mut [Lane], (kernels, sieve): &(Program, Option<Sieve>)) -> Result<(), Error> {
+    lanes.iter_mut().try_for_each(|lane| lane.set_filter(kernels, sieve.clone()))
+}
+
 impl PacketSource {
     fn stop(&mut self) -> Result<(), Error> {
         for socket in &self.sockets {
@@ -231,16 +261,6 @@ impl PacketSource {
 }
 
 impl XdpSource {
-    /// Where the program cannot be replaced, what has to run here instead.
-    fn set_filter(&mut self, program: &Program) -> Result<Option<Sieve>, Error> {
-        match self.intake.set_filter(program) {
-            Ok(()) => Ok(None),
-            // The privilege is gone, or the thread is in another namespace: the old program goes on.
-            Err(Error::System(_)) => Ok(Some(Sieve::wire(program.clone(), self.intake.mac()))),
-            Err(error) => Err(error),
-        }
-    }
-
     fn stop(&mut self) -> Result<(), Error> {
         self.intake.stop()?;
         self.counters.stop();

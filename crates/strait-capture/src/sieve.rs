@@ -1,14 +1,20 @@
-//! A filter that runs here, on frames that reached the ring before it could: where the kernel cannot run it, or the
-//! program may not give it to the kernel any more.
+//! A filter that runs here, on frames that reached the ring before it could: where the kernel cannot run it, and for
+//! frames that were lent before it was set.
 
 use strait_filter::cbpf::{Program, opcode as op};
-use strait_filter::{Metadata, Vlan, ethernet_pkttype};
+use strait_filter::{Metadata, Vlan};
+use strait_sys::packet::Cooked;
 
 use crate::frame::{Direction, Frame};
 
-/// A filter and what it has to know to see frames as the kernel would.
+/// `LINKTYPE_ETHERNET`.
+const ETHERNET: u32 = 1;
+/// Where a VLAN tag stands behind LINKTYPE_LINUX_SLL's header, which it lengthens.
+const SLL_TAG_OFFSET: usize = 14;
+
+/// A filter, and how it sees frames.
 #[derive(Clone, Debug)]
-pub(crate) struct Sieve {
+pub struct Sieve {
     program: Program,
     view: View,
 }
@@ -16,44 +22,46 @@ pub(crate) struct Sieve {
 /// How the frames lie in memory.
 #[derive(Clone, Copy, Debug)]
 enum View {
-    /// From the Ethernet header on, VLAN tags in place; received by a device of this address.
-    Wire { mac: [u8; 6] },
-    /// Behind a cooked header, which the filter knows.
-    Cooked,
+    /// From the Ethernet header on, VLAN tags in place.
+    Ethernet,
+    /// As the filter knows them.
+    Plain,
+    /// Behind this header.
+    Cooked(Cooked),
 }
 
 impl Sieve {
-    /// For received Ethernet frames of a device of this address.
-    pub(crate) fn wire(program: Program, mac: [u8; 6]) -> Self {
-        Self { program, view: View::Wire { mac } }
+    /// For frames with the link's own header.
+    pub(crate) fn own(program: Program, link_type: u32) -> Self {
+        let view = if link_type == ETHERNET { View::Ethernet } else { View::Plain };
+        Self { program, view }
     }
 
-    /// For packets behind the cooked header that the program is for.
-    pub(crate) fn cooked(program: Program) -> Self {
-        Self { program, view: View::Cooked }
+    /// For packets behind a cooked header.
+    pub(crate) fn cooked(program: Program, header: Cooked) -> Self {
+        Self { program, view: View::Cooked(header) }
     }
 
     /// How many bytes of the frame to keep; 0 is no match.
-    pub(crate) fn keeps(&self, frame: &Frame<'_>) -> usize {
+    pub fn keeps(&self, frame: &Frame<'_>) -> usize {
+        let sent = frame.direction == Direction::Out;
         let metadata = Metadata {
             wire_len: frame.wire_len,
+            pkttype: if sent { op::PACKET_OUTGOING } else { op::PACKET_HOST } as u8,
             ifindex: frame.interface,
             rx_hash: frame.rx_hash,
             hatype: 1,
             ..Metadata::default()
         };
+        let vlan = frame.vlan.map(|tag| Vlan { tci: tag.tci, tpid: tag.tpid });
         let kept = match self.view {
-            View::Wire { mac } => {
-                let destination = frame.bytes.first_chunk().copied().unwrap_or_default();
-                let pkttype = ethernet_pkttype(destination, mac);
-                self.program.run_wire(frame.bytes, &Metadata { pkttype, ..metadata })
+            View::Ethernet => self.program.run_wire(frame.bytes, &metadata),
+            View::Plain => self.program.run(frame.bytes, &metadata),
+            // libpcap filters before it puts the tag in.
+            View::Cooked(Cooked::Sll) if vlan.is_some() => {
+                self.program.run_without_tag(frame.bytes, SLL_TAG_OFFSET, &Metadata { vlan, ..metadata })
             }
-            View::Cooked => {
-                let sent = frame.direction == Direction::Out;
-                let pkttype = if sent { op::PACKET_OUTGOING } else { op::PACKET_HOST } as u8;
-                let vlan = frame.vlan.map(|tag| Vlan { tci: tag.tci, tpid: tag.tpid });
-                self.program.run(frame.bytes, &Metadata { pkttype, vlan, ..metadata })
-            }
+            View::Cooked(_) => self.program.run(frame.bytes, &Metadata { vlan, ..metadata }),
         };
         kept as usize
     }

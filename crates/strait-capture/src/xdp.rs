@@ -118,6 +118,11 @@ impl Engine {
         Arc::clone(&self.counts)
     }
 
+    /// Asks the socket for its interface.
+    pub(crate) fn check_link(&self) -> Result<(), Error> {
+        Ok(self.socket.wake_rx()?)
+    }
+
     /// Gives the frames in the ring back unseen, and counts them.
     pub(crate) fn discard_waiting(&mut self, discarded: &AtomicU64) {
         while self.receiver.waiting() > 0 {

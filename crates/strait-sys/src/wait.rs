@@ -7,6 +7,16 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
+unsafe extern "C-unwind" {
+    /// As in the crate `libc`, but that a thread may be cancelled in it (pthread_cancel(3)), which unwinds.
+    fn ppoll(
+        fds: *mut libc::pollfd,
+        count: libc::nfds_t,
+        timeout: *const libc::timespec,
+        signals: *const libc::sigset_t,
+    ) -> libc::c_int;
+}
+
 /// What became of one descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
@@ -34,7 +44,7 @@ pub fn readable<const N: usize>(
     };
     // SAFETY: N descriptors and the time are readable, the results writable, for the length of the call.
     let returned =
-        unsafe { libc::ppoll(polled.as_mut_ptr(), N as libc::nfds_t, &raw const timeout, std::ptr::null()) };
+        unsafe { ppoll(polled.as_mut_ptr(), N as libc::nfds_t, &raw const timeout, std::ptr::null()) };
     if returned < 0 {
         let error = Error::last_os("wait for packets", "");
         return if error.errno() == Some(libc::EINTR) { Ok([Readiness::default(); N]) } else { Err(error) };

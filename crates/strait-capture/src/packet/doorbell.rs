@@ -210,11 +210,13 @@ mod tests {
         let shape = Shape {
             kind: Kind::V3,
             ring_bytes: 1 << 20,
+            exact: true,
             frame_bytes: 1514,
             rx_hash: false,
             promiscuous: false,
             ignore_outgoing: true,
             doorbell: true,
+            patient: true,
             early: Early::Quiet,
             cooked: None,
         };

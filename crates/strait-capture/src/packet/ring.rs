@@ -33,6 +33,8 @@ impl Kind {
 pub(crate) struct Shape {
     pub(crate) kind: Kind,
     pub(crate) ring_bytes: usize,
+    /// The user said how many bytes.
+    pub(crate) exact: bool,
     /// Bytes of the largest frame to be captured whole: the smaller of what the interface delivers and the snaplen.
     pub(crate) frame_bytes: usize,
     pub(crate) rx_hash: bool,
@@ -40,6 +42,8 @@ pub(crate) struct Shape {
     pub(crate) ignore_outgoing: bool,
     /// Wake a V3 reader by a second socket while the line is quiet.
     pub(crate) doorbell: bool,
+    /// The reader sees frames of the open block as they come, or is woken for them.
+    pub(crate) patient: bool,
     /// Which blocks of a V3 ring to read before the kernel hands them over.
     pub(crate) early: v3::Early,
     /// Take the link header off and put this one in its place.
@@ -62,9 +66,14 @@ const QUEUED_FRAME_BYTES: usize = 1024;
 const BLOCK_FRAME_BYTES: usize = 144;
 /// Blocks of this size are retired a few hundred times a second at a million minimum-size frames a second.
 const BLOCK_BYTES: usize = 1 << 18;
-/// The longest that the kernel keeps a block that is not full. The reader does not depend on it while the line is
-/// quiet: it is rung, and reads the open block.
+/// The longest that the kernel keeps a block that is not full, where the reader depends on it.
 const RETIRE: Duration = Duration::from_millis(8);
+/// The same where it does not: while the line is quiet it is rung, or spins, and reads the open block. A block is used up
+/// when its time is over, however little is in it, so that this many times the number of blocks is how long a reader may
+/// pause without a loss.
+const RETIRE_PATIENT: Duration = Duration::from_millis(128);
+/// A V2 ring has this many slots at least: where frames are joined on receipt a slot has room for 64 KiB.
+const SLOTS_MIN: usize = 256;
 /// No ring is made smaller than this when memory is short.
 const RING_BYTES_MIN: usize = 1 << 18;
 
@@ -78,7 +87,13 @@ pub(crate) enum Ring {
 impl Ring {
     /// Makes the ring on an unbound socket, halved until the kernel has the memory.
     pub(crate) fn open(socket: &Socket, shape: &Shape) -> Result<Self, Error> {
-        let mut ring_bytes = shape.ring_bytes;
+        let mut ring_bytes = match shape.kind {
+            Kind::V2 if !shape.exact => {
+                let slot_bytes = v2::Geometry::new(shape.ring_bytes, shape.frame_bytes).slot_bytes;
+                shape.ring_bytes.max(SLOTS_MIN * slot_bytes)
+            }
+            _ => shape.ring_bytes,
+        };
         loop {
             match Self::sized(socket, shape, ring_bytes) {
                 Err(Error::System(error)) if is_memory(&error) && ring_bytes / 2 >= RING_BYTES_MIN => {
@@ -115,7 +130,8 @@ impl Ring {
                 Ok(Self::V2(v2::Ring::new(socket, v2::Geometry::new(ring_bytes, shape.frame_bytes))?))
             }
             Kind::V3 => {
-                let geometry = v3::Geometry::new(ring_bytes, BLOCK_BYTES, RETIRE);
+                let retire = if shape.patient { RETIRE_PATIENT } else { RETIRE };
+                let geometry = v3::Geometry::new(ring_bytes, BLOCK_BYTES, retire);
                 let mut ring = v3::Ring::new(socket, geometry, shape.rx_hash)?;
                 ring.set_early(shape.early);
                 Ok(Self::V3(ring))

@@ -399,14 +399,17 @@ impl Builder {
     fn shape(&self, interface: &Interface, link: Link, kind: Kind) -> Shape {
         let largest =
             if joins_segments(interface) { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
+        let is_busy = self.wait == Wait::Busy;
         Shape {
             kind,
             ring_bytes: self.ring_bytes.unwrap_or(RING_BYTES),
+            exact: self.ring_bytes.is_some(),
             frame_bytes: largest.min(self.snaplen) as usize,
             rx_hash: self.rx_hash,
             promiscuous: self.promiscuous,
             ignore_outgoing: self.directions == Directions::In,
-            doorbell: kind == Kind::V3 && self.wait != Wait::Busy && self.can_ring(),
+            doorbell: kind == Kind::V3 && !is_busy && self.can_ring(),
+            patient: READS_EARLY && (is_busy || self.can_ring()),
             // Whoever wants each frame at once pays for zeroing blocks.
             early: if self.wait == Wait::Balanced { Early::Quiet } else { Early::Always },
             cooked: link.cooked(),

@@ -66,11 +66,6 @@ impl Intake {
         Self { link: Some(link), template, _promiscuous: promiscuous }
     }
 
-    /// The address of its device.
-    pub(crate) fn mac(&self) -> [u8; 6] {
-        self.template.interface.mac
-    }
-
     /// Puts a program with another filter in the place of the one there, between two frames. No frame enters the rings by
     /// the old one after this.
     ///

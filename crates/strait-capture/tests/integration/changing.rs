@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lab::Wire;
-use strait_capture::{Directions, InjectPath, Injector, Interrupter, Lane, Path, Session};
+use strait_capture::{Directions, ErrorKind, InjectPath, Injector, Interrupter, Lane, Path, Session};
 use strait_filter::cbpf::{Instruction, Program};
 use strait_packet::traffic::{Kind, Traffic};
 use strait_sys::libpcap::Compiler;
@@ -72,26 +72,56 @@ fn a_new_filter_counts_for_every_frame_that_is_lent_after_it() {
 }
 
 #[test]
-fn without_privilege_the_filter_runs_here_where_the_kernel_cannot_be_asked() {
+fn without_privilege_a_packet_socket_has_a_new_filter_and_af_xdp_keeps_the_earlier() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let udp = compiled(&wire, "udp and inbound");
     for path in PATHS {
         let (mut session, mut lanes) = open(&wire, path);
         let gauge = lanes[0].gauge();
         send(&wire);
-        std::thread::scope(|scope| {
+        let set = std::thread::scope(|scope| {
             let unprivileged = || {
                 strait_sys::process::drop_capabilities(false).unwrap();
-                session.set_filter(&mut lanes, &udp).unwrap();
+                session.set_filter(&mut lanes, &udp)
             };
-            scope.spawn(unprivileged).join().unwrap();
+            scope.spawn(unprivileged).join().unwrap()
         });
+        if path == Path::Xdp {
+            assert_eq!(set.unwrap_err().kind(), ErrorKind::Refused);
+            assert_eq!(protocols(&wire, session, lanes).len() as u64, FRAMES);
+            continue;
+        }
+        set.unwrap();
         send(&wire);
         assert!(gauge.read().unwrap().received >= FRAMES / 2);
         let protocols = protocols(&wire, session, lanes);
         assert_eq!(protocols, [17].repeat(FRAMES as usize / 2), "{path:?}");
         assert!(gauge.read().unwrap().received <= FRAMES, "those of the first filter do not count");
     }
+}
+
+/// A filter that is longer than a socket may hold (net.core.optmem_max) runs in this process.
+#[test]
+fn a_filter_that_the_kernel_does_not_take_runs_here() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let ports: Vec<String> = (1..300).map(|port| format!("udp port {}", 2 * port)).collect();
+    let long = compiled(&wire, &format!("{} or udp port 20000", ports.join(" or ")));
+    assert!(long.instructions().len() > 1000);
+    let optmem = "/proc/sys/net/core/optmem_max";
+    let Ok(before) = wire.right().run(|| std::fs::read_to_string(optmem)) else {
+        return lab::skip("net.core.optmem_max is not to be seen in a namespace");
+    };
+    wire.right().run(|| std::fs::write(optmem, "4096")).unwrap();
+    for path in [Path::Recv, Path::V2, Path::V3] {
+        let (mut session, mut lanes) = open(&wire, path);
+        let set = wire.right().run(|| session.set_filter(&mut lanes, &long));
+        send(&wire);
+        let told = session.notes().iter().any(|note| note.contains("runs in this process"));
+        let protocols = protocols(&wire, session, lanes);
+        set.unwrap();
+        assert_eq!((told, protocols), (true, [17].repeat(FRAMES as usize / 2)), "{path:?}");
+    }
+    wire.right().run(|| std::fs::write(optmem, before)).unwrap();
 }
 
 #[test]

@@ -38,16 +38,22 @@ pub fn ethernet_pkttype(destination: [u8; 6], device: [u8; 6]) -> u8 {
     pkttype as u8
 }
 
-/// Bytes of a frame, `hidden` of which, from offset 12, do not count.
+/// Bytes of a frame, `hidden` of which, from offset `at`, do not count.
 pub(super) struct View<'a> {
     frame: &'a [u8],
+    at: usize,
     hidden: usize,
 }
 
 impl<'a> View<'a> {
     /// All bytes count.
     pub(super) fn whole(frame: &'a [u8]) -> Self {
-        Self { frame, hidden: 0 }
+        Self { frame, at: ETHERTYPE_OFFSET, hidden: 0 }
+    }
+
+    /// All bytes count but those of a tag at `at`.
+    pub(super) fn without_tag(frame: &'a [u8], at: usize) -> Self {
+        Self { frame, at, hidden: TAG_LEN.min(frame.len().saturating_sub(at)) }
     }
 
     /// Bytes that count.
@@ -67,8 +73,8 @@ impl<'a> View<'a> {
 
     /// `N` bytes from `at`.
     pub(super) fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        let at = if at >= ETHERTYPE_OFFSET { at + self.hidden } else { at };
-        let straddles = at < ETHERTYPE_OFFSET && at + N > ETHERTYPE_OFFSET && self.hidden != 0;
+        let at = if at >= self.at { at + self.hidden } else { at };
+        let straddles = at < self.at && at + N > self.at && self.hidden != 0;
         if straddles {
             return self.straddling(at);
         }
@@ -78,7 +84,7 @@ impl<'a> View<'a> {
     fn straddling<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         for (byte, at) in bytes.iter_mut().zip(at..) {
-            let at = if at >= ETHERTYPE_OFFSET { at + self.hidden } else { at };
+            let at = if at >= self.at { at + self.hidden } else { at };
             *byte = *self.frame.get(at)?;
         }
         Some(bytes)

@@ -67,6 +67,12 @@ impl Program {
         run(self.instructions(), &View::whole(packet), meta)
     }
 
+    /// The same for a packet whose VLAN tag, four bytes, was put in at `at`: offsets and lengths do not count it.
+    pub fn run_without_tag(&self, packet: &[u8], at: usize, meta: &Metadata) -> u32 {
+        let wire_len = meta.wire_len.saturating_sub(TAG_LEN as u32);
+        run(self.instructions(), &View::without_tag(packet, at), &Metadata { wire_len, ..*meta })
+    }
+
     /// The same for a frame as it came off the wire, with its VLAN tag still at offset 12.
     ///
     /// Does what the kernel does before its filter runs: the tag goes into the metadata (unless the device took

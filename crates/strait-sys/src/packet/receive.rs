@@ -11,6 +11,17 @@ use crate::error::{Error, Result};
 /// Room for the two control messages asked for, PACKET_AUXDATA and SCM_TIMESTAMPNS, with their headers.
 const CONTROL_BYTES: usize = 128;
 
+unsafe extern "C-unwind" {
+    /// As in the crate `libc`, but that a thread may be cancelled in it (pthread_cancel(3)), which unwinds.
+    fn recvmmsg(
+        socket: libc::c_int,
+        messages: *mut libc::mmsghdr,
+        count: libc::c_uint,
+        flags: libc::c_int,
+        timeout: *mut libc::timespec,
+    ) -> libc::c_int;
+}
+
 /// Room before a frame, for a VLAN tag or a cooked header.
 const HEADROOM: usize = HEADER_BYTES_MAX.next_multiple_of(8);
 
@@ -96,9 +107,8 @@ impl Receiver {
         }
         let (messages, count) = (self.messages.as_mut_ptr(), self.messages.len() as libc::c_uint);
         // SAFETY: every message points at live buffers of the stated lengths (see `wire`).
-        let received = unsafe {
-            libc::recvmmsg(socket.raw(), messages, count, libc::MSG_DONTWAIT, std::ptr::null_mut())
-        };
+        let received =
+            unsafe { recvmmsg(socket.raw(), messages, count, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
         if received < 0 {
             let error = socket.explain(Error::last_os("capture on", socket.interface()));
             return if matches!(error.errno(), Some(libc::EAGAIN | libc::EINTR)) {

@@ -130,6 +130,17 @@ impl Socket {
         check(returned, "bind a packet socket to", &*self.interface).map(drop)
     }
 
+    /// `send(MSG_DONTWAIT)`: one frame, on a socket that was bound.
+    ///
+    /// # Errors
+    /// EMSGSIZE where the link does not take so long a frame, ENOBUFS where its queue is full, ENETDOWN.
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the frame is readable for its length.
+        let sent = unsafe { libc::send(self.raw(), frame.as_ptr().cast(), frame.len(), flags) };
+        if sent < 0 { Err(self.explain(Error::last_os("send on", &*self.interface))) } else { Ok(()) }
+    }
+
     /// The pending error of the socket (`SO_ERROR`), cleared by the call: ENETDOWN when the interface went down
     /// or vanished.
     pub fn take_error(&self) -> Result<()> {

@@ -27,6 +27,8 @@ const FRAME_ALIGNMENT: usize = 8;
 const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
 /// Offset of the status in a block: `version` and `offset_to_priv` stand before it.
 const BLOCK_STATUS: usize = 8;
+/// See [`Early::Quiet`]: up to a million small frames a second.
+pub const SLOW: Duration = Duration::from_millis(2);
 /// Whether the open block can be read here: stores of one CPU are seen by another in program order.
 pub const READS_EARLY: bool = cfg!(target_arch = "x86_64");
 
@@ -77,8 +79,7 @@ impl Geometry {
 pub enum Early {
     /// None.
     Never,
-    /// Those that were retired by their timer when they were last used, not by being full: at that pace zeroing costs
-    /// little.
+    /// Those that took [`SLOW`] to fill when they were last used: at that pace zeroing costs little.
     Quiet,
     /// All, whatever the zeroing costs.
     Always,
@@ -221,14 +222,15 @@ impl Ring {
     /// Gives the current block back and goes on to the next.
     fn release(&mut self) {
         // SAFETY: the block is ours and begins with a block descriptor.
-        let (status, used) = unsafe {
+        let (status, used, filled_in) = unsafe {
             let header = &(*self.descriptor(self.block)).hdr.bh1;
-            (header.block_status, header.blk_len as usize)
+            let (first, last) = (time(header.ts_first_pkt), time(header.ts_last_pkt));
+            (header.block_status, header.blk_len as usize, last.saturating_sub(first))
         };
         let dirty = used.max(self.dirty[self.block]).min(self.geometry.block_bytes);
         let zero = match self.early {
             Early::Never => false,
-            Early::Quiet => status & libc::TP_STATUS_BLK_TMO != 0,
+            Early::Quiet => status & libc::TP_STATUS_BLK_TMO != 0 || filled_in >= SLOW,
             Early::Always => true,
         };
         if zero && dirty > FIRST_FRAME {
@@ -295,6 +297,12 @@ impl Ring {
         // SAFETY: the status is an aligned u32 of the block; both sides access it atomically.
         unsafe { AtomicU32::from_ptr(self.at(block, BLOCK_STATUS).cast()) }
     }
+}
+
+/// A timestamp of a block descriptor.
+fn time(stamp: libc::tpacket_bd_ts) -> Duration {
+    // In a union of both; V3 has nanoseconds.
+    Duration::from_secs(stamp.ts_sec.into()) + Duration::from_nanos(stamp.ts_usec.into())
 }
 
 /// Frames of one block on loan; dropping it returns the block once the kernel has retired it.
