@@ -6,7 +6,7 @@ use strait_capture::{Path, Queues, Wait};
 use crate::notice::Notices;
 
 /// For one device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) device: String,
     pub(crate) path: Path,
@@ -54,7 +54,7 @@ impl Choice {
             report: is_set("STRAIT_REPORT"),
             notices: match variable("STRAIT_REPORT").as_deref() {
                 None | Some("0" | "1") => Notices::Stderr,
-                Some(file) => Notices::File(file.into()),
+                Some(file) => Notices::to_file(file)?,
             },
         })
     }
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn a_report_goes_to_standard_error_or_to_a_file() {
         let reporting = |value: &'static str| {
-            Choice::new("eth0", |name| (name == "STRAIT_REPORT").then(|| value.to_owned())).unwrap()
+            Choice::new("eth0", |name| (name == "STRAIT_REPORT").then(|| value.to_owned()))
         };
-        assert_eq!((reporting("1").report, reporting("1").notices), (true, Notices::Stderr));
-        let file = reporting("reports/today");
-        assert_eq!((file.report, file.notices), (true, Notices::File("reports/today".into())));
+        assert!(matches!(reporting("1"), Ok(Choice { report: true, notices: Notices::Stderr, .. })));
+        assert!(matches!(reporting("/dev/null"), Ok(Choice { report: true, notices: Notices::File(_), .. })));
+        assert!(reporting("/nosuch/file").unwrap_err().starts_with("STRAIT_REPORT=/nosuch/file: "));
     }
 
     #[test]

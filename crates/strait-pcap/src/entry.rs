@@ -6,9 +6,9 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use strait_capture::{Directions, Error, Injector, Interrupter, Path};
+use strait_capture::{Directions, Error, Interrupter, Path, Sender};
 use strait_filter::cbpf::Program;
 
 use crate::choice::Choice;
@@ -19,7 +19,8 @@ use crate::handle::Handle;
 pub(crate) struct Entry {
     pub(crate) choice: Choice,
     pub(crate) facts: Facts,
-    pub(crate) injector: Mutex<Option<Injector>>,
+    /// For frames out, once the capture is open: the program may give up the privilege to open it later.
+    pub(crate) sender: OnceLock<Sender>,
     pub(crate) interrupter: Interrupter,
     handle: Mutex<Handle>,
     /// The thread that hands packets over; 0 for none.
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     broken: AtomicBool,
     later: Mutex<Later>,
     has_later: AtomicBool,
+    /// How often callbacks have asked for something.
+    asked: AtomicUsize,
 }
 
 /// What a callback asked of its own handle.
@@ -42,7 +45,7 @@ impl Entry {
     pub(crate) fn new(choice: Choice) -> Result<Self, Error> {
         Ok(Self {
             facts: Facts::default(),
-            injector: Mutex::new(None),
+            sender: OnceLock::new(),
             interrupter: Interrupter::new()?,
             handle: Mutex::new(Handle::new(choice.clone())),
             choice,
@@ -51,6 +54,7 @@ impl Entry {
             broken: AtomicBool::new(false),
             later: Mutex::default(),
             has_later: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
         })
     }
 
@@ -74,9 +78,14 @@ impl Entry {
         self.choice.device == "any" || Path::Auto.suits(&self.choice.device)
     }
 
-    /// The handle, from who has the last reference to it.
-    pub(crate) fn into_handle(self) -> Handle {
-        self.handle.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// The handle, for who has the entry to itself.
+    pub(crate) fn handle_mut(&mut self) -> &mut Handle {
+        self.handle.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handle, unless somebody has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Handle>> {
+        self.handle.try_lock().ok()
     }
 
     /// The calling thread hands packets over until the result drops.
@@ -131,7 +140,13 @@ impl Entry {
 
     fn ask_later(&self, ask: impl FnOnce(&mut Later)) {
         ask(&mut self.later.lock().unwrap_or_else(PoisonError::into_inner));
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.has_later.store(true, Ordering::Relaxed);
+    }
+
+    /// A number that changes when a callback asks for something, and is 0 while nothing is to be done.
+    pub(crate) fn asked(&self) -> usize {
+        if self.has_later() { self.asked.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Whether a callback has asked for something that is not done yet.

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use strait_capture::{Error, ErrorKind};
+use strait_capture::Error;
 
 /// `PCAP_ERRBUF_SIZE`.
 const ERRBUF_BYTES: usize = 256;
@@ -71,8 +71,8 @@ pub struct Device {
     flags: u32,
 }
 
-/// `pcap_handler`.
-pub type Handler = Option<unsafe extern "C" fn(*mut c_uchar, *const PacketHeader, *const c_uchar)>;
+/// `pcap_handler`. It may unwind: by an exception of C++, or because its thread is cancelled.
+pub type Handler = Option<unsafe extern "C-unwind" fn(*mut c_uchar, *const PacketHeader, *const c_uchar)>;
 
 /// Calls libpcap's own function of this name, found once.
 macro_rules! real {
@@ -81,7 +81,7 @@ macro_rules! real {
         let address = *FOUND.get_or_init(|| $crate::ffi::library::function(concat!(stringify!($name), "\0")));
         // SAFETY: libpcap's function of this name has this signature (pcap/pcap.h), and the caller keeps its contract.
         unsafe {
-            let function: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(address);
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $result = std::mem::transmute(address);
             function($($argument),*)
         }
     }};
@@ -128,13 +128,18 @@ fn said(p: *mut Pcap) -> String {
     text(unsafe { facts::pcap_geterr(p) })
 }
 
+/// What libpcap itself says of a handle of its own.
+fn said_by(q: *mut Pcap) -> String {
+    text(real!(pcap_geterr(q: *mut Pcap) -> *mut c_char))
+}
+
 /// Says what went wrong and returns libpcap's code for it.
 fn failed(p: *mut Pcap, error: &Error) -> c_int {
     say(p, &error.to_string());
-    match (error.errno(), error.kind()) {
-        (Some(libc::ENETDOWN), _) => PCAP_ERROR_IFACE_NOT_UP,
-        (Some(libc::ENODEV), _) => PCAP_ERROR_NO_SUCH_DEVICE,
-        (_, ErrorKind::Refused) => PCAP_ERROR_PERM_DENIED,
+    match error.errno() {
+        Some(libc::ENETDOWN) => PCAP_ERROR_IFACE_NOT_UP,
+        Some(libc::ENODEV) => PCAP_ERROR_NO_SUCH_DEVICE,
+        Some(libc::EPERM | libc::EACCES) => PCAP_ERROR_PERM_DENIED,
         _ => PCAP_ERROR,
     }
 }

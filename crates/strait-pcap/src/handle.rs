@@ -4,17 +4,17 @@
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use strait_capture::{Batch, Directions, Error, Frame, Gauge, InjectPath, Injector, Lane, Session, Wait};
+use strait_capture::{Batch, Directions, Error, Frame, Gauge, Lane, Session, Sieve, Wait};
 use strait_filter::cbpf::Program;
 
 use crate::choice::Choice;
 use crate::entry::{Entry, Later};
-use crate::late::LateFilter;
 use crate::waker::Waker;
 
+const LINKTYPE_LINUX_SLL: u32 = 113;
+const LINKTYPE_LINUX_SLL2: u32 = 276;
 /// libpcap's MAXIMUM_SNAPLEN, taken where a program asks for none or for more.
 const SNAPLEN_MAX: i32 = 262_144;
 /// The engine's own ring; a program's smaller wish is no reason for a smaller one.
@@ -25,6 +25,8 @@ const ENETDOWN: i32 = 100;
 const TICK: Duration = Duration::from_secs(10);
 /// The same for one that never sleeps, and so is interrupted by nothing.
 const BUSY_TICK: Duration = Duration::from_millis(1);
+/// How long a wait on several lanes may miss that the link is gone.
+const LINK_CHECK: Duration = Duration::from_millis(200);
 /// How old the count of what the NIC missed may be.
 const REFRESH: Duration = Duration::from_secs(1);
 /// How long the last packets of a capture are waited for.
@@ -66,6 +68,14 @@ impl Options {
         };
         Err(Error::Usage(format!("the program asks for {asked}")))
     }
+}
+
+/// What a reading call is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) looping: bool,
+    /// When it gives up waiting for a first packet.
+    deadline: Option<Instant>,
 }
 
 /// Why packets stopped to come.
@@ -113,6 +123,7 @@ struct Active {
     /// The lane to look at next.
     turn: usize,
     waker: Waker,
+    /// What was left of a batch of the lane `turn` when its loop was broken.
     kept: VecDeque<Kept>,
     /// When the kernel was asked what the NIC missed.
     refreshed: Instant,
@@ -139,6 +150,10 @@ impl Handle {
         };
         let mut session = builder.open()?;
         let mut lanes = session.take_lanes();
+        if session.link_type() == LINKTYPE_LINUX_SLL2 {
+            // What libpcap begins with: a program that wants the other asks for it.
+            session.set_link_type(&mut lanes, LINKTYPE_LINUX_SLL)?;
+        }
         let waker = Waker::new().map_err(polling)?;
         for lane in &mut lanes {
             lane.set_interrupter(entry.interrupter.clone());
@@ -181,28 +196,17 @@ impl Handle {
         active.prepare_to_poll()
     }
 
-    /// Asks the kernel what the NIC missed so far, now and then: a call of its own for each packet would cost more than
-    /// the packet.
-    pub(crate) fn refresh(&mut self, entry: &Entry) {
-        if let Some(active) = &mut self.active
-            && active.refreshed.elapsed() >= REFRESH
-        {
-            active.refreshed = Instant::now();
-            entry.facts.set_missed(active.session.missed());
-        }
-    }
-
     /// Hands packets to `take`: what is there, `max` at most. If there is nothing it waits as long as the program said,
     /// for ever in a loop. `count` grows by each packet, also where an error ends it.
     pub(crate) fn dispatch(
         &mut self,
         entry: &Entry,
         max: usize,
-        looping: bool,
+        reading: &Reading,
         count: &mut usize,
         mut take: impl FnMut(Packet<'_>),
     ) -> Result<Ended, Error> {
-        let deadline = self.deadline(looping);
+        let &Reading { looping, deadline } = reading;
         let tick = if self.choice.wait == Wait::Busy { BUSY_TICK } else { TICK };
         let Some(active) = &mut self.active else { return Ok(Ended::Done) };
         // A loop waits in any case: libpcap's would only spin.
@@ -229,6 +233,7 @@ impl Handle {
             if entry.facts.is_polled() {
                 active.prepare_to_poll()?;
             }
+            active.refresh(entry);
             if entry.take_broken() {
                 return Ok(Ended::Broken);
             }
@@ -240,33 +245,35 @@ impl Handle {
         }
     }
 
-    fn deadline(&self, looping: bool) -> Option<Instant> {
-        let timeout = u64::try_from(self.options.timeout_ms).ok().filter(|ms| *ms > 0 && !looping)?;
-        Some(Instant::now() + Duration::from_millis(timeout))
+    /// What a reading call that begins now is to do.
+    pub(crate) fn reading(&self, looping: bool) -> Reading {
+        let timeout = u64::try_from(self.options.timeout_ms).ok().filter(|ms| *ms > 0 && !looping);
+        let deadline = timeout.map(|timeout| Instant::now() + Duration::from_millis(timeout));
+        Reading { looping, deadline }
     }
 
     /// Ends the capture and tells what became of it, if the user asked for that. Else nothing but the descriptors is
-    /// closed: a child process may go on with its own.
-    pub(crate) fn close(self) {
-        let notices = self.choice.notices.clone();
-        if self.choice.report {
-            match self.report() {
-                Ok(None) => {}
-                Ok(Some(report)) => notices.tell(&format!("strait: {report}")),
-                Err(error) => notices.tell(&format!("strait: no report: {error}\n")),
-            }
+    /// closed. Where the process has `forked` another may go on with the capture: it is told of as it stands.
+    pub(crate) fn close(&mut self, forked: bool) {
+        let Some(active) = self.active.take().filter(|_| self.choice.report) else { return };
+        let notices = &self.choice.notices;
+        match self.report(active, forked) {
+            Ok(report) => notices.tell(&format!("strait: {report}")),
+            Err(error) => notices.tell(&format!("strait: no report: {error}\n")),
         }
     }
 
-    fn report(self) -> Result<Option<String>, Error> {
-        let Some(Active { mut session, mut lanes, kept, .. }) = self.active else { return Ok(None) };
-        session.stop()?;
-        for lane in &mut lanes {
-            while let Ok(Some(batch)) = lane.next_batch(Instant::now() + DRAIN) {
-                drop(batch);
+    fn report(&self, active: Active, forked: bool) -> Result<String, Error> {
+        let Active { mut session, mut lanes, kept, turn, .. } = active;
+        if !forked {
+            session.stop()?;
+            for lane in &mut lanes {
+                while let Ok(Some(batch)) = lane.next_batch(Instant::now() + DRAIN) {
+                    drop(batch);
+                }
             }
         }
-        lanes[0].book_sink_loss(kept.len() as u64);
+        lanes[turn].return_unread(kept.len() as u64);
         let accounts = lanes.into_iter().map(Lane::finish).collect::<Result<Vec<_>, Error>>()?;
         let wait = match self.choice.wait {
             Wait::Latency => "latency",
@@ -275,7 +282,9 @@ impl Handle {
         };
         let (ring, notes) = (session.ring(), session.notes().join("; "));
         let notes = if notes.is_empty() { notes } else { format!("{notes}\n") };
-        Ok(Some(format!("{notes}wait {wait}; ring {ring}; {}", session.report(accounts))))
+        let wait =
+            if forked { format!("as it stood, the program having forked; wait {wait}") } else { wait.into() };
+        Ok(format!("{notes}wait {wait}; ring {ring}; {}", session.report(accounts)))
     }
 }
 
@@ -296,16 +305,19 @@ impl Active {
         }
         let limit = max - *count;
         if let [lane] = &mut self.lanes[..] {
-            let Some(mut batch) = lane.next_batch_of(limit, until)? else { return Ok(false) };
-            hand_batch(entry, &mut batch, &mut self.kept, count, take);
+            let Some(batch) = lane.next_batch_of(limit, until)? else { return Ok(false) };
+            let rejected = hand_batch(entry, &self.session, batch, &mut self.kept, count, take);
+            lane.discard(rejected);
             return Ok(true);
         }
         for _ in 0..self.lanes.len() {
             self.turn = (self.turn + 1) % self.lanes.len();
             let now = Instant::now();
-            let Some(mut batch) = self.lanes[self.turn].next_batch_of(limit, now)? else { return Ok(false) };
+            let lane = &mut self.lanes[self.turn];
+            let Some(batch) = lane.next_batch_of(limit, now)? else { return Ok(false) };
             if !batch.is_empty() {
-                hand_batch(entry, &mut batch, &mut self.kept, count, take);
+                let rejected = hand_batch(entry, &self.session, batch, &mut self.kept, count, take);
+                lane.discard(rejected);
                 return Ok(true);
             }
         }
@@ -324,12 +336,12 @@ impl Active {
     /// Waits for the first packet on any of several lanes.
     fn wait_for_any_lane(&mut self, entry: &Entry, until: Instant) -> Result<(), Error> {
         self.prepare_to_poll()?;
-        let timeout = until.saturating_duration_since(Instant::now());
+        let timeout = until.saturating_duration_since(Instant::now()).min(LINK_CHECK);
         if !timeout.is_zero() {
             self.waker.wait(entry.interrupter.as_fd(), timeout).map_err(polling)?;
             entry.interrupter.clear();
         }
-        Ok(())
+        self.lanes.iter().try_for_each(Lane::check_link)
     }
 
     fn prepare_to_poll(&mut self) -> Result<(), Error> {
@@ -351,23 +363,38 @@ impl Active {
 
     /// Packets that came before a change are not handed over after it.
     fn forget_kept(&mut self) {
-        self.lanes[0].book_sink_loss(self.kept.len() as u64);
+        self.lanes[self.turn].discard(self.kept.len() as u64);
         self.kept.clear();
+    }
+
+    /// Asks the kernel what the NIC missed so far, now and then: a call of its own for each packet would cost more than
+    /// the packet.
+    fn refresh(&mut self, entry: &Entry) {
+        if self.refreshed.elapsed() >= REFRESH {
+            self.refreshed = Instant::now();
+            entry.facts.set_missed(self.session.missed());
+        }
     }
 }
 
 /// Hands a batch over. What is left when the callback breaks the loop is kept: the ring takes its frames back with the
-/// batch.
+/// batch. Returns how many frames a filter rejected that the callback has set meanwhile.
 fn hand_batch(
     entry: &Entry,
-    batch: &mut Batch<'_>,
+    session: &Session,
+    mut batch: Batch<'_>,
     kept: &mut VecDeque<Kept>,
     count: &mut usize,
     take: &mut impl FnMut(Packet<'_>),
-) {
-    let mut late: Option<LateFilter> = None;
+) -> u64 {
+    let (mut asked, mut sieve, mut rejected) = (0, None, 0);
     for frame in batch.frames() {
-        if late.as_ref().is_some_and(|late| !late.matches(&frame)) {
+        if entry.asked() != asked {
+            asked = entry.asked();
+            sieve = entry.coming_filter().map(|filter| session.sieve(&filter));
+        }
+        if sieve.as_ref().is_some_and(|sieve: &Sieve| sieve.keeps(&frame) == 0) {
+            rejected += 1;
             continue;
         }
         if entry.is_broken() {
@@ -377,26 +404,8 @@ fn hand_batch(
         }
         *count += 1;
         take((&frame).into());
-        if entry.has_later() {
-            late = LateFilter::of(entry);
-        }
     }
-}
-
-/// Sends one frame; the injector is opened at the first.
-pub(crate) fn inject(entry: &Entry, bytes: &[u8]) -> Result<(), Error> {
-    let mut injector = entry.injector.lock().unwrap_or_else(PoisonError::into_inner);
-    let injector = match &mut *injector {
-        Some(injector) => injector,
-        none => none.insert(Injector::open(&entry.choice.device, InjectPath::Sendmmsg)?),
-    };
-    let buffer = injector.buffer()?;
-    let Some(room) = buffer.get_mut(..bytes.len()) else {
-        return Err(Error::Usage(format!("a frame of {} bytes is too long", bytes.len())));
-    };
-    room.copy_from_slice(bytes);
-    injector.push(bytes.len());
-    injector.flush()
+    rejected
 }
 
 fn polling(errno: rustix::io::Errno) -> Error {

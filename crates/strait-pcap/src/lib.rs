@@ -12,6 +12,5 @@ mod facts;
 #[allow(unsafe_code, reason = "C calls it")]
 pub mod ffi;
 mod handle;
-mod late;
 mod notice;
 mod waker;

@@ -1,32 +1,41 @@
 //! What the user is told beside the program's own words: a report, a fallback.
 
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 /// Where notices go.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Notices {
     /// Standard error.
     Stderr,
     /// The end of a file.
-    File(PathBuf),
+    File(Arc<File>),
 }
 
 impl Notices {
+    /// To the end of `file`, which is opened now: the program may give up the privilege to do it later.
+    pub(crate) fn to_file(file: &str) -> Result<Self, String> {
+        let opened = OpenOptions::new().append(true).create(true).open(file);
+        opened
+            .map(|file| Self::File(Arc::new(file)))
+            .map_err(|error| format!("STRAIT_REPORT={file}: {error}"))
+    }
+
     /// Tells `text`, whole lines. Where there is no place for it, it is not told: the program goes on as it would.
     pub(crate) fn tell(&self, text: &str) {
         let _ = match self {
-            Self::File(file) => append(file, text),
-            Self::Stderr if stderr_is_a_channel() => append(Path::new("/dev/tty"), text),
+            Self::File(file) => (&**file).write_all(text.as_bytes()),
+            Self::Stderr if stderr_is_a_channel() => tell_terminal(text),
             Self::Stderr => io::stderr().write_all(text.as_bytes()),
         };
     }
 }
 
-fn append(file: &Path, text: &str) -> io::Result<()> {
-    OpenOptions::new().append(true).create(true).open(file)?.write_all(text.as_bytes())
+fn tell_terminal(text: &str) -> io::Result<()> {
+    OpenOptions::new().append(true).open("/dev/tty")?.write_all(text.as_bytes())
 }
 
 /// Whether standard error is for messages of a form of their own: dumpcap's to the tshark or Wireshark that started it,

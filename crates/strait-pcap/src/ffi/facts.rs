@@ -2,21 +2,26 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::table::{self, Target, target};
-use super::{DLT_EN10MB, PCAP_ERROR, Pcap, code, dlt, failed, guarded, refused_in_callback, say};
+use super::table::{self, Live, Target, target};
+use super::{PCAP_ERROR, Pcap, code, dlt, failed, guarded, refused_in_callback, said_by, say};
 
 /// `pcap_geterr(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_geterr(p: *mut Pcap) -> *mut c_char {
-    let p = table::peek(p).map_or_else(|theirs| theirs, |_| p);
+    let p = speaker(p);
     real!(pcap_geterr(p: *mut Pcap) -> *mut c_char)
 }
 
 /// `pcap_perror(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_perror(p: *mut Pcap, prefix: *const c_char) {
-    let p = table::peek(p).map_or_else(|theirs| theirs, |_| p);
+    let p = speaker(p);
     real!(pcap_perror(p: *mut Pcap, prefix: *const c_char) -> ());
+}
+
+/// The handle whose words count: libpcap's own until Strait captures.
+fn speaker(p: *mut Pcap) -> *mut Pcap {
+    table::peek(p).filter(|live| !live.is_active()).map_or(p, Live::theirs)
 }
 
 /// A question that [`crate::facts::Facts`] answers.
@@ -39,10 +44,6 @@ macro_rules! fact {
 fact! {
     /// `pcap_datalink(3PCAP)`.
     pcap_datalink |facts| dlt(facts.link_type())
-}
-fact! {
-    /// What `pcap_datalink` says, by the name that libpcap itself uses.
-    pcap_datalink_ext |facts| dlt(facts.link_type())
 }
 fact! {
     /// `pcap_snapshot(3PCAP)`.
@@ -94,13 +95,12 @@ macro_rules! descriptor {
                 Target::Real(p) => real!($name(p: *mut Pcap) -> c_int),
                 Target::Live(live) => {
                     let facts = &live.entry.facts;
-                    let known = facts.is_polled();
+                    if facts.is_polled() {
+                        return facts.descriptor();
+                    }
                     facts.set_polled();
                     // In a callback the reading call does it when the callback is back.
-                    let prepared = match live.entry.lock().filter(|_| !known) {
-                        Some(mut handle) => handle.prepare_to_poll(),
-                        None => Ok(()),
-                    };
+                    let prepared = live.entry.lock().map_or(Ok(()), |mut handle| handle.prepare_to_poll());
                     match prepared {
                         Ok(()) => facts.descriptor(),
                         Err(error) => failed(p, &error),
@@ -129,45 +129,16 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(p: *mut Pcap) -> *cons
     })
 }
 
-/// `pcap_list_datalinks(3PCAP)`.
+/// `pcap_list_datalinks(3PCAP)`: libpcap's own handle on the device has them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_list_datalinks(p: *mut Pcap, list: *mut *mut c_int) -> c_int {
     guarded(PCAP_ERROR, || {
-        let live = match target(p) {
-            Target::Real(p) => {
-                return real!(pcap_list_datalinks(p: *mut Pcap, list: *mut *mut c_int) -> c_int);
-            }
-            Target::Live(live) => live,
-        };
-        let types = datalinks(live.entry.facts.link_type());
-        // SAFETY: calloc takes two sizes; pcap_free_datalinks frees.
-        let room = unsafe { libc::calloc(types.len(), size_of::<c_int>()) }.cast::<c_int>();
-        if room.is_null() {
-            say(p, "no memory");
-            return PCAP_ERROR;
-        }
-        // SAFETY: room holds that many; the program gave a place for its address.
-        unsafe {
-            room.copy_from_nonoverlapping(types.as_ptr(), types.len());
-            list.write(room);
-        }
-        types.len() as c_int
+        let p = table::find(p).map_or(p, |live| live.theirs());
+        real!(pcap_list_datalinks(p: *mut Pcap, list: *mut *mut c_int) -> c_int)
     })
 }
 
-/// What a handle of this link type can be made to have: those of libpcap (`map_arphrd_to_dlt` of pcap-linux.c).
-fn datalinks(link_type: u32) -> Vec<c_int> {
-    match dlt(link_type) {
-        cooked @ (113 | 276) => vec![cooked, 113 + 276 - cooked],
-        DLT_EN10MB | DLT_DOCSIS => vec![DLT_EN10MB, DLT_DOCSIS],
-        only => vec![only],
-    }
-}
-
-/// `DLT_DOCSIS`: Ethernet, for a cable modem head end that puts other frames on it.
-const DLT_DOCSIS: c_int = 143;
-
-/// `pcap_set_datalink(3PCAP)`.
+/// `pcap_set_datalink(3PCAP)`: libpcap's own handle knows which there are; of them only cooked headers differ here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int {
     guarded(PCAP_ERROR, || {
@@ -175,23 +146,27 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int
             Target::Real(p) => return real!(pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int),
             Target::Live(live) => live,
         };
+        let theirs = live.theirs();
+        if real!(pcap_set_datalink(theirs: *mut Pcap, wanted: c_int) -> c_int) < 0 {
+            say(p, &said_by(theirs));
+            return PCAP_ERROR;
+        }
         let facts = &live.entry.facts;
-        match wanted {
-            DLT_EN10MB | DLT_DOCSIS if datalinks(facts.link_type()).contains(&wanted) => {
-                facts.set_link_type(wanted as u32);
-                0
-            }
-            _ if dlt(facts.link_type()) == wanted => 0,
-            113 | 276 if datalinks(facts.link_type()).contains(&wanted) => match live.entry.lock() {
-                Some(mut handle) => code(p, handle.set_link_type(&live.entry, wanted as u32)),
-                None => refused_in_callback(p),
-            },
-            _ => {
-                let name = real!(pcap_datalink_val_to_name(wanted: c_int) -> *const c_char);
-                let name = if name.is_null() { format!("DLT {wanted}") } else { super::text(name) };
-                say(p, &format!("{name} is not one of the DLTs supported by this device"));
-                PCAP_ERROR
-            }
+        if dlt(facts.link_type()) == wanted {
+            return 0;
+        }
+        if !is_cooked(wanted) {
+            facts.set_link_type(wanted as u32);
+            return 0;
+        }
+        match live.entry.lock() {
+            Some(mut handle) => code(p, handle.set_link_type(&live.entry, wanted as u32)),
+            None => refused_in_callback(p),
         }
     })
+}
+
+/// `DLT_LINUX_SLL` and `DLT_LINUX_SLL2`.
+fn is_cooked(dlt: c_int) -> bool {
+    matches!(dlt, 113 | 276)
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::table::{Live, Target, target};
-use super::{Pcap, dlt, guarded, said, say};
+use super::{Pcap, dlt, guarded, said_by, say};
 
 /// A handle that cannot capture, with the live one's link type, snaplen and precision.
 pub(super) fn dead(live: &Live) -> *mut Pcap {
@@ -25,7 +25,7 @@ macro_rules! dumper {
                     let q = dead(&live);
                     let dumper = real!($name(q: *mut Pcap, $to: $type) -> *mut c_void);
                     if dumper.is_null() {
-                        say(p, &said(q));
+                        say(p, &said_by(q));
                     }
                     real!(pcap_close(q: *mut Pcap) -> ());
                     dumper

@@ -1,16 +1,14 @@
 //! Filters and directions, and frames out.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
+use std::sync::atomic::Ordering;
 
-use strait_capture::{Directions, Error};
+use strait_capture::{Directions, Error, Sender};
 use strait_filter::cbpf::{Instruction, Program};
 
 use super::files::dead;
-use super::table::{Live, Target, target};
-use super::{
-    BpfInstruction, BpfProgram, ERRBUF_BYTES, PCAP_ERROR, Pcap, code, failed, guarded, said, say, text,
-};
-use crate::handle::inject;
+use super::table::{Target, target};
+use super::{BpfInstruction, BpfProgram, PCAP_ERROR, Pcap, code, failed, guarded, said_by, say, text};
 
 /// `pcap_setfilter(3PCAP)`.
 #[unsafe(no_mangle)]
@@ -57,7 +55,7 @@ pub unsafe extern "C" fn pcap_setdirection(p: *mut Pcap, direction: c_int) -> c_
     })
 }
 
-/// `pcap_compile(3PCAP)`: for a handle of the live one's link type.
+/// `pcap_compile(3PCAP)`: on libpcap's own handle for the device, or for the link type alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_compile(
     p: *mut Pcap,
@@ -67,47 +65,27 @@ pub unsafe extern "C" fn pcap_compile(
     netmask: u32,
 ) -> c_int {
     guarded(PCAP_ERROR, || {
-        let q = match target(p) {
-            Target::Real(p) => p,
-            Target::Live(live) => compiler(&live, filter),
-        };
-        let result = real!(pcap_compile(q: *mut Pcap, program: *mut BpfProgram, filter: *const c_char, optimize: c_int, netmask: u32) -> c_int);
-        if let Target::Live(_) = target(p) {
-            if result < 0 {
-                say(p, &said(q));
+        let live = match target(p) {
+            Target::Real(p) => {
+                return real!(pcap_compile(p: *mut Pcap, program: *mut BpfProgram, filter: *const c_char, optimize: c_int, netmask: u32) -> c_int);
             }
+            Target::Live(live) => live,
+        };
+        let compiles = live.compiles.load(Ordering::Relaxed);
+        if !compiles && !filter.is_null() && text(filter).contains("vlan") {
+            say(p, "libpcap could not open the device, which it must to compile a filter for VLAN tags");
+            return PCAP_ERROR;
+        }
+        let q = if compiles { live.theirs() } else { dead(&live) };
+        let result = real!(pcap_compile(q: *mut Pcap, program: *mut BpfProgram, filter: *const c_char, optimize: c_int, netmask: u32) -> c_int);
+        if result < 0 {
+            say(p, &said_by(q));
+        }
+        if !compiles {
             real!(pcap_close(q: *mut Pcap) -> ());
         }
         result
     })
-}
-
-/// A handle to compile on. libpcap writes another program for a live one where a filter asks for VLAN tags, which are not
-/// in a live frame's bytes; to open one takes time and privilege, so it is done for those alone.
-fn compiler(live: &Live, filter: *const c_char) -> *mut Pcap {
-    let asks_for_tags = !filter.is_null() && text(filter).contains("vlan");
-    if asks_for_tags && let Some(twin) = twin(live) { twin } else { dead(live) }
-}
-
-/// libpcap's own live handle on the same device, with as small a buffer as there is.
-fn twin(live: &Live) -> Option<*mut Pcap> {
-    let (device, mut errbuf) = (live.device.as_ptr(), [0 as c_char; ERRBUF_BYTES]);
-    let errbuf = errbuf.as_mut_ptr();
-    let q = real!(pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
-    if q.is_null() {
-        return None;
-    }
-    let (snaplen, bytes) = (live.entry.facts.snaplen(), 1 << 16);
-    real!(pcap_set_snaplen(q: *mut Pcap, snaplen: c_int) -> c_int);
-    real!(pcap_set_buffer_size(q: *mut Pcap, bytes: c_int) -> c_int);
-    let link_type = super::dlt(live.entry.facts.link_type());
-    if real!(pcap_activate(q: *mut Pcap) -> c_int) < 0
-        || real!(pcap_set_datalink(q: *mut Pcap, link_type: c_int) -> c_int) < 0
-    {
-        real!(pcap_close(q: *mut Pcap) -> ());
-        return None;
-    }
-    Some(q)
 }
 
 /// `pcap_inject(3PCAP)`.
@@ -130,7 +108,11 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
         }
         // SAFETY: the program gave that many bytes.
         let frame = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) };
-        match inject(&live.entry, frame) {
+        let sent = match live.entry.sender.get() {
+            Some(sender) => sender.send(frame),
+            None => Sender::open(&live.entry.choice.device).and_then(|sender| sender.send(frame)),
+        };
+        match sent {
             Ok(()) => size as c_int,
             Err(error) => {
                 failed(p, &error);

@@ -23,6 +23,7 @@ forward! {
     bpf_image(instruction: *const BpfInstruction, number: c_int) -> *mut c_char;
     bpf_validate(program: *const BpfInstruction, len: c_int) -> c_int;
     pcap_compile_nopcap(snaplen: c_int, linktype: c_int, program: *mut BpfProgram, filter: *const c_char, optimize: c_int, netmask: u32) -> c_int;
+    pcap_datalink_ext(p: *mut Pcap) -> c_int;
     pcap_datalink_name_to_val(name: *const c_char) -> c_int;
     pcap_datalink_val_to_description(value: c_int) -> *const c_char;
     pcap_datalink_val_to_description_or_dlt(value: c_int) -> *const c_char;
@@ -68,3 +69,30 @@ forward! {
     pcap_tstamp_type_val_to_description(value: c_int) -> *const c_char;
     pcap_tstamp_type_val_to_name(value: c_int) -> *const c_char;
 }
+
+/// `pcap_version`, which libpcap exports for old programs; what `pcap_lib_version` says is true.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "C's name")]
+pub static pcap_version: [u8; 32] = *b"libpcap version 1.10, on Strait\0";
+
+/// An entry of [`eproto_db`].
+#[repr(C)]
+pub struct Protocol {
+    name: *const c_char,
+    number: u16,
+}
+
+// SAFETY: the names are constants.
+unsafe impl Sync for Protocol {}
+
+/// `eproto_db` of libpcap: names of Ethernet types.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "C's name")]
+pub static eproto_db: [Protocol; 6] = [
+    Protocol { name: c"ip".as_ptr(), number: 0x0800 },
+    Protocol { name: c"ip6".as_ptr(), number: 0x86dd },
+    Protocol { name: c"arp".as_ptr(), number: 0x0806 },
+    Protocol { name: c"rarp".as_ptr(), number: 0x8035 },
+    Protocol { name: c"loopback".as_ptr(), number: 0x9000 },
+    Protocol { name: std::ptr::null(), number: 0 },
+];

@@ -1,12 +1,13 @@
 //! From `pcap_create` to `pcap_close`: what may be set, and libpcap's part where Strait cannot open the device.
 
 use std::ffi::{CString, c_char, c_int};
-use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::Ordering;
 
-use strait_capture::Error;
+use strait_capture::{Error, Sender};
 
-use super::read::break_theirs;
-use super::table::{self, Live, Target, target};
+use super::read::find_theirs;
+use super::table::{self, FORKED, Live};
 use super::{
     DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_PERM_DENIED,
     PCAP_ERROR_PROMISC_PERM_DENIED, PCAP_ERROR_RFMON_NOTSUP, Pcap, failed, guarded, put, said, say, text,
@@ -29,8 +30,11 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errbuf: *mut c_char)
 
 /// A handle that Strait opens, or libpcap's own for what is no interface. NULL where libpcap said why.
 fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
+    // A signal handler must not be the first to look for them.
+    find_theirs();
     let choice = Choice::new(device, |name| std::env::var(name).ok())?;
     let device = CString::new(choice.device.clone()).map_err(|_| "a NUL in a device's name".to_owned())?;
+    let entry = Entry::new(choice.clone()).map_err(|error| error.to_string())?;
     let name = device.as_ptr();
     let theirs = real!(pcap_create(name: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
     if theirs.is_null() || !(choice.strict || is_interface(&device)) {
@@ -38,13 +42,11 @@ fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
     }
     let (linktype, snaplen) = (DLT_EN10MB, 262_144);
     let p = real!(pcap_open_dead(linktype: c_int, snaplen: c_int) -> *mut Pcap);
-    let entry = Entry::new(choice).map_err(|error| error.to_string())?;
-    // A signal handler must not be the first to look for it.
-    break_theirs();
-    if p.is_null() || !table::insert(p, Live::new(entry, theirs, device)) {
+    if p.is_null() {
         return Ok(theirs);
     }
-    Ok(p)
+    table::insert(Live::new(entry, p, theirs, device))
+        .ok_or(format!("{}: this program has too many handles open", choice.device))
 }
 
 /// Whether packets of this device come from interfaces; libpcap knows devices that are none.
@@ -57,6 +59,7 @@ fn is_interface(device: &CString) -> bool {
 fn set(p: *mut Pcap, theirs: impl FnOnce(*mut Pcap) -> c_int, change: impl FnOnce(&mut Options)) -> c_int {
     let Some(live) = table::find(p) else { return theirs(p) };
     if live.is_active() {
+        say(p, "can't perform operation on activated capture");
         return PCAP_ERROR_ACTIVATED;
     }
     let code = theirs(live.theirs());
@@ -124,9 +127,9 @@ setter! {
 /// `pcap_can_set_rfmon(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_can_set_rfmon(p: *mut Pcap) -> c_int {
-    guarded(PCAP_ERROR, || match target(p) {
-        Target::Real(p) => real!(pcap_can_set_rfmon(p: *mut Pcap) -> c_int),
-        Target::Live(_) => PCAP_ERROR_ACTIVATED,
+    guarded(PCAP_ERROR, || {
+        let p = table::find(p).map_or(p, |live| live.theirs());
+        real!(pcap_can_set_rfmon(p: *mut Pcap) -> c_int)
     })
 }
 
@@ -136,16 +139,27 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
     guarded(PCAP_ERROR, || {
         let live = match table::find(p) {
             None => return real!(pcap_activate(p: *mut Pcap) -> c_int),
-            Some(live) if live.is_active() => return PCAP_ERROR_ACTIVATED,
+            Some(live) if live.is_active() => {
+                say(p, "can't perform operation on activated capture");
+                return PCAP_ERROR_ACTIVATED;
+            }
             Some(live) => live,
         };
         let Some(mut handle) = live.entry.lock() else { return PCAP_ERROR };
         let theirs = live.theirs();
+        if live.taken_over.load(Ordering::Relaxed) {
+            return real!(pcap_activate(theirs: *mut Pcap) -> c_int);
+        }
         if handle.options.monitor && real!(pcap_can_set_rfmon(theirs: *mut Pcap) -> c_int) == 0 {
             return PCAP_ERROR_RFMON_NOTSUP;
         }
         match handle.activate(&live.entry) {
             Ok(gauges) => {
+                live.compiles.store(make_compiler(&live), Ordering::Relaxed);
+                if let Ok(sender) = Sender::open(&live.entry.choice.device) {
+                    live.entry.sender.get_or_init(|| sender);
+                }
+                report_at_exit(&live);
                 live.set_active(gauges);
                 0
             }
@@ -159,11 +173,54 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
     })
 }
 
+/// Makes libpcap's own handle one that compiles filters for a live capture, which are others where they ask for VLAN
+/// tags: the kernel has taken these out of a live frame. It is open for a protocol that no frame has, and costs nothing.
+fn make_compiler(live: &Live) -> bool {
+    const ETH_P_NONE: c_int = 0x00ff;
+    let theirs = live.theirs();
+    let (protocol, off, bytes) = (ETH_P_NONE, 0, 1 << 16);
+    real!(pcap_set_protocol_linux(theirs: *mut Pcap, protocol: c_int) -> c_int);
+    real!(pcap_set_promisc(theirs: *mut Pcap, off: c_int) -> c_int);
+    real!(pcap_set_immediate_mode(theirs: *mut Pcap, off: c_int) -> c_int);
+    real!(pcap_set_buffer_size(theirs: *mut Pcap, bytes: c_int) -> c_int);
+    real!(pcap_activate(theirs: *mut Pcap) -> c_int) >= 0
+}
+
+/// Many programs end without closing their handles: a report that was asked for comes all the same.
+fn report_at_exit(live: &Live) {
+    static ONCE: Once = Once::new();
+    if live.entry.choice.report {
+        // SAFETY: the functions take nothing, and may run while the process ends or forks.
+        ONCE.call_once(|| unsafe {
+            libc::atexit(report_all);
+            libc::pthread_atfork(None, Some(note_fork), Some(note_fork));
+        });
+    }
+}
+
+unsafe extern "C" fn note_fork() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn report_all() {
+    guarded((), || {
+        for live in table::all() {
+            match live.entry.try_lock() {
+                Some(mut handle) => handle.close(FORKED.load(Ordering::Relaxed)),
+                None => {
+                    live.entry.choice.notices.tell("strait: no report: the program ended in a callback\n");
+                }
+            }
+        }
+    });
+}
+
 /// Strait cannot open the device as asked: libpcap does. It says itself what is wrong where it cannot either.
 fn take_over(live: &Live, error: &Error) -> c_int {
     let theirs = live.theirs();
     let status = real!(pcap_activate(theirs: *mut Pcap) -> c_int);
     if status >= 0 {
+        live.taken_over.store(true, Ordering::Relaxed);
         live.entry.choice.notices.tell(&format!("strait: {error}; libpcap captures instead\n"));
     }
     status
@@ -208,25 +265,12 @@ pub unsafe extern "C" fn pcap_open_live(
     std::ptr::null_mut()
 }
 
-/// `pcap_close(3PCAP)`.
+/// `pcap_close(3PCAP)`. Its own callback, or another thread, that is in a call on the handle ends it when it is out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
     guarded((), || {
-        if let Some(live) = table::remove(p) {
-            let theirs = live.theirs();
-            end(live);
-            real!(pcap_close(theirs: *mut Pcap) -> ());
-        }
-        real!(pcap_close(p: *mut Pcap) -> ());
+        let Some(live) = table::remove(p) else { return real!(pcap_close(p: *mut Pcap) -> ()) };
+        live.entry.set_broken();
+        live.entry.interrupter.interrupt();
     });
-}
-
-fn end(live: Arc<Live>) {
-    // Its own callback, or another thread, that is still in a call on it keeps it: the capture ends with that call, and
-    // without a report.
-    live.entry.set_broken();
-    live.entry.interrupter.interrupt();
-    let Some(live) = Arc::into_inner(live) else { return };
-    drop(live.gauges);
-    live.entry.into_handle().close();
 }

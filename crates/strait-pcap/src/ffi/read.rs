@@ -7,12 +7,15 @@ use strait_capture::Reading;
 
 use super::table::{Live, Target, peek, target};
 use super::{
-    Handler, PCAP_ERROR, PCAP_ERROR_BREAK, PacketHeader, Pcap, Stat, failed, guarded, library,
-    refused_in_callback, say,
+    Handler, PCAP_ERROR, PCAP_ERROR_BREAK, PacketHeader, Pcap, Stat, failed, library, refused_in_callback,
+    say,
 };
 use crate::handle::{Ended, Packet};
 
 /// Hands packets to `take`; the codes are those of `pcap_dispatch` (`looping` false) and `pcap_loop`.
+///
+/// The program's callback runs in it, and may unwind through it: a C++ exception, or the end of its thread. Locks are
+/// let go of then. A panic of our own may not: it ends the process.
 fn pump(
     p: *mut Pcap,
     live: &Live,
@@ -20,20 +23,19 @@ fn pump(
     looping: bool,
     mut take: impl FnMut(&PacketHeader, &[u8]),
 ) -> c_int {
+    let _fence = Fence;
     let entry = &live.entry;
     let max = usize::try_from(max).ok().filter(|max| *max > 0).unwrap_or(usize::MAX);
     let divisor = if entry.facts.nanoseconds() { 1 } else { 1000 };
-    let mut count = 0;
+    let (mut count, mut reading) = (0, None);
     loop {
         let Some(mut handle) = entry.lock() else { return refused_in_callback(p) };
-        let reading = entry.read();
-        let ended = handle.dispatch(entry, max, looping, &mut count, |packet| {
+        let reading = reading.get_or_insert_with(|| handle.reading(looping));
+        let reader = entry.read();
+        let ended = handle.dispatch(entry, max, reading, &mut count, |packet| {
             take(&header(&packet, divisor), packet.bytes);
         });
-        drop(reading);
-        if !matches!(ended, Ok(Ended::Knocked)) {
-            handle.refresh(entry);
-        }
+        drop(reader);
         drop(handle);
         return match ended {
             Ok(Ended::Knocked) if looping || count == 0 => {
@@ -54,6 +56,17 @@ fn pump(
     }
 }
 
+/// Ends the process where a panic would leave it.
+struct Fence;
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 fn header(packet: &Packet<'_>, divisor: u64) -> PacketHeader {
     let (seconds, rest) = (packet.timestamp_ns / 1_000_000_000, packet.timestamp_ns % 1_000_000_000);
     let ts = libc::timeval { tv_sec: seconds as i64, tv_usec: (rest / divisor) as i64 };
@@ -65,8 +78,13 @@ macro_rules! reader {
     ($(#[$doc:meta])* $name:ident, $looping:expr) => {
         $(#[$doc])*
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(p: *mut Pcap, count: c_int, call: Handler, user: *mut c_uchar) -> c_int {
-            guarded(PCAP_ERROR, || match target(p) {
+        pub unsafe extern "C-unwind" fn $name(
+            p: *mut Pcap,
+            count: c_int,
+            call: Handler,
+            user: *mut c_uchar,
+        ) -> c_int {
+            match target(p) {
                 Target::Real(p) => {
                     real!($name(p: *mut Pcap, count: c_int, call: Handler, user: *mut c_uchar) -> c_int)
                 }
@@ -76,7 +94,7 @@ macro_rules! reader {
                         unsafe { call(user, header, bytes.as_ptr()) };
                     }
                 }),
-            })
+            }
         }
     };
 }
@@ -92,39 +110,37 @@ reader! {
 
 /// `pcap_next_ex(3PCAP)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_next_ex(
+pub unsafe extern "C-unwind" fn pcap_next_ex(
     p: *mut Pcap,
     header: *mut *mut PacketHeader,
     data: *mut *const c_uchar,
 ) -> c_int {
-    guarded(PCAP_ERROR, || {
-        let live = match target(p) {
-            Target::Real(p) => {
-                return real!(pcap_next_ex(p: *mut Pcap, header: *mut *mut PacketHeader, data: *mut *const c_uchar) -> c_int);
-            }
-            Target::Live(live) => live,
-        };
-        let mut lent = live.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        let lent = &mut *lent;
-        let result = pump(p, &live, 1, false, |found, bytes| {
-            *lent.header = *found;
-            lent.bytes.clear();
-            lent.bytes.extend_from_slice(bytes);
-        });
-        if result == 1 {
-            // SAFETY: the program gave places for both; what they point at lives until its next call on the handle.
-            unsafe {
-                header.write(&raw mut *lent.header);
-                data.write(lent.bytes.as_ptr());
-            }
+    let live = match target(p) {
+        Target::Real(p) => {
+            return real!(pcap_next_ex(p: *mut Pcap, header: *mut *mut PacketHeader, data: *mut *const c_uchar) -> c_int);
         }
-        result
-    })
+        Target::Live(live) => live,
+    };
+    let mut lent = live.lent.lock().unwrap_or_else(PoisonError::into_inner);
+    let lent = &mut *lent;
+    let result = pump(p, &live, 1, false, |found, bytes| {
+        *lent.header = *found;
+        lent.bytes.clear();
+        lent.bytes.extend_from_slice(bytes);
+    });
+    if result == 1 {
+        // SAFETY: the program gave places for both; what they point at lives until its next call on the handle.
+        unsafe {
+            header.write(&raw mut *lent.header);
+            data.write(lent.bytes.as_ptr());
+        }
+    }
+    result
 }
 
 /// `pcap_next(3PCAP)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_next(p: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
+pub unsafe extern "C-unwind" fn pcap_next(p: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
     let (mut found, mut data) = (std::ptr::null_mut(), std::ptr::null());
     // SAFETY: both places are ours; found points at a header where the result is 1.
     unsafe {
@@ -136,49 +152,63 @@ pub unsafe extern "C" fn pcap_next(p: *mut Pcap, header: *mut PacketHeader) -> *
     std::ptr::null()
 }
 
-/// `pcap_breakloop(3PCAP)`: takes no lock.
+/// `pcap_breakloop(3PCAP)`: takes no lock and no memory, as signal handlers want it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_breakloop(p: *mut Pcap) {
-    match peek(p) {
-        Ok(live) => {
-            live.entry.set_broken();
-            live.entry.interrupter.interrupt();
+    let live = peek(p);
+    if let Some(live) = live {
+        live.entry.set_broken();
+        live.entry.interrupter.interrupt();
+        if live.is_active() {
+            return;
         }
-        // SAFETY: libpcap's function, on a handle of libpcap's.
-        Err(theirs) => unsafe { break_theirs()(theirs) },
     }
+    let theirs = live.map_or(p, Live::theirs);
+    // SAFETY: libpcap's function, on a handle of libpcap's.
+    unsafe { (find_theirs().breakloop)(theirs) };
 }
 
-/// libpcap's own `pcap_breakloop`.
-pub(super) fn break_theirs() -> unsafe extern "C" fn(*mut Pcap) {
-    static FOUND: OnceLock<usize> = OnceLock::new();
-    let address = *FOUND.get_or_init(|| library::function("pcap_breakloop\0"));
-    // SAFETY: libpcap's function of this name has this signature.
-    unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(*mut Pcap)>(address) }
-}
-
-/// `pcap_stats(3PCAP)`: takes no lock, because programs call it from signal handlers.
+/// `pcap_stats(3PCAP)`: the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int {
-    guarded(PCAP_ERROR, || {
-        let live = match peek(p) {
-            Ok(live) => live,
-            Err(p) => return real!(pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int),
-        };
-        let mut sum = Reading::default();
-        for gauge in live.gauges.get().into_iter().flatten() {
-            match gauge.read() {
-                Ok(reading) => {
-                    sum.received += reading.received;
-                    sum.dropped += reading.dropped;
-                }
-                Err(error) => return failed(p, &error),
+    let live = peek(p);
+    let Some(live) = live.filter(|live| live.is_active()) else {
+        let theirs = live.map_or(p, Live::theirs);
+        // SAFETY: libpcap's function, on a handle of libpcap's; the program gave a place.
+        return unsafe { (find_theirs().stats)(theirs, stat) };
+    };
+    let mut sum = Reading::default();
+    for gauge in live.gauges.get().into_iter().flatten() {
+        let Ok(reading) = gauge.read() else { return PCAP_ERROR };
+        sum.received += reading.received;
+        sum.dropped += reading.dropped;
+    }
+    let missed = live.entry.facts.missed();
+    let stats = Stat { recv: sum.received as u32, drop: sum.dropped as u32, ifdrop: missed as u32 };
+    // SAFETY: the program gave a place for it.
+    unsafe { stat.write(stats) };
+    0
+}
+
+/// libpcap's own functions for signal handlers.
+pub(super) struct Theirs {
+    breakloop: unsafe extern "C" fn(*mut Pcap),
+    stats: unsafe extern "C" fn(*mut Pcap, *mut Stat) -> c_int,
+}
+
+/// Found once: by whatever makes a handle, so that no signal handler is the first to look.
+pub(super) fn find_theirs() -> &'static Theirs {
+    static FOUND: OnceLock<Theirs> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let (breakloop, stats) = (library::function("pcap_breakloop\0"), library::function("pcap_stats\0"));
+        // SAFETY: libpcap's functions of these names have these signatures.
+        unsafe {
+            Theirs {
+                breakloop: std::mem::transmute::<usize, unsafe extern "C" fn(*mut Pcap)>(breakloop),
+                stats: std::mem::transmute::<usize, unsafe extern "C" fn(*mut Pcap, *mut Stat) -> c_int>(
+                    stats,
+                ),
             }
         }
-        let missed = live.entry.facts.missed();
-        let stats = Stat { recv: sum.received as u32, drop: sum.dropped as u32, ifdrop: missed as u32 };
-        // SAFETY: the program gave a place for it.
-        unsafe { stat.write(stats) };
-        0
     })
 }

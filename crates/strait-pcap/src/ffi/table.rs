@@ -10,7 +10,10 @@ use strait_capture::Gauge;
 use super::{PacketHeader, Pcap};
 use crate::entry::Entry;
 
-/// Live handles at most; further ones are libpcap's.
+/// The process has a child that may go on with its captures, or is one.
+pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Live handles at most.
 const HANDLES_MAX: usize = 256;
 
 static TABLE: RwLock<Option<HashMap<usize, Arc<Live>>>> = RwLock::new(None);
@@ -19,12 +22,18 @@ static SLOTS: [Slot; HANDLES_MAX] = [const { Slot::free() }; HANDLES_MAX];
 /// A handle of `pcap_create`.
 pub(super) struct Live {
     pub(super) entry: Entry,
+    /// What the program holds: a handle of `pcap_open_dead`.
+    handle: usize,
     /// libpcap's own handle for the same device: it hears of everything that is set, answers what is no matter of the
-    /// capture, and captures where Strait does not.
-    pub(super) theirs: usize,
+    /// capture, compiles filters, and captures where Strait does not.
+    theirs: usize,
     pub(super) device: CString,
     /// The capture is open, and Strait's.
     active: AtomicBool,
+    /// The capture is open, and libpcap's.
+    pub(super) taken_over: AtomicBool,
+    /// `theirs` compiles for a live capture.
+    pub(super) compiles: AtomicBool,
     /// Read the counters, once the capture is open.
     pub(super) gauges: OnceLock<Vec<Gauge>>,
     pub(super) lent: Mutex<Lent>,
@@ -56,13 +65,17 @@ pub(super) enum Target {
 }
 
 impl Live {
-    pub(super) fn new(entry: Entry, theirs: *mut Pcap, device: CString) -> Self {
+    /// Owns both handles from now on.
+    pub(super) fn new(entry: Entry, handle: *mut Pcap, theirs: *mut Pcap, device: CString) -> Self {
         let zero = PacketHeader { ts: libc::timeval { tv_sec: 0, tv_usec: 0 }, caplen: 0, len: 0 };
         Self {
             entry,
+            handle: handle as usize,
             theirs: theirs as usize,
             device,
             active: AtomicBool::new(false),
+            taken_over: AtomicBool::new(false),
+            compiles: AtomicBool::new(false),
             gauges: OnceLock::new(),
             lent: Mutex::new(Lent { header: Box::new(zero), bytes: Vec::new() }),
         }
@@ -83,17 +96,36 @@ impl Live {
     }
 }
 
-/// Makes `p` a live handle; false where there are too many.
-pub(super) fn insert(p: *mut Pcap, live: Live) -> bool {
+/// Whoever is the last in a call on a handle that was closed ends it.
+impl Drop for Live {
+    fn drop(&mut self) {
+        // The gauges keep sockets open.
+        self.gauges.take();
+        self.entry.handle_mut().close(FORKED.load(Ordering::Relaxed));
+        let (p, theirs) = (self.handle as *mut Pcap, self.theirs());
+        real!(pcap_close(theirs: *mut Pcap) -> ());
+        real!(pcap_close(p: *mut Pcap) -> ());
+    }
+}
+
+/// Makes a handle live, and returns it; `None` where there are too many.
+pub(super) fn insert(live: Live) -> Option<*mut Pcap> {
+    let p = live.handle as *mut Pcap;
     let free = |slot: &&Slot| {
         slot.handle.compare_exchange(0, p as usize, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    let Some(slot) = SLOTS.iter().find(free) else { return false };
+    let slot = SLOTS.iter().find(free)?;
     let live = Arc::new(live);
     slot.live.store(Arc::as_ptr(&live).cast_mut(), Ordering::Release);
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     table.get_or_insert_default().insert(p as usize, live);
-    true
+    Some(p)
+}
+
+/// All handles that are live now.
+pub(super) fn all() -> Vec<Arc<Live>> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table.iter().flat_map(HashMap::values).map(Arc::clone).collect()
 }
 
 /// Makes `p` unknown here.
@@ -120,16 +152,10 @@ pub(super) fn target(p: *mut Pcap) -> Target {
     }
 }
 
-/// The same without a lock, for as long as nobody closes the handle.
-pub(super) fn peek(p: *mut Pcap) -> Result<&'static Live, *mut Pcap> {
-    let Some(slot) = SLOTS.iter().find(|slot| slot.handle.load(Ordering::Acquire) == p as usize) else {
-        return Err(p);
-    };
+/// [`find`] without a lock, for as long as nobody closes the handle.
+pub(super) fn peek(p: *mut Pcap) -> Option<&'static Live> {
+    let slot = SLOTS.iter().find(|slot| slot.handle.load(Ordering::Acquire) == p as usize)?;
     // SAFETY: the table holds the handle until `remove`, which clears the slot first; a call on a handle that another
     // thread closes is an error of the program's, as in libpcap.
-    match unsafe { slot.live.load(Ordering::Acquire).as_ref() } {
-        None => Err(p),
-        Some(live) if live.is_active() => Ok(live),
-        Some(live) => Err(live.theirs()),
-    }
+    unsafe { slot.live.load(Ordering::Acquire).as_ref() }
 }

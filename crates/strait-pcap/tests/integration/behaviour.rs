@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lab::{Process, Wire, program_or_skip};
-use strait_packet::traffic::{Kind, Traffic};
+use strait_packet::traffic::{Kind, Traffic, TrafficBuilder};
 use tempfile::TempDir;
 
 use crate::rig::{LIMIT, SOCKETS, STOCK_AND_PATHS, built, on, reporting_on, send, send_traffic};
@@ -32,12 +32,23 @@ impl Rig {
 
 /// Runs a case on each path while frames come in; what it printed on stock libpcap, and has to print on each.
 fn under_load(case: &str, paths: &[Option<&str>]) -> Option<String> {
+    with_frames(case, paths, &Traffic::builder(), Duration::from_micros(100))
+}
+
+/// The same with this traffic, a pause between two frames.
+fn with_frames(
+    case: &str,
+    paths: &[Option<&str>],
+    traffic: &TrafficBuilder,
+    pause: Duration,
+) -> Option<String> {
     let rig = Rig::or_skip()?;
     let over = AtomicBool::new(false);
+    let traffic = traffic.clone().flows(1).kinds(&[Kind::Udp4]).build().unwrap();
     let outcomes = std::thread::scope(|scope| {
         scope.spawn(|| {
             let is_over = || over.load(Ordering::Relaxed);
-            send(&rig.wire, &[Kind::Udp4], 1_000_000, Duration::from_micros(100), is_over);
+            send_traffic(&rig.wire, &traffic, 1_000_000, pause, is_over);
         });
         let run = |path| (path, rig.start(path, case, "right").wait(LIMIT));
         let outcomes: Vec<_> = paths.iter().copied().map(run).collect();
@@ -100,6 +111,51 @@ fn a_callback_may_use_its_own_handle() {
     }
 }
 
+/// Stock libpcap loses 128 packets here: its 16 blocks are used up after 100 ms each.
+#[test]
+fn a_callback_may_pause_on_a_quiet_line() {
+    let (quiet, paths) = (Duration::from_millis(10), &STOCK_AND_PATHS[1..]);
+    if let Some(printed) = with_frames("slow-callback", paths, &Traffic::builder(), quiet) {
+        assert_eq!(printed, "0 dropped\n");
+    }
+}
+
+#[test]
+fn a_frame_that_is_refused_hinders_no_other() {
+    if let Some(printed) = under_load("refused-frames", &STOCK_AND_PATHS) {
+        assert_eq!(printed, "each by itself\n");
+    }
+}
+
+#[test]
+fn handles_leave_no_descriptors() {
+    if let Some(printed) = under_load("many-handles", &stock_and_sockets()) {
+        assert_eq!(printed, "0 more descriptors\n");
+    }
+}
+
+#[test]
+fn all_interfaces_have_the_link_types_of_libpcap() {
+    if let Some(printed) = under_load("on-any", &stock_and_sockets()) {
+        assert_eq!(printed, "113 of 2: 113 276, then 0 276 and -1\n");
+    }
+}
+
+#[test]
+fn tags_are_found_by_a_program_without_privilege() {
+    let (tagged, pause) = (Traffic::builder().vlan(Some(5)), Duration::from_micros(100));
+    if let Some(printed) = with_frames("tags-without-privilege", &stock_and_sockets(), &tagged, pause) {
+        assert_eq!(printed, "tagged\n");
+    }
+}
+
+#[test]
+fn threads_may_end_in_a_loop() {
+    if let Some(printed) = under_load("ended-threads", &STOCK_AND_PATHS) {
+        assert_eq!(printed, "ended\n");
+    }
+}
+
 #[test]
 fn a_device_that_cannot_be_opened_has_its_code_and_says_why() {
     for path in STOCK_AND_PATHS {
@@ -143,9 +199,11 @@ fn a_handle_reads_several_queues() {
 
 #[test]
 fn a_device_that_is_deleted_is_said_to_have_disappeared() {
-    for path in STOCK_AND_PATHS {
+    let with_lanes = [Some("recv"), Some("v2"), Some("v3")].map(|path| (path, "0-1"));
+    for (path, queues) in STOCK_AND_PATHS.map(|path| (path, "")).into_iter().chain(with_lanes) {
         let Some(rig) = Rig::or_skip() else { return };
-        let process = rig.start(path, "until-error", "right");
+        let launch = rig.wire.right().command(&rig.program).args(["until-error", "right"]);
+        let process = on(path, launch).env("STRAIT_QUEUES", queues).spawn().unwrap();
         process.wait_for_stdout("ready", LIMIT).unwrap();
         rig.wire.right().delete();
         let finished = process.wait(LIMIT).unwrap_or_else(|error| panic!("{path:?}: {error}"));

@@ -24,12 +24,11 @@ fn listed() -> BTreeSet<&'static str> {
     names.split_whitespace().map(|name| name.strip_suffix(';').unwrap()).collect()
 }
 
-/// The functions that a library exports.
+/// The names that a library exports, of functions and of data.
 fn exported(library: &Path) -> BTreeSet<String> {
     let launch = Launch::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library);
     let text = launch.run(LIMIT).unwrap().success().text();
-    let functions = text.lines().filter_map(|line| line.split_once(" T "));
-    functions.map(|(name, _)| name.to_owned()).collect()
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 #[test]

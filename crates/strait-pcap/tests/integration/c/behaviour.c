@@ -235,6 +235,121 @@ static void in_callback(void)
     pcap_close(handle);
 }
 
+static void pause_once(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+    (void)user;
+    (void)header;
+    (void)bytes;
+    if (++seen == 20)
+        usleep(2000000);
+}
+
+/* A callback that pauses for two seconds, as one that asks for names may, loses nothing of a quiet line. */
+static void slow_callback(void)
+{
+    struct pcap_stat stats;
+    handle = opened();
+    CHECK(pcap_loop(handle, 300, pause_once, NULL) == 0);
+    CHECK(pcap_stats(handle, &stats) == 0);
+    printf("%u dropped\n", stats.ps_drop);
+    pcap_close(handle);
+}
+
+/* A frame that cannot be sent is said to be so, and hinders no later one. */
+static void refused_frames(void)
+{
+    static u_char frame[9000] = { 2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5 };
+    handle = opened();
+    for (int turn = 0; turn < 3; turn++) {
+        CHECK(pcap_inject(handle, frame, 5) == PCAP_ERROR);
+        CHECK(pcap_inject(handle, frame, sizeof(frame)) == PCAP_ERROR);
+        CHECK(pcap_sendpacket(handle, frame, 60) == 0 && pcap_inject(handle, frame, 60) == 60);
+    }
+    puts("each by itself");
+    pcap_close(handle);
+}
+
+static int descriptors(void)
+{
+    int next = dup(0);
+    close(next);
+    return next;
+}
+
+/* Handles that were open leave no descriptor. */
+static void many_handles(void)
+{
+    pcap_close(opened());
+    int before = descriptors();
+    for (int turn = 0; turn < 30; turn++)
+        pcap_close(opened());
+    printf("%d more descriptors\n", descriptors() - before);
+}
+
+/* All interfaces: the header, the other header, and what may not be asked for. */
+static void on_any(void)
+{
+    int *types;
+    interface = "any";
+    handle = opened();
+    int count = pcap_list_datalinks(handle, &types);
+    printf("%d of %d: %d %d", pcap_datalink(handle), count, types[0], types[1]);
+    printf(", then %d", pcap_set_datalink(handle, DLT_LINUX_SLL2));
+    printf(" %d", pcap_datalink(handle));
+    printf(" and %d\n", pcap_set_datalink(handle, DLT_EN10MB));
+    pcap_free_datalinks(types);
+    pcap_close(handle);
+}
+
+/* A filter that asks for tags, by a program that has given up its privilege. */
+static void tags_without_privilege(void)
+{
+    handle = opened();
+    CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+    filter("vlan 5");
+    CHECK(pcap_loop(handle, 5, count, NULL) == 0);
+    puts("tagged");
+    pcap_close(handle);
+}
+
+static void *loop_for_ever(void *unused)
+{
+    pcap_loop(handle, -1, count, NULL);
+    return unused;
+}
+
+static void end_thread(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+    (void)header;
+    (void)bytes;
+    pthread_exit(user);
+}
+
+static void *loop_to_the_end(void *unused)
+{
+    pcap_loop(handle, -1, end_thread, NULL);
+    return unused;
+}
+
+/* Threads that are cancelled in a loop, asleep or awake, or that end in its callback. */
+static void ended_threads(void)
+{
+    pthread_t thread;
+    handle = opened();
+    for (int turn = 0; turn < 20; turn++) {
+        filter(turn % 2 ? "udp" : "tcp port 9");
+        CHECK(pthread_create(&thread, NULL, loop_for_ever, NULL) == 0);
+        usleep(5000);
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+    }
+    filter("udp");
+    CHECK(pthread_create(&thread, NULL, loop_to_the_end, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(pcap_loop(handle, 5, count, NULL) == 0);
+    puts("ended");
+    pcap_close(handle);
+}
+
 static void activation(void)
 {
     char errbuf[PCAP_ERRBUF_SIZE];
@@ -264,6 +379,12 @@ int main(int argc, char **argv)
         { "break-races", break_races },
         { "filter-changes", filter_changes },
         { "in-callback", in_callback },
+        { "slow-callback", slow_callback },
+        { "refused-frames", refused_frames },
+        { "many-handles", many_handles },
+        { "on-any", on_any },
+        { "tags-without-privilege", tags_without_privilege },
+        { "ended-threads", ended_threads },
         { "until-error", until_error },
         { "activation", activation },
         { "without-privilege", without_privilege },

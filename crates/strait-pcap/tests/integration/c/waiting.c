@@ -48,7 +48,7 @@ static void wakes_for_packets(int (*wait)(int, int), int nonblocking)
     filter("tcp port 9");
     CHECK(pcap_get_selectable_fd(handle) == fd);
     /* A block that was read before it was full may still wake once. */
-    usleep(50000);
+    usleep(300000);
     while (wait(fd, 0) == 1)
         CHECK(pcap_dispatch(handle, -1, count, NULL) == 0);
     CHECK(wait(fd, 100) == 0);
