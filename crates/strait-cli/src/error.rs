@@ -20,13 +20,22 @@ pub(crate) enum Error {
     /// Options that contradict each other.
     #[error("{0}")]
     Usage(String),
+    /// A privilege or a library is missing, or the machine cannot do it.
+    #[error("{0}")]
+    Refused(String),
+    /// There is no such program (env(1), POSIX): exit code 127.
+    #[error("{0}: no such program")]
+    NoProgram(String),
+    /// The program cannot be started (the same): exit code 126.
+    #[error("{0}")]
+    NotStarted(String),
     /// Something else failed: what, on what, why.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Error {
-    /// 1 failed, 2 usage, 3 refused.
+    /// 1 failed, 2 usage, 3 refused; of a program that was to be run, 126 not started and 127 not found.
     pub(crate) fn exit_code(&self) -> u8 {
         let kind = match self {
             Self::Capture(error) => error.kind(),
@@ -34,6 +43,9 @@ impl Error {
             Self::Sink(error) => error.kind(),
             Self::Output(_) | Self::Failed(_) => Kind::Failed,
             Self::Usage(_) => Kind::Usage,
+            Self::Refused(_) => Kind::Refused,
+            Self::NotStarted(_) => return 126,
+            Self::NoProgram(_) => return 127,
         };
         match kind {
             Kind::Failed => 1,

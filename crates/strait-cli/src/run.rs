@@ -57,6 +57,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let Some((program, rest)) = args.program.split_first() else {
         return Err(Error::Usage("no program to run".into()));
     };
+    if program.as_encoded_bytes().starts_with(b"-") {
+        let option = program.to_string_lossy();
+        return Err(Error::Usage(format!(
+            "{option}: no such option; options of the program come after its name"
+        )));
+    }
     let path = find(program)?;
     refuse_privileged(&path)?;
     refuse_static(&path)?;
@@ -79,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     ];
     command.envs(chosen.into_iter().flatten());
     let error = command.exec();
-    Err(Error::Failed(format!("run {}: {error}", path.display())))
+    Err(Error::NotStarted(format!("run {}: {error}", path.display())))
 }
 
 /// The program as the shell would find it.
@@ -87,13 +93,19 @@ fn find(program: &OsStr) -> Result<PathBuf, Error> {
     let executable = |path: &Path| {
         fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
-    let found = if program.as_encoded_bytes().contains(&b'/') {
-        Some(PathBuf::from(program)).filter(|path| executable(path))
-    } else {
-        let paths = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&paths).map(|directory| directory.join(program)).find(|path| executable(path))
-    };
-    found.ok_or_else(|| Error::Usage(format!("{}: no such program", program.to_string_lossy())))
+    let named = program.to_string_lossy();
+    if program.as_encoded_bytes().contains(&b'/') {
+        let path = PathBuf::from(program);
+        return match path.exists() {
+            _ if executable(&path) => Ok(path),
+            true => Err(Error::NotStarted(format!("{named}: not an executable file"))),
+            false => Err(Error::NoProgram(named.into())),
+        };
+    }
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let found =
+        env::split_paths(&paths).map(|directory| directory.join(program)).find(|path| executable(path));
+    found.ok_or(Error::NoProgram(named.into()))
 }
 
 /// The loader preloads nothing into a program that runs with more privilege than its user.
@@ -109,7 +121,7 @@ fn refuse_privileged(path: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let path = path.display();
-    Err(Error::Usage(format!(
+    Err(Error::Refused(format!(
         "{path} is set-uid, set-gid or has file capabilities, so nothing can be preloaded: run a copy of it as root"
     )))
 }
@@ -121,7 +133,7 @@ fn refuse_static(path: &Path) -> Result<(), Error> {
         file.take(ELF_HEAD_BYTES).read_to_end(&mut head).map(|_| head)
     });
     match head {
-        Ok(head) if names_a_loader(&head) == Some(false) => Err(Error::Usage(format!(
+        Ok(head) if names_a_loader(&head) == Some(false) => Err(Error::Refused(format!(
             "{} is statically linked, so nothing can be put in libpcap's place: build it with libpcap as a shared library",
             path.display()
         ))),
@@ -156,9 +168,17 @@ fn library() -> Result<PathBuf, Error> {
     let own = env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned));
     let places: Vec<PathBuf> = own.into_iter().chain(PLACES.map(PathBuf::from)).collect();
     let found = places.iter().map(|place| place.join(LIBRARY)).find(|path| path.is_file());
+    // What LD_PRELOAD and LD_LIBRARY_PATH take for the end of a name (ld.so(8)).
+    let ends = |byte: &u8| matches!(byte, b':' | b';' | b' ' | b'\t' | b'\n');
+    if let Some(path) = found.as_ref().filter(|path| path.as_os_str().as_encoded_bytes().iter().any(ends)) {
+        let path = path.display();
+        return Err(Error::Refused(format!(
+            "{path}: the loader takes no name with a space or a colon: move it"
+        )));
+    }
     found.ok_or_else(|| {
         let searched: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-        Error::Failed(format!(
+        Error::Refused(format!(
             "{LIBRARY} is not in {}: build it with cargo build --release -p strait-pcap",
             searched.join(", ")
         ))

@@ -53,6 +53,17 @@ impl Template {
     }
 }
 
+/// What to do about a privilege that is gone.
+fn explain(error: Error) -> Error {
+    const EPERM: i32 = 1;
+    match error {
+        Error::System(error) if error.errno() == Some(EPERM) => Error::System(error.remedy(
+            "it was given up before the filter was set: keep it (tcpdump: -Z root), or capture on packet sockets",
+        )),
+        error => error,
+    }
+}
+
 /// The attached program, until it is stopped or dropped.
 pub(crate) struct Intake {
     link: Option<Link>,
@@ -73,7 +84,7 @@ impl Intake {
     /// EPERM where the privilege to load programs has been given up; the old program goes on.
     pub(crate) fn set_filter(&self, filter: &Program) -> Result<(), Error> {
         let Some(link) = &self.link else { return Ok(()) };
-        link.update(&self.template.load(filter)?)?;
+        link.update(&self.template.load(filter).map_err(explain)?)?;
         process::wait_for_readers();
         Ok(())
     }

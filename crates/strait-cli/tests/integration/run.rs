@@ -43,12 +43,22 @@ fn what_cannot_be_run_is_told() {
     let refused =
         |program: &str| failure(&Launch::new(&strait).args(["run", "--", program]).run(LIMIT).unwrap());
     let (code, line) = refused("no-such-program");
-    assert_eq!((code, line.contains("no-such-program: no such program")), (2, true), "{line}");
+    assert_eq!((code, line.contains("no-such-program: no such program")), (127, true), "{line}");
+    let (code, line) = refused("/etc/passwd");
+    assert_eq!((code, line.contains("not an executable file")), (126, true), "{line}");
+    let finished = Launch::new(&strait).args(["run", "--bogus", "true"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!((code, line.contains("--bogus: no such option")), (2, true), "{line}");
     let privileged = directory.path().join("privileged");
     fs::copy("/bin/true", &privileged).unwrap();
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o2755)).unwrap();
     let (code, line) = refused(privileged.to_str().unwrap());
-    assert_eq!((code, line.contains("nothing can be preloaded")), (2, true), "{line}");
+    assert_eq!((code, line.contains("nothing can be preloaded")), (3, true), "{line}");
+    let spaced = directory.path().join("a place");
+    fs::create_dir(&spaced).unwrap();
+    let finished = Launch::new(with_library(&spaced)).args(["run", "--", "true"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!((code, line.contains("a space or a colon")), (3, true), "{line}");
 }
 
 #[test]
@@ -76,7 +86,7 @@ fn a_missing_library_is_named_with_the_places_that_were_searched() {
     fs::copy(STRAIT, &strait).unwrap();
     let finished = Launch::new(&strait).args(["run", "--", "true"]).run(LIMIT).unwrap();
     let (code, line) = failure(&finished);
-    assert_eq!(code, 1, "{line}");
+    assert_eq!(code, 3, "{line}");
     assert!(line.contains("libstrait_pcap.so is not in") && line.contains("/usr/lib/strait"), "{line}");
     assert!(env::var_os("LD_PRELOAD").is_none(), "this test's own loader is as usual");
 }

@@ -111,7 +111,7 @@ impl Socket {
                     let mib = umem.geometry().bytes().div_ceil(1 << 20);
                     error.with_kind(Kind::Refused).remedy(format!(
                         "it locks {mib} MiB of memory: raise `ulimit -l`, give the program cap_ipc_lock, or ask for \
-                         less memory (--ring-mib)"
+                         less memory"
                     ))
                 }
                 _ => error,
