@@ -27,8 +27,8 @@ const FRAME_ALIGNMENT: usize = 8;
 const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
 /// Offset of the status in a block: `version` and `offset_to_priv` stand before it.
 const BLOCK_STATUS: usize = 8;
-/// See [`Early::Quiet`]: up to a million small frames a second.
-pub const SLOW: Duration = Duration::from_millis(2);
+/// See [`Early::Quiet`]: up to half a million small frames a second.
+pub const SLOW: Duration = Duration::from_millis(4);
 /// Whether the open block can be read here: stores of one CPU are seen by another in program order.
 pub const READS_EARLY: bool = cfg!(target_arch = "x86_64");
 
