@@ -11,10 +11,10 @@ mod number;
 pub mod prometheus;
 mod report;
 mod send;
-mod widening;
+mod since;
 
 pub use capture::{Capture, Events, Imbalance, Lane, Losses};
 pub use histogram::{Histogram, RANGE_NS_MAX};
 pub use report::Report;
 pub use send::Send;
-pub use widening::{Since, Widening};
+pub use since::Since;
