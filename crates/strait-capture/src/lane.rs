@@ -153,12 +153,10 @@ impl Lane {
     }
 
     /// Throws away the frames that are in the ring, on AF_XDP: they came by an earlier program.
-    #[allow(clippy::unnecessary_wraps, reason = "as set_filter does")]
-    pub(crate) fn discard_waiting(&mut self) -> Result<(), Error> {
+    pub(crate) fn discard_waiting(&mut self) {
         if let Engine::Xdp(engine) = &mut self.engine {
             engine.discard_waiting(&self.discarded);
         }
-        Ok(())
     }
 
     /// Takes back `frames` that were lent and that a later filter rejects: they count as filtered.

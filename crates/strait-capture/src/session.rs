@@ -141,7 +141,9 @@ impl Session {
                     return Ok(());
                 }
                 source.intake.set_filter(&program)?;
-                lanes.iter_mut().try_for_each(Lane::discard_waiting)?;
+                for lane in lanes {
+                    lane.discard_waiting();
+                }
             }
             _ => return Err(Error::Usage("a file has the filter that it was opened with".into())),
         }
