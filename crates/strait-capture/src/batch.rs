@@ -85,12 +85,12 @@ impl<'lane> Batch<'lane> {
     pub fn try_each<E>(
         &mut self,
         limit: usize,
-        mut take: impl FnMut(Frame<'_>) -> Result<(), E>,
+        mut take: impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut booking = self.booking.reborrow();
         match &mut self.source {
             Source::Empty => Ok(()),
-            Source::Packet(batch) => batch.try_each(limit, |frame| booking.hand(frame, &mut take)),
+            Source::Packet(batch) => batch.try_each(limit, &mut booking, &mut take),
             Source::Xdp(batch) => {
                 batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
             }
@@ -102,15 +102,15 @@ impl<'lane> Batch<'lane> {
 }
 
 impl Booking<'_> {
-    /// Books a frame as delivered, cut to the snaplen; or as discarded.
+    /// Books a frame as delivered and cuts it to the snaplen; or, where the filter rejects it, as discarded: then false.
     #[inline]
-    fn book<'a>(&mut self, mut frame: Frame<'a>) -> Option<Frame<'a>> {
+    fn book(&mut self, frame: &mut Frame<'_>) -> bool {
         let mut kept = self.snaplen as usize;
         if let Some(sieve) = self.sieve {
-            kept = kept.min(sieve.keeps(&frame));
+            kept = kept.min(sieve.keeps(frame));
             if kept == 0 {
                 self.discarded.fetch_add(1, Ordering::Relaxed);
-                return None;
+                return false;
             }
         }
         frame.bytes = &frame.bytes[..frame.bytes.len().min(kept)];
@@ -121,17 +121,18 @@ impl Booking<'_> {
             Copies::Captured => frame.bytes.len() as u64,
             Copies::Whole => u64::from(frame.wire_len),
         };
-        Some(frame)
+        true
     }
 
     /// Books a frame and hands it to `take`.
+    // By reference: a copy would wait until the stores of the frame's single fields are done.
     #[inline]
-    fn hand<E>(
+    pub(crate) fn hand<E>(
         &mut self,
-        frame: Frame<'_>,
-        take: &mut impl FnMut(Frame<'_>) -> Result<(), E>,
+        mut frame: Frame<'_>,
+        take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.book(frame).map_or(Ok(()), take)
+        if self.book(&mut frame) { take(&frame) } else { Ok(()) }
     }
 
     fn reborrow(&mut self) -> Booking<'_> {
@@ -158,13 +159,13 @@ impl<'batch> Iterator for Frames<'batch> {
     #[inline]
     fn next(&mut self) -> Option<Frame<'batch>> {
         loop {
-            let frame = match &mut self.source {
+            let mut frame = match &mut self.source {
                 SourceFrames::Empty => None,
                 SourceFrames::Packet(frames) => frames.next(),
                 SourceFrames::Xdp(frames) => frames.next(),
                 SourceFrames::File(frames) => frames.next(),
             }?;
-            if let Some(frame) = self.booking.book(frame) {
+            if self.booking.book(&mut frame) {
                 return Some(frame);
             }
         }

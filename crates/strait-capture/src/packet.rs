@@ -20,6 +20,7 @@ use strait_sys::packet::{Cooked, Fanout, Frame as RawFrame, Socket, VlanTag, rec
 use self::doorbell::{Armed, Doorbell};
 use self::ring::Ring;
 pub(crate) use self::ring::{Kind, Shape};
+use crate::batch::Booking;
 use crate::error::Error;
 use crate::filter;
 use crate::frame::{Direction, Frame, Vlan};
@@ -126,16 +127,8 @@ impl Engine {
     ) -> Result<(), Error> {
         match step {
             Step::Spin => self.spin()?,
-            // A block gathers frames by itself; the kernel wakes us when it is full or its time is over. One that can be
-            // read before is.
             Step::Gather(pause) if matches!(self.ring, Ring::V3(_)) => {
-                if let Some(bell) = &mut self.doorbell {
-                    bell.rest()?;
-                }
-                // Under a load that lasts it is cheaper to read it when it is full.
-                let pause = if pause > BURST { 2 * pause } else { pause };
-                let limit = if self.reads_early() { pause.min(timeout) } else { timeout };
-                self.wait_for_ring(limit, interrupt)?;
+                self.gather(pause, timeout, interrupt)?;
             }
             Step::Gather(pause) => strait_sys::wait::sleep(pause.min(timeout)),
             Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout, interrupt)?,
@@ -152,6 +145,34 @@ impl Engine {
         }
         std::hint::spin_loop();
         Ok(())
+    }
+
+    /// A block gathers frames by itself; the kernel wakes us when it is full or its time is over.
+    fn gather(
+        &mut self,
+        pause: Duration,
+        timeout: Duration,
+        interrupt: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
+        if let Some(bell) = &mut self.doorbell {
+            bell.rest()?;
+        }
+        let lasts = pause > BURST;
+        let limit = match (self.reads_early(), lasts) {
+            // Under a load that lasts it is cheaper to read a block when it is full.
+            (true, true) => 2 * pause,
+            (true, false) => pause,
+            (false, false) => timeout,
+            // At a high rate several blocks fill up in one sleep; one wake-up does for all.
+            (false, true) => {
+                strait_sys::wait::sleep(pause.min(timeout));
+                if self.ready()? {
+                    return Ok(());
+                }
+                timeout.saturating_sub(pause)
+            }
+        };
+        self.wait_for_ring(limit.min(timeout), interrupt)
     }
 
     fn wait_for_ring(&self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
@@ -362,16 +383,20 @@ impl Batch<'_> {
         }
     }
 
+    /// Books the frames, `limit` at most, and hands them to `take`.
     #[inline]
     pub(crate) fn try_each<E>(
         &mut self,
         limit: usize,
-        mut take: impl FnMut(Frame<'_>) -> Result<(), E>,
+        booking: &mut Booking<'_>,
+        take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         match self {
-            Self::Recv(batch) => batch.frames().take(limit).try_for_each(|raw| take(frame(raw))),
-            Self::V2(batch) => batch.frames().take(limit).try_for_each(|raw| take(frame(raw))),
-            Self::V3(batch) => batch.frames().take(limit).try_for_each(|raw| take(frame(raw))),
+            Self::Recv(batch) => {
+                batch.frames().take(limit).try_for_each(|raw| booking.hand(frame(raw), take))
+            }
+            Self::V2(batch) => batch.frames().take(limit).try_for_each(|raw| booking.hand(frame(raw), take)),
+            Self::V3(batch) => batch.frames().take(limit).try_for_each(|raw| booking.hand(frame(raw), take)),
         }
     }
 

@@ -150,7 +150,7 @@ impl<T: Taker> Run<'_, T> {
         let mut taker = lock(&self.taker);
         let result = batch.try_each(allowed as usize, |frame| {
             taken += 1;
-            taker.take(&frame)
+            taker.take(frame)
         });
         let result = result.and_then(|()| taker.batch_taken());
         // Fewer came than the batch held at most: others may have them.

@@ -90,32 +90,20 @@ impl Header {
     ) -> Frame<'a> {
         let mut offset = usize::from(self.mac).min(room);
         let mut len = (self.captured as usize).min(room - offset);
-        let free = offset.saturating_sub(address_offset + size_of::<libc::sockaddr_ll>());
         let vlan = self.vlan();
         // SAFETY: the address lies in the slot, which is the caller's for 'a.
         let address = unsafe { &*slot.add(address_offset).cast::<libc::sockaddr_ll>() };
-        let added = if let Some(cooked) = cooked {
-            // SAFETY: `free` bytes before the packet are the slot's and hold nothing.
-            unsafe { cook(cooked, slot.add(offset), free, address, vlan) }
-        } else {
-            vlan.map_or(0, |_| VLAN_TAG_LEN)
-        };
-        let wire_len = self.wire_len.saturating_add(added as u32);
-        // A frame cut before the tag has nothing to put it between.
-        let tag = vlan.filter(|_| cooked.is_none() && len >= MAC_ADDRESSES_LEN);
-        if let Some(tag) = tag.filter(|_| free >= VLAN_TAG_LEN && self.status & TAG_RESTORED == 0) {
-            // SAFETY: len covers both addresses, and offset leaves four bytes of the slot before them.
-            unsafe { restore_vlan(slot.add(offset), tag) };
-        }
-        if free >= added && (cooked.is_some() || tag.is_some()) {
-            offset -= added;
-            len += added;
-        }
+        let free = offset.saturating_sub(address_offset + size_of::<libc::sockaddr_ll>());
+        let front = Front { cooked, vlan, restored: self.status & TAG_RESTORED != 0, address };
+        // SAFETY: `free` bytes before the packet are the slot's and hold nothing, and len bytes are the packet.
+        let added = unsafe { front.put_before(slot.add(offset), free, len) };
+        offset -= added.captured;
+        len += added.captured;
         // SAFETY: offset..offset+len lies in the slot, which is the caller's for 'a.
         let bytes = unsafe { std::slice::from_raw_parts(slot.add(offset), len) };
         Frame {
             bytes,
-            wire_len,
+            wire_len: self.wire_len.saturating_add(added.wire),
             timestamp_ns: u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds),
             vlan,
             packet_type: address.sll_pkttype,
@@ -130,38 +118,71 @@ impl Header {
     }
 }
 
-/// Puts the cooked header before `packet`, where there are `free` bytes for it, and returns its length. A ring's slot has
-/// room for it: the kernel aligns and reserves more.
-///
-/// # Safety
-/// The `free` bytes before `packet` are writable by the caller alone.
-unsafe fn cook(
-    cooked: Cooked,
-    packet: *mut u8,
-    free: usize,
-    address: &libc::sockaddr_ll,
+/// What stands before a packet in memory although the kernel wrote it without.
+struct Front<'a> {
+    cooked: Option<Cooked>,
     vlan: Option<VlanTag>,
-) -> usize {
-    let (header, len) = cooked.header(address, vlan);
-    if len <= free {
-        // SAFETY: the caller vouches for `free` bytes before the packet, and len is no more.
-        unsafe { packet.sub(len).copy_from_nonoverlapping(header.as_ptr(), len) };
-    }
-    len
+    /// The tag is back already.
+    restored: bool,
+    address: &'a libc::sockaddr_ll,
 }
 
-/// Puts a tag back: it goes between the addresses and the rest, so the addresses move down by four bytes.
-///
-/// # Safety
-/// `frame` points at 12 bytes that only the caller may access, with four writable ones before.
-unsafe fn restore_vlan(frame: *mut u8, tag: VlanTag) {
-    // SAFETY: the caller vouches for four bytes before `frame` and twelve from it.
-    unsafe {
-        let start = frame.sub(VLAN_TAG_LEN);
-        std::ptr::copy(frame, start, MAC_ADDRESSES_LEN);
-        let at = start.add(MAC_ADDRESSES_LEN);
-        at.cast::<[u8; 2]>().write_unaligned(tag.tpid.to_be_bytes());
-        at.add(2).cast::<[u8; 2]>().write_unaligned(tag.tci.to_be_bytes());
+/// By how many bytes a packet grew.
+#[derive(Default)]
+struct Added {
+    /// Those that can be seen.
+    captured: usize,
+    /// Those that it was longer by on the wire.
+    wire: u32,
+}
+
+impl Front<'_> {
+    /// Puts the cooked header before `packet`, or its tag back into it, where there are `free` bytes for them. A ring's
+    /// slot has room: the kernel aligns and reserves more.
+    ///
+    /// # Safety
+    /// The `free` bytes before `packet` and its `len` bytes are writable by the caller alone.
+    #[inline]
+    unsafe fn put_before(&self, packet: *mut u8, free: usize, len: usize) -> Added {
+        match (self.cooked, self.vlan) {
+            (None, None) => Added::default(),
+            // SAFETY: the caller vouches for the bytes.
+            (None, Some(tag)) => unsafe { self.restore(tag, packet, free, len) },
+            // SAFETY: the caller vouches for the bytes.
+            (Some(cooked), _) => unsafe { self.cook(cooked, packet, free) },
+        }
+    }
+
+    #[cold]
+    unsafe fn cook(&self, cooked: Cooked, packet: *mut u8, free: usize) -> Added {
+        let (header, len) = cooked.header(self.address, self.vlan);
+        if len > free {
+            return Added { captured: 0, wire: len as u32 };
+        }
+        // SAFETY: the caller vouches for `free` bytes before the packet, and len is no more.
+        unsafe { packet.sub(len).copy_from_nonoverlapping(header.as_ptr(), len) };
+        Added { captured: len, wire: len as u32 }
+    }
+
+    /// The tag goes between the addresses and the rest, so the addresses move down by four bytes. A frame cut before it
+    /// has nothing to put it between.
+    #[cold]
+    unsafe fn restore(&self, tag: VlanTag, frame: *mut u8, free: usize, len: usize) -> Added {
+        let wire = VLAN_TAG_LEN as u32;
+        if len < MAC_ADDRESSES_LEN || free < VLAN_TAG_LEN {
+            return Added { captured: 0, wire };
+        }
+        if !self.restored {
+            // SAFETY: the caller vouches for four bytes before `frame` and twelve from it.
+            unsafe {
+                let start = frame.sub(VLAN_TAG_LEN);
+                std::ptr::copy(frame, start, MAC_ADDRESSES_LEN);
+                let at = start.add(MAC_ADDRESSES_LEN);
+                at.cast::<[u8; 2]>().write_unaligned(tag.tpid.to_be_bytes());
+                at.add(2).cast::<[u8; 2]>().write_unaligned(tag.tci.to_be_bytes());
+            }
+        }
+        Added { captured: VLAN_TAG_LEN, wire }
     }
 }
 

@@ -5,7 +5,7 @@
 //! the frame for a VLAN tag or a cooked header.
 
 use super::cooked::HEADER_BYTES_MAX;
-use super::{Cooked, Frame, MAC_ADDRESSES_LEN, Socket, VLAN_TAG_LEN, VlanTag, cook, restore_vlan, vlan_of};
+use super::{Cooked, Frame, Front, Socket, VlanTag, vlan_of};
 use crate::error::{Error, Result};
 
 /// Room for the two control messages asked for, PACKET_AUXDATA and SCM_TIMESTAMPNS, with their headers.
@@ -139,24 +139,13 @@ impl Receiver {
         let received = self.messages[i].msg_len as usize;
         let mut start = i * self.slot_bytes + HEADROOM;
         let mut len = received.min(self.slot_bytes - HEADROOM);
-        let mut added = auxiliary.vlan.map_or(0, |_| VLAN_TAG_LEN);
-        let mut fits = auxiliary.vlan.is_some() && len >= MAC_ADDRESSES_LEN;
-        if let Some(cooked) = self.cooked {
-            fits = true;
-            // SAFETY: the slot is ours and has HEADROOM bytes before `start`.
-            added = unsafe {
-                let packet = self.bytes.as_mut_ptr().add(start);
-                cook(cooked, packet, HEADROOM, &self.names[i], auxiliary.vlan)
-            };
-        } else if let Some(tag) = auxiliary.vlan.filter(|_| fits) {
-            // SAFETY: the slot is ours, has HEADROOM bytes before `start`, and len covers both addresses.
-            unsafe { restore_vlan(self.bytes.as_mut_ptr().add(start), tag) };
-        }
-        let wire_len = auxiliary.wire_len.max(len as u32) + added as u32;
-        if fits {
-            start -= added;
-            len += added;
-        }
+        let front =
+            Front { cooked: self.cooked, vlan: auxiliary.vlan, restored: false, address: &self.names[i] };
+        // SAFETY: the slot is ours and has HEADROOM bytes before `start`, and len bytes from there.
+        let added = unsafe { front.put_before(self.bytes.as_mut_ptr().add(start), HEADROOM, len) };
+        let wire_len = auxiliary.wire_len.max(len as u32) + added.wire;
+        start -= added.captured;
+        len += added.captured;
         Frame {
             bytes: &self.bytes[start..start + len],
             wire_len,

@@ -249,8 +249,7 @@ impl Share {
     pub(super) fn prefetch(&self, chunk: &Chunk, offset: u32) {
         let before = offset.saturating_sub(MARK_BYTES as u32);
         for at in [before, offset.min(self.chunk_bytes() - 1)] {
-            let (at, _) = self.locate(chunk, &(at..at));
-            prefetch(at);
+            self.memory.mapping.prefetch(self.address(chunk, at) as usize);
         }
     }
 
@@ -268,20 +267,6 @@ impl Share {
         self.memory.geometry.chunk_bytes.trailing_zeros()
     }
 }
-
-/// A hint, without effect on what is read.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn prefetch(at: *const u8) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch touches nothing, whatever the address; SSE is part of x86-64.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-}
-
-/// No stable intrinsic here.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-fn prefetch(_at: *const u8) {}
 
 /// The value, or nothing and the error on the list.
 fn keep<T>(result: Result<T>, fallbacks: &mut Vec<Error>) -> Option<T> {
