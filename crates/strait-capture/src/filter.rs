@@ -3,11 +3,12 @@
 //! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it what the kernel runs, and the engines attach that.
 
 use strait_filter::cbpf::{Instruction, Program};
+use strait_sys::interface::Interface;
 use strait_sys::libpcap::Compiler;
 use strait_sys::packet::Socket;
 
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{ANY, Link};
 
 /// The largest snaplen, libpcap's MAXIMUM_SNAPLEN.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
@@ -20,6 +21,36 @@ pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32
         // libpcap's handle on all interfaces is for another header; from a file it compiles the same.
         Some(_) if link.cooked().is_some() => offline(link.link_type(), text, snaplen),
         Some(text) => checked(&Compiler::live(interface, SNAPLEN_MAX)?, text, snaplen),
+    }
+}
+
+/// Compiles filters for a capture that runs, [`crate::Session::set_filter`]. libpcap does so on a handle of its own, which
+/// needs the privilege to open the interface: make this before that is given up.
+#[derive(Debug)]
+pub struct FilterCompiler {
+    compiler: Compiler,
+}
+
+impl FilterCompiler {
+    /// For `interface`.
+    ///
+    /// # Errors
+    /// There is no libpcap, no such interface, or no privilege.
+    pub fn open(interface: &str) -> Result<Self, Error> {
+        let link = Link::of(&if interface == ANY { Interface::any() } else { Interface::find(interface)? })?;
+        let compiler = match link.cooked() {
+            Some(_) => Compiler::offline(dlt(link.link_type()), SNAPLEN_MAX)?,
+            None => Compiler::live(interface, SNAPLEN_MAX)?,
+        };
+        Ok(Self { compiler })
+    }
+
+    /// The program of `text`, see pcap-filter(7); of one that keeps everything where it is empty.
+    pub fn compile(&self, text: &str) -> Result<Program, Error> {
+        if text.trim().is_empty() {
+            return Ok(Program::accept_all(SNAPLEN_MAX));
+        }
+        checked(&self.compiler, text, SNAPLEN_MAX)
     }
 }
 

@@ -44,6 +44,7 @@ mod xdp;
 
 pub use batch::{Batch, Frames};
 pub use error::Error;
+pub use filter::FilterCompiler;
 pub use frame::{Direction, Frame, Vlan};
 pub use gauge::{Gauge, Reading};
 pub use inject::{InjectPath, Injector, LiveGenerator, Sender};

@@ -46,6 +46,16 @@ const LINK_CHECK_SPINS: u32 = 1 << 16;
 /// What a lane waits for its last frames at most, once the intake has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
+/// The way that was asked for; there is no other then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Insist {
+    /// Whichever is fastest.
+    Nothing,
+    ZeroCopy,
+    NativeCopy,
+    Generic,
+}
+
 /// What an `AF_XDP` session is to be like.
 pub(crate) struct Options<'a> {
     pub(crate) interface: &'a Interface,
@@ -55,8 +65,9 @@ pub(crate) struct Options<'a> {
     pub(crate) queues: &'a [u32],
     /// UMEM bytes for each queue.
     pub(crate) ring_bytes: usize,
-    /// Take nothing less than zero-copy.
-    pub(crate) zero_copy_only: bool,
+    pub(crate) insist: Insist,
+    /// Stamp each frame as it comes.
+    pub(crate) timestamps: bool,
     pub(crate) huge_pages: bool,
     pub(crate) wait: Wait,
     pub(crate) promiscuous: bool,

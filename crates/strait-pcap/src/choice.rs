@@ -77,6 +77,8 @@ fn path(name: &str) -> Option<Path> {
         "v3" => Path::V3,
         "xdp" => Path::Xdp,
         "xdp-zc" => Path::XdpZeroCopy,
+        "xdp-native" => Path::XdpNative,
+        "xdp-generic" => Path::XdpGeneric,
         _ => return None,
     })
 }

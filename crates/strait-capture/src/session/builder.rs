@@ -17,6 +17,7 @@ use crate::lane::{Engine, Lane};
 use crate::link::{ANY, Link};
 use crate::packet::{self, Kind, Shape};
 use crate::wait::{Pacer, Wait};
+use crate::xdp::Insist;
 use crate::{offline, xdp};
 
 /// A kernel packet path.
@@ -35,6 +36,10 @@ pub enum Path {
     Xdp,
     /// AF_XDP with zero-copy or not at all.
     XdpZeroCopy,
+    /// AF_XDP by the driver's own program, frames copied, or not at all.
+    XdpNative,
+    /// AF_XDP by the kernel's generic program, which every interface has.
+    XdpGeneric,
 }
 
 impl Path {
@@ -42,7 +47,7 @@ impl Path {
     pub fn suits(self, interface: &str) -> bool {
         let Ok(found) = Interface::find(interface) else { return false };
         match self {
-            Self::Xdp | Self::XdpZeroCopy => found.is_ethernet(),
+            Self::Xdp | Self::XdpZeroCopy | Self::XdpNative | Self::XdpGeneric => found.is_ethernet(),
             Self::Auto | Self::Recv | Self::V2 | Self::V3 => found.link_type().is_some(),
         }
     }
@@ -94,6 +99,7 @@ pub struct Builder {
     promiscuous: bool,
     rx_hash: bool,
     hardware_time: bool,
+    timestamps: bool,
     huge_pages: bool,
 }
 
@@ -114,6 +120,7 @@ impl Builder {
             promiscuous: true,
             rx_hash: false,
             hardware_time: false,
+            timestamps: true,
             huge_pages: false,
         }
     }
@@ -213,6 +220,14 @@ impl Builder {
         self
     }
 
+    /// Whether AF_XDP's program stamps each frame as it comes, for tens of nanoseconds; yes unless given. Without, a frame
+    /// has the time at which its batch was read. The kernel stamps what comes by the other paths anyhow.
+    #[must_use]
+    pub fn timestamps(mut self, timestamps: bool) -> Self {
+        self.timestamps = timestamps;
+        self
+    }
+
     /// Whether AF_XDP's memory lies on huge pages, where some are reserved; no unless given.
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
@@ -236,8 +251,10 @@ impl Builder {
         };
         let target = Target { interface, link, program };
         match self.path {
-            Path::Xdp => self.open_xdp(&target, false),
-            Path::XdpZeroCopy => self.open_xdp(&target, true),
+            Path::Xdp => self.open_xdp(&target, Insist::Nothing),
+            Path::XdpZeroCopy => self.open_xdp(&target, Insist::ZeroCopy),
+            Path::XdpNative => self.open_xdp(&target, Insist::NativeCopy),
+            Path::XdpGeneric => self.open_xdp(&target, Insist::Generic),
             Path::Recv => self.open_packet(&target, Kind::Recv, Vec::new()),
             Path::V2 => self.open_packet(&target, Kind::V2, Vec::new()),
             Path::V3 => self.open_packet(&target, Kind::V3, Vec::new()),
@@ -329,7 +346,7 @@ impl Builder {
         Ok(Session::new(info, lanes, source, stopping))
     }
 
-    fn open_xdp(&self, target: &Target, insist: bool) -> Result<Session, Error> {
+    fn open_xdp(&self, target: &Target, insist: Insist) -> Result<Session, Error> {
         let Target { interface, link, program } = target;
         if interface.index == 0 {
             return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
@@ -347,7 +364,8 @@ impl Builder {
             program,
             queues: &queues,
             ring_bytes: self.ring_bytes.unwrap_or(XDP_RING_BYTES),
-            zero_copy_only: insist,
+            insist,
+            timestamps: self.timestamps,
             huge_pages: self.huge_pages,
             wait: self.wait,
             promiscuous: self.promiscuous,

@@ -19,6 +19,8 @@ pub(super) struct Template {
     pub(super) fragments: bool,
     /// What to ask the driver.
     pub(super) functions: MetadataFunctions,
+    /// Whether each frame is stamped as it comes.
+    pub(super) timestamps: bool,
     pub(super) sockets: Map,
     pub(super) counters: Map,
 }
@@ -41,7 +43,7 @@ impl Template {
             xskmap_fd: self.sockets.as_fd().as_raw_fd(),
             counters_fd: self.counters.as_fd().as_raw_fd(),
             metadata: true,
-            timestamps: true,
+            timestamps: self.timestamps,
         };
         let assembled =
             capture_program(filter, &capture).map_err(|error| Error::Filter(error.to_string()))?;

@@ -25,7 +25,7 @@ use strait_sys::{packet, wait};
 use super::intake::Template;
 use super::join::Joiner;
 use super::stamp::Clock;
-use super::{Abilities, BATCH_MAX, Counts, Engine, Intake, Opened, Options};
+use super::{Abilities, BATCH_MAX, Counts, Engine, Insist, Intake, Opened, Options};
 use crate::error::Error;
 use crate::wait::Wait;
 
@@ -151,11 +151,13 @@ fn fits(mtu: u32, chunk_bytes: u32) -> bool {
 fn ways(options: &Options<'_>, chunk_bytes: u32) -> Vec<Way> {
     let needs_fragments = !fits(options.interface.mtu, chunk_bytes);
     let zero_copy = Way { attach: AttachMode::Native, mode: Mode::ZeroCopy, multi_buffer: needs_fragments };
-    let mut ways = vec![zero_copy];
-    if options.zero_copy_only {
-        return ways;
-    }
-    for attach in [AttachMode::Native, AttachMode::Generic] {
+    let (mut ways, attachments) = match options.insist {
+        Insist::Nothing => (vec![zero_copy], vec![AttachMode::Native, AttachMode::Generic]),
+        Insist::ZeroCopy => (vec![zero_copy], vec![]),
+        Insist::NativeCopy => (vec![], vec![AttachMode::Native]),
+        Insist::Generic => (vec![], vec![AttachMode::Generic]),
+    };
+    for attach in attachments {
         ways.push(Way { attach, mode: Mode::Copy, multi_buffer: true });
         if !needs_fragments {
             ways.push(Way { attach, mode: Mode::Copy, multi_buffer: false });
@@ -194,6 +196,7 @@ fn try_way(
         attach: way.attach,
         fragments: way.multi_buffer,
         functions: driver_functions(options, way),
+        timestamps: options.timestamps,
         sockets,
         counters,
     };

@@ -74,6 +74,11 @@ impl Program {
         Self(vec![Instruction::statement(op::RET | op::K, keep)])
     }
 
+    /// Keeps nothing.
+    pub fn reject_all() -> Self {
+        Self(vec![Instruction::statement(op::RET | op::K, 0)])
+    }
+
     /// The instructions, for `SO_ATTACH_FILTER`.
     pub fn instructions(&self) -> &[Instruction] {
         &self.0
