@@ -39,6 +39,7 @@ const FLOORS: &[(&str, Floor)] = &[
     ("strait-transfer", Floor::Engine),
     ("strait-store", Floor::Engine),
     ("strait-proxy", Floor::Service),
+    ("strait-bench", Floor::Service),
     ("strait-pcap", Floor::Door),
     ("strait-cli", Floor::Door),
     ("lab", Floor::Development),
@@ -47,8 +48,10 @@ const FLOORS: &[(&str, Floor)] = &[
 ];
 
 /// Imports that pass over an engine, with the reason.
-const SHORT_CUTS: &[(&str, &str, &str)] =
-    &[("strait-cli", "strait-sys", "`demo` makes network namespaces, `doctor` probes the kernel")];
+const SHORT_CUTS: &[(&str, &str, &str)] = &[
+    ("strait-bench", "strait-sys", "it makes network namespaces, and measures processes and libpcap"),
+    ("strait-cli", "strait-sys", "`demo` makes network namespaces, `doctor` probes the kernel"),
+];
 
 /// Every import that goes sideways, up, or past an engine.
 pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {

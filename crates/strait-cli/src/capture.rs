@@ -91,6 +91,10 @@ pub(crate) enum PathArg {
     Xdp,
     /// AF_XDP zero-copy or nothing
     XdpZc,
+    /// AF_XDP by the driver's own program, frames copied, or nothing
+    XdpNative,
+    /// AF_XDP by the kernel's generic program
+    XdpGeneric,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -236,6 +240,8 @@ impl From<PathArg> for Path {
             PathArg::V3 => Self::V3,
             PathArg::Xdp => Self::Xdp,
             PathArg::XdpZc => Self::XdpZeroCopy,
+            PathArg::XdpNative => Self::XdpNative,
+            PathArg::XdpGeneric => Self::XdpGeneric,
         }
     }
 }

@@ -11,6 +11,9 @@ pub(crate) enum Error {
     /// The kernel says why.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
+    /// A measurement was not made.
+    #[error(transparent)]
+    Bench(#[from] strait_bench::Error),
     /// A capture file could not be written.
     #[error(transparent)]
     Sink(#[from] strait_capture::sink::SinkError),
@@ -40,6 +43,7 @@ impl Error {
         let kind = match self {
             Self::Capture(error) => error.kind(),
             Self::System(error) => error.kind(),
+            Self::Bench(error) => error.kind(),
             Self::Sink(error) => error.kind(),
             Self::Output(_) | Self::Failed(_) => Kind::Failed,
             Self::Usage(_) => Kind::Usage,

@@ -3,8 +3,10 @@
 //! Each command is a module with an `Args` and a `run`. This file parses the line, calls the command and turns its
 //! error into one line on stderr and an exit code: 0 done, 1 failed, 2 usage, 3 refused.
 
+mod bench;
 mod capture;
 mod demo;
+mod doctor;
 mod error;
 mod generate;
 mod input;
@@ -15,6 +17,7 @@ mod parse;
 mod replay;
 mod run;
 mod shell;
+mod top;
 
 use std::process::ExitCode;
 
@@ -40,6 +43,12 @@ enum Command {
     Replay(replay::Args),
     /// Run a libpcap program, unmodified, on this engine.
     Run(run::Args),
+    /// Watch an interface: rates, losses by cause, top flows, delays.
+    Top(top::Args),
+    /// Measure what each way to capture can do on this machine.
+    Bench(Box<bench::Args>),
+    /// Say what this machine and an interface allow, why, and what would improve it.
+    Doctor(doctor::Args),
     /// See it work: capture the same traffic on every path, in network namespaces of its own.
     Demo(demo::Args),
     /// Print a completion script for a shell.
@@ -54,6 +63,9 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => shell::completions(&args, &mut Strait::command()),
         Command::Man(args) => shell::man(&args, Strait::command()),

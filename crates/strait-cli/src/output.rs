@@ -181,5 +181,11 @@ pub(crate) fn is_reader_gone(error: &Error) -> bool {
 
 /// Prints one line on standard output.
 pub(crate) fn print_line(line: &str) -> Result<(), Error> {
-    writeln!(io::stdout(), "{line}").map_err(Error::Output)
+    print_text(&format!("{line}\n"))
+}
+
+/// Prints on standard output.
+pub(crate) fn print_text(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
 }

@@ -45,6 +45,11 @@ impl Histogram {
         self.counts.len()
     }
 
+    /// Durations of at most `ns` nanoseconds, to the histogram's own precision.
+    pub fn count_up_to(&self, ns: u64) -> u64 {
+        self.counts.count_between(0, ns.min(RANGE_NS_MAX))
+    }
+
     /// The duration that `fraction` (0 to 1) of all recorded ones do not exceed, in nanoseconds; 0 if
     /// nothing was recorded.
     pub fn quantile_ns(&self, fraction: f64) -> u64 {

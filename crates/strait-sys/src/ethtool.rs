@@ -14,6 +14,10 @@ use crate::interface::check_name;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GRXFHINDIR: u32 = 0x38;
+/// Entries of an RSS table that are read at most; the largest NICs have 2048.
+const RSS_ENTRIES_MAX: usize = 4096;
 /// Words of `struct ethtool_drvinfo`: the command, five strings, 12 reserved bytes, five counts.
 const DRVINFO_WORDS: usize = 49;
 /// Words of a string in it.
@@ -82,6 +86,15 @@ pub enum Offload {
     Gro,
 }
 
+/// Offloads that change frames on their way in (`ETHTOOL_GFLAGS`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// The NIC joins TCP segments.
+    pub lro: bool,
+    /// The NIC takes VLAN tags out of frames.
+    pub rx_vlan: bool,
+}
+
 impl Offload {
     /// The command pair: get, set.
     fn commands(self) -> (u32, u32) {
@@ -122,6 +135,24 @@ impl Ethtool {
         Ok(Rings { rx, rx_max, tx, tx_max })
     }
 
+    /// Offloads that change frames on their way in.
+    pub fn flags(&self) -> Result<Flags> {
+        const LRO: u32 = 1 << 15;
+        const RX_VLAN: u32 = 1 << 8;
+        let [_, flags] = self.words([ETHTOOL_GFLAGS])?;
+        Ok(Flags { lro: flags & LRO != 0, rx_vlan: flags & RX_VLAN != 0 })
+    }
+
+    /// The receive queues over which the NIC spreads flows (RSS), by their place in its table.
+    pub fn rss_table(&self) -> Result<Vec<u32>> {
+        let [_, entries] = self.words([ETHTOOL_GRXFHINDIR])?;
+        let entries = (entries as usize).min(RSS_ENTRIES_MAX);
+        let mut words = vec![0; 2 + entries];
+        (words[0], words[1]) = (ETHTOOL_GRXFHINDIR, entries as u32);
+        self.call(&mut words)?;
+        Ok(words.split_off(2))
+    }
+
     /// The driver's name and versions.
     pub fn driver(&self) -> Result<Driver> {
         let words: [u32; DRVINFO_WORDS] = self.words([ETHTOOL_GDRVINFO])?;
@@ -155,6 +186,9 @@ impl Ethtool {
         let mut name = [0; libc::IFNAMSIZ];
         for (to, &from) in name.iter_mut().zip(self.name.as_bytes()) {
             *to = from as libc::c_char;
+        }
+        if words[0] == ETHTOOL_GRXFHINDIR {
+            assert!(words.len() >= 2 + words[1] as usize, "room for the whole table");
         }
         let data = words.as_mut_ptr().cast();
         let mut request =

@@ -15,8 +15,12 @@ pub mod mmap;
 pub mod netlink;
 pub mod netns;
 pub mod packet;
+pub mod perf;
 pub mod process;
+pub mod tls;
+pub mod uring;
 pub mod wait;
 pub mod xdp;
+pub mod zerocopy;
 
 pub use error::{Error, Kind, Result};

@@ -3,9 +3,13 @@
 //! Strait is built without libpcap and runs without it until someone gives a filter as text. [`Compiler::live`] holds
 //! a handle on a real interface, because libpcap writes other code for those (VLAN tags are not in the frame,
 //! `inbound` exists); [`Compiler::offline`] compiles for files. [`Oracle`] runs a program as libpcap does, for tests.
-//! The doors and the capture engine call it; it never captures.
+//! [`Reader`] captures with it, so that Strait can be measured beside it. The doors and the capture engine call it.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+mod live;
+
+pub use self::live::{Breaker, Counts, Options, Packet, Reader};
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::error::{Error, Kind, Result};
@@ -57,12 +61,32 @@ struct PacketHeader {
     wire_bytes: u32,
 }
 
+/// `struct pcap_stat` of pcap/pcap.h.
+#[repr(C)]
+#[derive(Default)]
+struct Statistics {
+    received: c_uint,
+    dropped: c_uint,
+    interface_dropped: c_uint,
+}
+
+/// `pcap_handler` of pcap/pcap.h.
+type Callback = unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8);
+
 /// The functions that are used, with the types of pcap/pcap.h.
 struct Library {
     create: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut Pcap,
     set_snaplen: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
     set_buffer_size: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
+    set_promisc: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
+    set_timeout: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
+    set_immediate_mode: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
+    set_tstamp_precision: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
     activate: unsafe extern "C" fn(*mut Pcap) -> c_int,
+    dispatch: unsafe extern "C" fn(*mut Pcap, c_int, Callback, *mut u8) -> c_int,
+    breakloop: unsafe extern "C" fn(*mut Pcap),
+    stats: unsafe extern "C" fn(*mut Pcap, *mut Statistics) -> c_int,
+    fileno: unsafe extern "C" fn(*mut Pcap) -> c_int,
     open_dead: unsafe extern "C" fn(c_int, c_int) -> *mut Pcap,
     close: unsafe extern "C" fn(*mut Pcap),
     compile: unsafe extern "C" fn(*mut Pcap, *mut BpfProgram, *const c_char, c_int, u32) -> c_int,
@@ -96,18 +120,13 @@ impl Compiler {
     /// [`Kind::Refused`] without libpcap or without the privilege to open the interface, [`Kind::Usage`] if there
     /// is no such interface.
     pub fn live(interface: &str, snaplen: u32) -> Result<Self> {
-        let library = library()?;
-        let name = c_string(interface, "open with libpcap")?;
-        let mut error = [0 as c_char; ERROR_BYTES];
-        // SAFETY: name is a C string and error has the size that pcap_create writes at most.
-        let pcap = unsafe { (library.create)(name.as_ptr(), error.as_mut_ptr()) };
-        if pcap.is_null() {
-            // SAFETY: pcap_create leaves a C string in error when it returns NULL.
-            let said = unsafe { text(error.as_ptr()) };
-            return Err(Error::said(Kind::Failed, "open with libpcap", interface, said));
+        let handle = Handle::create(interface)?;
+        // SAFETY: the handle is new and not yet active, which is what these calls ask for.
+        unsafe {
+            (handle.library.set_snaplen)(handle.pcap, snaplen_of(snaplen));
+            (handle.library.set_buffer_size)(handle.pcap, BUFFER_BYTES);
         }
-        let handle = Handle { library, pcap };
-        handle.activate(interface, snaplen)?;
+        handle.activate(interface)?;
         Ok(Self { handle })
     }
 
@@ -186,14 +205,25 @@ impl Handle {
         Ok(if returned < 0 { Err(self.error()) } else { Ok(Oracle { library, program, own: None }) })
     }
 
-    fn activate(&self, interface: &str, snaplen: u32) -> Result<()> {
+    /// For `interface`, not yet active.
+    fn create(interface: &str) -> Result<Self> {
+        let library = library()?;
+        let name = c_string(interface, "open with libpcap")?;
+        let mut error = [0 as c_char; ERROR_BYTES];
+        // SAFETY: name is a C string and error has the size that pcap_create writes at most.
+        let pcap = unsafe { (library.create)(name.as_ptr(), error.as_mut_ptr()) };
+        if pcap.is_null() {
+            // SAFETY: pcap_create leaves a C string in error when it returns NULL.
+            let said = unsafe { text(error.as_ptr()) };
+            return Err(Error::said(Kind::Failed, "open with libpcap", interface, said));
+        }
+        Ok(Self { library, pcap })
+    }
+
+    fn activate(&self, interface: &str) -> Result<()> {
         let library = self.library;
-        // SAFETY: the handle is new and not yet active, which is what these three calls ask for.
-        let status = unsafe {
-            (library.set_snaplen)(self.pcap, snaplen_of(snaplen));
-            (library.set_buffer_size)(self.pcap, BUFFER_BYTES);
-            (library.activate)(self.pcap)
-        };
+        // SAFETY: the handle is new and not yet active, which is what pcap_activate asks for.
+        let status = unsafe { (library.activate)(self.pcap) };
         if status >= 0 {
             return Ok(());
         }
@@ -203,8 +233,9 @@ impl Handle {
         let cause = if detail.is_empty() { cause } else { format!("{cause} ({detail})") };
         let failed = |kind| Error::said(kind, "open with libpcap", interface, cause);
         Err(match status {
-            status if PERMISSION_DENIED.contains(&status) => failed(Kind::Refused)
-                .remedy("libpcap compiles a filter for a live interface on an open handle: run as root or with CAP_NET_RAW"),
+            status if PERMISSION_DENIED.contains(&status) => failed(Kind::Refused).remedy(
+                "libpcap needs CAP_NET_RAW to open an interface, to compile a filter for it too: run as root",
+            ),
             NO_SUCH_DEVICE => failed(Kind::Usage),
             _ => failed(Kind::Failed),
         })
@@ -287,7 +318,15 @@ fn load() -> Option<Library> {
             create: symbol(object, c"pcap_create")?,
             set_snaplen: symbol(object, c"pcap_set_snaplen")?,
             set_buffer_size: symbol(object, c"pcap_set_buffer_size")?,
+            set_promisc: symbol(object, c"pcap_set_promisc")?,
+            set_timeout: symbol(object, c"pcap_set_timeout")?,
+            set_immediate_mode: symbol(object, c"pcap_set_immediate_mode")?,
+            set_tstamp_precision: symbol(object, c"pcap_set_tstamp_precision")?,
             activate: symbol(object, c"pcap_activate")?,
+            dispatch: symbol(object, c"pcap_dispatch")?,
+            breakloop: symbol(object, c"pcap_breakloop")?,
+            stats: symbol(object, c"pcap_stats")?,
+            fileno: symbol(object, c"pcap_fileno")?,
             open_dead: symbol(object, c"pcap_open_dead")?,
             close: symbol(object, c"pcap_close")?,
             compile: symbol(object, c"pcap_compile")?,

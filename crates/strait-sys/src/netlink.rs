@@ -1,11 +1,14 @@
 //! `rtnetlink(7)`: makes and sets links, reads their state and counters.
 //!
 //! The capture engine reads link counters and attached XDP programs with it; the test rigs and the demo make
-//! veth pairs. A [`Netlink`] works in the network namespace of the thread that opened it, for good. It does
+//! veth pairs. The doctor asks two neighbours of it, what rings packet sockets have ([`packet_socket`], sock_diag(7)) and
+//! what a driver says of its XDP abilities ([`xdp_abilities`], the generic family `netdev`). A [`Netlink`] works in the network namespace of the thread that opened it, for good. It does
 //! not watch for changes, lists nothing, and touches no interface but the one it is given.
 
+mod diag;
 mod link;
 mod message;
+mod netdev;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +16,12 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+pub use diag::{PacketRing, PacketSocket, packet_socket};
 pub use link::{LinkStats, XdpAttachment, XdpMode};
 use message::{Attributes, HEADER_LEN, Message, Request, malformed};
+pub use netdev::{XdpAbilities, xdp_abilities};
 
 use crate::error::{Error, Kind, Result, check};
 use crate::interface::{Interface, check_name};
@@ -27,6 +32,9 @@ const REPLY_BYTES_MAX: usize = 16 * 1024;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Other messages skipped while looking for the reply, so that the wait has an end.
 const STRAY_MESSAGES_MAX: u32 = 64;
+
+/// Datagrams of one answer at most: some ten thousand sockets.
+const DUMP_DATAGRAMS_MAX: u32 = 4096;
 
 /// `VETH_INFO_PEER` (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
@@ -70,10 +78,15 @@ impl<'a> VethEnd<'a> {
 impl Netlink {
     /// `socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE)` in the calling thread's namespace.
     pub fn open() -> Result<Self> {
-        let os = |errno: rustix::io::Errno| Error::os("open", "netlink route socket", errno.raw_os_error());
+        Self::of(None)
+    }
+
+    /// A socket of another protocol of netlink's.
+    fn of(protocol: Option<Protocol>) -> Result<Self> {
+        let os = |errno: rustix::io::Errno| Error::os("open", "netlink socket", errno.raw_os_error());
         let flags = SocketFlags::CLOEXEC;
         let fd =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(os)?;
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).map_err(os)?;
         let timeout = rustix::net::sockopt::Timeout::Recv;
         rustix::net::sockopt::set_socket_timeout(&fd, timeout, Some(REPLY_TIMEOUT)).map_err(os)?;
         for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
@@ -220,6 +233,31 @@ impl Netlink {
             }
         }
         Err(malformed("no reply to the request among the messages received"))
+    }
+
+    /// Sends a request whose answer has several messages, and hands each to `take`.
+    fn dump(
+        &mut self,
+        request: &mut Request,
+        (operation, subject): (&'static str, &str),
+        mut take: impl FnMut(Message<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let os = |errno: rustix::io::Errno| Error::os(operation, subject, errno.raw_os_error());
+        rustix::net::send(&self.fd, request.finish(), SendFlags::empty()).map_err(os)?;
+        for _ in 0..DUMP_DATAGRAMS_MAX {
+            let len = self.receive().map_err(os)?.min(REPLY_BYTES_MAX);
+            let mut datagram = &self.reply[..len];
+            while let Some(message) = Message::take(&mut datagram)? {
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                if message.kind == libc::NLMSG_DONE as u16 {
+                    return Ok(());
+                }
+                take(accept(message, operation, subject)?)?;
+            }
+        }
+        Err(malformed("an answer has no end"))
     }
 
     /// One datagram into the buffer; the length is the datagram's, also where it was cut.

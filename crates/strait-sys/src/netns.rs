@@ -9,6 +9,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::thread;
 
 use rustix::fs::{Mode, OFlags};
@@ -39,8 +40,13 @@ impl Namespace {
 
     /// The namespace that the calling thread is in.
     pub fn current() -> Result<Self> {
-        let fd = rustix::fs::open(CURRENT, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| Error::os("open", CURRENT, errno.raw_os_error()))?;
+        Self::open(Path::new(CURRENT))
+    }
+
+    /// The namespace at `path`, as in /run/netns or /proc/PID/ns.
+    pub fn open(path: &Path) -> Result<Self> {
+        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| Error::os("open", path.display().to_string(), errno.raw_os_error()))?;
         Ok(Self { fd })
     }
 

@@ -3,6 +3,7 @@
 //! The program's doors and the lanes call it. Only [`on_termination`] keeps state: one flag a process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -13,11 +14,21 @@ use crate::error::{Error, Kind, Result, check};
 /// # Errors
 /// A usage error where the machine has no such CPU or the process may not use it.
 pub fn pin_thread(cpu: u32) -> Result<()> {
-    check_cpu(cpu)?;
+    pin_thread_to(&[cpu])
+}
+
+/// Lets the calling thread, and those that it starts, run on `cpus` only.
+///
+/// # Errors
+/// The same for any of them.
+pub fn pin_thread_to(cpus: &[u32]) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu as usize);
+    for &cpu in cpus {
+        check_cpu(cpu)?;
+        set.set(cpu as usize);
+    }
     sched_setaffinity(None, &set)
-        .map_err(|errno| Error::os("pin a thread to", format!("CPU {cpu}"), errno.raw_os_error()))
+        .map_err(|errno| Error::os("pin a thread to", format!("CPUs {cpus:?}"), errno.raw_os_error()))
 }
 
 /// Whether the calling thread may run on `cpu`: to ask before anything is opened.
@@ -57,35 +68,91 @@ pub fn wait_for_readers() {
     }
 }
 
+/// CPU time of the process `pid`, user and system, all its threads (clock_getcpuclockid(3)).
+pub fn cpu_time_of(pid: u32) -> Result<Duration> {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: clock is written only.
+    let errno = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) };
+    if errno != 0 {
+        return Err(Error::os("read the CPU time of", format!("process {pid}"), errno));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: time is written only.
+    let returned = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    check(returned, "read the CPU time of", format!("process {pid}"))?;
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// Has the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`); it lasts over execve(2).
+pub fn end_with_parent() -> Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes one integer.
+    let returned = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) };
+    check(returned, "tie to its parent", "this process").map(drop)
+}
+
+/// Ends this process by SIGALRM after `seconds` (alarm(2)); it lasts over execve(2).
+pub fn end_after(seconds: u32) {
+    // SAFETY: alarm takes one integer and cannot fail.
+    unsafe { libc::alarm(seconds) };
+}
+
 /// Whether the effective user is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Gives up every capability of the calling thread and of the threads that it starts later, for good (capset(2)). With
-/// `keep_file_access` CAP_DAC_OVERRIDE stays, so that root can go on making files wherever it could.
-pub fn drop_capabilities(keep_file_access: bool) -> Result<()> {
+/// Whether the calling thread has `capability` (`CAP_*` of linux/capability.h) in effect (capget(2)).
+pub fn has_capability(capability: u32) -> Result<bool> {
+    let (_, data) = capabilities()?;
+    let word = data.get(capability as usize / 32).map_or(0, |data| data.effective);
+    Ok(word & 1 << (capability % 32) != 0)
+}
+
+/// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_PERFMON` and `CAP_BPF`.
+pub const CAP_NET_ADMIN: u32 = 12;
+/// See [`CAP_NET_ADMIN`].
+pub const CAP_NET_RAW: u32 = 13;
+/// See [`CAP_NET_ADMIN`].
+pub const CAP_IPC_LOCK: u32 = 14;
+/// See [`CAP_NET_ADMIN`].
+pub const CAP_PERFMON: u32 = 38;
+/// See [`CAP_NET_ADMIN`].
+pub const CAP_BPF: u32 = 39;
+
+/// `struct __user_cap_header_struct`.
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+/// `struct __user_cap_data_struct`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilityData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+fn capabilities() -> Result<(CapabilityHeader, [CapabilityData; 2])> {
     const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-    const CAP_DAC_OVERRIDE: u32 = 1;
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    struct Data {
-        effective: u32,
-        permitted: u32,
-        inheritable: u32,
-    }
-    let header = Header { version: LINUX_CAPABILITY_VERSION_3, pid: 0 };
-    let mut data = [Data::default(); 2];
+    let header = CapabilityHeader { version: LINUX_CAPABILITY_VERSION_3, pid: 0 };
+    let mut data = [CapabilityData::default(); 2];
     // SAFETY: version 3 reads one header and writes two data structs.
     let returned = unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) };
     check(returned as libc::c_int, "read the capabilities of", "this thread")?;
+    Ok((header, data))
+}
+
+/// Gives up every capability of the calling thread and of the threads that it starts later, for good (capset(2)). With
+/// `keep_file_access` CAP_DAC_OVERRIDE stays, so that root can go on making files wherever it could.
+pub fn drop_capabilities(keep_file_access: bool) -> Result<()> {
+    const CAP_DAC_OVERRIDE: u32 = 1;
+    let (header, data) = capabilities()?;
     let kept = data[0].permitted & if keep_file_access { 1 << CAP_DAC_OVERRIDE } else { 0 };
-    let data = [Data { effective: kept, permitted: kept, inheritable: 0 }, Data::default()];
+    let kept = CapabilityData { effective: kept, permitted: kept, inheritable: 0 };
+    let data = [kept, CapabilityData::default()];
     // SAFETY: version 3 reads one header and two data structs.
     let returned = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
     check(returned as libc::c_int, "drop the capabilities of", "this thread").map(drop)

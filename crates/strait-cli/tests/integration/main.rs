@@ -1,8 +1,10 @@
 //! The program `strait` as a user meets it: its commands over real veth pairs, its files, its errors, its exit codes.
 
 mod any;
+mod bench;
 mod demo;
 mod disk;
+mod doctor;
 mod endings;
 mod files;
 mod generate;
@@ -17,3 +19,4 @@ mod rotation;
 mod run;
 mod shell;
 mod tools;
+mod top;

@@ -1,0 +1,168 @@
+//! Two results beside each other: ratios, with what their spread leaves of them.
+
+use crate::error::{Error, Result};
+use crate::results::Results;
+use crate::stats::Summary;
+use crate::table::{self, Shown, aligned};
+
+/// The ratio of one figure in two results.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ratio {
+    /// The contestant.
+    pub contestant: String,
+    /// The place on the axis.
+    pub at: f64,
+    /// The figure.
+    pub figure: &'static str,
+    /// The figure's title.
+    pub title: &'static str,
+    /// The second median to the first.
+    pub ratio: f64,
+    /// The smallest and the largest that the rounds allow.
+    pub range: (f64, f64),
+    /// What the two results say together.
+    pub verdict: Verdict,
+}
+
+/// What two measurements say of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No round of the one reaches into the rounds of the other, and the second is better.
+    Better,
+    /// The same, and it is worse.
+    Worse,
+    /// The rounds overlap, or there is only one on each side.
+    Undecided,
+}
+
+impl Verdict {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Undecided => "within the spread",
+        }
+    }
+}
+
+/// The ratios of all figures that both have, `second` to `first`.
+///
+/// # Errors
+/// They are not of the same benchmark, or have nothing in common.
+pub fn ratios(first: &Results, second: &Results) -> Result<Vec<Ratio>> {
+    if first.benchmark != second.benchmark {
+        let (one, other) = (&first.benchmark, &second.benchmark);
+        return Err(Error::Usage(format!(
+            "one file is of strait bench {one}, the other of strait bench {other}"
+        )));
+    }
+    let mut ratios = Vec::new();
+    for shown in table::figures(first) {
+        for series in &first.series {
+            let (contestant, at) = (&series.contestant, series.at);
+            let summaries = (series.summary.get(shown.figure), second.summary(contestant, at, shown.figure));
+            if let (Some(&one), Some(other)) = summaries {
+                ratios.extend(ratio(&shown, contestant, at, one, other));
+            }
+        }
+    }
+    if ratios.is_empty() {
+        return Err(Error::Usage("the two files have no contestant and size in common".into()));
+    }
+    Ok(ratios)
+}
+
+/// None where the first is 0.
+fn ratio(shown: &Shown, contestant: &str, at: f64, first: Summary, second: Summary) -> Option<Ratio> {
+    if first.min <= 0.0 {
+        return None;
+    }
+    let range = (second.min / first.max, second.max / first.min);
+    let single = first.rounds < 2 || second.rounds < 2;
+    let verdict = match range {
+        _ if single => Verdict::Undecided,
+        (least, _) if least > 1.0 => more(shown.more_is_better),
+        (_, most) if most < 1.0 => more(!shown.more_is_better),
+        _ => Verdict::Undecided,
+    };
+    let (figure, title, contestant) = (shown.figure, shown.title, contestant.to_owned());
+    Some(Ratio { contestant, at, figure, title, ratio: second.median / first.median, range, verdict })
+}
+
+fn more(is_better: bool) -> Verdict {
+    if is_better { Verdict::Better } else { Verdict::Worse }
+}
+
+/// The ratios as tables, a table a figure.
+pub fn text(ratios: &[Ratio], axis: &str) -> String {
+    let mut text = String::new();
+    for group in ratios.chunk_by(|one, other| one.figure == other.figure) {
+        let mut rows = vec![vec![
+            "second to first".into(),
+            axis.to_owned(),
+            "ratio".into(),
+            "spread".into(),
+            String::new(),
+        ]];
+        rows.extend(group.iter().map(row));
+        text = text + group[0].title + "\n" + &aligned(&rows) + "\n";
+    }
+    text
+}
+
+fn row(ratio: &Ratio) -> Vec<String> {
+    let (least, most) = ratio.range;
+    vec![
+        ratio.contestant.clone(),
+        ratio.at.to_string(),
+        format!("{:.3}", ratio.ratio),
+        format!("{least:.3}..{most:.3}"),
+        ratio.verdict.name().to_owned(),
+    ]
+}
+
+/// The ratios as a JSON array.
+pub fn json(ratios: &[Ratio]) -> serde_json::Value {
+    let object = |ratio: &Ratio| {
+        serde_json::json!({
+            "contestant": ratio.contestant, "at": ratio.at, "figure": ratio.figure, "ratio": ratio.ratio,
+            "min": ratio.range.0, "max": ratio.range.1, "verdict": ratio.verdict.name(),
+        })
+    };
+    ratios.iter().map(object).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::results;
+
+    #[test]
+    fn a_change_counts_only_where_no_round_overlaps() {
+        let first = results(&[("v3", 64.0, &[1.0, 1.1]), ("v2", 64.0, &[1.0, 2.0]), ("recv", 64.0, &[1.0])]);
+        let second = results(&[("v3", 64.0, &[2.2, 2.0]), ("v2", 64.0, &[1.5, 1.8]), ("recv", 64.0, &[9.0])]);
+        let ratios = ratios(&first, &second).unwrap();
+        let found: Vec<_> = ratios.iter().map(|ratio| (ratio.contestant.as_str(), ratio.verdict)).collect();
+        assert_eq!(
+            found,
+            [("v3", Verdict::Better), ("v2", Verdict::Undecided), ("recv", Verdict::Undecided)]
+        );
+        assert!((ratios[0].ratio - 2.0).abs() < 1e-9);
+        assert!((ratios[0].range.0 - 2.0 / 1.1).abs() < 1e-9 && (ratios[0].range.1 - 2.2).abs() < 1e-9);
+        let back = super::ratios(&second, &first).unwrap();
+        assert_eq!(back[0].verdict, Verdict::Worse);
+        assert!(
+            text(&ratios, "bytes").contains("2.000  1.818..2.200             better"),
+            "{}",
+            text(&ratios, "bytes")
+        );
+    }
+
+    #[test]
+    fn results_with_nothing_in_common_are_an_error() {
+        let first = results(&[("v3", 64.0, &[1.0])]);
+        assert!(ratios(&first, &results(&[("v3", 128.0, &[1.0])])).is_err());
+        let latency = Results { benchmark: "latency".into(), ..results(&[("v3", 64.0, &[1.0])]) };
+        assert!(ratios(&first, &latency).unwrap_err().to_string().contains("strait bench latency"));
+    }
+}

@@ -1,0 +1,27 @@
+//! Measures capture paths on this machine: D3's comparison and D2's delay, with the same program on each path.
+//!
+//! [`capture`] and [`latency`] are the benchmarks; they lay a [`wire`], run receivers and generators on it as programs
+//! of their own ([`measure`], [`child`]), and return [`results`], which [`table`], [`report`] and [`mod@compare`] show.
+//! [`receiver`] is the program that is measured. `strait bench` is the door. Nothing here prints but that program.
+
+pub mod capture;
+pub mod child;
+pub mod compare;
+pub mod contestant;
+mod error;
+pub mod latency;
+pub mod machine;
+pub mod measure;
+mod peer;
+mod plot;
+pub mod receiver;
+pub mod report;
+pub mod results;
+pub mod search;
+mod stage;
+mod stats;
+pub mod table;
+pub mod wire;
+
+pub use error::{Error, Result};
+pub use stats::Summary;

@@ -1,0 +1,119 @@
+//! Where and with what the figures were measured: they mean little without it.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+use strait_sys::libpcap;
+
+/// The machine, the program and the command line of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// UTC, by the system's clock, when the run began.
+    pub date: String,
+    /// The command line.
+    pub command: String,
+    /// What the user said of the program: its commit, as a rule.
+    pub commit: String,
+    /// The program and its version.
+    pub program: String,
+    /// Name and release of the kernel.
+    pub kernel: String,
+    /// The processor's model.
+    pub cpu: String,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// Memory in KiB.
+    pub memory_kib: u64,
+    /// Of the last 1, 5 and 15 minutes before the run: on a busy machine the figures mean less.
+    pub load_average: String,
+    /// libpcap's version; empty where there is none.
+    pub libpcap: String,
+}
+
+impl Machine {
+    /// Looks at this machine. What cannot be found out is left empty.
+    pub fn look(command: String, commit: String, program: String) -> Self {
+        let uname = rustix::system::uname();
+        let word = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+        Self {
+            date: utc(strait_sys::clock::realtime_ns() / 1_000_000_000),
+            command,
+            commit,
+            program,
+            kernel: format!("{} {}", word(uname.sysname()), word(uname.release())),
+            cpu: field("/proc/cpuinfo", "model name"),
+            cpus: cpus(),
+            memory_kib: field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0),
+            load_average: load_average(),
+            libpcap: libpcap::version().unwrap_or_default(),
+        }
+    }
+}
+
+/// CPUs of this machine, whichever this process may use.
+pub fn cpus() -> u32 {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines().filter(|line| line.starts_with("processor")).count() as u32
+}
+
+fn load_average() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// The value of the first `name : value` line of a file.
+fn field(path: &str, name: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let value = |line: &str| {
+        let (found, value) = line.split_once(':')?;
+        (found.trim() == name).then(|| value.trim().to_owned())
+    };
+    text.lines().find_map(value).unwrap_or_default()
+}
+
+/// Seconds since the epoch as `2025-01-31T12:00:00Z`.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// Year, month and day of the day that is `days` after 1970-01-01.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(leap(year)) {
+        left -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let months = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in months {
+        if left < length {
+            break;
+        }
+        left -= length;
+        month += 1;
+    }
+    (year, month, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_become_a_date() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_735_689_599), "2024-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel_and_a_cpu() {
+        let machine = Machine::look("command".into(), String::new(), "strait".into());
+        assert!(machine.kernel.starts_with("Linux ") && machine.cpus > 0 && machine.memory_kib > 0);
+    }
+}

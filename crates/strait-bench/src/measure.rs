@@ -1,0 +1,175 @@
+//! One try: a receiver and a generator on a wire, each on CPUs of its own, and what came of it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::Deserialize;
+use strait_sys::wait;
+
+use crate::child::{Child, Cost, Launcher, Program};
+use crate::contestant::{Contestant, Way, wait_name};
+use crate::error::{Error, Result};
+use crate::receiver::{self, Account, Delays};
+use crate::wire::Wire;
+
+/// Not the receiver's address, as on a mirror port: a capture sees the frames, the host's own stack drops them at once.
+const MIRRORED_MAC: &str = "02:00:00:00:00:99";
+/// What a program may need beyond its measured time.
+const SLACK: Duration = Duration::from_secs(30);
+/// How long to wait for a receiver to open its sockets.
+const READY_MAX: Duration = Duration::from_secs(15);
+
+/// What all tries share.
+#[derive(Debug)]
+pub struct Rig<'a> {
+    /// Starts programs.
+    pub launcher: Launcher,
+    /// Where they run.
+    pub wire: &'a Wire,
+    /// The path by which packets are generated: `live`, `sendmmsg`, `ring` or `xdp`.
+    pub generator: String,
+    /// The generator's CPUs.
+    pub generator_cpus: Vec<u32>,
+    /// The receiver's CPUs.
+    pub receiver_cpus: Vec<u32>,
+    /// How long a try sends.
+    pub seconds: f64,
+    /// Whether receivers copy each packet into a staging ring.
+    pub stage: bool,
+    /// Set by a signal: no further try is made.
+    pub terminated: &'a AtomicBool,
+}
+
+/// What is sent in a try.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Bytes of a frame, its check sequence included.
+    pub size_bytes: u32,
+    /// Packets/s; as fast as it goes if none.
+    pub rate_pps: Option<f64>,
+    /// How long.
+    pub seconds: f64,
+    /// Of each so many packets one's delay is measured; none if 0.
+    pub delay_of_each: u64,
+}
+
+/// What came of a try.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Packets that were sent.
+    pub offered: u64,
+    /// The rate at which they were, in packets/s.
+    pub offered_pps: f64,
+    /// Packets that the program got.
+    pub delivered: u64,
+    /// What the receiver cost, from the first packet to the last.
+    pub cost: Cost,
+    /// How late packets were.
+    pub delay: Delays,
+    /// The path and mode that was got.
+    pub got: String,
+}
+
+impl Outcome {
+    /// The share of packets that was lost.
+    pub fn loss(&self) -> f64 {
+        self.offered.saturating_sub(self.delivered) as f64 / self.offered.max(1) as f64
+    }
+}
+
+/// What `strait generate --json` says.
+#[derive(Deserialize)]
+struct Sent {
+    frames: u64,
+    achieved_pps: f64,
+}
+
+impl Rig<'_> {
+    /// Makes a try.
+    pub fn measure(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
+        if self.terminated.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let limit = Duration::from_secs_f64(load.seconds) + SLACK;
+        let program = self.receiver(contestant, load.delay_of_each);
+        let receiver = self.wire.receiver();
+        let mut receiving = self.launcher.start(receiver, &program, &self.receiver_cpus, limit * 2)?;
+        receiving.wait_until(READY_MAX, |child| match contestant.way {
+            Way::Peer(peer) => peer.is_ready(child),
+            _ => Ok(child.stderr()?.contains(receiver::READY)),
+        })?;
+        let before = receiving.cost()?;
+        let sent = self.send(load, limit)?;
+        wait::sleep(contestant.way.drain());
+        let cost = receiving.cost()?.since(before);
+        let said = receiving.interrupt(limit)?;
+        let account = match contestant.way {
+            Way::Peer(peer) => peer.account(&said)?,
+            _ => parse(&program, &said.stdout)?,
+        };
+        self.judge(&sent, account, cost)
+    }
+
+    fn judge(&self, sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
+        if self.terminated.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        if sent.frames == 0 {
+            return Err(Error::Void("the generator sent nothing".into()));
+        }
+        if account.delivered == 0 {
+            return Err(Error::Void(format!("the receiver got none of {} packets", sent.frames)));
+        }
+        Ok(Outcome {
+            offered: sent.frames,
+            offered_pps: sent.achieved_pps,
+            delivered: account.delivered,
+            cost,
+            delay: account.delay,
+            got: account.got,
+        })
+    }
+
+    fn send(&self, load: &Load, limit: Duration) -> Result<Sent> {
+        let rate = load.rate_pps.map_or("max".to_owned(), |rate| format!("{rate:.0}"));
+        let (size, seconds) = (load.size_bytes.to_string(), load.seconds.to_string());
+        let sender = self.wire.sender();
+        let arguments = ["generate", "-o", sender.interface(), "--path", &self.generator, "--rate", &rate];
+        let more = ["--size", &size, "--duration", &seconds, "--destination-mac", MIRRORED_MAC, "--json"];
+        let program = Program::new(self.strait(), [&arguments[..], &more].concat());
+        let sending: Child = self.launcher.start(sender, &program, &self.generator_cpus, limit)?;
+        parse(&program, &sending.finish(limit)?.stdout)
+    }
+
+    fn receiver(&self, contestant: Contestant, delay_of_each: u64) -> Program {
+        let interface = self.wire.receiver().interface();
+        if let Way::Peer(peer) = contestant.way {
+            return peer.program(interface, &self.receiver_cpus);
+        }
+        let (way, lanes) = (contestant.way.to_string(), contestant.lanes.to_string());
+        let delays = delay_of_each.to_string();
+        let mut arguments =
+            vec!["bench", "receive", "-i", interface, "--path", &way, "--delay-of-each", &delays];
+        arguments.extend(["--wait", wait_name(contestant.wait), "--lanes", &lanes]);
+        if !contestant.timestamps {
+            arguments.push("--no-timestamps");
+        }
+        if !self.stage {
+            arguments.push("--no-stage");
+        }
+        Program::new(self.strait(), arguments)
+    }
+
+    fn strait(&self) -> String {
+        let strait: &PathBuf = &self.launcher.strait;
+        strait.to_string_lossy().into_owned()
+    }
+}
+
+fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| Error::Program {
+        program: program.name(),
+        said: format!("it prints no account: {error}"),
+    })
+}

@@ -1,0 +1,116 @@
+//! Capture programs of others that are measured where they are installed.
+//!
+//! They count packets and do nothing else with them: none has a staging ring, and none measures delays.
+
+use crate::child::{Child, Output, Program};
+use crate::error::{Error, Result};
+use crate::receiver::{Account, Delays};
+
+/// A program, with the path that it receives by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// netsniff-ng(8), on its TPACKET_V3 ring.
+    NetsniffNg,
+    /// DPDK's testpmd on its AF_PACKET driver, which polls.
+    TestpmdAfPacket,
+    /// The same on its AF_XDP driver.
+    TestpmdAfXdp,
+}
+
+impl Peer {
+    /// It as it receives on `interface` until SIGINT, on the CPUs that it is given.
+    pub(crate) fn program(self, interface: &str, cpus: &[u32]) -> Program {
+        match self {
+            Self::NetsniffNg => Program::new("netsniff-ng", ["--in", interface, "--silent", "--no-sock-mem"]),
+            Self::TestpmdAfPacket => testpmd(&format!("net_af_packet0,iface={interface}"), cpus),
+            Self::TestpmdAfXdp => testpmd(&format!("net_af_xdp0,iface={interface}"), cpus),
+        }
+    }
+
+    /// Whether packets count from here on.
+    pub(crate) fn is_ready(self, child: &Child) -> Result<bool> {
+        let words = match self {
+            Self::NetsniffNg => "Running!",
+            Self::TestpmdAfPacket | Self::TestpmdAfXdp => "rxonly packet forwarding",
+        };
+        Ok(child.stdout()?.contains(words))
+    }
+
+    /// What it says that it received.
+    pub(crate) fn account(self, said: &Output) -> Result<Account> {
+        let all = format!("{}\n{}", said.stdout, said.stderr);
+        let (received, dropped) = match self {
+            Self::NetsniffNg => {
+                (before(&all, "packets passed filter"), before(&all, "packets failed filter"))
+            }
+            Self::TestpmdAfPacket | Self::TestpmdAfXdp => (behind(&all, "RX-packets:"), Some(0)),
+        };
+        let received =
+            received.ok_or_else(|| Error::Void(format!("{self:?} does not say what it received: {all}")))?;
+        Ok(Account {
+            delivered: received.saturating_sub(dropped.unwrap_or(0)),
+            received,
+            got: format!("{self:?}"),
+            notes: Vec::new(),
+            delay: Delays::default(),
+        })
+    }
+}
+
+/// testpmd that receives and drops, on one core beside its control thread's.
+fn testpmd(device: &str, cpus: &[u32]) -> Program {
+    let cpu = cpus.first().copied().unwrap_or(0);
+    // Two logical cores on the same CPU: the control thread sleeps.
+    let cores = format!("(0,1)@{cpu}");
+    let device = format!("--vdev={device}");
+    let arguments = [
+        "--lcores",
+        &cores,
+        "--no-huge",
+        "-m",
+        "256",
+        "--no-pci",
+        "--no-telemetry",
+        "--in-memory",
+        &device,
+        "--",
+    ];
+    let more = [
+        "--forward-mode=rxonly",
+        "--stats-period=3600",
+        "--no-mlockall",
+        "--nb-cores=1",
+        "--total-num-mbufs=16384",
+    ];
+    Program::new("dpdk-testpmd", [&arguments[..], &more].concat())
+}
+
+/// The last number before `words`.
+fn before(text: &str, words: &str) -> Option<u64> {
+    let line = text.lines().rev().find(|line| line.contains(words))?;
+    line[..line.find(words)?].split_whitespace().next_back()?.parse().ok()
+}
+
+/// The last number behind `words`.
+fn behind(text: &str, words: &str) -> Option<u64> {
+    let line = text.lines().rev().find(|line| line.contains(words))?;
+    line[line.find(words)? + words.len()..].split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(stdout: &str) -> Output {
+        Output { stdout: stdout.into(), stderr: String::new() }
+    }
+
+    #[test]
+    fn their_last_words_are_understood() {
+        let netsniff = "Running! Hang up with ^C!\n\n      1042  packets incoming (0 unread on exit)\n      1042  packets passed filter\n         2  packets failed filter (out of space)\n";
+        assert_eq!(Peer::NetsniffNg.account(&said(netsniff)).unwrap().delivered, 1040);
+        let testpmd = "  RX-packets: 7 RX-dropped: 0 RX-total: 7\n+++ Accumulated\n  RX-packets: 12345          RX-dropped: 0             RX-total: 12345\n";
+        assert_eq!(Peer::TestpmdAfXdp.account(&said(testpmd)).unwrap().delivered, 12_345);
+        assert!(Peer::NetsniffNg.account(&said("nothing")).is_err());
+    }
+}

@@ -1,0 +1,238 @@
+//! The program that is measured: it receives with one path, copies each packet once into a staging ring (D3), and says
+//! at its end what it took and, if asked, how late packets were.
+//!
+//! Stock libpcap is measured through the same program, by libpcap's own calls: what differs is the path alone.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use strait_capture::{Directions, Lane, Path, Queues, Session, Wait};
+use strait_ledger::Histogram;
+use strait_packet::probe;
+use strait_sys::{clock, libpcap};
+
+use crate::error::{Error, Result};
+use crate::stage::Stage;
+
+/// What it says on standard error when packets count from here on.
+pub const READY: &str = "ready\n";
+/// How long a lane waits before it looks whether it is to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What to receive with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Interface to receive on.
+    pub interface: String,
+    /// The path.
+    pub by: By,
+    /// How many queues or fanout members.
+    pub lanes: u32,
+    /// Whether each packet is copied into a staging ring.
+    pub stage: bool,
+    /// Of each so many packets of a lane one's delay is measured; none if 0.
+    pub delay_of_each: u64,
+}
+
+/// A way to receive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum By {
+    /// One of Strait's paths.
+    Strait {
+        /// The path.
+        path: Path,
+        /// The wait policy.
+        wait: Wait,
+        /// Whether frames are stamped as they come.
+        timestamps: bool,
+    },
+    /// The system's libpcap.
+    Libpcap {
+        /// The read timeout.
+        timeout: Duration,
+        /// Whether it is to keep no packet back.
+        immediate: bool,
+    },
+}
+
+/// What it received.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Account {
+    /// Packets that reached the program.
+    pub delivered: u64,
+    /// Packets that the kernel counted for it, lost ones included.
+    pub received: u64,
+    /// The path, and the mode of it that was got.
+    pub got: String,
+    /// Why it is not better.
+    pub notes: Vec<String>,
+    /// Delays in nanoseconds from the generator's stamp to the program.
+    pub delay: Delays,
+}
+
+/// Percentiles of delays.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Delays {
+    /// Packets whose delay was measured.
+    pub count: u64,
+    /// Median, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl From<&Histogram> for Delays {
+    fn from(delays: &Histogram) -> Self {
+        let at = |fraction| delays.quantile_ns(fraction);
+        let (p50_ns, p99_ns, p999_ns) = (at(0.5), at(0.99), at(0.999));
+        Self { count: delays.count(), p50_ns, p99_ns, p999_ns, max_ns: delays.max_ns() }
+    }
+}
+
+/// Receives until `terminated` and prints an [`Account`] as JSON.
+pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
+    let account = match options.by {
+        By::Strait { path, wait, timestamps } => by_strait(options, (path, wait, timestamps), terminated)?,
+        By::Libpcap { timeout, immediate } => by_libpcap(options, timeout, immediate, terminated)?,
+    };
+    let failed = |source| Error::file("write to standard output", source);
+    let text = serde_json::to_string(&account).map_err(|error| failed(error.into()))?;
+    writeln!(std::io::stdout(), "{text}").map_err(failed)
+}
+
+/// What one lane does with packets.
+struct Work {
+    stage: Option<Stage>,
+    delay_of_each: u64,
+    until_delay: u64,
+    delays: Histogram,
+}
+
+impl Work {
+    fn new(options: &Options) -> Self {
+        let stage = options.stage.then(Stage::new);
+        let delay_of_each = options.delay_of_each;
+        Self { stage, delay_of_each, until_delay: delay_of_each, delays: Histogram::new() }
+    }
+
+    #[inline]
+    fn take(&mut self, bytes: &[u8]) {
+        if let Some(stage) = &mut self.stage {
+            stage.push(bytes);
+        }
+        if self.delay_of_each > 0 {
+            self.until_delay -= 1;
+            if self.until_delay == 0 {
+                self.until_delay = self.delay_of_each;
+                self.measure(bytes);
+            }
+        }
+    }
+
+    #[cold]
+    fn measure(&mut self, bytes: &[u8]) {
+        if let Some(probe) = probe::read(bytes) {
+            self.delays.record(clock::realtime_ns().saturating_sub(probe.sent_ns));
+        }
+    }
+}
+
+fn by_strait(
+    options: &Options,
+    (path, wait, timestamps): (Path, Wait, bool),
+    terminated: &AtomicBool,
+) -> Result<Account> {
+    let queues =
+        if options.lanes == 1 { Queues::Default } else { Queues::These((0..options.lanes).collect()) };
+    let mut session = Session::builder(options.interface.clone())
+        .path(path)
+        .wait(wait)
+        .timestamps(timestamps)
+        .directions(Directions::In)
+        .queues(queues)
+        .open()?;
+    let lanes = session.take_lanes();
+    let (mut accounts, mut delays) = (Vec::new(), Histogram::new());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            lanes.into_iter().map(|lane| scope.spawn(|| read_lane(lane, Work::new(options)))).collect();
+        eprint!("{READY}");
+        while !terminated.load(Ordering::Relaxed)
+            && !threads.iter().any(std::thread::ScopedJoinHandle::is_finished)
+        {
+            strait_sys::wait::sleep(TICK);
+        }
+        session.stop()?;
+        for thread in threads {
+            let (account, own) = thread.join().map_err(|_| Error::Void("a lane's thread died".into()))??;
+            accounts.push(account);
+            delays.add(&own);
+        }
+        Ok::<_, Error>(())
+    })?;
+    let report = session.report(accounts);
+    Ok(Account {
+        delivered: report.capture.delivered,
+        received: report.capture.received,
+        got: format!("{}, {}", session.path(), session.mode()),
+        notes: session.notes().to_vec(),
+        delay: Delays::from(&delays),
+    })
+}
+
+fn read_lane(mut lane: Lane, mut work: Work) -> Result<(strait_ledger::Lane, Histogram)> {
+    lane.enter_thread()?;
+    while let Some(mut batch) = lane.next_batch(Instant::now() + TICK)? {
+        batch.try_each(usize::MAX, |frame| {
+            work.take(frame.bytes);
+            Ok::<_, Error>(())
+        })?;
+    }
+    Ok((lane.finish()?, work.delays))
+}
+
+fn by_libpcap(
+    options: &Options,
+    timeout: Duration,
+    immediate: bool,
+    terminated: &AtomicBool,
+) -> Result<Account> {
+    if options.lanes != 1 {
+        return Err(Error::Usage("libpcap reads one queue: leave --lanes out for it".into()));
+    }
+    let mut reader = libpcap::Reader::open(
+        &options.interface,
+        libpcap::Options { timeout, immediate, promiscuous: true },
+    )?;
+    let breaker = reader.breaker();
+    let (mut work, mut delivered) = (Work::new(options), 0);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut take = |packet: libpcap::Packet<'_>| {
+                delivered += 1;
+                work.take(packet.bytes);
+            };
+            while reader.dispatch(&mut take)? {}
+            Ok::<_, Error>(())
+        });
+        eprint!("{READY}");
+        while !terminated.load(Ordering::Relaxed) && !thread.is_finished() {
+            strait_sys::wait::sleep(TICK);
+        }
+        breaker.end();
+        thread.join().map_err(|_| Error::Void("the reading thread died".into()))?
+    })?;
+    Ok(Account {
+        delivered,
+        received: reader.counts()?.received.into(),
+        got: libpcap::version()?,
+        notes: Vec::new(),
+        delay: Delays::from(&work.delays),
+    })
+}

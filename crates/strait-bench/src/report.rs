@@ -1,0 +1,128 @@
+//! A report in HTML: the plots, the tables, the machine and the command, in one file that needs nothing else.
+
+use std::fmt::Write as _;
+
+use crate::plot::{escape, svg};
+use crate::results::Results;
+use crate::table::{self, Shown};
+
+const STYLE: &str = include_str!("report.css");
+
+/// The page.
+pub fn html(results: &Results) -> String {
+    let title = format!("strait bench {}", escape(&results.benchmark));
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<p>{}</p>\n",
+        escape(&results.about)
+    );
+    let figures = table::figures(results);
+    for shown in &figures {
+        let _ = write!(
+            page,
+            "<section>\n<h2>{}</h2>\n{}",
+            capitalised(shown.title),
+            svg(results, shown).unwrap_or_default()
+        );
+        page += &values(results, shown);
+        page += "</section>\n";
+    }
+    page += &remarks(results);
+    page += &machine(results);
+    page + "</body>\n</html>\n"
+}
+
+fn capitalised(title: &str) -> String {
+    let mut characters = title.chars();
+    let first = characters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    escape(&(first + characters.as_str()))
+}
+
+/// The figure's values as a table.
+fn values(results: &Results, shown: &Shown) -> String {
+    let places = results.places();
+    let mut text = format!("<table>\n<tr><th>{}</th>", escape(&results.axis));
+    for place in &places {
+        let _ = write!(text, "<th>{place}</th>");
+    }
+    text += "</tr>\n";
+    for contestant in results.contestants() {
+        let _ = write!(text, "<tr><th>{}</th>", escape(contestant));
+        for &place in &places {
+            let _ = write!(text, "<td>{}</td>", escape(&table::cell(results, contestant, place, shown)));
+        }
+        text += "</tr>\n";
+    }
+    text + "</table>\n"
+}
+
+fn remarks(results: &Results) -> String {
+    let mut lines: Vec<String> = table::remarks(results).lines().map(escape).collect();
+    if results.benchmark == "capture" {
+        lines.push(
+            "&gt;= marks a rate that the generator could not exceed: the receiver may take more.".into(),
+        );
+    }
+    let spread = format!(
+        "Values are medians of {} rounds, the least and the greatest in parentheses.",
+        results.rounds
+    );
+    lines.push(spread);
+    let mut text = "<h2>Remarks</h2>\n<ul>\n".to_owned();
+    for line in lines {
+        let _ = writeln!(text, "<li>{line}</li>");
+    }
+    text + "</ul>\n"
+}
+
+fn machine(results: &Results) -> String {
+    let machine = &results.machine;
+    let rows = [
+        ("command", machine.command.clone()),
+        ("program", machine.program.clone()),
+        ("commit", machine.commit.clone()),
+        ("date", machine.date.clone()),
+        ("kernel", machine.kernel.clone()),
+        ("processor", format!("{} ({} CPUs)", machine.cpu, machine.cpus)),
+        ("memory", format!("{} MiB", machine.memory_kib / 1024)),
+        ("load average before", machine.load_average.clone()),
+        ("libpcap", machine.libpcap.clone()),
+    ];
+    let mut text = "<h2>Machine and command</h2>\n<table class=\"facts\">\n".to_owned();
+    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "<tr><th>{name}</th><td>{}</td></tr>", escape(value));
+    }
+    for (contestant, got) in got(results) {
+        let _ = writeln!(text, "<tr><th>{}</th><td>{}</td></tr>", escape(&contestant), escape(&got));
+    }
+    text + "</table>\n"
+}
+
+/// Which path and mode each contestant got.
+fn got(results: &Results) -> Vec<(String, String)> {
+    let first = |contestant: &str| {
+        let mut series = results.series.iter().filter(|series| series.contestant == contestant);
+        series.find(|series| !series.got.is_empty()).map(|series| (contestant.to_owned(), series.got.clone()))
+    };
+    results.contestants().into_iter().filter_map(first).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::results;
+
+    #[test]
+    fn the_page_stands_alone_and_escapes_what_it_shows() {
+        let mut results = results(&[("v3", 64.0, &[1e6, 2e6]), ("libpcap", 64.0, &[1e6])]);
+        results.machine.command = "strait bench capture --sizes '64' <&>".into();
+        let page = html(&results);
+        assert_eq!(page.matches("<svg").count(), 1);
+        assert!(page.contains("&lt;&amp;&gt;"));
+        let outside = page.replace("http://www.w3.org/2000/svg", "");
+        for reference in ["http:", "https:", "<script", "src=", "url("] {
+            assert!(!outside.contains(reference), "{reference}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What a benchmark measured: every figure of every round, with the machine and the command, as one JSON document.
+//!
+//! A series is one contestant at one place on the axis (a frame size, a rate). A measurement that failed is recorded
+//! with its reason: it is missing from the medians and never from the document.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::stats::Summary;
+
+/// The figures of one measurement by name; the name ends with the unit.
+pub type Figures = BTreeMap<String, f64>;
+
+/// The most that is read of a results file.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// A benchmark's results.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Results {
+    /// `capture` or `latency`.
+    pub benchmark: String,
+    /// What was measured and how.
+    pub about: String,
+    /// What the axis is, with its unit.
+    pub axis: String,
+    /// The machine, the program and the command.
+    pub machine: Machine,
+    /// Rounds that were asked for.
+    pub rounds: u32,
+    /// Seconds that each try lasted.
+    pub seconds: f64,
+    /// What was measured, in the order of the first round.
+    pub series: Vec<Series>,
+    /// Contestants that this machine does not have.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A contestant that was not measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skipped {
+    /// Its name.
+    pub contestant: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// One contestant at one place on the axis, over all rounds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    /// The contestant's name.
+    pub contestant: String,
+    /// The place on the axis.
+    pub at: f64,
+    /// The path and the mode of it that was got.
+    #[serde(default)]
+    pub got: String,
+    /// Median and spread of each figure.
+    pub summary: BTreeMap<String, Summary>,
+    /// Each round.
+    pub rounds: Vec<Round>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Round {
+    /// What was measured.
+    Measured(Figures),
+    /// Why nothing was.
+    Failed {
+        /// The error's text.
+        failure: String,
+    },
+}
+
+impl Results {
+    /// Adds the next round of a series.
+    pub fn record(&mut self, contestant: &str, at: f64, outcome: Result<(Figures, String)>) {
+        let found =
+            |series: &Series| series.contestant == contestant && (series.at - at).abs() < f64::EPSILON;
+        let index = self.series.iter().position(found).unwrap_or_else(|| {
+            let (contestant, got) = (contestant.to_owned(), String::new());
+            self.series.push(Series { contestant, at, got, summary: BTreeMap::new(), rounds: Vec::new() });
+            self.series.len() - 1
+        });
+        let series = &mut self.series[index];
+        series.rounds.push(match outcome {
+            Ok((figures, got)) => {
+                series.got = got;
+                Round::Measured(figures)
+            }
+            Err(error) => Round::Failed { failure: error.to_string() },
+        });
+        series.summarise();
+    }
+
+    /// The contestants in their order, each once.
+    pub fn contestants(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for series in &self.series {
+            if !names.contains(&series.contestant.as_str()) {
+                names.push(series.contestant.as_str());
+            }
+        }
+        names
+    }
+
+    /// The places on the axis, ascending, each once.
+    pub fn places(&self) -> Vec<f64> {
+        let mut places: Vec<f64> = self.series.iter().map(|series| series.at).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        places
+    }
+
+    /// The series of a contestant at a place.
+    pub fn series(&self, contestant: &str, at: f64) -> Option<&Series> {
+        self.series
+            .iter()
+            .find(|series| series.contestant == contestant && (series.at - at).abs() < f64::EPSILON)
+    }
+
+    /// Median and spread of a figure of a series.
+    pub fn summary(&self, contestant: &str, at: f64, figure: &str) -> Option<Summary> {
+        self.series(contestant, at)?.summary.get(figure).copied()
+    }
+
+    /// As text.
+    pub fn to_json(&self) -> Result<String> {
+        let text = serde_json::to_string_pretty(self);
+        text.map_err(|error| Error::file("write the results", error))
+    }
+
+    /// Reads what [`Results::to_json`] made.
+    pub fn read(path: &Path) -> Result<Self> {
+        let operation = || format!("read {}", path.display());
+        let length = fs::metadata(path).map_err(|error| Error::file(operation(), error))?.len();
+        if length > FILE_BYTES_MAX {
+            return Err(Error::Usage(format!(
+                "{}: {length} bytes are no results of strait bench",
+                path.display()
+            )));
+        }
+        let text = fs::read_to_string(path).map_err(|error| Error::file(operation(), error))?;
+        serde_json::from_str(&text).map_err(|error| {
+            Error::Usage(format!("{}: not results of strait bench: {error}", path.display()))
+        })
+    }
+}
+
+/// Writes `text` to `path`: whole or not at all.
+pub fn write_file(path: &Path, text: &str) -> Result<()> {
+    let failed = |error: std::io::Error| Error::file(format!("write {}", path.display()), error);
+    let part = path.with_extension("part");
+    let write = || {
+        let mut file = fs::File::create(&part)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&part, path)
+    };
+    write().map_err(|error| {
+        // What is left of it is of no use; that it cannot be removed is the lesser failure.
+        let _ = fs::remove_file(&part);
+        failed(error)
+    })
+}
+
+impl Series {
+    /// The reasons of the rounds that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &str> {
+        self.rounds.iter().filter_map(|round| match round {
+            Round::Failed { failure } => Some(failure.as_str()),
+            Round::Measured(_) => None,
+        })
+    }
+
+    fn summarise(&mut self) {
+        let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for round in &self.rounds {
+            let Round::Measured(figures) = round else { continue };
+            for (figure, value) in figures {
+                values.entry(figure).or_default().push(*value);
+            }
+        }
+        let summary = |(figure, values): (&str, Vec<f64>)| Some((figure.to_owned(), Summary::of(&values)?));
+        self.summary = values.into_iter().filter_map(summary).collect();
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Results with one figure, `x_pps`, series by series; a NaN is a failed round.
+    pub(crate) fn results(series: &[(&str, f64, &[f64])]) -> Results {
+        let mut results = Results {
+            benchmark: "capture".into(),
+            about: "a test".into(),
+            axis: "frame size, bytes".into(),
+            machine: Machine::default(),
+            rounds: 0,
+            seconds: 1.0,
+            series: Vec::new(),
+            skipped: Vec::new(),
+        };
+        for &(contestant, at, values) in series {
+            for &value in values {
+                let outcome = if value.is_nan() { Err(Error::Void("broke".into())) } else { Ok(value) };
+                let figures = |value| (Figures::from([("lossfree_pps".to_owned(), value)]), "got".to_owned());
+                results.record(contestant, at, outcome.map(figures));
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn every_round_and_every_failure_is_in_the_document_and_comes_back() {
+        let written = results(&[("v3", 64.0, &[2.0, f64::NAN, 4.0]), ("v3", 128.0, &[1.0])]);
+        let read: Results = serde_json::from_str(&written.to_json().unwrap()).unwrap();
+        let series = read.series("v3", 64.0).unwrap();
+        assert_eq!(series.failures().collect::<Vec<_>>(), ["broke"]);
+        assert_eq!(series.rounds.len(), 3);
+        let summary = read.summary("v3", 64.0, "lossfree_pps").unwrap();
+        assert_eq!((summary.median, summary.rounds), (3.0, 2));
+        assert_eq!((read.contestants(), read.places()), (vec!["v3"], vec![64.0, 128.0]));
+    }
+}

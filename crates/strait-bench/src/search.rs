@@ -1,0 +1,168 @@
+//! The highest rate without loss, by bisection: the figure by which capture systems are compared (RFC 2544 section 26.1,
+//! D1, D3). Pure: whoever calls it makes the tries.
+
+use crate::error::Result;
+
+/// Where a search looks, and how closely.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Where it begins; a receiver that loses here has no loss-free rate.
+    pub rate_pps_min: f64,
+    /// Two rates that differ by less than this share are one.
+    pub resolution: f64,
+    /// Tries at most, repeated ones included.
+    pub tries_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { rate_pps_min: 10_000.0, resolution: 0.03, tries_max: 24 }
+    }
+}
+
+/// The share of packets that may be lost at the second rate that is looked for.
+pub const TOLERATED_LOSS: f64 = 0.001;
+
+/// One try at a rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Try {
+    /// What the generator achieved, in packets/s.
+    pub offered_pps: f64,
+    /// The share of packets that was lost, 0 to 1.
+    pub loss: f64,
+}
+
+/// What a search found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// The highest rate at which nothing was lost, in packets/s; 0 if there was none.
+    pub lossfree_pps: f64,
+    /// The highest rate at which no more than [`TOLERATED_LOSS`] was lost.
+    pub tolerated_pps: f64,
+    /// Whether the generator was the limit: the receiver could take more than `lossfree_pps`.
+    pub generator_bound: bool,
+    /// Tries that it took.
+    pub tries: u32,
+}
+
+/// Looks for both rates. `attempt` tries a rate in packets/s, or as fast as the generator goes.
+///
+/// # Errors
+/// Those of `attempt`.
+pub fn search(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<Found> {
+    let mut search = Search { limits, attempt, tries: Vec::new() };
+    let full = search.attempt(None, 0.0)?;
+    let generator_bound = full.loss <= 0.0;
+    if !generator_bound {
+        search.bisect(0.0)?;
+        search.bisect(TOLERATED_LOSS)?;
+    }
+    Ok(Found {
+        lossfree_pps: search.best(0.0),
+        tolerated_pps: search.best(TOLERATED_LOSS),
+        generator_bound,
+        tries: search.tries.len() as u32,
+    })
+}
+
+struct Search<'a, F> {
+    limits: &'a Limits,
+    attempt: F,
+    tries: Vec<Try>,
+}
+
+impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
+    /// Tries a rate, and once more where more than `loss` was lost: the machine's own hiccups are not the receiver's.
+    fn attempt(&mut self, rate: Option<f64>, loss: f64) -> Result<Try> {
+        let mut tried = (self.attempt)(rate)?;
+        self.tries.push(tried);
+        if tried.loss > loss && (self.tries.len() as u32) < self.limits.tries_max {
+            tried = (self.attempt)(rate)?;
+            self.tries.push(tried);
+        }
+        Ok(tried)
+    }
+
+    /// The highest rate so far at which no more than `loss` was lost.
+    fn best(&self, loss: f64) -> f64 {
+        self.tries
+            .iter()
+            .filter(|tried| tried.loss <= loss)
+            .map(|tried| tried.offered_pps)
+            .fold(0.0, f64::max)
+    }
+
+    /// Halves, on a logarithmic scale, the gap between the best rate and the lowest one above it that lost more than
+    /// `loss`.
+    fn bisect(&mut self, loss: f64) -> Result<()> {
+        let mut low = self.best(loss).max(self.limits.rate_pps_min);
+        let worse = |tried: &&Try| tried.loss > loss && tried.offered_pps > low;
+        let mut high =
+            self.tries.iter().filter(worse).map(|tried| tried.offered_pps).fold(f64::MAX, f64::min);
+        while high < f64::MAX
+            && high > low * (1.0 + self.limits.resolution)
+            && (self.tries.len() as u32) < self.limits.tries_max
+        {
+            let rate = (low * high).sqrt();
+            if self.attempt(Some(rate), loss)?.loss > loss {
+                high = rate;
+            } else {
+                low = rate;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A generator that reaches `full`, and a receiver that takes `limit` packets a second and loses the rest.
+    fn found(full: f64, limit: f64) -> Found {
+        search(&Limits::default(), |rate| {
+            let offered_pps = rate.unwrap_or(full).min(full);
+            Ok(Try { offered_pps, loss: (1.0 - limit / offered_pps).max(0.0) })
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn it_comes_close_from_below() {
+        let found = found(4_000_000.0, 1_300_000.0);
+        assert!((1_260_000.0..=1_300_000.0).contains(&found.lossfree_pps), "{found:?}");
+        assert!(found.tolerated_pps >= found.lossfree_pps && found.tolerated_pps <= 1_301_400.0, "{found:?}");
+        assert!(!found.generator_bound && found.tries <= Limits::default().tries_max);
+    }
+
+    #[test]
+    fn a_receiver_that_takes_all_needs_one_try_and_is_said_to() {
+        let found = found(4e6, 5e6);
+        assert_eq!(found, Found { lossfree_pps: 4e6, tolerated_pps: 4e6, generator_bound: true, tries: 1 });
+    }
+
+    #[test]
+    fn a_receiver_that_always_loses_has_no_such_rate() {
+        assert!(found(4e6, 10.0).lossfree_pps.abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn one_hiccup_is_forgiven() {
+        let mut tries = 0;
+        let found = search(&Limits::default(), |_| {
+            tries += 1;
+            Ok(Try { offered_pps: 1e6, loss: if tries == 1 { 0.5 } else { 0.0 } })
+        });
+        assert!((found.unwrap().lossfree_pps - 1e6).abs() < 1.0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_rate_that_lost_is_ever_found(full in 1e5..1e7_f64, limit in 1e3..2e7_f64) {
+            let found = found(full, limit);
+            proptest::prop_assert!(found.lossfree_pps <= limit.min(full));
+            proptest::prop_assert!(found.lossfree_pps <= found.tolerated_pps);
+            proptest::prop_assert!(found.tolerated_pps * (1.0 - TOLERATED_LOSS) <= limit);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Results as text tables: a row a contestant, a column a place on the axis, a table a figure.
+
+use std::fmt::Write as _;
+
+use crate::results::Results;
+
+/// A figure that is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// Its name in the results.
+    pub figure: &'static str,
+    /// Its title, with the unit that it is shown in.
+    pub title: &'static str,
+    /// What it is multiplied with for that.
+    pub scale: f64,
+    /// Decimals.
+    pub decimals: usize,
+    /// Whether more is better.
+    pub more_is_better: bool,
+}
+
+const fn shown(
+    figure: &'static str,
+    title: &'static str,
+    scale: f64,
+    decimals: usize,
+    more_is_better: bool,
+) -> Shown {
+    Shown { figure, title, scale, decimals, more_is_better }
+}
+
+/// The figures of a capture benchmark, the first first.
+pub const CAPTURE: [Shown; 6] = [
+    shown("lossfree_pps", "loss-free rate, million packets/s", 1e-6, 3, true),
+    shown("tolerated_pps", "rate at 0.1 % loss, million packets/s", 1e-6, 3, true),
+    shown("cpu_s_per_million", "CPU seconds per million packets", 1.0, 3, false),
+    shown("cycles_per_packet", "CPU cycles per packet", 1.0, 0, false),
+    shown("p50_us", "delay, median, us", 1.0, 1, false),
+    shown("p99_us", "delay, 99th percentile, us", 1.0, 1, false),
+];
+
+/// Those of a latency benchmark.
+pub const LATENCY: [Shown; 4] = [
+    shown("p50_us", "delay, median, us", 1.0, 1, false),
+    shown("p99_us", "delay, 99th percentile, us", 1.0, 1, false),
+    shown("p99.9_us", "delay, 99.9th percentile, us", 1.0, 1, false),
+    shown("cpu_s_per_million", "CPU microseconds per packet", 1.0, 2, false),
+];
+
+/// The figures to show of these results: those that were measured.
+pub fn figures(results: &Results) -> Vec<Shown> {
+    let all: &[Shown] = if results.benchmark == "latency" { &LATENCY } else { &CAPTURE };
+    let measured =
+        |shown: &&Shown| results.series.iter().any(|series| series.summary.contains_key(shown.figure));
+    all.iter().filter(measured).copied().collect()
+}
+
+/// All tables, what was skipped, and what failed.
+pub fn text(results: &Results) -> String {
+    let mut text = String::new();
+    for shown in figures(results) {
+        text += &of(results, &shown);
+        text.push('\n');
+    }
+    text + &remarks(results)
+}
+
+fn of(results: &Results, shown: &Shown) -> String {
+    let places = results.places();
+    let mut rows = vec![vec![results.axis.clone()]];
+    rows[0].extend(places.iter().map(|place| format!("{place}")));
+    for contestant in results.contestants() {
+        let mut row = vec![contestant.to_owned()];
+        row.extend(places.iter().map(|&place| cell(results, contestant, place, shown)));
+        rows.push(row);
+    }
+    format!("{}\n{}", shown.title, aligned(&rows))
+}
+
+pub(crate) fn cell(results: &Results, contestant: &str, place: f64, shown: &Shown) -> String {
+    let Some(summary) = results.summary(contestant, place, shown.figure) else { return "-".into() };
+    let text = summary.scaled(shown.scale).text(shown.decimals);
+    if shown.figure == "lossfree_pps" && is_bound(results, contestant, place) {
+        format!(">={text}")
+    } else {
+        text
+    }
+}
+
+/// Whether it was the generator that limited the rate.
+pub(crate) fn is_bound(results: &Results, contestant: &str, place: f64) -> bool {
+    results.summary(contestant, place, "generator_bound").is_some_and(|summary| summary.median > 0.5)
+}
+
+/// What the tables do not show: skipped contestants and failed rounds.
+pub(crate) fn remarks(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    for skipped in &results.skipped {
+        let _ = writeln!(text, "{} was left out: {}", skipped.contestant, skipped.reason);
+    }
+    for series in &results.series {
+        for failure in series.failures() {
+            let _ = writeln!(text, "{} at {} failed: {failure}", series.contestant, series.at);
+        }
+    }
+    text
+}
+
+/// Columns side by side, the first to the left, the others to the right.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let _ =
+                if column == 0 { write!(text, "{cell:width$}") } else { write!(text, "  {cell:>width$}") };
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::results;
+
+    #[test]
+    fn a_table_has_a_row_a_contestant_and_a_column_a_place() {
+        let results =
+            results(&[("v3", 64.0, &[2e6, 4e6]), ("libpcap", 64.0, &[1e6]), ("v3", 128.0, &[f64::NAN])]);
+        let text = text(&results);
+        assert!(text.contains("frame size, bytes                    64  128\n"), "{text}");
+        assert!(text.contains("v3                 3.000 (2.000..4.000)    -\n"), "{text}");
+        assert!(text.contains("libpcap                          1.000    -\n"), "{text}");
+        assert!(text.ends_with("v3 at 128 failed: broke\n"), "{text}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Where packets are measured: a veth pair in namespaces of its own, or two interfaces of the machine that are cabled
+//! together.
+//!
+//! The namespaces have no names: they go with this process, however it ends. A private wire is silent, so that every
+//! frame on it is one that was sent to be measured.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::time::{Duration, Instant};
+
+use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::interface::Interface;
+use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
+use strait_sys::netns::{self, Namespace};
+use strait_sys::wait;
+
+use crate::error::{Error, Result};
+
+/// How long the kernel may take to bring a link up.
+const UP_MAX: Duration = Duration::from_secs(10);
+/// How often to look whether it is.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How the ends of a private wire receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reception {
+    /// One frame at a time, in the context of the sender.
+    Direct,
+    /// In batches (NAPI), as a NIC does; veth takes redirected XDP frames in no other way.
+    Batched,
+}
+
+/// A sending and a receiving interface.
+#[derive(Debug)]
+pub struct Wire {
+    sender: End,
+    receiver: End,
+}
+
+/// One end of a wire.
+#[derive(Debug)]
+pub struct End {
+    /// None where the interface is the machine's own.
+    namespace: Option<Namespace>,
+    interface: String,
+}
+
+impl Wire {
+    /// A veth pair with `queues` queues at each end.
+    ///
+    /// # Errors
+    /// Refused without CAP_SYS_ADMIN and CAP_NET_ADMIN.
+    pub fn private(queues: u32, reception: Reception) -> Result<Self> {
+        let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
+        for namespace in [&sender, &receiver] {
+            namespace.run(netns::disable_ipv6)??;
+        }
+        sender.run(|| {
+            let near = VethEnd { queues, ..VethEnd::new("sender") };
+            let far = VethEnd { queues, namespace: Some(receiver.as_fd()), ..VethEnd::new("receiver") };
+            Netlink::open()?.add_veth(&near, &far)
+        })??;
+        let end = |namespace, name: &str| End { namespace: Some(namespace), interface: name.into() };
+        let wire = Self { sender: end(sender, "sender"), receiver: end(receiver, "receiver") };
+        wire.switch_offloads(&[Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum], false)?;
+        wire.raise()?;
+        if reception == Reception::Batched {
+            // veth tells its peer that it takes redirected frames when GRO is switched on while both are up
+            // (`veth_set_features` in drivers/net/veth.c).
+            wire.switch_offloads(&[Offload::Gro], true)?;
+        }
+        Ok(wire)
+    }
+
+    /// Two interfaces of this machine, cabled together.
+    ///
+    /// # Errors
+    /// There is no such interface, both are the same, or one is down.
+    pub fn of(sender: &str, receiver: &str) -> Result<Self> {
+        if sender == receiver {
+            return Err(Error::Usage(format!(
+                "{sender} cannot be both ends: give two interfaces that are cabled together"
+            )));
+        }
+        let end = |name: &str| -> Result<End> {
+            if !Interface::find(name)?.is_running() {
+                return Err(Error::Usage(format!("{name} is down or has no carrier: ip link set {name} up")));
+            }
+            Ok(End { namespace: None, interface: name.into() })
+        };
+        Ok(Self { sender: end(sender)?, receiver: end(receiver)? })
+    }
+
+    /// Where frames are sent.
+    pub fn sender(&self) -> &End {
+        &self.sender
+    }
+
+    /// Where they are captured.
+    pub fn receiver(&self) -> &End {
+        &self.receiver
+    }
+
+    /// Whether it was made for the measurement.
+    pub fn is_private(&self) -> bool {
+        self.sender.namespace.is_some()
+    }
+
+    fn ends(&self) -> [&End; 2] {
+        [&self.sender, &self.receiver]
+    }
+
+    fn switch_offloads(&self, offloads: &[Offload], on: bool) -> Result<()> {
+        for end in self.ends() {
+            end.run(|| {
+                let ethtool = Ethtool::open(&end.interface)?;
+                offloads.iter().try_for_each(|offload| ethtool.set_offload(*offload, on))
+            })??;
+        }
+        Ok(())
+    }
+
+    fn raise(&self) -> Result<()> {
+        for end in self.ends() {
+            end.run(|| {
+                let mut netlink = Netlink::open()?;
+                let index = netlink.interface(&end.interface)?.index;
+                netlink.set_up(index, true)
+            })??;
+        }
+        let deadline = Instant::now() + UP_MAX;
+        while !(self.sender.is_running()? && self.receiver.is_running()?) {
+            if Instant::now() > deadline {
+                return Err(Error::Void("the private link did not come up".into()));
+            }
+            wait::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+impl End {
+    /// Its interface.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Runs `work` where the interface is.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        match &self.namespace {
+            Some(namespace) => Ok(namespace.run(work)?),
+            None => Ok(work()),
+        }
+    }
+
+    /// The interface's counters.
+    pub fn stats(&self) -> Result<LinkStats> {
+        self.run(|| {
+            let mut netlink = Netlink::open()?;
+            let index = netlink.interface(&self.interface)?.index;
+            netlink.stats(index)
+        })?
+        .map_err(Error::from)
+    }
+
+    /// A path at which another process of the same user can open its namespace, while this process lives.
+    pub(crate) fn namespace_path(&self) -> Option<String> {
+        let namespace = self.namespace.as_ref()?;
+        Some(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd()))
+    }
+
+    fn is_running(&self) -> Result<bool> {
+        Ok(self.run(|| Interface::find(&self.interface))??.is_running())
+    }
+}

@@ -1,0 +1,308 @@
+//! `strait bench`: what each way to capture can do on this machine.
+
+mod measured;
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args as ClapArgs, Subcommand};
+use strait_bench::capture::{self, Progress, SIZES};
+use strait_bench::child::Launcher;
+use strait_bench::contestant::{Contestant, Way};
+use strait_bench::machine::{self, Machine};
+use strait_bench::measure::Rig;
+use strait_bench::results::{Results, write_file};
+use strait_bench::search::Limits;
+use strait_bench::wire::{Reception, Wire};
+use strait_bench::{compare, latency, report, table};
+
+use crate::Error;
+use crate::capture::WaitArg;
+use crate::output::print_text;
+use crate::parse::NumberList;
+
+/// Options of `strait bench`.
+#[derive(ClapArgs)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The highest rate without loss of each path, against the size of packets
+    Capture(CaptureArgs),
+    /// How late packets reach the program, for each path and wait policy, against the rate
+    Latency(LatencyArgs),
+    /// Ratios of two results, with their spread
+    Compare(CompareArgs),
+    /// The report of results that were kept
+    Report(ReportArgs),
+    /// Receive as a measured program does; the benchmarks start it
+    #[command(hide = true)]
+    Receive(measured::ReceiveArgs),
+    /// Become a measured program; the benchmarks start it
+    #[command(hide = true)]
+    Exec(measured::ExecArgs),
+}
+
+/// What both benchmarks are told.
+#[derive(ClapArgs)]
+struct Common {
+    /// Interface to capture on, cabled to --send-on [default: a private veth pair]
+    #[arg(short = 'i', long, value_name = "RX", requires = "send_on")]
+    interface: Option<String>,
+    /// Interface to send on
+    #[arg(short = 'o', long, value_name = "TX", requires = "interface")]
+    send_on: Option<String>,
+    /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all that this machine has]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    paths: Vec<Way>,
+    /// How often everything is measured, in turn; medians and spread are reported
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds that each try lasts
+    #[arg(long, default_value_t = 1.0, value_parser = try_seconds)]
+    seconds: f64,
+    /// CPUs of the receivers [default: all but the first]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<NumberList>,
+    /// CPUs of the generator [default: the first]
+    #[arg(long, value_name = "LIST")]
+    generator_cpus: Option<NumberList>,
+    /// Path of the generator: live, sendmmsg, ring, xdp
+    #[arg(long, value_name = "PATH")]
+    generator: Option<String>,
+    /// Write the report to this file: one HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the results to this file as well, for compare and report
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Note the commit of what is measured in the results
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    commit: String,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  strait bench capture --html report.html
+  strait bench capture --paths v3,libpcap --sizes 64,1518 --rounds 5 --save before.json
+  strait bench capture -i eth1 -o eth2 --lanes 1,4")]
+struct CaptureArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Frame sizes in bytes, with the frame check sequence
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = SIZES, value_parser = clap::value_parser!(u32).range(64..=9018))]
+    sizes: Vec<u32>,
+    /// Queues or fanout members of Strait's paths
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
+    lanes: Vec<u32>,
+    /// Wait policies of Strait's paths
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "balanced")]
+    wait: Vec<WaitArg>,
+    /// Measure Strait's AF_XDP paths without timestamps too
+    #[arg(long)]
+    unstamped: bool,
+    /// Do not copy each packet into a staging ring
+    #[arg(long)]
+    no_stage: bool,
+}
+
+#[derive(ClapArgs)]
+struct LatencyArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Rates in packets a second
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = latency::RATES, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    rates: Vec<u32>,
+    /// Wait policies of Strait's paths
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["latency", "balanced", "busy"])]
+    wait: Vec<WaitArg>,
+}
+
+#[derive(ClapArgs)]
+struct CompareArgs {
+    /// Results to compare with
+    first: PathBuf,
+    /// Results to compare
+    second: PathBuf,
+    /// Print the ratios as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(ClapArgs)]
+struct ReportArgs {
+    /// Results, as --save and --json write them
+    results: PathBuf,
+    /// The HTML page to write
+    html: PathBuf,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    match &args.command {
+        Command::Capture(args) => run_capture(args),
+        Command::Latency(args) => run_latency(args),
+        Command::Compare(args) => run_compare(args),
+        Command::Report(args) => Ok(write_file(&args.html, &report::html(&Results::read(&args.results)?))?),
+        Command::Receive(args) => measured::receive(args),
+        Command::Exec(args) => Err(measured::exec(args)),
+    }
+}
+
+fn run_capture(args: &CaptureArgs) -> Result<(), Error> {
+    let queues = args.lanes.iter().copied().max().unwrap_or(1);
+    args.common.measure((Reception::Batched, queues, "live"), !args.no_stage, |rig, machine, progress| {
+        let limits = Limits::default();
+        let (sizes, rounds) = (args.sizes.clone(), args.common.rounds);
+        let plan = capture::Plan { contestants: args.contestants(), sizes, rounds, limits };
+        capture::run(rig, &plan, machine, progress)
+    })
+}
+
+fn run_latency(args: &LatencyArgs) -> Result<(), Error> {
+    args.common.measure((Reception::Direct, 1, "sendmmsg"), false, |rig, machine, progress| {
+        let ways = args.common.ways().into_iter().filter(|way| way.measures_delays());
+        let contestants = ways.flat_map(|way| with_waits(way, &args.wait, 1)).collect();
+        let plan = latency::Plan { contestants, rates: args.rates.clone(), rounds: args.common.rounds };
+        latency::run(rig, &plan, machine, progress)
+    })
+}
+
+fn run_compare(args: &CompareArgs) -> Result<(), Error> {
+    let (first, second) = (Results::read(&args.first)?, Results::read(&args.second)?);
+    let ratios = compare::ratios(&first, &second)?;
+    if args.json {
+        return print_text(&format!("{}\n", compare::json(&ratios)));
+    }
+    print_text(&compare::text(&ratios, &first.axis))
+}
+
+impl CaptureArgs {
+    fn contestants(&self) -> Vec<Contestant> {
+        let mut contestants = Vec::new();
+        for way in self.common.ways() {
+            let lanes = if way.is_straits() { &self.lanes[..] } else { &[1] };
+            for contestant in lanes.iter().flat_map(|&lanes| with_waits(way, &self.wait, lanes)) {
+                contestants.push(contestant);
+                if self.unstamped && way.is_xdp() {
+                    contestants.push(Contestant { timestamps: false, ..contestant });
+                }
+            }
+        }
+        contestants
+    }
+}
+
+/// A contestant for each wait policy, where those mean anything.
+fn with_waits(way: Way, waits: &[WaitArg], lanes: u32) -> Vec<Contestant> {
+    let waits = if way.is_straits() { waits } else { &[WaitArg::Balanced] };
+    waits.iter().map(|&wait| Contestant { way, wait: wait.into(), lanes, timestamps: true }).collect()
+}
+
+impl Common {
+    fn ways(&self) -> Vec<Way> {
+        if self.paths.is_empty() { Way::all().collect() } else { self.paths.clone() }
+    }
+
+    /// Lays the wire, measures, and hands the results out; those so far after an interruption.
+    fn measure(
+        &self,
+        (reception, queues, generator): (Reception, u32, &str),
+        stage: bool,
+        measure: impl FnOnce(&Rig<'_>, Machine, &mut dyn FnMut(&Progress)) -> strait_bench::Result<Results>,
+    ) -> Result<(), Error> {
+        let terminated = strait_sys::process::on_termination()?;
+        let wire = match (&self.send_on, &self.interface) {
+            (Some(sender), Some(receiver)) => Wire::of(sender, receiver)?,
+            _ => Wire::private(queues, reception)?,
+        };
+        let generator = match &self.generator {
+            Some(generator) => generator.clone(),
+            None if wire.is_private() => generator.to_owned(),
+            None => "sendmmsg".to_owned(),
+        };
+        let rig = self.rig(&wire, generator, stage, terminated)?;
+        let machine = Machine::look(command_line(), self.commit.clone(), program());
+        let results = measure(&rig, machine, &mut progress_line)?;
+        clear_progress();
+        self.hand_out(&results)?;
+        if terminated.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Error::Failed("interrupted: these are the results so far".into()));
+        }
+        Ok(())
+    }
+
+    fn rig<'a>(
+        &self,
+        wire: &'a Wire,
+        generator: String,
+        stage: bool,
+        terminated: &'a AtomicBool,
+    ) -> Result<Rig<'a>, Error> {
+        let strait =
+            std::env::current_exe().map_err(|error| Error::Failed(format!("find this program: {error}")))?;
+        let all = machine::cpus();
+        let given = |list: &Option<NumberList>| list.as_ref().map(|list| list.0.clone());
+        Ok(Rig {
+            launcher: Launcher { strait },
+            wire,
+            generator,
+            generator_cpus: given(&self.generator_cpus).unwrap_or_else(|| vec![0]),
+            receiver_cpus: given(&self.cpus).unwrap_or_else(|| (1.min(all - 1)..all).collect()),
+            seconds: self.seconds,
+            stage,
+            terminated,
+        })
+    }
+
+    fn hand_out(&self, results: &Results) -> Result<(), Error> {
+        if let Some(path) = &self.save {
+            write_file(path, &(results.to_json()? + "\n"))?;
+        }
+        if let Some(path) = &self.html {
+            write_file(path, &report::html(results))?;
+        }
+        print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) })
+    }
+}
+
+/// The line as it was typed, without the program's directory.
+fn command_line() -> String {
+    let mut words: Vec<String> = std::env::args().collect();
+    if let Some(program) = words.first_mut() {
+        *program =
+            Path::new(program).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    }
+    words.join(" ")
+}
+
+fn program() -> String {
+    format!("strait {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// How far it is, on a terminal only.
+fn progress_line(progress: &Progress) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{} of {}: {}", progress.done + 1, progress.all, progress.next);
+    }
+}
+
+fn clear_progress() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+fn try_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give 0.1 to 600 seconds".into()),
+    }
+}

@@ -1,0 +1,73 @@
+//! The programs that the benchmarks start: the receiver, and what puts a program on its CPUs and into its namespace.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use strait_bench::child::{self, Exec};
+use strait_bench::contestant::Way;
+use strait_bench::receiver;
+
+use crate::Error;
+use crate::capture::WaitArg;
+use crate::parse::NumberList;
+
+#[derive(ClapArgs)]
+pub(super) struct ReceiveArgs {
+    /// Interface to receive on
+    #[arg(short, long)]
+    interface: String,
+    /// Way to capture
+    #[arg(long)]
+    path: Way,
+    /// Wait policy
+    #[arg(long, value_enum, default_value = "balanced")]
+    wait: WaitArg,
+    /// Queues or fanout members
+    #[arg(long, default_value_t = 1)]
+    lanes: u32,
+    /// Measure the delay of one of so many packets
+    #[arg(long, default_value_t = 0)]
+    delay_of_each: u64,
+    /// Do not copy packets into a staging ring
+    #[arg(long)]
+    no_stage: bool,
+    /// Do not stamp frames
+    #[arg(long)]
+    no_timestamps: bool,
+}
+
+#[derive(ClapArgs)]
+pub(super) struct ExecArgs {
+    /// Network namespace to enter
+    #[arg(long)]
+    netns: Option<PathBuf>,
+    /// CPUs to run on
+    #[arg(long)]
+    cpus: Option<NumberList>,
+    /// Time to live
+    #[arg(long)]
+    seconds: u32,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+pub(super) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    let by = args.path.by(args.wait.into(), !args.no_timestamps);
+    let by = by.ok_or_else(|| Error::Usage(format!("{} is a program of its own", args.path)))?;
+    let options = receiver::Options {
+        interface: args.interface.clone(),
+        by,
+        lanes: args.lanes,
+        stage: !args.no_stage,
+        delay_of_each: args.delay_of_each,
+    };
+    Ok(receiver::run(&options, terminated)?)
+}
+
+pub(super) fn exec(args: &ExecArgs) -> Error {
+    let cpus = args.cpus.as_ref().map(|list| list.0.as_slice()).unwrap_or_default();
+    child::exec(&Exec { netns: args.netns.as_deref(), cpus, seconds: args.seconds, command: &args.command })
+        .into()
+}

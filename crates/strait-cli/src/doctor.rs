@@ -1,0 +1,82 @@
+//! `strait doctor`: what will I get here, why, and what would improve it.
+//!
+//! Each finding is asked of the kernel or the driver, never guessed from a version, and says what to do as a command.
+//! Nothing is changed, and no packet is sent or taken but where `--probe` or `--to` asks for it.
+
+mod capture;
+mod finding;
+mod link;
+mod proxy;
+mod send;
+mod xdp;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use self::finding::State;
+use crate::Error;
+use crate::output::print_text;
+use crate::parse::NumberList;
+
+/// Options of `strait doctor`.
+#[derive(ClapArgs)]
+#[command(after_help = "Exit codes: 0 all that was asked for can work, 1 something is broken.
+
+Examples:
+  strait doctor
+  strait doctor eth0 --for capture --probe
+  strait doctor --for send --to 192.0.2.7")]
+pub(crate) struct Args {
+    /// Interface to look at
+    interface: Option<String>,
+    /// What it is for
+    #[arg(long = "for", value_enum, value_delimiter = ',', default_values_t = [Face::Capture, Face::Send, Face::Proxy])]
+    faces: Vec<Face>,
+    /// Receive queues that AF_XDP is to capture from
+    #[arg(long, value_name = "LIST", requires = "interface")]
+    queues: Option<NumberList>,
+    /// Bind AF_XDP in each mode for a moment, with a program that takes no packet: some NICs reset their link for it
+    #[arg(long, requires = "interface")]
+    probe: bool,
+    /// Send a datagram to the discard port of this address, to see whether that route goes without a copy
+    #[arg(long, value_name = "ADDRESS")]
+    to: Option<IpAddr>,
+    /// Directory for the proxy's cache
+    #[arg(long, value_name = "DIR", default_value = "/var/cache")]
+    cache: PathBuf,
+    /// Print the findings as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What Strait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Face {
+    /// Capturing packets
+    Capture,
+    /// Sending without copies
+    Send,
+    /// Caching proxy
+    Proxy,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let mut findings = Vec::new();
+    for face in &args.faces {
+        match face {
+            Face::Capture => capture::examine(args, &mut findings)?,
+            Face::Send => send::examine(args, &mut findings)?,
+            Face::Proxy => proxy::examine(args, &mut findings),
+        }
+    }
+    print_text(&if args.json { finding::json(&findings) } else { finding::text(&findings) })?;
+    match findings.iter().filter(|finding| finding.state == State::Broken).count() {
+        0 => Ok(()),
+        1 => Err(Error::Failed("1 finding is broken".into())),
+        count => Err(Error::Failed(format!("{count} findings are broken"))),
+    }
+}

@@ -1,0 +1,171 @@
+//! What an interface's driver and settings make of a capture.
+
+use std::fs;
+
+use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::interface::Interface;
+use strait_sys::netlink::Netlink;
+
+use super::Args;
+use super::finding::Notebook;
+use crate::Error;
+
+/// Interrupts of an interface that are looked at, at most.
+const INTERRUPTS_MAX: usize = 512;
+
+pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Notebook<'_>) -> Result<(), Error> {
+    let name = interface.name.as_str();
+    if interface.is_up() {
+        notebook.ok(
+            "link",
+            format!("{name} is up{}", if interface.is_running() { "" } else { ", without a carrier" }),
+        );
+    } else {
+        notebook.broken("link", format!("{name} is down"), format!("ip link set {name} up"));
+    }
+    let ethtool = Ethtool::open(name)?;
+    queues(interface, args, &ethtool, notebook)?;
+    rings(name, &ethtool, notebook);
+    drops(interface, notebook)?;
+    offloads(name, &ethtool, notebook);
+    numa(interface, notebook);
+    interrupts(name, notebook);
+    busy_poll(name, notebook);
+    Ok(())
+}
+
+fn queues(
+    interface: &Interface,
+    args: &Args,
+    ethtool: &Ethtool,
+    notebook: &mut Notebook<'_>,
+) -> Result<(), Error> {
+    let name = interface.name.as_str();
+    let (there, cpus) = (interface.queues()?.rx, strait_bench::machine::cpus());
+    let asked = args.queues.as_ref().map(|list| list.0.clone()).unwrap_or_default();
+    if let Some(missing) = asked.iter().find(|&&queue| queue >= there) {
+        let says = format!("queue {missing} was asked for; {name} has receive queues 0 to {}", there - 1);
+        notebook.broken(
+            "queues",
+            says,
+            format!("ethtool -L {name} combined {}, or leave it out", missing + 1),
+        );
+    } else {
+        let says = format!("{there} receive queues on {cpus} CPUs");
+        let fix = format!("ethtool -L {name} combined {cpus}: a lane for each CPU");
+        notebook.judge(there <= cpus, "queues", says, &fix);
+    }
+    let mut used = ethtool.rss_table().unwrap_or_default();
+    used.sort_unstable();
+    used.dedup();
+    let missed: Vec<String> =
+        used.iter().filter(|queue| !asked.contains(queue)).map(ToString::to_string).collect();
+    if !asked.is_empty() && !used.is_empty() && !missed.is_empty() {
+        let says =
+            format!("the NIC spreads flows to queues {} too, which are not captured", missed.join(","));
+        notebook.broken(
+            "rss",
+            says,
+            format!("capture them all, or: ethtool -X {name} equal {}", asked.len()),
+        );
+    } else if !used.is_empty() {
+        notebook.ok("rss", format!("flows are spread over {} queues", used.len()));
+    }
+    Ok(())
+}
+
+fn rings(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+    let Ok(rings) = ethtool.rings() else {
+        return notebook.ok("nic ring", format!("{name}'s driver has none that can be set"));
+    };
+    if rings.rx_max == 0 {
+        return;
+    }
+    let says =
+        format!("{} of {} receive descriptors: what arrives while the CPU is late", rings.rx, rings.rx_max);
+    notebook.judge(
+        rings.rx >= rings.rx_max,
+        "nic ring",
+        says,
+        &format!("ethtool -G {name} rx {}", rings.rx_max),
+    );
+}
+
+fn drops(interface: &Interface, notebook: &mut Notebook<'_>) -> Result<(), Error> {
+    let stats = Netlink::open()?.stats(interface.index)?;
+    let (missed, dropped) = (stats.rx_missed_errors + stats.rx_fifo_errors, stats.rx_dropped);
+    let says = format!(
+        "{missed} packets missed by the NIC, {dropped} dropped by the kernel, of {}",
+        stats.rx_packets
+    );
+    let fix = format!(
+        "larger rings (ethtool -G {} rx N), more queues, or another path; see ethtool -S",
+        interface.name
+    );
+    notebook.judge(missed + dropped == 0, "drops", says, &fix);
+    Ok(())
+}
+
+fn offloads(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+    let flags = ethtool.flags().unwrap_or_default();
+    let joins: Vec<&str> = [("gro", ethtool.offload(Offload::Gro).unwrap_or(false)), ("lro", flags.lro)]
+        .into_iter()
+        .filter_map(|(offload, on)| on.then_some(offload))
+        .collect();
+    if joins.is_empty() {
+        notebook.ok("joined packets", "off: packet sockets see packets as they were on the wire");
+    } else {
+        let says =
+            format!("{} on: packet sockets see TCP segments joined to up to 64 KiB", joins.join(" and "));
+        let off = joins.join(" off ");
+        notebook.better("joined packets", says, format!("ethtool -K {name} {off} off, while capturing"));
+    }
+    if flags.rx_vlan {
+        notebook.ok("vlan tags", "taken out by the NIC; Strait puts them back");
+    }
+}
+
+fn numa(interface: &Interface, notebook: &mut Notebook<'_>) {
+    if let Some(node) = interface.numa_node() {
+        let path = format!("/sys/devices/system/node/node{node}/cpulist");
+        let cpus = fs::read_to_string(path).unwrap_or_default();
+        notebook.ok("numa", format!("node {node}: pin lanes to its CPUs with --cpus {}", cpus.trim()));
+    }
+}
+
+/// Whether the NIC's interrupts are spread over CPUs.
+fn interrupts(name: &str, notebook: &mut Notebook<'_>) {
+    let Ok(entries) = fs::read_dir(format!("/sys/class/net/{name}/device/msi_irqs")) else { return };
+    let mut cpus = Vec::new();
+    let mut count = 0;
+    for entry in entries.flatten().take(INTERRUPTS_MAX) {
+        let path = format!("/proc/irq/{}/effective_affinity_list", entry.file_name().to_string_lossy());
+        if let Ok(list) = fs::read_to_string(path) {
+            count += 1;
+            cpus.push(list.trim().to_owned());
+        }
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    if count > 0 {
+        let says = format!("{count} interrupts on CPUs {}", cpus.join(","));
+        let fix = "start irqbalance, or write CPUs to /proc/irq/N/smp_affinity_list";
+        notebook.judge(count == 1 || cpus.len() > 1, "interrupts", says, fix);
+    }
+}
+
+fn busy_poll(name: &str, notebook: &mut Notebook<'_>) {
+    let number = |path: String| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let setting = |file: &str| number(format!("/sys/class/net/{name}/{file}"));
+    let (Some(deferred), Some(flush_ns)) = (setting("napi_defer_hard_irqs"), setting("gro_flush_timeout"))
+    else {
+        return;
+    };
+    let says = format!(
+        "napi_defer_hard_irqs {deferred}, gro_flush_timeout {flush_ns} ns, for --wait busy on AF_XDP"
+    );
+    let fix = format!(
+        "echo 2 >/sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 >/sys/class/net/{name}/gro_flush_timeout"
+    );
+    notebook.judge(deferred > 0 && flush_ns > 0, "busy poll", says, &fix);
+}

@@ -1,0 +1,116 @@
+//! Whether a cache can serve without taking bytes into user space.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::{MemfdFlags, memfd_create, sendfile, statfs};
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, pipe, splice, tee};
+use rustix::process::{Resource, getrlimit};
+use strait_sys::tls;
+
+use super::finding::{Finding, Notebook};
+use super::{Args, Face};
+
+/// Bytes of a pipe that keep a splice from one socket to another busy.
+const PIPE_BYTES: u64 = 1 << 20;
+/// A client and an origin each need a descriptor, an object another.
+const FILES: u64 = 65_536;
+/// File systems whose pages are lent to a socket, by `f_type` of statfs(2).
+const LENDING: [(u64, &str); 4] =
+    [(0xef53, "ext4"), (0x5846_5342, "xfs"), (0x9123_683e, "btrfs"), (0xf2f5_2010, "f2fs")];
+const POOR: [(u64, &str, &str); 4] = [
+    (0x0102_1994, "tmpfs", "it is memory: the cache is gone with a restart"),
+    (0x6969, "nfs", "it is a network away"),
+    (0x794c_7630, "overlayfs", "it is a container's layer: mount a volume there"),
+    (0x6573_5546, "fuse", "its pages pass through another program"),
+];
+
+pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) {
+    let mut notebook = Notebook::new(Face::Proxy, findings);
+    moves(&mut notebook);
+    pipes(&mut notebook);
+    match tls::probe() {
+        Ok(()) => notebook.ok("ktls", "the kernel encrypts: TLS can be served by sendfile"),
+        Err(error) => {
+            notebook.better("ktls", format!("TLS is encrypted in user space: {error}"), "");
+        }
+    }
+    cache(&args.cache, &mut notebook);
+    files(&mut notebook);
+}
+
+/// Tries sendfile(2), splice(2) and tee(2) on a few bytes.
+fn moves(notebook: &mut Notebook<'_>) {
+    match try_moves() {
+        Ok(()) => notebook.ok("sendfile, splice, tee", "work: bodies stay in the kernel"),
+        Err(error) => notebook.broken(
+            "sendfile, splice, tee",
+            format!("{error}"),
+            "a seccomp filter forbids them: allow them",
+        ),
+    }
+}
+
+fn try_moves() -> Result<(), Errno> {
+    const BYTES: usize = 16;
+    let file = memfd_create("strait-doctor", MemfdFlags::CLOEXEC)?;
+    rustix::io::write(&file, &[0; BYTES])?;
+    let ((first_out, first_in), (second_out, second_in)) = (pipe()?, pipe()?);
+    let mut start = 0;
+    sendfile(&first_in, &file, Some(&mut start), BYTES)?;
+    tee(&first_out, &second_in, BYTES, SpliceFlags::NONBLOCK)?;
+    splice(&second_out, None, &first_in, None, BYTES, SpliceFlags::NONBLOCK).map(drop)
+}
+
+fn pipes(notebook: &mut Notebook<'_>) {
+    let number =
+        |file: &str| fs::read_to_string(format!("/proc/sys/fs/{file}")).ok()?.trim().parse::<u64>().ok();
+    if let Some(bytes) = number("pipe-max-size") {
+        let says = format!("a pipe holds {} KiB at most", bytes >> 10);
+        notebook.judge(bytes >= PIPE_BYTES, "pipe size", says, "sysctl fs.pipe-max-size=1048576");
+    }
+    if let Some(pages) = number("pipe-user-pages-soft").filter(|_| !strait_sys::process::is_root()) {
+        let says = format!("an ordinary user's pipes together hold {} MiB at full size", pages >> 8);
+        notebook.judge(
+            pages == 0 || pages >= 65_536,
+            "pipe memory",
+            says,
+            "sysctl fs.pipe-user-pages-soft=0",
+        );
+    }
+}
+
+fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
+    let shown = directory.display();
+    let kind = match statfs(directory) {
+        Ok(found) => found.f_type as u64,
+        Err(errno) => {
+            let says = format!("{shown}: {errno}");
+            return notebook.better("cache directory", says, format!("mkdir -p {shown}, or --cache DIR"));
+        }
+    };
+    if let Some((_, name, why)) = POOR.into_iter().find(|(known, ..)| *known == kind) {
+        return notebook.better(
+            "cache directory",
+            format!("{shown} is on {name}: {why}"),
+            "--cache DIR on ext4 or xfs",
+        );
+    }
+    match LENDING.into_iter().find(|(known, _)| *known == kind) {
+        Some((_, name)) => {
+            notebook.ok("cache directory", format!("{shown} is on {name}: sendfile lends its pages"));
+        }
+        None => notebook.ok("cache directory", format!("{shown} is on a file system of type {kind:#x}")),
+    }
+}
+
+fn files(notebook: &mut Notebook<'_>) {
+    let limit = getrlimit(Resource::Nofile);
+    let says = match limit.current {
+        Some(files) => format!("{files} files may be open"),
+        None => "no limit of open files".into(),
+    };
+    let fix = "ulimit -n 65536 (systemd: LimitNOFILE=65536)";
+    notebook.judge(limit.current.is_none_or(|files| files >= FILES), "open files", says, fix);
+}

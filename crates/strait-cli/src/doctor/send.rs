@@ -1,0 +1,112 @@
+//! Whether sends can go without a copy.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use rustix::process::{Resource, getrlimit};
+use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::process::{self, CAP_IPC_LOCK};
+use strait_sys::uring;
+use strait_sys::zerocopy::{self, Sent};
+
+use super::finding::{Finding, Notebook};
+use super::{Args, Face};
+use crate::Error;
+
+/// Where a datagram is thrown away (RFC 863).
+const DISCARD: u16 = 9;
+/// Memory that a busy sender keeps locked at a time: what is on its way to peers.
+const LOCKED_BYTES: u64 = 64 << 20;
+
+pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) -> Result<(), Error> {
+    let mut notebook = Notebook::new(Face::Send, findings);
+    io_uring(&mut notebook);
+    memlock(&mut notebook)?;
+    if let Some(name) = &args.interface {
+        offloads(name, &mut notebook)?;
+    }
+    route(args.to, &mut notebook);
+    Ok(())
+}
+
+fn io_uring(notebook: &mut Notebook<'_>) {
+    match uring::operations() {
+        Ok(operations) if operations.send_zc && operations.sendmsg_zc => {
+            notebook.ok("io_uring", "permitted, with SEND_ZC and SENDMSG_ZC");
+        }
+        Ok(operations) => {
+            let has = if operations.send_zc { "SEND_ZC only" } else { "neither SEND_ZC nor SENDMSG_ZC" };
+            notebook.better("io_uring", format!("permitted, with {has}"), "boot Linux 6.1 or newer");
+        }
+        Err(error) => {
+            let says = "not permitted: sends copy, and MSG_ZEROCOPY takes its place where it pays";
+            notebook.better("io_uring", says, error.to_string());
+        }
+    }
+}
+
+fn memlock(notebook: &mut Notebook<'_>) -> Result<(), Error> {
+    if process::has_capability(CAP_IPC_LOCK)? {
+        notebook.ok("locked memory", "CAP_IPC_LOCK: the limit of locked memory does not count");
+        return Ok(());
+    }
+    let limit = getrlimit(Resource::Memlock).current;
+    let says = limit.map_or("no limit".to_owned(), |bytes| {
+        format!("{} KiB may be locked for pages on their way", bytes >> 10)
+    });
+    let enough = limit.is_none_or(|bytes| bytes >= LOCKED_BYTES);
+    notebook.judge(enough, "locked memory", says, "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity)");
+    Ok(())
+}
+
+/// Without these the kernel copies, silently.
+fn offloads(name: &str, notebook: &mut Notebook<'_>) -> Result<(), Error> {
+    let ethtool = Ethtool::open(name)?;
+    for (offload, subject, key, why) in [
+        (Offload::ScatterGather, "scatter-gather", "sg", "without it the kernel copies every send"),
+        (
+            Offload::TxChecksum,
+            "checksum offload",
+            "tx",
+            "without it the kernel reads, and so copies, every send",
+        ),
+        (Offload::Tso, "tso", "tso", "without it a large send is cut by the CPU"),
+    ] {
+        match ethtool.offload(offload) {
+            Ok(true) => notebook.ok(subject, format!("on at {name}")),
+            Ok(false) => notebook.better(
+                subject,
+                format!("off at {name}: {why}"),
+                format!("ethtool -K {name} {key} on"),
+            ),
+            Err(error) => notebook.better(subject, error.to_string(), ""),
+        }
+    }
+    Ok(())
+}
+
+fn route(to: Option<IpAddr>, notebook: &mut Notebook<'_>) {
+    let address = to.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    match (zerocopy::probe(SocketAddr::new(address, DISCARD)), to) {
+        (Ok(Sent::WithoutCopy), _) => {
+            notebook.ok("route", format!("a send to {address} goes without a copy"));
+        }
+        (Ok(Sent::Copied), None) => {
+            notebook.ok(
+                "route",
+                "MSG_ZEROCOPY works, and copies on the loopback as always; --to ADDRESS tries a route",
+            );
+        }
+        (Ok(Sent::Copied), Some(_)) => {
+            let says = format!("a send to {address} is copied although it was asked not to be");
+            notebook.better(
+                "route",
+                says,
+                "its interface needs scatter-gather and checksum offload: ethtool -K IF sg on tx on",
+            );
+        }
+        (Err(error), Some(_)) => {
+            notebook.broken("route", error.to_string(), format!("ip route get {address}"));
+        }
+        (Err(error), None) => notebook.better("route", error.to_string(), "--to ADDRESS tries a route"),
+    }
+}

@@ -1,0 +1,143 @@
+//! `strait top`: what is on a line right now, in the terminal or as a stream of JSON objects.
+//!
+//! A thread reads the lanes and counts ([`reader`], [`tally`]); once an interval this one takes the counts into what is
+//! shown ([`model`]), draws it ([`view`]) and looks at the keys.
+
+mod model;
+mod reader;
+mod tally;
+mod view;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args as ClapArgs;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use strait_capture::{Queues, Session};
+
+use self::model::{Model, Reaction};
+use self::reader::Reader;
+use crate::Error;
+use crate::capture::{PathArg, WaitArg};
+use crate::parse::seconds;
+
+/// How often keys are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Options of `strait top`.
+#[derive(ClapArgs)]
+#[command(
+    after_help = "Keys: q quits, p pauses, s sorts by another column, / sets a filter, arrows scroll, ? helps.
+
+Examples:
+  strait top -i eth0
+  strait top -i eth0 --json --interval 5 tcp port 443"
+)]
+pub(crate) struct Args {
+    /// Interface to watch
+    #[arg(short, long, value_name = "IF")]
+    interface: String,
+    /// Kernel path
+    #[arg(short, long, value_enum, default_value = "auto")]
+    path: PathArg,
+    /// How to wait for packets
+    #[arg(long, value_enum, default_value = "balanced")]
+    wait: WaitArg,
+    /// Receive queues or fanout members: 0,2,5-7, all, or default
+    #[arg(long, value_name = "LIST")]
+    queues: Option<Queues>,
+    /// Seconds between two pictures
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
+    interval: Duration,
+    /// Flows in a JSON object at most
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    flows: u32,
+    /// Print a JSON object an interval instead
+    #[arg(long)]
+    json: bool,
+    /// Filter, see pcap-filter(7)
+    #[arg(trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    if !args.json && !std::io::stdout().is_terminal() {
+        return Err(Error::Usage(
+            "standard output is no terminal: give --json for a stream of objects".into(),
+        ));
+    }
+    let terminated = strait_sys::process::on_termination()?;
+    let filter = args.filter.join(" ");
+    let session = Session::builder(args.interface.clone())
+        .path(args.path.into())
+        .wait(args.wait.into())
+        .queues(args.queues.clone().unwrap_or_default())
+        .filter(filter.clone())
+        .open()?;
+    let title = format!("{}, path {} ({})", args.interface, session.path(), session.mode());
+    let reader = Reader::start(session, &args.interface)?;
+    strait_sys::process::drop_capabilities(false)?;
+    let mut model = Model::new(title, filter);
+    let shown = if args.json {
+        stream(args, &reader, &mut model, terminated)
+    } else {
+        let terminal = ratatui::try_init().map_err(Error::Output)?;
+        let shown = show(args, &reader, &mut model, terminal, terminated);
+        ratatui::restore();
+        shown
+    };
+    let report = reader.finish()?;
+    eprint!("{report}");
+    shown
+}
+
+/// One JSON object an interval, until the end.
+fn stream(args: &Args, reader: &Reader, model: &mut Model, terminated: &AtomicBool) -> Result<(), Error> {
+    let mut next = Instant::now() + args.interval;
+    while !terminated.load(Ordering::Relaxed) {
+        strait_sys::wait::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
+        if Instant::now() < next {
+            continue;
+        }
+        next += args.interval;
+        model.take(reader.take()?);
+        let mut out = std::io::stdout();
+        writeln!(out, "{}", model.json(args.flows as usize))
+            .and_then(|()| out.flush())
+            .map_err(Error::Output)?;
+    }
+    Ok(())
+}
+
+/// The picture, until the end.
+fn show(
+    args: &Args,
+    reader: &Reader,
+    model: &mut Model,
+    mut terminal: DefaultTerminal,
+    terminated: &AtomicBool,
+) -> Result<(), Error> {
+    let mut next = Instant::now() + args.interval;
+    while !terminated.load(Ordering::Relaxed) {
+        terminal.draw(|frame| view::draw(frame, model)).map_err(Error::Output)?;
+        let patience = LOOK.min(next.saturating_duration_since(Instant::now()));
+        if event::poll(patience).map_err(Error::Output)?
+            && let Event::Key(key) = event::read().map_err(Error::Output)?
+            && key.kind == KeyEventKind::Press
+        {
+            match model.press(key) {
+                Reaction::Quit => return Ok(()),
+                Reaction::Filter(text) => model.set_filter(text.clone(), reader.set_filter(&text)),
+                Reaction::None => {}
+            }
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + args.interval;
+            model.take(reader.take()?);
+        }
+    }
+    Ok(())
+}

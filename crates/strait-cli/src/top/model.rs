@@ -1,0 +1,311 @@
+//! What is shown, and what keys do to it. No terminal, no clock.
+
+use std::collections::{HashMap, VecDeque};
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::{Value, json};
+use strait_ledger::{Histogram, Report};
+use strait_packet::FlowKey;
+
+use super::reader::Sample;
+use super::tally::Count;
+use crate::Error;
+
+/// Intervals that the curve of the rate shows.
+const HISTORY: usize = 240;
+/// Intervals that a flow is shown without packets.
+const IDLE_MAX: u32 = 30;
+/// Flows that are kept from one interval to the next; the idlest go first.
+const FLOWS_MAX: usize = 1 << 16;
+/// Characters of a filter that is typed.
+const FILTER_MAX: usize = 1024;
+
+/// By what flows are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// Bits in the last interval.
+    Bits,
+    /// Packets in the last interval.
+    Packets,
+    /// Bytes since the start.
+    Total,
+}
+
+/// What a key asks the rest of the program to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reaction {
+    None,
+    Quit,
+    Filter(String),
+}
+
+/// A flow since it was first seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flow {
+    pub(super) last: Count,
+    pub(super) total: Count,
+    idle: u32,
+}
+
+/// All that is shown.
+pub(super) struct Model {
+    pub(super) title: String,
+    pub(super) filter: String,
+    /// A filter that is being typed.
+    pub(super) typed: Option<String>,
+    /// What the last filter was refused for.
+    pub(super) complaint: Option<String>,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    pub(super) sort: Sort,
+    pub(super) scroll: usize,
+    pub(super) report: Report,
+    /// Packets and bits a second in the last interval.
+    pub(super) rate: (f64, f64),
+    /// Packets a second, interval by interval, the newest last.
+    pub(super) history: VecDeque<u64>,
+    pub(super) protocols: Vec<(&'static str, Count)>,
+    pub(super) delay: Histogram,
+    pub(super) other_flows: Count,
+    seconds: f64,
+    flows: HashMap<FlowKey, Flow>,
+}
+
+impl Model {
+    pub(super) fn new(title: String, filter: String) -> Self {
+        Self {
+            title,
+            filter,
+            typed: None,
+            complaint: None,
+            paused: false,
+            help: false,
+            sort: Sort::Bits,
+            scroll: 0,
+            report: Report::default(),
+            rate: (0.0, 0.0),
+            history: VecDeque::new(),
+            protocols: Vec::new(),
+            delay: Histogram::new(),
+            other_flows: Count::default(),
+            seconds: 1.0,
+            flows: HashMap::new(),
+        }
+    }
+
+    /// Takes in what came in an interval; nothing while paused.
+    pub(super) fn take(&mut self, sample: Sample) {
+        if self.paused {
+            return;
+        }
+        let Sample { tally, report, elapsed } = sample;
+        self.seconds = elapsed.as_secs_f64().max(f64::EPSILON);
+        self.rate = (tally.all.packets as f64 / self.seconds, tally.all.bytes as f64 * 8.0 / self.seconds);
+        self.report = report;
+        self.delay = tally.delay;
+        self.other_flows = tally.other_flows;
+        self.protocols = tally.protocols.into_iter().collect();
+        self.protocols.sort_by_key(|(name, count)| (std::cmp::Reverse(count.packets), *name));
+        self.history.push_back(self.rate.0 as u64);
+        if self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+        self.take_flows(tally.flows);
+    }
+
+    fn take_flows(&mut self, flows: HashMap<FlowKey, Count>) {
+        for flow in self.flows.values_mut() {
+            flow.last = Count::default();
+            flow.idle += 1;
+        }
+        for (key, count) in flows {
+            let flow = self.flows.entry(key).or_default();
+            (flow.last, flow.idle) = (count, 0);
+            flow.total.add(count);
+        }
+        let limit = if self.flows.len() > FLOWS_MAX { 0 } else { IDLE_MAX };
+        self.flows.retain(|_, flow| flow.idle <= limit);
+    }
+
+    /// Flows in the order of the column that was chosen.
+    pub(super) fn sorted_flows(&self) -> Vec<(FlowKey, Flow)> {
+        let mut flows: Vec<_> = self.flows.iter().map(|(key, flow)| (*key, *flow)).collect();
+        let weight = |flow: &Flow| match self.sort {
+            Sort::Bits => (flow.last.bytes, flow.total.bytes),
+            Sort::Packets => (flow.last.packets, flow.total.packets),
+            Sort::Total => (flow.total.bytes, flow.last.bytes),
+        };
+        flows.sort_by_key(|(key, flow)| (std::cmp::Reverse(weight(flow)), *key));
+        flows
+    }
+
+    /// A count of the last interval as packets and bits a second.
+    pub(super) fn per_second(&self, count: Count) -> (f64, f64) {
+        (count.packets as f64 / self.seconds, count.bytes as f64 * 8.0 / self.seconds)
+    }
+
+    /// What became of a filter that was asked for.
+    pub(super) fn set_filter(&mut self, text: String, outcome: Result<(), Error>) {
+        match outcome {
+            Ok(()) => (self.filter, self.complaint) = (text, None),
+            Err(error) => self.complaint = Some(error.to_string()),
+        }
+    }
+
+    /// Takes a key.
+    pub(super) fn press(&mut self, key: KeyEvent) -> Reaction {
+        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+            return Reaction::Quit;
+        }
+        if self.typed.is_some() {
+            return self.type_filter(key.code);
+        }
+        self.complaint = None;
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc if !self.help => return Reaction::Quit,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('/' | 'f') => self.typed = Some(self.filter.clone()),
+            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Down | KeyCode::Char('j') => {
+                self.scroll = (self.scroll + 1).min(self.flows.len().saturating_sub(1));
+            }
+            KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
+            KeyCode::PageDown => self.scroll = (self.scroll + 10).min(self.flows.len().saturating_sub(1)),
+            KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(10),
+            KeyCode::Home => self.scroll = 0,
+            _ => self.help = false,
+        }
+        Reaction::None
+    }
+
+    fn type_filter(&mut self, key: KeyCode) -> Reaction {
+        let Some(text) = &mut self.typed else { return Reaction::None };
+        match key {
+            KeyCode::Char(letter) if text.len() < FILTER_MAX => text.push(letter),
+            KeyCode::Backspace => drop(text.pop()),
+            KeyCode::Esc => self.typed = None,
+            KeyCode::Enter => return Reaction::Filter(self.typed.take().unwrap_or_default()),
+            _ => {}
+        }
+        Reaction::None
+    }
+
+    /// The last interval as one JSON object, with `flows` flows at most.
+    pub(super) fn json(&self, flows: usize) -> Value {
+        let rates = |count: Count| {
+            let (packets, bits) = self.per_second(count);
+            json!({ "packets_per_second": packets, "bits_per_second": bits })
+        };
+        let with = |mut object: Value, name: &str, value: Value| {
+            object[name] = value;
+            object
+        };
+        let protocols =
+            self.protocols.iter().map(|(name, count)| with(rates(*count), "protocol", json!(name)));
+        let flows = self.sorted_flows().into_iter().take(flows).map(|(key, flow)| {
+            let object = with(rates(flow.last), "flow", json!(key.to_string()));
+            with(object, "bytes", json!(flow.total.bytes))
+        });
+        let lost: serde_json::Map<String, Value> = self
+            .report
+            .capture
+            .lost
+            .named()
+            .into_iter()
+            .map(|(name, count)| (name.into(), json!(count)))
+            .collect();
+        json!({
+            "seconds": self.seconds,
+            "packets_per_second": self.rate.0,
+            "bits_per_second": self.rate.1,
+            "received": self.report.capture.received,
+            "delivered": self.report.capture.delivered,
+            "lost": lost,
+            "delay": self.delay,
+            "protocols": protocols.collect::<Vec<_>>(),
+            "flows": flows.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Sort {
+    fn next(self) -> Self {
+        match self {
+            Self::Bits => Self::Packets,
+            Self::Packets => Self::Total,
+            Self::Total => Self::Bits,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::top::tally::tests::tally;
+
+    /// A model that has seen an interval of 1000 packets in 8 flows.
+    pub(crate) fn model() -> Model {
+        let mut model = Model::new("veth0, path v3 (copy)".into(), String::new());
+        let report = Report::default();
+        model.take(Sample { tally: tally(1000, 8), report, elapsed: Duration::from_millis(500) });
+        model
+    }
+
+    fn press(model: &mut Model, keys: &str) -> Reaction {
+        let code = |letter| if letter == '\n' { KeyCode::Enter } else { KeyCode::Char(letter) };
+        keys.chars().map(|letter| model.press(KeyEvent::from(code(letter)))).last().unwrap()
+    }
+
+    #[test]
+    fn rates_are_those_of_the_interval_and_totals_those_of_all() {
+        let mut model = model();
+        assert!((model.rate.0 - 2000.0).abs() < 1e-6);
+        model.take(Sample {
+            tally: tally(10, 1),
+            report: Report::default(),
+            elapsed: Duration::from_secs(1),
+        });
+        let flows = model.sorted_flows();
+        assert!(flows[0].1.last.packets > 0 && flows.len() >= 8);
+        assert_eq!(flows.iter().map(|(_, flow)| flow.total.packets).sum::<u64>(), 1010);
+    }
+
+    #[test]
+    fn a_paused_picture_stands_still() {
+        let mut model = model();
+        press(&mut model, "p");
+        model.take(Sample { tally: tally(9, 1), report: Report::default(), elapsed: Duration::from_secs(1) });
+        assert!((model.rate.0 - 2000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_filter_is_typed_and_kept_only_where_it_is_taken() {
+        let mut model = model();
+        assert_eq!(press(&mut model, "/tcp q\n"), Reaction::Filter("tcp q".into()));
+        model.set_filter("tcp q".into(), Err(Error::Failed("syntax".into())));
+        assert_eq!((model.filter.as_str(), model.complaint.as_deref()), ("", Some("syntax")));
+        model.set_filter("tcp".into(), Ok(()));
+        assert_eq!((model.filter.as_str(), model.complaint), ("tcp", None));
+    }
+
+    #[test]
+    fn keys_quit_sort_and_scroll() {
+        let mut model = model();
+        press(&mut model, "s");
+        assert_eq!(model.sort, Sort::Packets);
+        press(&mut model, "jjk");
+        assert_eq!(model.scroll, 1);
+        assert_eq!(press(&mut model, "q"), Reaction::Quit);
+    }
+
+    #[test]
+    fn a_json_object_has_the_rate_the_losses_and_the_top_flows() {
+        let object = model().json(3);
+        assert_eq!(object["flows"].as_array().unwrap().len(), 3);
+        assert_eq!(object["lost"]["ring_full"], 0);
+        assert_eq!(object["protocols"].as_array().unwrap().len(), 2);
+    }
+}

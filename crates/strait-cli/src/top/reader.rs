@@ -1,0 +1,158 @@
+//! The thread that reads the lanes and counts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use strait_capture::{FilterCompiler, Lane, Session};
+use strait_ledger::Report;
+use strait_sys::clock;
+
+use super::tally::Tally;
+use crate::Error;
+
+/// `LINKTYPE_ETHERNET`.
+const ETHERNET: u32 = 1;
+/// How long a lane is waited for: one alone, or each of several.
+const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE_OF_EACH: Duration = Duration::from_millis(1);
+/// How often the kernel's counters are read.
+const ACCOUNT_PERIOD: Duration = Duration::from_millis(200);
+
+/// What came since it was last asked, and the account of the whole session.
+pub(super) struct Sample {
+    pub(super) tally: Tally,
+    pub(super) report: Report,
+    pub(super) elapsed: Duration,
+}
+
+/// The reading thread.
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    filters: Sender<(String, SyncSender<Result<(), Error>>)>,
+    thread: JoinHandle<Result<Report, Error>>,
+}
+
+/// What both threads see.
+struct Shared {
+    counts: Mutex<Counts>,
+    stopping: AtomicBool,
+}
+
+struct Counts {
+    tally: Tally,
+    report: Report,
+    since: Instant,
+}
+
+impl Shared {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reader {
+    /// Reads `session`, which is on `interface`, on a thread of its own.
+    pub(super) fn start(mut session: Session, interface: &str) -> Result<Self, Error> {
+        let counts = Counts { tally: Tally::default(), report: Report::default(), since: Instant::now() };
+        let shared = Arc::new(Shared { counts: Mutex::new(counts), stopping: AtomicBool::new(false) });
+        let (filters, orders) = channel();
+        // Filters that come later are compiled on a handle that is opened while there is the privilege.
+        let compiler = FilterCompiler::open(interface).map_err(|error| error.to_string());
+        let lanes = session.take_lanes();
+        let work = Work { session, lanes, compiler, orders, shared: Arc::clone(&shared) };
+        let thread = std::thread::Builder::new().name("reader".into()).spawn(move || work.run());
+        let thread = thread.map_err(|error| Error::Failed(format!("start a thread: {error}")))?;
+        Ok(Self { shared, filters, thread })
+    }
+
+    /// What came since the last call.
+    ///
+    /// # Errors
+    /// The reading has ended; [`Reader::finish`] says why.
+    pub(super) fn take(&self) -> Result<Sample, Error> {
+        if self.thread.is_finished() {
+            return Err(Error::Failed("the capture has ended".into()));
+        }
+        let mut counts = self.shared.counts();
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut counts.since, now);
+        Ok(Sample { tally: std::mem::take(&mut counts.tally), report: counts.report.clone(), elapsed })
+    }
+
+    /// Captures by another filter from now on.
+    pub(super) fn set_filter(&self, text: &str) -> Result<(), Error> {
+        let ended = || Error::Failed("the capture has ended".into());
+        let (reply, answer) = sync_channel(1);
+        self.filters.send((text.to_owned(), reply)).map_err(|_| ended())?;
+        answer.recv().map_err(|_| ended())?
+    }
+
+    /// Ends the capture and returns its account.
+    pub(super) fn finish(self) -> Result<Report, Error> {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err(Error::Failed("the reading thread died: a defect of strait".into())))
+    }
+}
+
+/// What the thread owns.
+struct Work {
+    session: Session,
+    lanes: Vec<Lane>,
+    compiler: Result<FilterCompiler, String>,
+    orders: Receiver<(String, SyncSender<Result<(), Error>>)>,
+    shared: Arc<Shared>,
+}
+
+impl Work {
+    fn run(mut self) -> Result<Report, Error> {
+        let mut accounted = Instant::now();
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            while let Ok((text, reply)) = self.orders.try_recv() {
+                // Whoever asked waits for the answer, so that it can be sent.
+                let _ = reply.send(self.set_filter(&text));
+            }
+            self.read()?;
+            if accounted.elapsed() >= ACCOUNT_PERIOD {
+                accounted = Instant::now();
+                let accounts = self.lanes.iter_mut().map(Lane::account).collect::<Result<_, _>>()?;
+                self.shared.counts().report = self.session.report(accounts);
+            }
+        }
+        self.session.stop()?;
+        while self.read()? {}
+        let accounts = self.lanes.into_iter().map(Lane::finish).collect::<Result<_, _>>()?;
+        Ok(self.session.report(accounts))
+    }
+
+    /// Reads each lane once; false when none has more to come.
+    fn read(&mut self) -> Result<bool, Error> {
+        let patience = if self.lanes.len() == 1 { PATIENCE } else { PATIENCE_OF_EACH };
+        let is_ethernet = self.session.link_type() == ETHERNET;
+        let mut more = false;
+        for lane in &mut self.lanes {
+            let Some(mut batch) = lane.next_batch(Instant::now() + patience)? else { continue };
+            more = true;
+            if batch.is_empty() {
+                continue;
+            }
+            let now_ns = clock::realtime_ns();
+            let mut counts = self.shared.counts();
+            batch.try_each(usize::MAX, |frame| {
+                counts.tally.add(frame, is_ethernet, now_ns);
+                Ok::<_, Error>(())
+            })?;
+        }
+        Ok(more)
+    }
+
+    fn set_filter(&mut self, text: &str) -> Result<(), Error> {
+        let compiler = self.compiler.as_ref().map_err(|reason| Error::Failed(reason.clone()))?;
+        let program = compiler.compile(text)?;
+        Ok(self.session.set_filter(&mut self.lanes, &program)?)
+    }
+}

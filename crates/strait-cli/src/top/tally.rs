@@ -1,0 +1,128 @@
+//! What is counted of packets: by flow, by protocol, and how late they reach the program.
+
+use std::collections::HashMap;
+
+use strait_capture::Frame;
+use strait_ledger::Histogram;
+use strait_packet::FlowKey;
+use strait_packet::protocol::{ether_type, ip};
+use strait_packet::{Network, network};
+
+/// Flows that are told apart in one interval; the rest counts as one.
+const FLOWS_MAX: usize = 1 << 16;
+/// Of each so many packets one's delay is measured.
+const DELAY_OF_EACH: u64 = 16;
+
+/// Packets and their bytes on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+impl Count {
+    pub(super) fn add(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What came in an interval.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) all: Count,
+    pub(super) flows: HashMap<FlowKey, Count>,
+    /// Packets of flows beyond [`FLOWS_MAX`].
+    pub(super) other_flows: Count,
+    pub(super) protocols: HashMap<&'static str, Count>,
+    /// From the kernel's stamp to the program.
+    pub(super) delay: Histogram,
+}
+
+impl Tally {
+    /// Counts a frame that was read at `now_ns`; `is_ethernet` if its bytes begin with that header.
+    pub(super) fn add(&mut self, frame: &Frame<'_>, is_ethernet: bool, now_ns: u64) {
+        let one = Count { packets: 1, bytes: frame.wire_len.into() };
+        if self.all.packets.is_multiple_of(DELAY_OF_EACH) {
+            self.delay.record(now_ns.saturating_sub(frame.timestamp_ns));
+        }
+        self.all.add(one);
+        let flow = if is_ethernet { FlowKey::of(frame.bytes) } else { None };
+        let protocol = match &flow {
+            Some(flow) => ip::name(flow.protocol).unwrap_or("other ip"),
+            None if is_ethernet => link_protocol(frame.bytes),
+            None => "other",
+        };
+        self.protocols.entry(protocol).or_default().add(one);
+        match flow {
+            Some(flow) if self.flows.len() < FLOWS_MAX || self.flows.contains_key(&flow) => {
+                self.flows.entry(flow).or_default().add(one);
+            }
+            _ => self.other_flows.add(one),
+        }
+    }
+}
+
+/// What a frame that is no whole IP packet carries.
+fn link_protocol(frame: &[u8]) -> &'static str {
+    match network(frame) {
+        Ok((_, Network::Arp(_))) => "arp",
+        Ok((untagged, Network::Other)) => ether_type::name(untagged.ether_type()).unwrap_or("other"),
+        Ok(_) => "ip",
+        Err(_) => "malformed",
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use strait_capture::Direction;
+    use strait_packet::traffic::{Kind, Traffic};
+
+    use super::*;
+
+    /// A tally of generated packets.
+    pub(crate) fn tally(packets: u64, flows: u32) -> Tally {
+        let traffic = Traffic::builder().kinds(&[Kind::Udp4, Kind::Tcp6]).flows(flows).build().unwrap();
+        let mut tally = Tally::default();
+        let mut bytes = [0; 2048];
+        for sequence in 0..packets {
+            let len = traffic.write_frame(sequence, 0, &mut bytes);
+            tally.add(&frame(&bytes[..len]), true, 1_050_000);
+        }
+        tally
+    }
+
+    fn frame(bytes: &[u8]) -> Frame<'_> {
+        Frame {
+            bytes,
+            wire_len: bytes.len() as u32,
+            timestamp_ns: 1_000_000,
+            interface: 1,
+            queue: 0,
+            vlan: None,
+            direction: Direction::In,
+            rx_hash: 0,
+            hardware_ns: 0,
+        }
+    }
+
+    #[test]
+    fn packets_count_once_by_flow_and_once_by_protocol() {
+        let tally = tally(1000, 8);
+        let sum = |counts: Vec<Count>| counts.iter().map(|count| count.packets).sum::<u64>();
+        assert_eq!(tally.all.packets, 1000);
+        assert_eq!(sum(tally.flows.values().copied().collect()), 1000);
+        assert_eq!(sum(tally.protocols.values().copied().collect()), 1000);
+        assert_eq!(tally.protocols.len(), 2);
+        assert!((49_000..51_000).contains(&tally.delay.p50_ns()));
+    }
+
+    #[test]
+    fn what_is_no_packet_is_counted_too() {
+        let mut tally = Tally::default();
+        tally.add(&frame(&[0; 6]), true, 0);
+        tally.add(&frame(&[0; 60]), false, 0);
+        assert_eq!((tally.protocols["malformed"].packets, tally.protocols["other"].packets), (1, 1));
+        assert_eq!(tally.other_flows.packets, 2);
+    }
+}

@@ -1,0 +1,251 @@
+//! The picture: drawn from the model alone, so that 80 by 24 characters over a slow line are enough.
+//!
+//! ```text
+//!  title                                filter
+//!  rate, total, losses by cause
+//!  curve of the rate
+//!  protocols              | delay, as a histogram
+//!  flows
+//!  keys, or what is typed
+//! ```
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style, Stylize as _};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table};
+
+use super::model::{Model, Sort};
+
+/// Upper ends of the histogram's bars, with their names.
+const DELAYS: [(u64, &str); 6] = [
+    (10_000, "< 10 us"),
+    (100_000, "< 100 us"),
+    (1_000_000, "< 1 ms"),
+    (10_000_000, "< 10 ms"),
+    (100_000_000, "< 100 ms"),
+    (u64::MAX, "longer"),
+];
+/// Columns of the flows' numbers.
+const NUMBER: u16 = 11;
+
+const HELP: &str = "\
+ q, Esc    quit
+ p, space  pause, go on
+ s         sort flows by rate, packets, total
+ /         set a filter (pcap-filter(7)); empty takes all
+ arrows, PgUp, PgDn, Home   scroll the flows
+ ?         close this";
+
+/// Draws the picture.
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
+    let rows = [1, 2, 3, 7].map(Constraint::Length);
+    let [title, rate, curve, middle, flows, keys] =
+        Layout::vertical(rows.into_iter().chain([Constraint::Min(3), Constraint::Length(1)]))
+            .areas(frame.area());
+    let [protocols, delay] =
+        Layout::horizontal([Constraint::Percentage(45), Constraint::Fill(1)]).areas(middle);
+    frame.render_widget(title_line(model), title);
+    frame.render_widget(rate_lines(model), rate);
+    draw_curve(frame, model, curve);
+    frame.render_widget(protocol_lines(model, protocols), protocols);
+    frame.render_widget(delay_lines(model, delay), delay);
+    frame.render_widget(flow_table(model, flows), flows);
+    frame.render_widget(key_line(model), keys);
+    if model.help {
+        draw_help(frame);
+    }
+}
+
+fn title_line(model: &Model) -> Line<'_> {
+    let mut spans = vec![Span::from(format!("strait top  {}", model.title)).bold()];
+    if !model.filter.is_empty() {
+        spans.push(format!("  filter: {}", model.filter).into());
+    }
+    if model.paused {
+        spans.push(Span::from("  PAUSED").reversed());
+    }
+    Line::from(spans)
+}
+
+fn rate_lines(model: &Model) -> Paragraph<'_> {
+    let (packets, bits) = model.rate;
+    let capture = &model.report.capture;
+    let rate = format!(
+        "{} packets/s  {} bit/s   {} packets in all",
+        short(packets),
+        short(bits),
+        short(capture.delivered as f64)
+    );
+    let lost: Vec<String> = capture
+        .lost
+        .named()
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(cause, count)| format!("{} {}", cause.replace('_', " "), short(count as f64)))
+        .collect();
+    let lost = if lost.is_empty() {
+        Line::from("lost: nothing")
+    } else {
+        Line::from(format!("lost: {}", lost.join(", "))).style(Style::new().red().bold())
+    };
+    Paragraph::new(vec![Line::from(rate), lost])
+}
+
+fn draw_curve(frame: &mut Frame<'_>, model: &Model, area: Rect) {
+    let skipped = model.history.len().saturating_sub(area.width as usize);
+    let newest: Vec<u64> = model.history.iter().skip(skipped).copied().collect();
+    frame.render_widget(Sparkline::default().data(newest).style(Style::new().cyan()), area);
+}
+
+fn protocol_lines(model: &Model, area: Rect) -> Paragraph<'_> {
+    let mut lines = vec![Line::from(format!("{:12} {NUMBER_TITLES}", "protocol")).style(header())];
+    for (name, count) in model.protocols.iter().take(area.height.saturating_sub(1).into()) {
+        let (packets, bits) = model.per_second(*count);
+        lines.push(Line::from(format!("{name:12} {:>9} {:>9}", short(packets), short(bits))));
+    }
+    Paragraph::new(lines)
+}
+
+const NUMBER_TITLES: &str = "packets/s     bit/s";
+
+fn delay_lines(model: &Model, area: Rect) -> Paragraph<'_> {
+    let delay = &model.delay;
+    let title = format!("delay to here: p50 {}, p99 {}", duration(delay.p50_ns()), duration(delay.p99_ns()));
+    let mut lines = vec![Line::from(title).style(header())];
+    let room = usize::from(area.width.saturating_sub(18));
+    let mut below = 0;
+    for (limit_ns, name) in DELAYS {
+        let until = delay.count_up_to(limit_ns);
+        let share = if delay.count() == 0 { 0.0 } else { (until - below) as f64 / delay.count() as f64 };
+        let bar = "#".repeat((share * room as f64).ceil() as usize);
+        lines.push(Line::from(format!("{name:>9} {:>5.1}% {bar}", share * 100.0)));
+        below = until;
+    }
+    Paragraph::new(lines)
+}
+
+fn flow_table(model: &Model, area: Rect) -> Table<'_> {
+    let flows = model.sorted_flows();
+    let titles = [("bit/s", Sort::Bits), ("packets/s", Sort::Packets), ("bytes", Sort::Total)];
+    let mut cells = vec![Cell::from(format!("{} flows", flows.len()))];
+    cells.extend(titles.into_iter().map(|(title, sort)| {
+        let title = if sort == model.sort { format!("{title} v") } else { title.to_owned() };
+        Cell::from(format!("{title:>10}"))
+    }));
+    let room = usize::from(area.height.saturating_sub(1));
+    let rows = flows.into_iter().skip(model.scroll).take(room).map(|(key, flow)| {
+        let (packets, bits) = model.per_second(flow.last);
+        let numbers = [bits, packets, flow.total.bytes as f64]
+            .map(|number| Cell::from(format!("{:>10}", short(number))));
+        Row::new([Cell::from(key.to_string())].into_iter().chain(numbers))
+    });
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(NUMBER),
+        Constraint::Length(NUMBER),
+        Constraint::Length(NUMBER),
+    ];
+    Table::new(rows, widths).header(Row::new(cells).style(header())).column_spacing(1)
+}
+
+fn key_line(model: &Model) -> Line<'_> {
+    if let Some(typed) = &model.typed {
+        return Line::from(format!("filter: {typed}_   Enter takes it, Esc leaves it"));
+    }
+    if let Some(complaint) = &model.complaint {
+        return Line::from(complaint.as_str()).style(Style::new().red());
+    }
+    Line::from("q quit  p pause  s sort  / filter  arrows scroll  ? help")
+        .style(Style::new().add_modifier(Modifier::DIM))
+}
+
+fn draw_help(frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let (width, height) = (62.min(area.width), 8.min(area.height));
+    let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
+    let area = Rect { x, y, width, height };
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title("keys")), area);
+}
+
+fn header() -> Style {
+    Style::new().add_modifier(Modifier::REVERSED)
+}
+
+/// Three digits and a unit: 1.23M.
+fn short(value: f64) -> String {
+    let (scaled, unit) = match value {
+        value if value >= 1e12 => (value / 1e12, "T"),
+        value if value >= 1e9 => (value / 1e9, "G"),
+        value if value >= 1e6 => (value / 1e6, "M"),
+        value if value >= 1e3 => (value / 1e3, "k"),
+        value => return format!("{value:.0}"),
+    };
+    let decimals = if scaled >= 100.0 {
+        0
+    } else if scaled >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{scaled:.decimals$}{unit}")
+}
+
+fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::top::model::tests::model;
+
+    fn picture(model: &Model, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, model)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let lines = buffer.content().chunks(width.into());
+        lines.map(|line| line.iter().map(ratatui::buffer::Cell::symbol).collect::<String>() + "\n").collect()
+    }
+
+    #[test]
+    fn eighty_by_twenty_four_hold_it_all() {
+        let picture = picture(&model(), 80, 24);
+        for words in
+            ["strait top  veth0", "2.00k packets/s", "lost: nothing", "udp", "p99 50", "8 flows", "q quit"]
+        {
+            assert!(picture.contains(words), "{words}:\n{picture}");
+        }
+        assert_eq!(picture.lines().filter(|line| line.contains(" > ")).count(), 8, "{picture}");
+    }
+
+    #[test]
+    fn the_smallest_terminal_is_no_defect() {
+        for (width, height) in [(1, 1), (20, 5), (300, 100)] {
+            let mut model = model();
+            model.help = true;
+            picture(&model, width, height);
+        }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [0.0, 999.0, 1234.0, 56_789.0, 1.5e8, 2e9].map(short),
+            ["0", "999", "1.23k", "56.8k", "150M", "2.00G"]
+        );
+        assert_eq!(
+            [500, 1500, 2_500_000, 3_000_000_000].map(duration),
+            ["500 ns", "1.5 us", "2.5 ms", "3.0 s"]
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! `strait bench`: it measures, keeps what it measured, compares, and draws a page that a browser shows.
+
+use std::fs;
+
+use lab::{Launch, root_or_skip};
+use serde_json::Value;
+
+use crate::rig::{LIMIT, STRAIT, run};
+
+/// A measurement that is short: what matters is that it is made.
+const QUICK: [&str; 10] = [
+    "bench",
+    "capture",
+    "--paths",
+    "v3,xdp-zc,libpcap",
+    "--sizes",
+    "64,1518",
+    "--rounds",
+    "1",
+    "--seconds",
+    "0.1",
+];
+
+fn figure(results: &Value, contestant: &str, at: f64, figure: &str) -> f64 {
+    let series = results["series"].as_array().unwrap();
+    let found = series.iter().find(|series| series["contestant"] == contestant && series["at"] == at);
+    let found = found.unwrap_or_else(|| panic!("no {contestant} at {at}: {results}"));
+    found["summary"][figure]["median"].as_f64().unwrap_or_else(|| panic!("no {figure}: {found}"))
+}
+
+#[test]
+fn a_capture_benchmark_finds_rates_costs_and_delays_and_says_what_it_left_out() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (saved, page) = (path("a.json"), path("a.html"));
+    let arguments = [&QUICK[..], &["--json", "--commit", "abc", "--save", &saved, "--html", &page]].concat();
+    let printed: Value = serde_json::from_str(&run(&arguments).success().text()).unwrap();
+    let kept: Value = serde_json::from_str(&fs::read_to_string(&saved).unwrap()).unwrap();
+    assert_eq!(printed, kept);
+    for (contestant, at) in [("v3", 64.0), ("v3", 1518.0), ("libpcap", 64.0), ("libpcap", 1518.0)] {
+        let of = |name| figure(&kept, contestant, at, name);
+        assert!(of("lossfree_pps") > 1000.0 && of("tolerated_pps") >= of("lossfree_pps"));
+        assert!(of("cpu_s_per_million") > 0.0 && of("p50_us") > 0.0 && of("p99_us") >= of("p50_us"));
+    }
+    assert_eq!(kept["skipped"][0]["contestant"], "xdp-zc");
+    assert_eq!(kept["machine"]["commit"], "abc");
+    assert!(kept["machine"]["command"].as_str().unwrap().starts_with("strait bench capture --paths v3"));
+    let again = path("b.html");
+    let _ = run(&["bench", "report", &saved, &again]).success();
+    assert_eq!(fs::read_to_string(page).unwrap(), fs::read_to_string(again).unwrap());
+    let same = run(&["bench", "compare", &saved, &saved]).success().text();
+    assert!(same.contains("1.000") && same.contains("within the spread"), "{same}");
+}
+
+#[test]
+fn a_latency_benchmark_tells_the_timers_of_libpcap_from_a_prompt_path() {
+    if !root_or_skip() {
+        return;
+    }
+    let arguments = ["bench", "latency", "--paths", "v3,libpcap", "--rates", "200", "--wait", "balanced"];
+    let results =
+        run(&[&arguments[..], &["--rounds", "1", "--seconds", "1", "--json"]].concat()).success().text();
+    let results: Value = serde_json::from_str(&results).unwrap();
+    let p99 = |contestant| figure(&results, contestant, 200.0, "p99_us");
+    assert!(p99("libpcap") > 10.0 * p99("v3"), "{results}");
+}
+
+#[test]
+fn an_interrupted_benchmark_hands_out_what_it_has() {
+    if !root_or_skip() {
+        return;
+    }
+    let launch =
+        Launch::new(STRAIT).args(["bench", "latency", "--paths", "v2", "--wait", "balanced", "--json"]);
+    let running = launch.args(["--rounds", "100", "--seconds", "0.2"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    running.signal(rustix::process::Signal::INT);
+    let ended = running.wait(LIMIT).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);
+    let results: Value = serde_json::from_str(&ended.text()).unwrap();
+    assert!(!results["series"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn mistakes_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("no.json").display().to_string();
+    fs::write(&file, "{}").unwrap();
+    for (arguments, code, words) in [
+        (vec!["bench", "capture", "--paths", "v9"], 2, "give one of recv, v2"),
+        (vec!["bench", "capture", "-i", "lo"], 2, "--send-on"),
+        (vec!["bench", "capture", "-i", "lo", "-o", "lo"], 2, "both ends"),
+        (vec!["bench", "compare", &file, &file], 2, "not results of strait bench"),
+        (vec!["bench", "report", "/no/such/file", &file], 1, "/no/such/file"),
+    ] {
+        let finished = run(&arguments);
+        assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
+        assert!(
+            finished.stderr.contains(words) && !finished.stderr.contains("panicked"),
+            "{}",
+            finished.stderr
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! `strait doctor` on machines that are broken on purpose: each has its finding, with a fix.
+
+use lab::{Finished, Launch, Wire, program_or_skip, root_or_skip};
+use serde_json::Value;
+
+use crate::rig::{LIMIT, STRAIT, run, strait};
+
+/// The findings, and the exit code.
+fn findings(finished: &Finished) -> (Vec<Value>, i32) {
+    let object: Value = serde_json::from_str(&finished.text())
+        .unwrap_or_else(|error| panic!("{error}: {}{}", finished.text(), finished.stderr));
+    (object["findings"].as_array().unwrap().clone(), finished.status.code().unwrap())
+}
+
+/// State, words and fix of the finding on `subject`.
+fn finding(findings: &[Value], face: &str, subject: &str) -> (String, String, String) {
+    let found = findings.iter().find(|finding| finding["face"] == face && finding["subject"] == subject);
+    let found = found.unwrap_or_else(|| panic!("no {subject} in {findings:?}"));
+    let text = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
+    (text("state"), text("says"), text("fix"))
+}
+
+#[test]
+fn a_page_for_people_and_an_object_for_scripts_say_the_same() {
+    let text = run(&["doctor"]);
+    let (findings, code) = findings(&run(&["doctor", "--json"]));
+    assert_eq!(text.status.code(), Some(code));
+    for heading in ["capture\n", "send\n", "proxy\n"] {
+        assert!(text.text().contains(heading));
+    }
+    let lines = text.text().lines().filter(|line| !line.contains("-> ") && line.starts_with("  ")).count();
+    assert_eq!(lines, findings.len());
+    assert_eq!(finding(&findings, "proxy", "sendfile, splice, tee").0, "ok");
+}
+
+#[test]
+fn without_capabilities_nothing_can_be_captured() {
+    if !root_or_skip() || !program_or_skip("setpriv") {
+        return;
+    }
+    let bare = ["--inh-caps=-all", "--bounding-set=-all"];
+    let launch = Launch::new("setpriv").args(bare).args([STRAIT, "doctor", "--json", "--for", "capture"]);
+    let (findings, code) = findings(&launch.run(LIMIT).unwrap());
+    let (state, says, fix) = finding(&findings, "capture", "packet sockets");
+    assert_eq!((state.as_str(), code), ("broken", 1));
+    assert!(says.contains("CAP_NET_RAW") && fix.contains("setcap cap_net_raw+ep"), "{says} {fix}");
+    assert_eq!(finding(&findings, "capture", "af_xdp privilege").0, "better");
+}
+
+#[test]
+fn little_locked_memory_is_too_little_for_af_xdp() {
+    if !root_or_skip() || !program_or_skip("setpriv") {
+        return;
+    }
+    let limited = ["--memlock=65536", "setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"];
+    let launch = Launch::new("prlimit").args(limited).args([STRAIT, "doctor", "--json"]);
+    let (findings, _) = findings(&launch.run(LIMIT).unwrap());
+    for face in ["capture", "send"] {
+        let (state, says, fix) = finding(&findings, face, "locked memory");
+        assert!(state == "better" && says.starts_with("64 KiB") && fix.contains("ulimit -l"), "{says} {fix}");
+    }
+}
+
+/// Runs a program under a filter that forbids `io_uring_setup` (425), as container runtimes do.
+const WITHOUT_IO_URING: &str = "
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def statement(code, jt, jf, k):
+    return struct.pack('HBBI', code, jt, jf, k)
+program = b''.join([
+    statement(0x20, 0, 0, 0),
+    statement(0x15, 0, 1, 425),
+    statement(0x06, 0, 0, 0x00050001),
+    statement(0x06, 0, 0, 0x7fff0000),
+])
+filter = ctypes.create_string_buffer(program)
+header = struct.pack('HxxxxxxP', 4, ctypes.addressof(filter))
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.c_char_p(header), 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+#[test]
+fn forbidden_io_uring_is_told_with_who_forbids_it() {
+    let (findings_before, _) = findings(&run(&["doctor", "--json", "--for", "send"]));
+    if finding(&findings_before, "send", "io_uring").0 != "ok" {
+        return lab::skip("io_uring is not allowed here anyhow");
+    }
+    let launch =
+        Launch::new("python3").args(["-c", WITHOUT_IO_URING, STRAIT, "doctor", "--json", "--for", "send"]);
+    let (findings, code) = findings(&launch.run(LIMIT).unwrap());
+    let (state, says, fix) = finding(&findings, "send", "io_uring");
+    assert!(state == "better" && says.contains("not permitted") && fix.contains("seccomp"), "{says} {fix}");
+    assert_eq!(code, 0, "everything works without");
+}
+
+#[test]
+fn a_device_without_native_xdp_is_generic_only() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
+    let ip =
+        |arguments: &str| wire.right().command("ip").args(arguments.split(' ')).run(LIMIT).unwrap().success();
+    let _ = ip("link add generic0 type bridge");
+    let _ = ip("link set generic0 up");
+    let (declared, _) = findings(
+        &strait(wire.right(), &["doctor", "generic0", "--json", "--for", "capture"]).run(LIMIT).unwrap(),
+    );
+    let (state, says, fix) = finding(&declared, "capture", "xdp");
+    assert!(state == "better" && says.contains("no native XDP") && fix.contains("v3"), "{says} {fix}");
+    let probe = strait(wire.right(), &["doctor", "generic0", "--json", "--for", "capture", "--probe"]);
+    let (probed, code) = findings(&probe.run(LIMIT).unwrap());
+    let modes: Vec<_> = probed.iter().filter(|finding| finding["subject"] == "xdp").collect();
+    let states: Vec<_> = modes.iter().map(|mode| mode["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["better", "better", "ok"], "{modes:?}");
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_device_with_native_xdp_binds_natively_and_is_left_as_it_was() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let probe =
+        strait(wire.right(), &["doctor", wire.right().name(), "--json", "--for", "capture", "--probe"]);
+    let (probed, code) = findings(&probe.run(LIMIT).unwrap());
+    let says: Vec<_> = probed
+        .iter()
+        .filter(|finding| finding["subject"] == "xdp")
+        .map(|finding| finding["says"].to_string())
+        .collect();
+    assert!(says[0].contains("no zero-copy") && says[1].contains("native copy binds"), "{says:?}");
+    assert_eq!(code, 0);
+    let shown = wire.right().command("ip").args(["link", "show"]).run(LIMIT).unwrap().success().text();
+    assert!(!shown.contains("xdp"), "{shown}");
+}
+
+#[test]
+fn queues_that_are_not_there_or_too_many_are_told() {
+    let Some(wire) = Wire::builder().queues(4).or_skip() else { return };
+    let doctor = |more: &[&str]| {
+        let arguments = [&["doctor", wire.right().name(), "--json", "--for", "capture"], more].concat();
+        findings(&strait(wire.right(), &arguments).run(LIMIT).unwrap())
+    };
+    let (found, code) = doctor(&["--queues", "0-7"]);
+    let (state, says, fix) = finding(&found, "capture", "queues");
+    assert_eq!((state.as_str(), code), ("broken", 1));
+    assert!(
+        says.contains("queue 4 was asked for") && fix.contains("ethtool -L right combined"),
+        "{says} {fix}"
+    );
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let (found, code) = doctor(&[]);
+    assert_eq!(finding(&found, "capture", "queues").0, if cpus < 4 { "better" } else { "ok" });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_link_that_is_down_is_broken_and_libpcaps_ring_is_named() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let doctor = || {
+        findings(
+            &strait(wire.right(), &["doctor", "right", "--json", "--for", "capture"]).run(LIMIT).unwrap(),
+        )
+    };
+    let (found, code) = doctor();
+    assert_eq!(code, 0);
+    let (_, says, fix) = finding(&found, "capture", "libpcap");
+    assert!(says.contains("TPACKET_V3 on right") && says.contains("kept back for 1000 ms"), "{says}");
+    assert!(fix.contains("strait run"));
+    wire.right().set_up(false);
+    let (found, code) = doctor();
+    let (state, _, fix) = finding(&found, "capture", "link");
+    assert_eq!((state.as_str(), fix.as_str(), code), ("broken", "ip link set right up", 1));
+}
+
+#[test]
+fn an_unknown_interface_is_a_usage_error() {
+    let finished = run(&["doctor", "no-such-if0"]);
+    assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+    assert!(finished.stderr.contains("no-such-if0"));
+}

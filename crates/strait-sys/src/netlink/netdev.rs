@@ -1,0 +1,59 @@
+//! What a driver says of its XDP abilities: the generic netlink family `netdev` (Linux 6.3).
+//!
+//! It needs no privilege and changes nothing, unlike attaching a program to see. Layouts: linux/netdev.h,
+//! linux/genetlink.h.
+
+use super::message::{Message, malformed};
+use super::{Netlink, Protocol, REQUEST};
+use crate::error::Result;
+
+/// `NETLINK_GENERIC`.
+const GENERIC: u32 = 16;
+/// `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY`, `CTRL_ATTR_FAMILY_NAME`, `CTRL_ATTR_FAMILY_ID`.
+const CONTROLLER: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const FAMILY_NAME: u16 = 2;
+const FAMILY_ID: u16 = 1;
+/// `NETDEV_CMD_DEV_GET`, `NETDEV_A_DEV_IFINDEX`, `NETDEV_A_DEV_XDP_FEATURES`.
+const DEVICE_GET: u8 = 1;
+const INDEX: u16 = 1;
+const FEATURES: u16 = 3;
+/// `struct genlmsghdr`.
+const HEADER_LEN: usize = 4;
+
+/// `enum netdev_xdp_act`, as far as it concerns capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpAbilities {
+    /// The driver runs XDP programs itself.
+    pub native: bool,
+    /// They can redirect frames, to AF_XDP too.
+    pub redirect: bool,
+    /// AF_XDP without copies.
+    pub zero_copy: bool,
+}
+
+/// The abilities of link `index`.
+///
+/// # Errors
+/// The kernel is too old to tell.
+pub fn xdp_abilities(index: u32) -> Result<XdpAbilities> {
+    let mut netlink = Netlink::of(Protocol::from_raw(GENERIC.try_into().expect("not 0")).into())?;
+    let mut request = netlink.request(CONTROLLER, REQUEST, &[GET_FAMILY, 1, 0, 0]);
+    request.attribute_str(FAMILY_NAME, "netdev");
+    let family = netlink.get(&mut request, "find", "generic netlink family netdev", |message| {
+        let id = message.attributes(HEADER_LEN)?.find(FAMILY_ID)?;
+        let id = id.and_then(|id| id.first_chunk()).ok_or_else(|| malformed("a family without an id"))?;
+        Ok(u16::from_ne_bytes(*id))
+    })?;
+    let mut request = netlink.request(family, REQUEST, &[DEVICE_GET, 1, 0, 0]);
+    request.attribute_u32(INDEX, index);
+    netlink.get(&mut request, "read XDP abilities of", &super::subject(index), parse)
+}
+
+fn parse(message: Message<'_>) -> Result<XdpAbilities> {
+    let features = message.attributes(HEADER_LEN)?.find(FEATURES)?;
+    let features =
+        features.and_then(|value| value.first_chunk()).map_or(0, |&value| u64::from_ne_bytes(value));
+    let has = |bit: u32| features & 1 << bit != 0;
+    Ok(XdpAbilities { native: has(0), redirect: has(1), zero_copy: has(3) })
+}
