@@ -103,11 +103,14 @@ impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
             && high > low * (1.0 + self.limits.resolution)
             && (self.tries.len() as u32) < self.limits.tries_max
         {
-            let rate = (low * high).sqrt();
-            if self.attempt(Some(rate), loss)?.loss > loss {
-                high = rate;
+            let tried = self.attempt(Some((low * high).sqrt()), loss)?;
+            if tried.loss > loss {
+                high = tried.offered_pps.min(high);
+            } else if tried.offered_pps > low {
+                low = tried.offered_pps;
             } else {
-                low = rate;
+                // The generator does not reach any rate between the two.
+                break;
             }
         }
         Ok(())
@@ -144,6 +147,18 @@ mod tests {
     #[test]
     fn a_receiver_that_always_loses_has_no_such_rate() {
         assert!(found(4e6, 10.0).lossfree_pps.abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_generator_that_stays_behind_ends_the_search() {
+        // It reaches its full rate once and no more than half of it after that.
+        let mut first = true;
+        let found = search(&Limits::default(), |rate| {
+            let reached = if std::mem::take(&mut first) { 4e6 } else { 2e6 };
+            let offered_pps = rate.unwrap_or(reached).min(reached);
+            Ok(Try { offered_pps, loss: if offered_pps > 3e6 { 0.1 } else { 0.0 } })
+        });
+        assert!((found.unwrap().lossfree_pps - 2e6).abs() < 1.0);
     }
 
     #[test]

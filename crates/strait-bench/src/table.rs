@@ -138,7 +138,7 @@ mod tests {
         let text = text(&results);
         assert!(text.contains("frame size, bytes                    64  128\n"), "{text}");
         assert!(text.contains("v3                 3.000 (2.000..4.000)    -\n"), "{text}");
-        assert!(text.contains("libpcap                          1.000    -\n"), "{text}");
+        assert!(text.contains("libpcap                           1.000    -\n"), "{text}");
         assert!(text.ends_with("v3 at 128 failed: broke\n"), "{text}");
     }
 }
