@@ -31,7 +31,7 @@ impl Peer {
     pub(crate) fn is_ready(self, child: &Child) -> Result<bool> {
         let words = match self {
             Self::NetsniffNg => "Running!",
-            Self::TestpmdAfPacket | Self::TestpmdAfXdp => "rxonly packet forwarding",
+            Self::TestpmdAfPacket | Self::TestpmdAfXdp => "rxonly packet forwarding - ports",
         };
         Ok(child.stdout()?.contains(words))
     }
@@ -71,7 +71,7 @@ fn testpmd(device: &str, cpus: &[u32]) -> Program {
         "256",
         "--no-pci",
         "--no-telemetry",
-        "--in-memory",
+        "--no-shconf",
         &device,
         "--",
     ];
@@ -80,9 +80,11 @@ fn testpmd(device: &str, cpus: &[u32]) -> Program {
         "--stats-period=3600",
         "--no-mlockall",
         "--nb-cores=1",
+        "--rxd=2048",
         "--total-num-mbufs=16384",
     ];
-    Program::new("dpdk-testpmd", [&arguments[..], &more].concat())
+    // Its output would wait in a buffer until it ends.
+    Program::new("stdbuf", [&["-oL", "dpdk-testpmd"], &arguments[..], &more].concat())
 }
 
 /// The last number before `words`.
