@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::error::{Error, Result};
 use crate::plot::{escape, svg};
 use crate::results::Results;
 use crate::table::{self, Shown};
@@ -31,6 +32,19 @@ pub fn html(results: &Results) -> String {
     page += &remarks(results);
     page += &machine(results);
     page + "</body>\n</html>\n"
+}
+
+/// The plot of the first figure, as an image that stands alone.
+///
+/// # Errors
+/// Nothing was measured.
+pub fn image(results: &Results) -> Result<String> {
+    let plot = table::figures(results).first().and_then(|shown| svg(results, shown));
+    let plot = plot.ok_or_else(|| Error::Usage("these results have no figure to draw".into()))?;
+    let style = format!("<style>\n{STYLE}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n");
+    // Behind the opening tag.
+    let (head, body) = plot.split_once('\n').unwrap_or((&plot, ""));
+    Ok(format!("{head}\n{style}{body}"))
 }
 
 fn capitalised(title: &str) -> String {
@@ -112,6 +126,13 @@ fn got(results: &Results) -> Vec<(String, String)> {
 mod tests {
     use super::*;
     use crate::results::tests::results;
+
+    #[test]
+    fn an_image_has_its_style_with_it() {
+        let image = image(&results(&[("v3", 64.0, &[1e6])])).unwrap();
+        assert!(image.starts_with("<svg ") && image.contains("<style>") && image.ends_with("</svg>\n"));
+        assert!(super::image(&results(&[])).is_err());
+    }
 
     #[test]
     fn the_page_stands_alone_and_escapes_what_it_shows() {

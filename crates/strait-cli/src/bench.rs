@@ -140,8 +140,8 @@ struct CompareArgs {
 struct ReportArgs {
     /// Results, as --save and --json write them
     results: PathBuf,
-    /// The HTML page to write
-    html: PathBuf,
+    /// The page to write; the first plot alone where its name ends with .svg
+    page: PathBuf,
 }
 
 /// Runs the command.
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         Command::Capture(args) => run_capture(args),
         Command::Latency(args) => run_latency(args),
         Command::Compare(args) => run_compare(args),
-        Command::Report(args) => Ok(write_file(&args.html, &report::html(&Results::read(&args.results)?))?),
+        Command::Report(args) => run_report(args),
         Command::Receive(args) => measured::receive(args),
         Command::Exec(args) => Err(measured::exec(args)),
     }
@@ -182,6 +182,13 @@ fn run_compare(args: &CompareArgs) -> Result<(), Error> {
         return print_text(&format!("{}\n", compare::json(&ratios)));
     }
     print_text(&compare::text(&ratios, &first.axis))
+}
+
+fn run_report(args: &ReportArgs) -> Result<(), Error> {
+    let results = Results::read(&args.results)?;
+    let is_image = args.page.extension().is_some_and(|extension| extension == "svg");
+    let page = if is_image { report::image(&results)? } else { report::html(&results) };
+    Ok(write_file(&args.page, &page)?)
 }
 
 impl CaptureArgs {

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use lab::{Launch, root_or_skip};
-use serde_json::Value;
+use lab::{Launch, program_or_skip, root_or_skip};
+use serde_json::{Value, json};
 
 use crate::rig::{LIMIT, STRAIT, run};
 
@@ -83,6 +83,62 @@ fn an_interrupted_benchmark_hands_out_what_it_has() {
     assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);
     let results: Value = serde_json::from_str(&ended.text()).unwrap();
     assert!(!results["series"].as_array().unwrap().is_empty());
+}
+
+/// Results of two contestants at two sizes, as a benchmark writes them.
+fn made_up_results() -> Value {
+    let series = |contestant: &str, at: f64, rate: f64| {
+        let summary =
+            |median: f64| json!({ "median": median, "min": median * 0.9, "max": median * 1.1, "rounds": 3 });
+        json!({
+            "contestant": contestant, "at": at, "got": "somehow", "rounds": [],
+            "summary": { "lossfree_pps": summary(rate), "cpu_s_per_million": summary(0.1), "p99_us": summary(5000.0 / rate) },
+        })
+    };
+    json!({
+        "benchmark": "capture", "about": "made up <for> a test", "axis": "frame size, bytes", "rounds": 3, "seconds": 1.0,
+        "machine": { "date": "", "command": "strait bench capture", "commit": "", "program": "strait", "kernel": "Linux",
+            "cpu": "", "cpus": 2, "memory_kib": 1, "load_average": "", "libpcap": "" },
+        "series": [series("v3", 64.0, 2e6), series("v3", 1518.0, 1e6), series("xdp", 64.0, 4e6), series("xdp", 1518.0, 2e6)],
+        "skipped": [{ "contestant": "testpmd", "reason": "not there" }],
+    })
+}
+
+/// Says of each plot whether it is seen: it has a size, and two lines that are drawn.
+const LOOK: &str = "<script>addEventListener('load', () => {
+    const drawn = line => line.getBBox().width > 0 && getComputedStyle(line).stroke != 'none';
+    const seen = plot => plot.getBoundingClientRect().width > 100 && plot.getBoundingClientRect().height > 100
+        && plot.querySelectorAll('polyline').length == 2 && [...plot.querySelectorAll('polyline')].every(drawn);
+    document.body.dataset.plots = [...document.querySelectorAll('svg')].map(seen);
+});</script>";
+
+#[test]
+fn a_browser_without_a_network_shows_every_plot_and_complains_of_nothing() {
+    const BROWSER: &str = "chromium-headless-shell";
+    if !program_or_skip(BROWSER) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    fs::write(path("results.json"), made_up_results().to_string()).unwrap();
+    let _ = run(&["bench", "report", &path("results.json"), &path("page.html")]).success();
+    let _ = run(&["bench", "report", &path("results.json"), &path("plot.svg")]).success();
+    let browse = |file: &str| {
+        let profile = format!("--user-data-dir={}", path("profile"));
+        let options =
+            ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-logging=stderr"];
+        let offline = "--host-resolver-rules=MAP * ~NOTFOUND";
+        let launch = Launch::new(BROWSER).args(options).args([offline, &profile, "--dump-dom"]);
+        let shown = launch.arg(format!("file://{}", path(file))).run(LIMIT).unwrap().success();
+        assert!(!shown.stderr.contains("CONSOLE"), "{}", shown.stderr);
+        shown.text()
+    };
+    let page = fs::read_to_string(path("page.html")).unwrap();
+    fs::write(path("looked.html"), page.replace("</body>", &format!("{LOOK}</body>"))).unwrap();
+    let dom = browse("looked.html");
+    assert!(dom.contains("data-plots=\"true,true,true\""), "{dom}");
+    assert!(dom.contains("made up &lt;for&gt; a test") && dom.contains("testpmd was left out: not there"));
+    assert!(browse("plot.svg").contains("<polyline"));
 }
 
 #[test]
