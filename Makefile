@@ -33,6 +33,7 @@ test: setup ## format, lints, house rules, all tests, count of skipped tests
 
 bench: setup ## measure Strait beside its peers (BENCH_ARGS="..."); results in bench/results/
 	cargo run --release --package bench -- $(BENCH_ARGS)
+	if [[ -z "$(BENCH_ARGS)" ]]; then scripts/bench-paths; fi
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS (30) each; needs nightly and cargo-fuzz
 	@scripts/fuzz $(FUZZ_SECONDS)
