@@ -79,7 +79,7 @@ fn remarks(results: &Results) -> String {
         );
     }
     let spread = format!(
-        "Values are medians of {} rounds, the least and the greatest in parentheses.",
+        "Values are medians of up to {} rounds, the least and the greatest in parentheses.",
         results.rounds
     );
     lines.push(spread);
