@@ -36,6 +36,8 @@ const CROSSING: Duration = Duration::from_micros(2);
 const TRUST: Duration = Duration::from_secs(1);
 /// Longer pauses are those of a load that lasts (`wait.rs`).
 const BURST: Duration = Duration::from_millis(1);
+/// A sleep may fill this share of the ring, as in `wait.rs`.
+const RING_SHARE: u32 = 4;
 /// How often a reader looks while its doorbell is on its way back.
 const ABSENCE: Duration = Duration::from_millis(1);
 /// How often a spinning reader asks whether its interface is there: every few milliseconds.
@@ -163,8 +165,10 @@ impl Engine {
             (true, true) => 2 * pause,
             (true, false) => pause,
             (false, false) => timeout,
-            // At a high rate several blocks fill up in one sleep; one wake-up does for all.
+            // At a high rate several blocks fill up in one sleep; one wake-up does for all. Of large frames the ring holds
+            // fewer than the pause was made for.
             (false, true) => {
+                let pause = pause.min(self.fill_time() / RING_SHARE);
                 strait_sys::wait::sleep(pause.min(timeout));
                 if self.ready()? {
                     return Ok(());
@@ -237,6 +241,11 @@ impl Engine {
             }
             std::hint::spin_loop();
         }
+    }
+
+    /// How long the kernel takes to fill the ring of blocks.
+    fn fill_time(&self) -> Duration {
+        if let Ring::V3(ring) = &self.ring { ring.fill_time() } else { Duration::MAX }
     }
 
     fn reads_early(&self) -> bool {

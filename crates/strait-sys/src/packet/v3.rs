@@ -100,6 +100,8 @@ pub struct Ring {
     offset: usize,
     early: Early,
     cooked: Option<Cooked>,
+    /// How long the kernel took to fill the block that was given back last.
+    filled_in: Duration,
     /// For each block, how many bytes from its start may be other than zero; 0 when all frames' room is zeroed.
     dirty: Vec<usize>,
 }
@@ -123,7 +125,8 @@ impl Ring {
     pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
         let dirty = vec![0; geometry.blocks];
         let (offset, cooked) = (FIRST_FRAME, None);
-        Self { memory, geometry, block: 0, read: 0, offset, early: Early::Never, cooked, dirty }
+        let (early, filled_in) = (Early::Never, Duration::ZERO);
+        Self { memory, geometry, block: 0, read: 0, offset, early, cooked, filled_in, dirty }
     }
 
     /// Which blocks to read early; none unless said. It stays so where the processor's memory order does not allow it.
@@ -163,6 +166,11 @@ impl Ring {
     /// Which header to put before packets of a `SOCK_DGRAM` socket; none unless said.
     pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
         self.cooked = cooked;
+    }
+
+    /// How long the kernel takes to fill the ring, at the rate of the block that was given back last.
+    pub fn fill_time(&self) -> Duration {
+        self.filled_in * self.geometry.blocks as u32
     }
 
     /// Its sizes.
@@ -230,6 +238,7 @@ impl Ring {
             let (first, last) = (time(header.ts_first_pkt), time(header.ts_last_pkt));
             (header.block_status, header.blk_len as usize, last.saturating_sub(first))
         };
+        self.filled_in = filled_in;
         let dirty = used.max(self.dirty[self.block]).min(self.geometry.block_bytes);
         let zero = match self.early {
             Early::Never => false,
