@@ -6,9 +6,9 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use strait_bench::Summary;
 
 use crate::results::Results;
-use crate::stats::Summary;
 
 /// What a figure must be.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -20,7 +20,6 @@ mod measure;
 mod receiver;
 mod results;
 mod run;
-mod stats;
 mod table;
 mod tools;
 
@@ -164,7 +163,7 @@ fn benchmarks(options: &Options, benchmarks: &[(&str, Benchmark)]) -> Result<boo
 impl Options {
     /// Builds the programs, then stays on the generator's CPU.
     fn prepare(&self) -> Result<Context> {
-        if machine::cpus() < 2 {
+        if strait_bench::machine::cpus() < 2 {
             return Err(Error::Void("needs two CPUs: one for the generator, one for the receiver".into()));
         }
         drop(measure::plain_wire()?);

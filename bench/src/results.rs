@@ -8,11 +8,11 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
+use strait_bench::Summary;
 
 use crate::claim::Claim;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::stats::Summary;
 
 /// The figures of one point by name; the name ends with the unit.
 pub(crate) type Figures = BTreeMap<&'static str, f64>;

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use strait_bench::Summary;
+
 use crate::claim::Claim;
 use crate::results::Results;
-use crate::stats::Summary;
 
 /// A column: a figure, its unit and its precision.
 pub(crate) struct Column {

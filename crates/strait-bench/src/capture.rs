@@ -1,14 +1,14 @@
 //! D3's measurement: the rate that each way to capture takes, against the size of packets.
 //!
 //! For each contestant and size it looks for the highest rate without loss, and measures at that rate what a packet
-//! costs and how late it is (RFC 2544 sections 26.1 and 26.2). Rounds are interleaved: every contestant once, then every
-//! contestant again, so that a disturbance hits all alike and shows as spread.
+//! costs and how late it is (RFC 2544 sections 26.1 and 26.2).
 
 use crate::contestant::Contestant;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::machine::Machine;
 use crate::measure::{Load, Outcome, Rig};
-use crate::results::{Figures, Results, Skipped};
+use crate::results::{Figures, Results};
+use crate::rounds::{self, Asked, Progress};
 use crate::search::{Found, Limits, Try, search};
 
 /// Ethernet frames' sizes of RFC 2544 section 9.1, check sequence included.
@@ -16,8 +16,6 @@ pub const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1518];
 
 /// How long a contestant runs before it is measured.
 const WARM_UP_S: f64 = 0.2;
-/// Rate and time of the run that shows whether this machine has a contestant.
-const PROBE: (f64, f64) = (1000.0, 0.05);
 /// Of each so many packets one's delay is measured: reading the clock for each would cost as much as the path.
 const DELAY_OF_EACH: u64 = 32;
 
@@ -34,17 +32,6 @@ pub struct Plan {
     pub limits: Limits,
 }
 
-/// How far a benchmark is, for whoever waits.
-#[derive(Clone, Debug)]
-pub struct Progress {
-    /// Measurements made.
-    pub done: usize,
-    /// Measurements to make.
-    pub all: usize,
-    /// The one that comes next.
-    pub next: String,
-}
-
 /// Measures. After an interruption the results are those so far.
 ///
 /// # Errors
@@ -55,29 +42,16 @@ pub fn run(
     machine: Machine,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Results> {
-    let mut results = Results {
-        benchmark: "capture".into(),
+    let asked = Asked {
+        benchmark: "capture",
         about: about(rig, plan),
-        axis: "frame size, bytes".into(),
-        machine,
+        axis: "frame size, bytes",
+        unit: "bytes",
+        contestants: &plan.contestants,
+        places: &plan.sizes,
         rounds: plan.rounds,
-        seconds: rig.seconds,
-        series: Vec::new(),
-        skipped: Vec::new(),
     };
-    let there = present(rig, &plan.contestants, &mut results.skipped)?;
-    let points: Vec<_> =
-        plan.sizes.iter().flat_map(|&size| there.iter().map(move |&contestant| (size, contestant))).collect();
-    let all = points.len() * plan.rounds as usize;
-    let rounds = (0..plan.rounds).flat_map(|_| &points);
-    for (done, &(size, contestant)) in rounds.enumerate() {
-        progress(&Progress { done, all, next: format!("{contestant}, {size} bytes") });
-        match point(rig, contestant, size, &plan.limits) {
-            Err(Error::Interrupted) => break,
-            outcome => results.record(&contestant.to_string(), size.into(), outcome),
-        }
-    }
-    Ok(results)
+    rounds::run(rig, &asked, machine, progress, |contestant, size| point(rig, contestant, size, &plan.limits))
 }
 
 fn about(rig: &Rig<'_>, plan: &Plan) -> String {
@@ -90,32 +64,6 @@ fn about(rig: &Rig<'_>, plan: &Plan) -> String {
         plan.limits.resolution * 100.0,
         rig.generator,
     )
-}
-
-/// The contestants that can be measured here; why not is noted of the others.
-pub(crate) fn present(
-    rig: &Rig<'_>,
-    contestants: &[Contestant],
-    skipped: &mut Vec<Skipped>,
-) -> Result<Vec<Contestant>> {
-    let (rate, seconds) = PROBE;
-    let load = Load { size_bytes: SIZES[0], rate_pps: Some(rate), seconds, delay_of_each: 0 };
-    let mut there = Vec::new();
-    for &contestant in contestants {
-        match rig.measure(contestant, &load) {
-            Ok(_) => there.push(contestant),
-            Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(error) => {
-                skipped.push(Skipped { contestant: contestant.to_string(), reason: error.reason() });
-            }
-        }
-    }
-    match (there.is_empty(), skipped.first()) {
-        (true, Some(Skipped { contestant, reason })) => {
-            Err(Error::Void(format!("nothing can be measured here; {contestant}: {reason}")))
-        }
-        _ => Ok(there),
-    }
 }
 
 fn point(

@@ -117,15 +117,6 @@ pub struct Contestant {
     pub timestamps: bool,
 }
 
-/// A wait policy as users spell it.
-pub fn wait_name(wait: Wait) -> &'static str {
-    match wait {
-        Wait::Latency => "latency",
-        Wait::Balanced => "balanced",
-        Wait::Busy => "busy",
-    }
-}
-
 impl fmt::Display for Contestant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.way)?;
@@ -133,7 +124,7 @@ impl fmt::Display for Contestant {
             return Ok(());
         }
         if self.wait != Wait::Balanced {
-            write!(f, " {}", wait_name(self.wait))?;
+            write!(f, " {}", self.wait.name())?;
         }
         if self.lanes != 1 {
             write!(f, " x{}", self.lanes)?;

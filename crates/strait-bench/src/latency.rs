@@ -1,14 +1,14 @@
 //! D2's experiment: how late a packet reaches the program, for each path and wait policy, against the rate.
 //!
 //! Which ring a program uses and what it waits for is invisible, and decides whether a packet is 10 us or a second late.
-//! Rounds are interleaved as in [`crate::capture`].
 
-use crate::capture::{Progress, costs};
+use crate::capture::costs;
 use crate::contestant::Contestant;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::machine::Machine;
 use crate::measure::{Load, Rig};
 use crate::results::{Figures, Results};
+use crate::rounds::{self, Asked, Progress};
 
 /// Rates in packets/s: a quiet line to a busy one.
 pub const RATES: [u32; 4] = [100, 1_000, 10_000, 100_000];
@@ -38,32 +38,20 @@ pub fn run(
     machine: Machine,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Results> {
-    let mut results = Results {
-        benchmark: "latency".into(),
+    let asked = Asked {
+        benchmark: "latency",
         about: format!(
             "Delay of 64-byte frames from the generator's stamp to the program that reads them, by strait generate \
              --path {}; and the CPU time that a packet costs at that rate.",
             rig.generator
         ),
-        axis: "rate, packets/s".into(),
-        machine,
+        axis: "rate, packets/s",
+        unit: "packets/s",
+        contestants: &plan.contestants,
+        places: &plan.rates,
         rounds: plan.rounds,
-        seconds: rig.seconds,
-        series: Vec::new(),
-        skipped: Vec::new(),
     };
-    let there = crate::capture::present(rig, &plan.contestants, &mut results.skipped)?;
-    let points: Vec<_> =
-        plan.rates.iter().flat_map(|&rate| there.iter().map(move |&contestant| (rate, contestant))).collect();
-    let all = points.len() * plan.rounds as usize;
-    for (done, &(rate, contestant)) in (0..plan.rounds).flat_map(|_| &points).enumerate() {
-        progress(&Progress { done, all, next: format!("{contestant}, {rate} packets/s") });
-        match point(rig, contestant, rate) {
-            Err(Error::Interrupted) => break,
-            outcome => results.record(&contestant.to_string(), rate.into(), outcome),
-        }
-    }
-    Ok(results)
+    rounds::run(rig, &asked, machine, progress, |contestant, rate| point(rig, contestant, rate))
 }
 
 fn point(rig: &Rig<'_>, contestant: Contestant, rate: u32) -> Result<(Figures, String)> {

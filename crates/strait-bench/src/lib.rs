@@ -17,6 +17,7 @@ mod plot;
 pub mod receiver;
 pub mod report;
 pub mod results;
+mod rounds;
 pub mod search;
 mod stage;
 mod stats;
@@ -24,4 +25,5 @@ pub mod table;
 pub mod wire;
 
 pub use error::{Error, Result};
+pub use rounds::Progress;
 pub use stats::Summary;

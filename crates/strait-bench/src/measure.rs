@@ -8,7 +8,7 @@ use serde::Deserialize;
 use strait_sys::wait;
 
 use crate::child::{Child, Cost, Launcher, Program};
-use crate::contestant::{Contestant, Way, wait_name};
+use crate::contestant::{Contestant, Way};
 use crate::error::{Error, Result};
 use crate::receiver::{self, Account, Delays};
 use crate::wire::Wire;
@@ -151,7 +151,7 @@ impl Rig<'_> {
         let delays = delay_of_each.to_string();
         let mut arguments =
             vec!["bench", "receive", "-i", interface, "--path", &way, "--delay-of-each", &delays];
-        arguments.extend(["--wait", wait_name(contestant.wait), "--lanes", &lanes]);
+        arguments.extend(["--wait", contestant.wait.name(), "--lanes", &lanes]);
         if !contestant.timestamps {
             arguments.push("--no-timestamps");
         }

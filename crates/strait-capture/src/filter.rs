@@ -3,12 +3,11 @@
 //! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it what the kernel runs, and the engines attach that.
 
 use strait_filter::cbpf::{Instruction, Program};
-use strait_sys::interface::Interface;
 use strait_sys::libpcap::Compiler;
 use strait_sys::packet::Socket;
 
 use crate::error::Error;
-use crate::link::{ANY, Link};
+use crate::link::{self, Link};
 
 /// The largest snaplen, libpcap's MAXIMUM_SNAPLEN.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
@@ -18,10 +17,16 @@ pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
     match text.filter(|text| !text.trim().is_empty()) {
         None => Ok(Program::accept_all(snaplen)),
-        // libpcap's handle on all interfaces is for another header; from a file it compiles the same.
-        Some(_) if link.cooked().is_some() => offline(link.link_type(), text, snaplen),
-        Some(text) => checked(&Compiler::live(interface, SNAPLEN_MAX)?, text, snaplen),
+        Some(text) => checked(&compiler(interface, link)?, text, snaplen),
     }
+}
+
+fn compiler(interface: &str, link: Link) -> Result<Compiler, Error> {
+    Ok(match link.cooked() {
+        // libpcap's handle on all interfaces is for another header; from a file it compiles the same.
+        Some(_) => Compiler::offline(dlt(link.link_type()), SNAPLEN_MAX)?,
+        None => Compiler::live(interface, SNAPLEN_MAX)?,
+    })
 }
 
 /// Compiles filters for a capture that runs, [`crate::Session::set_filter`]. libpcap does so on a handle of its own, which
@@ -37,12 +42,8 @@ impl FilterCompiler {
     /// # Errors
     /// There is no libpcap, no such interface, or no privilege.
     pub fn open(interface: &str) -> Result<Self, Error> {
-        let link = Link::of(&if interface == ANY { Interface::any() } else { Interface::find(interface)? })?;
-        let compiler = match link.cooked() {
-            Some(_) => Compiler::offline(dlt(link.link_type()), SNAPLEN_MAX)?,
-            None => Compiler::live(interface, SNAPLEN_MAX)?,
-        };
-        Ok(Self { compiler })
+        let link = Link::of(&link::find(interface)?)?;
+        Ok(Self { compiler: compiler(interface, link)? })
     }
 
     /// The program of `text`, see pcap-filter(7); of one that keeps everything where it is empty.

@@ -11,6 +11,11 @@ use crate::sieve::Sieve;
 /// The name that stands for all interfaces at once, as in libpcap.
 pub(crate) const ANY: &str = "any";
 
+/// The interface of that name, or all of them.
+pub(crate) fn find(name: &str) -> Result<Interface, Error> {
+    Ok(if name == ANY { Interface::any() } else { Interface::find(name)? })
+}
+
 /// Where packets come from and what they begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {

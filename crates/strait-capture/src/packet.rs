@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::filter;
 use crate::frame::{Direction, Frame, Vlan};
 use crate::gauge::Reading;
-use crate::wait::Step;
+use crate::wait::{RING_SHARE, Step};
 
 /// How long a reader that was rung looks for the frame that the kernel is still writing.
 const SETTLE: Duration = Duration::from_micros(50);
@@ -36,8 +36,6 @@ const CROSSING: Duration = Duration::from_micros(2);
 const TRUST: Duration = Duration::from_secs(1);
 /// Longer pauses are those of a load that lasts (`wait.rs`).
 const BURST: Duration = Duration::from_millis(1);
-/// A sleep may fill this share of the ring, as in `wait.rs`.
-const RING_SHARE: u32 = 4;
 /// How often a reader looks while its doorbell is on its way back.
 const ABSENCE: Duration = Duration::from_millis(1);
 /// How often a spinning reader asks whether its interface is there: every few milliseconds.

@@ -18,6 +18,17 @@ pub enum Wait {
     Busy,
 }
 
+impl Wait {
+    /// As users spell it: `latency`, `balanced`, `busy`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Balanced => "balanced",
+            Self::Busy => "busy",
+        }
+    }
+}
+
 /// What to do when the ring is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -41,7 +52,7 @@ const SUSTAINED_NS: u64 = 50_000_000;
 /// A sleep lasts some 50 us longer than it was meant to; a pause below this would be all delay.
 const GATHER_MIN: Duration = Duration::from_micros(50);
 /// Gathering may fill this share of the ring, so that a burst of four times the measured rate still fits.
-const RING_SHARE: u64 = 4;
+pub(crate) const RING_SHARE: u32 = 4;
 
 /// Decides between waking per packet and gathering, from the measured rate.
 #[derive(Debug)]
@@ -102,7 +113,7 @@ impl Pacer {
         let since_ns = *self.loaded_since_ns.get_or_insert(now_ns);
         let lasts = now_ns.saturating_sub(since_ns) >= SUSTAINED_NS;
         let longest = if lasts { GATHER_SUSTAINED_MAX } else { GATHER_MAX };
-        let fill_ns = self.capacity / RING_SHARE * 1_000_000_000 / self.rate_pps;
+        let fill_ns = self.capacity / u64::from(RING_SHARE) * 1_000_000_000 / self.rate_pps;
         let pause = Duration::from_nanos(fill_ns);
         // The ring is too small for this rate: it would overflow while its reader sleeps.
         if pause < GATHER_MIN { Step::Wake } else { Step::Gather(pause.min(longest)) }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args as ClapArgs, Subcommand};
-use strait_bench::capture::{self, Progress, SIZES};
+use strait_bench::capture::{self, SIZES};
 use strait_bench::child::Launcher;
 use strait_bench::contestant::{Contestant, Way};
 use strait_bench::machine::{self, Machine};
@@ -15,7 +15,7 @@ use strait_bench::measure::Rig;
 use strait_bench::results::{Results, write_file};
 use strait_bench::search::Limits;
 use strait_bench::wire::{Reception, Wire};
-use strait_bench::{compare, latency, report, table};
+use strait_bench::{Progress, compare, latency, report, table};
 
 use crate::Error;
 use crate::capture::WaitArg;

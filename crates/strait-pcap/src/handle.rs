@@ -275,11 +275,7 @@ impl Handle {
         }
         lanes[turn].return_unread(kept.len() as u64);
         let accounts = lanes.into_iter().map(Lane::finish).collect::<Result<Vec<_>, Error>>()?;
-        let wait = match self.choice.wait {
-            Wait::Latency => "latency",
-            Wait::Balanced => "balanced",
-            Wait::Busy => "busy",
-        };
+        let wait = self.choice.wait.name();
         let (ring, notes) = (session.ring(), session.notes().join("; "));
         let notes = if notes.is_empty() { notes } else { format!("{notes}\n") };
         let wait =

@@ -14,7 +14,7 @@ use super::{Counters, Info, PacketSource, Session, Source, XdpSource};
 use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
 use crate::lane::{Engine, Lane};
-use crate::link::{ANY, Link};
+use crate::link::{self, ANY, Link};
 use crate::packet::{self, Kind, Shape};
 use crate::wait::{Pacer, Wait};
 use crate::xdp::Insist;
@@ -241,8 +241,7 @@ impl Builder {
     /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing privilege or ability.
     pub fn open(mut self) -> Result<Session, Error> {
         self.check()?;
-        let interface =
-            if self.interface == ANY { Interface::any() } else { Interface::find(&self.interface)? };
+        let interface = link::find(&self.interface)?;
         let link = Link::of(&interface)?;
         self.directions = once(interface.is_loopback(), self.directions);
         let program = match &self.program {

@@ -1,19 +1,16 @@
 //! The demo's network, its traffic, and one capture on it.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use strait_bench::wire::{Reception, Wire};
 use strait_capture::file::FileReader;
 use strait_capture::{Directions, InjectPath, Injector, Lane, Path, Session};
 use strait_ledger::Report;
 use strait_packet::traffic::{Kind, Sizes, Traffic};
 use strait_sys::clock;
-use strait_sys::ethtool::{Ethtool, Offload};
-use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
-use strait_sys::netns::{self, Namespace};
 
 use super::{Args, interrupted, settle};
 use crate::Error;
@@ -22,15 +19,12 @@ use crate::output::{self, Output};
 
 /// Real clients' packets: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments. `scripts/make-demo-pcap` made it.
 const PROTOCOLS: &[u8] = include_bytes!("../../data/demo.pcap");
-/// How long the kernel may take to bring the links up.
-const LINK_MAX: Duration = Duration::from_secs(5);
 /// How long a lane waits before it looks whether it is to end.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Two namespaces with a veth pair between them, and a directory for the files.
+/// A wire of its own, and a directory for the files.
 pub(super) struct Rig {
-    sender: Namespace,
-    receiver: Namespace,
+    wire: Wire,
     directory: Scratch,
 }
 
@@ -49,24 +43,7 @@ impl Rig {
     /// Makes the namespaces and the link.
     pub(super) fn lay() -> Result<Self, Error> {
         let directory = Scratch::new()?;
-        let rig = Self { sender: Namespace::new()?, receiver: Namespace::new()?, directory };
-        for namespace in [&rig.sender, &rig.receiver] {
-            namespace.run(netns::disable_ipv6)??;
-        }
-        rig.sender.run(|| {
-            let peer = VethEnd { namespace: Some(rig.receiver.as_fd()), ..VethEnd::new("receiver") };
-            Netlink::open()?.add_veth(&VethEnd::new("sender"), &peer)
-        })??;
-        rig.sender.run(|| raise("sender"))??;
-        rig.receiver.run(|| raise("receiver"))??;
-        let deadline = Instant::now() + LINK_MAX;
-        while !rig.sender.run(|| is_running("sender"))?? {
-            if Instant::now() > deadline {
-                return Err(Error::Failed("the demo's link did not come up".to_owned()));
-            }
-            strait_sys::wait::sleep(TICK);
-        }
-        Ok(rig)
+        Ok(Self { wire: Wire::private(1, Reception::Direct)?, directory })
     }
 
     /// Sends the traffic and captures it on `path`.
@@ -76,12 +53,12 @@ impl Rig {
         args: &Args,
         terminated: &AtomicBool,
     ) -> Result<Captured, Error> {
-        let builder = Session::builder("receiver")
+        let builder = Session::builder(self.wire.receiver().interface())
             .path(path)
             .filter(&*args.filter)
             .directions(Directions::In)
             .ring(32 << 20);
-        let mut session = self.receiver.run(|| builder.open())??;
+        let mut session = self.wire.receiver().run(|| builder.open())??;
         let lane = session.take_lanes().remove(0);
         let file = self.directory.0.join("capture.pcapng");
         let mut output = Output::to_file(&file, &Self::source(&session, args))?;
@@ -92,7 +69,7 @@ impl Rig {
             let arrived = sending.as_ref().is_ok_and(|&(frames, _)| {
                 settle(terminated, || self.received().is_ok_and(|now| now - before >= frames))
             });
-            let stopped = self.receiver.run(|| session.stop());
+            let stopped = self.wire.receiver().run(|| session.stop());
             let read = reader.join();
             (read, sending.and_then(|(_, time)| stopped?.map(|()| (time, arrived)).map_err(Error::from)))
         });
@@ -121,9 +98,10 @@ impl Rig {
 
     /// Sends the generated packets and the protocols' among them; returns how many, and how long it took.
     fn send(&self, args: &Args, terminated: &AtomicBool) -> Result<(u64, Duration), Error> {
-        self.sender.run(|| {
+        let sender = self.wire.sender();
+        sender.run(|| {
             let traffic = traffic()?;
-            let mut injector = Injector::open("sender", InjectPath::Sendmmsg)?;
+            let mut injector = Injector::open(sender.interface(), InjectPath::Sendmmsg)?;
             let protocols = self.protocols()?;
             let (started, start_ns) = (Instant::now(), clock::monotonic_ns());
             let every = (args.count / (protocols.len() as u64 + 1)).max(1);
@@ -158,12 +136,7 @@ impl Rig {
 
     /// Packets that the receiving interface has counted.
     fn received(&self) -> Result<u64, Error> {
-        let stats: strait_sys::Result<LinkStats> = self.receiver.run(|| {
-            let mut netlink = Netlink::open()?;
-            let index = netlink.interface("receiver")?.index;
-            netlink.stats(index)
-        })?;
-        Ok(stats?.rx_packets)
+        Ok(self.wire.receiver().stats()?.rx_packets)
     }
 }
 
@@ -206,21 +179,6 @@ fn packets(file: &std::path::Path) -> Result<Vec<(Vec<u8>, u32)>, Error> {
         packets.push((packet.bytes.to_vec(), packet.wire_len));
     }
     Ok(packets)
-}
-
-/// Takes a link into service as a cable would be: no segments joined, checksums filled in.
-fn raise(name: &str) -> strait_sys::Result<()> {
-    let ethtool = Ethtool::open(name)?;
-    for offload in [Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum] {
-        ethtool.set_offload(offload, false)?;
-    }
-    let mut netlink = Netlink::open()?;
-    let index = netlink.interface(name)?.index;
-    netlink.set_up(index, true)
-}
-
-fn is_running(name: &str) -> strait_sys::Result<bool> {
-    Ok(Netlink::open()?.interface(name)?.is_running())
 }
 
 /// A directory that goes with the demo.
