@@ -45,7 +45,7 @@ pub struct GeneratorFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratorOptions {
     /// Descriptor of an array whose first value is two 64-bit words in host order: the next sequence number, and the
-    /// time last read, 0 to read it anew. One run at a time may use it.
+    /// time last read or, with a pace, of the last frame; 0 forgets it. One run at a time may use it.
     pub sequence_fd: i32,
     /// Interface to send on.
     pub ifindex: u32,
@@ -75,13 +75,21 @@ pub struct GeneratorOptions {
     pub clock_offset_ns: i64,
 }
 
-/// When frames are due: number n at `start_ns` + n * `interval` / 2^[`PACE_SHIFT`].
+/// When frames are due: number n at `start_ns` + n * `interval` / 2^[`PACE_SHIFT`]. What is late is caught up with little
+/// by little, never in a burst: frames are at least 15/16 of the interval apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// When frame 0 is due, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,
     /// Time between frames, in nanoseconds times 2^[`PACE_SHIFT`].
     pub interval: u64,
+}
+
+impl Pace {
+    /// The shortest time from one frame to the next, in nanoseconds.
+    fn shortest_ns(self) -> u64 {
+        (self.interval - self.interval / 16) >> PACE_SHIFT
+    }
 }
 
 /// Binary digits of an interval below the nanosecond.
@@ -162,6 +170,11 @@ fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebp
         asm.load_constant(R2, pace.start_ns);
         asm.alu(Operation::Add, R1, R2);
         asm.jump_if(Condition::Greater, R1, R8, drop);
+        asm.load(Size::Dw, R1, R9, TIME);
+        asm.load_constant(R2, pace.shortest_ns());
+        asm.alu(Operation::Add, R1, R2);
+        asm.jump_if(Condition::Greater, R1, R8, drop);
+        asm.store(Size::Dw, R9, TIME, R8);
     }
     asm.mov(R1, R7);
     asm.alu(Operation::Add, R1, 1);
@@ -182,7 +195,9 @@ fn read_time(asm: &mut Assembler, options: &GeneratorOptions) {
     asm.bind(unknown);
     asm.call(op::KTIME_GET_NS);
     asm.mov(R8, R0);
-    asm.store(Size::Dw, R9, TIME, R8);
+    if options.pace.is_none() {
+        asm.store(Size::Dw, R9, TIME, R8);
+    }
     asm.bind(known);
 }
 
