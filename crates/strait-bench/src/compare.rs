@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::results::Results;
 use crate::stats::Summary;
-use crate::table::{self, Shown, aligned};
+use crate::table::{self, Shown, aligned, is_bound};
 
 /// The ratio of one figure in two results.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,14 @@ pub enum Verdict {
     Worse,
     /// The rounds overlap, or there is only one on each side.
     Undecided,
+    /// The generator limited one of them: the receiver's own rate is not known.
+    GeneratorBound,
+}
+
+impl Ratio {
+    fn bound(self) -> Self {
+        Self { verdict: Verdict::GeneratorBound, ..self }
+    }
 }
 
 impl Verdict {
@@ -41,6 +49,7 @@ impl Verdict {
             Self::Better => "better",
             Self::Worse => "worse",
             Self::Undecided => "within the spread",
+            Self::GeneratorBound => "generator-bound",
         }
     }
 }
@@ -62,7 +71,9 @@ pub fn ratios(first: &Results, second: &Results) -> Result<Vec<Ratio>> {
             let (contestant, at) = (&series.contestant, series.at);
             let summaries = (series.summary.get(shown.figure), second.summary(contestant, at, shown.figure));
             if let (Some(&one), Some(other)) = summaries {
-                ratios.extend(ratio(&shown, contestant, at, one, other));
+                let bound = [first, second].iter().any(|results| is_bound(results, contestant, at, &shown));
+                let ratio = ratio(&shown, contestant, at, one, other);
+                ratios.extend(ratio.map(|ratio| if bound { ratio.bound() } else { ratio }));
             }
         }
     }

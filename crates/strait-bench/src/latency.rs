@@ -16,6 +16,9 @@ pub const RATES: [u32; 4] = [100, 1_000, 10_000, 100_000];
 const SIZE: u32 = 64;
 /// At most so many delays a second are measured.
 const DELAYS_PER_S: u32 = 20_000;
+/// A try lasts until so many packets have come, that a 99th percentile be more than one of them, but not for ever.
+const PACKETS_MIN: f64 = 1000.0;
+const SECONDS_MAX: f64 = 10.0;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -36,13 +39,14 @@ pub fn run(
     rig: &Rig<'_>,
     plan: &Plan,
     machine: Machine,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
 ) -> Result<Results> {
     let asked = Asked {
         benchmark: "latency",
         about: format!(
             "Delay of 64-byte frames from the generator's stamp to the program that reads them, by strait generate \
-             --path {}; and the CPU time that a packet costs at that rate.",
+             --path {}; and the CPU time that a packet costs the receiver at that rate, without what the kernel does for it \
+             on the generator's CPU. A percentile is given where ten packets at least were later.",
             rig.generator
         ),
         axis: "rate, packets/s",
@@ -58,7 +62,7 @@ fn point(rig: &Rig<'_>, contestant: Contestant, rate: u32) -> Result<(Figures, S
     let load = Load {
         size_bytes: SIZE,
         rate_pps: Some(rate.into()),
-        seconds: rig.seconds,
+        seconds: rig.seconds.max((PACKETS_MIN / f64::from(rate)).min(SECONDS_MAX)),
         delay_of_each: u64::from(rate.div_ceil(DELAYS_PER_S)),
     };
     let outcome = rig.measure(contestant, &load)?;

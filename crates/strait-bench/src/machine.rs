@@ -2,8 +2,11 @@
 
 use std::fs;
 
+use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 use strait_sys::libpcap;
+
+use crate::error::{Error, Result};
 
 /// The machine, the program and the command line of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -55,6 +58,16 @@ impl Machine {
 pub fn cpus() -> u32 {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("processor")).count() as u32
+}
+
+/// The numbers of the CPUs that this process may use, ascending.
+///
+/// # Errors
+/// sched_getaffinity(2)'s, which has none here.
+pub fn usable_cpus() -> Result<Vec<u32>> {
+    let set = rustix::thread::sched_getaffinity(None)
+        .map_err(|error| Error::file("ask which CPUs this process may use", error))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|cpu| cpu as u32).collect())
 }
 
 fn load_average() -> String {

@@ -10,11 +10,16 @@ use strait_sys::wait;
 use crate::child::{Child, Cost, Launcher, Program};
 use crate::contestant::{Contestant, Way};
 use crate::error::{Error, Result};
-use crate::receiver::{self, Account, Delays};
-use crate::wire::Wire;
+use crate::receiver::{self, Account, Delays, MEASURED_MAC, WARM_UP_MAC};
+use crate::wire::Wires;
 
-/// Not the receiver's address, as on a mirror port: a capture sees the frames, the host's own stack drops them at once.
-const MIRRORED_MAC: &str = "02:00:00:00:00:99";
+/// What a receiver gets before what counts: its memory has been touched and its code has run.
+const WARM_UP: Load = Load { size_bytes: 64, rate_pps: Some(100_000.0), seconds: 0.05, delay_of_each: 0 };
+/// Up to this rate packets are sent one by one; faster, by the kernel (`live`) where the wire takes that. The kernel sends in
+/// runs, with a pause of some 20 ms before each.
+const ONE_BY_ONE_PPS_MAX: f64 = 300_000.0;
+/// Rings are laid out for packets of this size, or for the larger one that is sent.
+const SNAPLEN: u32 = 2048;
 /// What a program may need beyond its measured time.
 const SLACK: Duration = Duration::from_secs(30);
 /// How long to wait for a receiver to open its sockets.
@@ -26,9 +31,9 @@ pub struct Rig<'a> {
     /// Starts programs.
     pub launcher: Launcher,
     /// Where they run.
-    pub wire: &'a Wire,
-    /// The path by which packets are generated: `live`, `sendmmsg`, `ring` or `xdp`.
-    pub generator: String,
+    pub wires: &'a Wires,
+    /// How packets are made.
+    pub generator: Generator,
     /// The generator's CPUs.
     pub generator_cpus: Vec<u32>,
     /// The receiver's CPUs.
@@ -39,6 +44,34 @@ pub struct Rig<'a> {
     pub stage: bool,
     /// Set by a signal: no further try is made.
     pub terminated: &'a AtomicBool,
+}
+
+/// How packets are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Generator {
+    /// By this path of `strait generate`: `live`, `sendmmsg`, `ring` or `xdp`.
+    Path(String),
+    /// By `sendmmsg`, or by `live` at rates that it does not reach.
+    ByRate,
+}
+
+impl Generator {
+    fn path(&self, load: &Load) -> &str {
+        match self {
+            Self::Path(path) => path,
+            Self::ByRate if load.rate_pps.is_some_and(|rate| rate <= ONE_BY_ONE_PPS_MAX) => "sendmmsg",
+            Self::ByRate => "live",
+        }
+    }
+}
+
+impl std::fmt::Display for Generator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(path) => f.write_str(path),
+            Self::ByRate => write!(f, "sendmmsg up to {ONE_BY_ONE_PPS_MAX} packets/s, live above"),
+        }
+    }
 }
 
 /// What is sent in a try.
@@ -61,9 +94,9 @@ pub struct Outcome {
     pub offered: u64,
     /// The rate at which they were, in packets/s.
     pub offered_pps: f64,
-    /// Packets that the program got.
+    /// Packets of them that the program got.
     pub delivered: u64,
-    /// What the receiver cost, from the first packet to the last.
+    /// What the receiver cost, from just before the generator was started until all could have been read.
     pub cost: Cost,
     /// How late packets were.
     pub delay: Delays,
@@ -92,20 +125,23 @@ impl Rig<'_> {
             return Err(Error::Interrupted);
         }
         let limit = Duration::from_secs_f64(load.seconds) + SLACK;
-        let program = self.receiver(contestant, load.delay_of_each);
-        let receiver = self.wire.receiver();
-        let mut receiving = self.launcher.start(receiver, &program, &self.receiver_cpus, limit * 2)?;
+        let program = self.receiver(contestant, load);
+        let wire = self.wires.of(contestant.lanes);
+        let mut receiving = self.launcher.start(wire.receiver(), &program, &self.receiver_cpus, limit * 2)?;
         receiving.wait_until(READY_MAX, |child| match contestant.way {
             Way::Peer(peer) => peer.is_ready(child),
             _ => Ok(child.stderr()?.contains(receiver::READY)),
         })?;
+        let warm_up = self.send(contestant, &WARM_UP, WARM_UP_MAC, limit)?;
+        wait::sleep(contestant.way.drain());
         let before = receiving.cost()?;
-        let sent = self.send(load, limit)?;
+        let sent = self.send(contestant, load, MEASURED_MAC, limit)?;
         wait::sleep(contestant.way.drain());
         let cost = receiving.cost()?.since(before);
         let said = receiving.interrupt(limit)?;
         let account = match contestant.way {
-            Way::Peer(peer) => peer.account(&said)?,
+            // It counts whatever comes.
+            Way::Peer(peer) => peer.account(&said)?.less(warm_up.frames),
             _ => parse(&program, &said.stdout)?,
         };
         self.judge(&sent, account, cost)
@@ -115,43 +151,46 @@ impl Rig<'_> {
         if self.terminated.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
-        if sent.frames == 0 {
+        let (offered, delivered) = (sent.frames, account.delivered);
+        if offered == 0 {
             return Err(Error::Void("the generator sent nothing".into()));
         }
-        if account.delivered == 0 {
-            return Err(Error::Void(format!("the receiver got none of {} packets", sent.frames)));
+        if delivered == 0 {
+            return Err(Error::Void(format!("the receiver got none of {offered} packets")));
         }
-        Ok(Outcome {
-            offered: sent.frames,
-            offered_pps: sent.achieved_pps,
-            delivered: account.delivered,
-            cost,
-            delay: account.delay,
-            got: account.got,
-        })
+        if delivered > offered {
+            return Err(Error::Void(format!(
+                "the receiver got {delivered} of {offered} packets: something else sends on this wire"
+            )));
+        }
+        let (delay, got) = (account.delay, account.got);
+        Ok(Outcome { offered, offered_pps: sent.achieved_pps, delivered, cost, delay, got })
     }
 
-    fn send(&self, load: &Load, limit: Duration) -> Result<Sent> {
+    fn send(&self, contestant: Contestant, load: &Load, to: [u8; 6], limit: Duration) -> Result<Sent> {
         let rate = load.rate_pps.map_or("max".to_owned(), |rate| format!("{rate:.0}"));
         let (size, seconds) = (load.size_bytes.to_string(), load.seconds.to_string());
-        let sender = self.wire.sender();
-        let arguments = ["generate", "-o", sender.interface(), "--path", &self.generator, "--rate", &rate];
-        let more = ["--size", &size, "--duration", &seconds, "--destination-mac", MIRRORED_MAC, "--json"];
+        let to = to.map(|byte| format!("{byte:02x}")).join(":");
+        let sender = self.wires.of(contestant.lanes).sender();
+        let path = self.generator.path(load);
+        let arguments = ["generate", "-o", sender.interface(), "--path", path, "--rate", &rate];
+        let more = ["--size", &size, "--duration", &seconds, "--destination-mac", &to, "--json"];
         let program = Program::new(self.strait(), [&arguments[..], &more].concat());
         let sending: Child = self.launcher.start(sender, &program, &self.generator_cpus, limit)?;
         parse(&program, &sending.finish(limit)?.stdout)
     }
 
-    fn receiver(&self, contestant: Contestant, delay_of_each: u64) -> Program {
-        let interface = self.wire.receiver().interface();
+    fn receiver(&self, contestant: Contestant, load: &Load) -> Program {
+        let interface = self.wires.of(contestant.lanes).receiver().interface();
         if let Way::Peer(peer) = contestant.way {
             return peer.program(interface, &self.receiver_cpus);
         }
         let (way, lanes) = (contestant.way.to_string(), contestant.lanes.to_string());
-        let delays = delay_of_each.to_string();
+        let delays = load.delay_of_each.to_string();
+        let snaplen = SNAPLEN.max(load.size_bytes).to_string();
         let mut arguments =
             vec!["bench", "receive", "-i", interface, "--path", &way, "--delay-of-each", &delays];
-        arguments.extend(["--wait", contestant.wait.name(), "--lanes", &lanes]);
+        arguments.extend(["--wait", contestant.wait.name(), "--lanes", &lanes, "--snaplen", &snaplen]);
         if !contestant.timestamps {
             arguments.push("--no-timestamps");
         }

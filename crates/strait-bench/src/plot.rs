@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::results::Results;
 use crate::stats::Summary;
-use crate::table::Shown;
+use crate::table::{Shown, is_bound};
 
 /// Size of a plot, and the room around its frame, in pixels.
 const WIDTH: f64 = 760.0;
@@ -163,7 +163,10 @@ impl<'a> Plot<'a> {
             let (low, high) = (self.y(value.min), self.y(value.max));
             let _ = writeln!(svg, "<path class=\"spread\" d=\"M{x:.1} {low:.1}V{high:.1}\"/>");
             let title = format!("{contestant}, {}: {}", number(place), value.text(self.shown.decimals));
-            let _ = writeln!(svg, "{}", mark(index, x, self.y(value.median), &escape(&title)));
+            let mark = mark(index, x, self.y(value.median), &escape(&title));
+            let open = is_bound(self.results, contestant, place, self.shown);
+            let _ =
+                if open { writeln!(svg, "<g class=\"open\">{mark}</g>") } else { writeln!(svg, "{mark}") };
         }
         *svg += "</g>\n";
     }

@@ -75,7 +75,9 @@ fn remarks(results: &Results) -> String {
     let mut lines: Vec<String> = table::remarks(results).lines().map(escape).collect();
     if results.benchmark == "capture" {
         lines.push(
-            "&gt;= marks a rate that the generator could not exceed: the receiver may take more.".into(),
+            "&gt;=, and an open mark in a plot, stand for a rate that the generator did not exceed: the receiver may take \
+             more."
+                .into(),
         );
     }
     let spread = format!(

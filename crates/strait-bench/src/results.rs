@@ -4,9 +4,10 @@
 //! with its reason: it is missing from the medians and never from the document.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,8 @@ pub struct Results {
     pub axis: String,
     /// The machine, the program and the command.
     pub machine: Machine,
+    /// Whether all that was asked for was measured.
+    pub complete: bool,
     /// Rounds that were asked for.
     pub rounds: u32,
     /// Seconds that each try lasted.
@@ -159,8 +162,7 @@ impl Results {
 
 /// Writes `text` to `path`: whole or not at all.
 pub fn write_file(path: &Path, text: &str) -> Result<()> {
-    let failed = |error: std::io::Error| Error::file(format!("write {}", path.display()), error);
-    let part = path.with_extension("part");
+    let part = part_of(path);
     let write = || {
         let mut file = fs::File::create(&part)?;
         file.write_all(text.as_bytes())?;
@@ -170,8 +172,33 @@ pub fn write_file(path: &Path, text: &str) -> Result<()> {
     write().map_err(|error| {
         // What is left of it is of no use; that it cannot be removed is the lesser failure.
         let _ = fs::remove_file(&part);
-        failed(error)
+        cannot_write(path, error)
     })
+}
+
+/// Whether [`write_file`] will be able to: before hours of measuring.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let part = part_of(path);
+    let look = || {
+        if path.is_dir() {
+            return Err(std::io::ErrorKind::IsADirectory.into());
+        }
+        fs::File::create(&part)?;
+        fs::remove_file(&part)
+    };
+    look().map_err(|error| cannot_write(path, error))
+}
+
+fn cannot_write(path: &Path, error: std::io::Error) -> Error {
+    Error::file(format!("write {}", path.display()), error)
+}
+
+/// A file of this process beside `path`.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}", std::process::id()));
+    path.with_file_name(name)
 }
 
 impl Series {
@@ -207,6 +234,7 @@ pub(crate) mod tests {
             about: "a test".into(),
             axis: "frame size, bytes".into(),
             machine: Machine::default(),
+            complete: true,
             rounds: 0,
             seconds: 1.0,
             series: Vec::new(),

@@ -13,8 +13,10 @@ const PROBE: (f64, f64) = (1000.0, 0.05);
 const PROBE_BYTES: u32 = 64;
 
 /// How far a benchmark is, for whoever waits.
-#[derive(Clone, Debug)]
-pub struct Progress {
+#[derive(Debug)]
+pub struct Progress<'a> {
+    /// What was measured so far.
+    pub results: &'a Results,
     /// Measurements made.
     pub done: usize,
     /// Measurements to make.
@@ -41,7 +43,7 @@ pub(crate) fn run(
     rig: &Rig<'_>,
     asked: &Asked<'_>,
     machine: Machine,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
     point: impl Fn(Contestant, u32) -> Result<(Figures, String)>,
 ) -> Result<Results> {
     let mut results = Results {
@@ -49,6 +51,7 @@ pub(crate) fn run(
         about: asked.about.clone(),
         axis: asked.axis.into(),
         machine,
+        complete: false,
         rounds: asked.rounds,
         seconds: rig.seconds,
         series: Vec::new(),
@@ -59,12 +62,14 @@ pub(crate) fn run(
     let points: Vec<_> = asked.places.iter().flat_map(at_place).collect();
     let all = points.len() * asked.rounds as usize;
     for (done, &(place, contestant)) in (0..asked.rounds).flat_map(|_| &points).enumerate() {
-        progress(&Progress { done, all, next: format!("{contestant}, {place} {}", asked.unit) });
+        let next = format!("{contestant}, {place} {}", asked.unit);
+        progress(&Progress { results: &results, done, all, next })?;
         match point(contestant, place) {
-            Err(Error::Interrupted) => break,
+            Err(Error::Interrupted) => return Ok(results),
             outcome => results.record(&contestant.to_string(), place.into(), outcome),
         }
     }
+    results.complete = true;
     Ok(results)
 }
 

@@ -30,21 +30,23 @@ const fn shown(
 }
 
 /// The figures of a capture benchmark, the first first.
-pub const CAPTURE: [Shown; 6] = [
+pub const CAPTURE: [Shown; 7] = [
     shown("lossfree_pps", "loss-free rate, million packets/s", 1e-6, 3, true),
     shown("tolerated_pps", "rate at 0.1 % loss, million packets/s", 1e-6, 3, true),
     shown("cpu_s_per_million", "CPU seconds per million packets", 1.0, 3, false),
     shown("cycles_per_packet", "CPU cycles per packet", 1.0, 0, false),
     shown("p50_us", "delay, median, us", 1.0, 1, false),
     shown("p99_us", "delay, 99th percentile, us", 1.0, 1, false),
+    shown("p99.9_us", "delay, 99.9th percentile, us", 1.0, 1, false),
 ];
 
 /// Those of a latency benchmark.
-pub const LATENCY: [Shown; 4] = [
+pub const LATENCY: [Shown; 5] = [
     shown("p50_us", "delay, median, us", 1.0, 1, false),
     shown("p99_us", "delay, 99th percentile, us", 1.0, 1, false),
     shown("p99.9_us", "delay, 99.9th percentile, us", 1.0, 1, false),
     shown("cpu_s_per_million", "CPU microseconds per packet", 1.0, 2, false),
+    shown("loss_percent", "loss, %", 1.0, 3, false),
 ];
 
 /// The figures to show of these results: those that were measured.
@@ -80,21 +82,21 @@ fn of(results: &Results, shown: &Shown) -> String {
 pub(crate) fn cell(results: &Results, contestant: &str, place: f64, shown: &Shown) -> String {
     let Some(summary) = results.summary(contestant, place, shown.figure) else { return "-".into() };
     let text = summary.scaled(shown.scale).text(shown.decimals);
-    if shown.figure == "lossfree_pps" && is_bound(results, contestant, place) {
-        format!(">={text}")
-    } else {
-        text
-    }
+    if is_bound(results, contestant, place, shown) { format!(">={text}") } else { text }
 }
 
-/// Whether it was the generator that limited the rate.
-pub(crate) fn is_bound(results: &Results, contestant: &str, place: f64) -> bool {
-    results.summary(contestant, place, "generator_bound").is_some_and(|summary| summary.median > 0.5)
+/// Whether it was the generator that limited this figure: in any round, for then the median is of both kinds.
+pub(crate) fn is_bound(results: &Results, contestant: &str, place: f64, shown: &Shown) -> bool {
+    let is_rate = shown.figure.ends_with("_pps");
+    is_rate && results.summary(contestant, place, "generator_bound").is_some_and(|summary| summary.max > 0.5)
 }
 
 /// What the tables do not show: skipped contestants and failed rounds.
 pub(crate) fn remarks(results: &Results) -> String {
     let mut text = String::new();
+    if !results.complete {
+        text += "Interrupted: these are the results up to then, of fewer rounds than were asked for.\n";
+    }
     // Writing to a String cannot fail.
     for skipped in &results.skipped {
         let _ = writeln!(text, "{} was left out: {}", skipped.contestant, skipped.reason);

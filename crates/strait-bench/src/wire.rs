@@ -36,6 +36,49 @@ pub struct Wire {
     receiver: End,
 }
 
+/// The wires of a benchmark: the machine's own interfaces for every receiver, or a private pair for each number of lanes, for
+/// an AF_XDP receiver has as many lanes as its interface has queues.
+#[derive(Debug)]
+pub struct Wires {
+    wires: Vec<(u32, Wire)>,
+}
+
+impl Wires {
+    /// A private pair for each number of lanes.
+    ///
+    /// # Errors
+    /// As for [`Wire::private`]; usage if there is no number.
+    pub fn private(lanes: &[u32], reception: Reception) -> Result<Self> {
+        let mut numbers = lanes.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.is_empty() {
+            return Err(Error::Usage("give a number of lanes".into()));
+        }
+        let wire = |lanes| Ok((lanes, Wire::private(lanes, reception)?));
+        Ok(Self { wires: numbers.into_iter().map(wire).collect::<Result<_>>()? })
+    }
+
+    /// Two interfaces of this machine, for any number of lanes.
+    ///
+    /// # Errors
+    /// As for [`Wire::of`].
+    pub fn cabled(sender: &str, receiver: &str) -> Result<Self> {
+        Ok(Self { wires: vec![(1, Wire::of(sender, receiver)?)] })
+    }
+
+    /// The one for a receiver with so many lanes.
+    pub fn of(&self, lanes: u32) -> &Wire {
+        let found = self.wires.iter().find(|(has, _)| *has == lanes);
+        &found.unwrap_or(&self.wires[0]).1
+    }
+
+    /// Whether they were made for the measurement.
+    pub fn are_private(&self) -> bool {
+        self.wires[0].1.is_private()
+    }
+}
+
 /// One end of a wire.
 #[derive(Debug)]
 pub struct End {

@@ -11,10 +11,10 @@ use strait_bench::capture::{self, SIZES};
 use strait_bench::child::Launcher;
 use strait_bench::contestant::{Contestant, Way};
 use strait_bench::machine::{self, Machine};
-use strait_bench::measure::Rig;
-use strait_bench::results::{Results, write_file};
+use strait_bench::measure::{Generator, Rig};
+use strait_bench::results::{Results, check_writable, write_file};
 use strait_bench::search::Limits;
-use strait_bench::wire::{Reception, Wire};
+use strait_bench::wire::{Reception, Wires};
 use strait_bench::{Progress, compare, latency, report, table};
 
 use crate::Error;
@@ -71,7 +71,7 @@ struct Common {
     /// CPUs of the generator [default: the first]
     #[arg(long, value_name = "LIST")]
     generator_cpus: Option<NumberList>,
-    /// Path of the generator: live, sendmmsg, ring, xdp
+    /// Path of the generator: live, sendmmsg, ring, xdp [default: sendmmsg, or live where a private pair needs it]
     #[arg(long, value_name = "PATH")]
     generator: Option<String>,
     /// Write the report to this file: one HTML page with plots
@@ -157,8 +157,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 }
 
 fn run_capture(args: &CaptureArgs) -> Result<(), Error> {
-    let queues = args.lanes.iter().copied().max().unwrap_or(1);
-    args.common.measure((Reception::Batched, queues, "live"), !args.no_stage, |rig, machine, progress| {
+    let pair = (Reception::Batched, &args.lanes[..], Generator::ByRate);
+    args.common.measure(pair, !args.no_stage, |rig, machine, progress| {
         let limits = Limits::default();
         let (sizes, rounds) = (args.sizes.clone(), args.common.rounds);
         let plan = capture::Plan { contestants: args.contestants(), sizes, rounds, limits };
@@ -167,7 +167,8 @@ fn run_capture(args: &CaptureArgs) -> Result<(), Error> {
 }
 
 fn run_latency(args: &LatencyArgs) -> Result<(), Error> {
-    args.common.measure((Reception::Direct, 1, "sendmmsg"), false, |rig, machine, progress| {
+    let pair = (Reception::Direct, &[1][..], Generator::Path("sendmmsg".into()));
+    args.common.measure(pair, false, |rig, machine, progress| {
         let ways = args.common.ways().into_iter().filter(|way| way.measures_delays());
         let contestants = ways.flat_map(|way| with_waits(way, &args.wait, 1)).collect();
         let plan = latency::Plan { contestants, rates: args.rates.clone(), rounds: args.common.rounds };
@@ -221,25 +222,33 @@ impl Common {
     /// Lays the wire, measures, and hands the results out; those so far after an interruption.
     fn measure(
         &self,
-        (reception, queues, generator): (Reception, u32, &str),
+        (reception, lanes, generator): (Reception, &[u32], Generator),
         stage: bool,
-        measure: impl FnOnce(&Rig<'_>, Machine, &mut dyn FnMut(&Progress)) -> strait_bench::Result<Results>,
+        measure: impl FnOnce(
+            &Rig<'_>,
+            Machine,
+            &mut dyn FnMut(&Progress<'_>) -> strait_bench::Result<()>,
+        ) -> strait_bench::Result<Results>,
     ) -> Result<(), Error> {
+        self.save.iter().chain(&self.html).try_for_each(|path| check_writable(path))?;
         let terminated = strait_sys::process::on_termination()?;
-        let wire = match (&self.send_on, &self.interface) {
-            (Some(sender), Some(receiver)) => Wire::of(sender, receiver)?,
-            _ => Wire::private(queues, reception)?,
+        let wires = match (&self.send_on, &self.interface) {
+            (Some(sender), Some(receiver)) => Wires::cabled(sender, receiver)?,
+            _ => Wires::private(lanes, reception)?,
         };
         let generator = match &self.generator {
-            Some(generator) => generator.clone(),
-            None if wire.is_private() => generator.to_owned(),
-            None => "sendmmsg".to_owned(),
+            Some(path) => Generator::Path(path.clone()),
+            None if wires.are_private() => generator,
+            None => Generator::Path("sendmmsg".into()),
         };
-        let rig = self.rig(&wire, generator, stage, terminated)?;
+        let rig = self.rig(&wires, generator, stage, terminated)?;
         let machine = Machine::look(command_line(), self.commit.clone(), program());
-        let results = measure(&rig, machine, &mut progress_line)?;
+        let results = measure(&rig, machine, &mut |progress| {
+            progress_line(progress);
+            self.keep(progress.results)
+        });
         clear_progress();
-        self.hand_out(&results)?;
+        self.hand_out(&results?)?;
         if terminated.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(Error::Failed("interrupted: these are the results so far".into()));
         }
@@ -248,35 +257,48 @@ impl Common {
 
     fn rig<'a>(
         &self,
-        wire: &'a Wire,
-        generator: String,
+        wires: &'a Wires,
+        generator: Generator,
         stage: bool,
         terminated: &'a AtomicBool,
     ) -> Result<Rig<'a>, Error> {
         let strait =
             std::env::current_exe().map_err(|error| Error::Failed(format!("find this program: {error}")))?;
-        let all = machine::cpus();
+        let usable = machine::usable_cpus()?;
+        let (first, others) = usable.split_at(1.min(usable.len()));
+        let others = if others.is_empty() { first } else { others };
         let given = |list: &Option<NumberList>| list.as_ref().map(|list| list.0.clone());
         Ok(Rig {
             launcher: Launcher { strait },
-            wire,
+            wires,
             generator,
-            generator_cpus: given(&self.generator_cpus).unwrap_or_else(|| vec![0]),
-            receiver_cpus: given(&self.cpus).unwrap_or_else(|| (1.min(all - 1)..all).collect()),
+            generator_cpus: given(&self.generator_cpus).unwrap_or_else(|| first.to_vec()),
+            receiver_cpus: given(&self.cpus).unwrap_or_else(|| others.to_vec()),
             seconds: self.seconds,
             stage,
             terminated,
         })
     }
 
-    fn hand_out(&self, results: &Results) -> Result<(), Error> {
+    /// Writes what was measured so far where the results are to be kept.
+    fn keep(&self, results: &Results) -> strait_bench::Result<()> {
+        if results.series.is_empty() {
+            return Ok(());
+        }
         if let Some(path) = &self.save {
             write_file(path, &(results.to_json()? + "\n"))?;
         }
-        if let Some(path) = &self.html {
-            write_file(path, &report::html(results))?;
+        match &self.html {
+            Some(path) => write_file(path, &report::html(results)),
+            None => Ok(()),
         }
-        print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) })
+    }
+
+    /// Prints the results, even where they cannot be kept.
+    fn hand_out(&self, results: &Results) -> Result<(), Error> {
+        let kept = self.keep(results);
+        print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) })?;
+        Ok(kept?)
     }
 }
 
@@ -295,7 +317,7 @@ fn program() -> String {
 }
 
 /// How far it is, on a terminal only.
-fn progress_line(progress: &Progress) {
+fn progress_line(progress: &Progress<'_>) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{} of {}: {}", progress.done + 1, progress.all, progress.next);
     }

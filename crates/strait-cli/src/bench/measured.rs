@@ -28,6 +28,9 @@ pub(super) struct ReceiveArgs {
     /// Measure the delay of one of so many packets
     #[arg(long, default_value_t = 0)]
     delay_of_each: u64,
+    /// Bytes of a packet that are wanted
+    #[arg(long, default_value_t = 2048)]
+    snaplen: u32,
     /// Do not copy packets into a staging ring
     #[arg(long)]
     no_stage: bool,
@@ -60,6 +63,7 @@ pub(super) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
         interface: args.interface.clone(),
         by,
         lanes: args.lanes,
+        snaplen: args.snaplen,
         stage: !args.no_stage,
         delay_of_each: args.delay_of_each,
     };

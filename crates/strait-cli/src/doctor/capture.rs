@@ -25,6 +25,8 @@ const AF_XDP_NEEDS: [(u32, &str); 4] = [
 const UMEM_BYTES: u64 = 32 << 20;
 /// What tcpdump asks of libpcap, and many programs with it.
 const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+/// And its snaplen.
+const SNAPLEN: u32 = 262_144;
 
 pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) -> Result<(), Error> {
     let interface = args.interface.as_deref().map(Interface::find).transpose()?;
@@ -136,7 +138,8 @@ fn libpcap(notebook: &mut Notebook<'_>, interface: Option<&Interface>, raw: bool
     }
     let name = interface.map_or("lo", |interface| interface.name.as_str());
     // Nothing is changed for a look.
-    let options = libpcap::Options { timeout: READ_TIMEOUT, immediate: false, promiscuous: false };
+    let options =
+        libpcap::Options { snaplen: SNAPLEN, timeout: READ_TIMEOUT, immediate: false, promiscuous: false };
     let looked = libpcap::Reader::open(name, options).and_then(|reader| packet_socket(reader.socket()));
     let socket = match looked {
         Ok(socket) => socket,

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Handle, PacketHeader, Statistics};
+use super::{Handle, PacketHeader, Statistics, snaplen_of};
 use crate::error::{Error, Kind, Result};
 
 /// `PCAP_TSTAMP_PRECISION_NANO`.
@@ -17,6 +17,8 @@ const ENDED: i32 = -2;
 /// How libpcap is to capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Bytes of a packet that it is to keep; it lays its ring out for them.
+    pub snaplen: u32,
     /// How long it may keep packets back.
     pub timeout: Duration,
     /// It keeps back none.
@@ -70,11 +72,12 @@ impl Reader {
     /// # Errors
     /// As [`super::Compiler::live`].
     pub fn open(interface: &str, options: Options) -> Result<Self> {
-        let Options { timeout, immediate, promiscuous } = options;
+        let Options { snaplen, timeout, immediate, promiscuous } = options;
         let handle = Handle::create(interface)?;
         let (library, pcap) = (handle.library, handle.pcap);
         // SAFETY: the handle is new and not yet active, which is what these calls ask for.
         unsafe {
+            (library.set_snaplen)(pcap, snaplen_of(snaplen));
             (library.set_promisc)(pcap, i32::from(promiscuous));
             (library.set_timeout)(pcap, timeout.as_millis().min(i32::MAX as u128) as i32);
             (library.set_immediate_mode)(pcap, i32::from(immediate));
