@@ -6,6 +6,7 @@
 //! and never decides: policy lives above.
 
 pub mod bpf;
+pub mod buffer;
 pub mod clock;
 mod error;
 pub mod ethtool;

@@ -37,6 +37,21 @@ impl Mapping {
         Self::map(len, flags, -1, 0)
     }
 
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS)`, on small pages: zeroed memory of this process alone.
+    pub fn private(len: usize) -> Result<Self> {
+        let mapping = Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
+        // SAFETY: the range is that of the new mapping; the advice changes no content.
+        let advised = unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_NOHUGEPAGE) };
+        // EINVAL: a kernel without huge pages, which gives small ones anyway.
+        match advised {
+            0 => Ok(mapping),
+            _ => match Error::last_os("madvise", format!("{len} bytes")) {
+                error if error.errno() == Some(libc::EINVAL) => Ok(mapping),
+                error => Err(error),
+            },
+        }
+    }
+
     fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.

@@ -1,7 +1,12 @@
-//! io_uring: whether this process may use it, and which operations the kernel has (io_uring_setup(2),
-//! `IORING_REGISTER_PROBE`).
+//! io_uring: whether this process may use it, which operations the kernel has (io_uring_setup(2),
+//! `IORING_REGISTER_PROBE`), and a [`Ring`] that sends.
 //!
-//! Containers often forbid it. The doctor asks; the sender will.
+//! Containers often forbid it: the doctor asks, and the sender does without.
+
+mod ring;
+mod slots;
+
+pub use ring::{Event, Full, How, Ring, VIEWS_MAX};
 
 use io_uring::{IoUring, Probe, opcode};
 

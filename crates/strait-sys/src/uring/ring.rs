@@ -1,0 +1,341 @@
+//! A ring that sends, with and without a copy (io_uring_enter(2), `IORING_OP_SEND`, `SEND_ZC`, `SENDMSG_ZC`).
+//!
+//! One thread, many sockets. An operation owns what the kernel uses, socket and views of the bytes, until the kernel has
+//! said that it is done with them; that is after the *notification*, which for TCP means after the peer has
+//! acknowledged. What Linux 6.18 does, and the tests below hold it to:
+//! - EPIPE, EBADF, EFAULT and EMSGSIZE come with MORE, and a notification follows;
+//! - a zero-copy operation whose link was cancelled has ECANCELED without MORE, and a notification follows all the same;
+//! - notifications of one socket come in any order;
+//! - closing the ring ends nothing: pages are read until the last packet is acknowledged.
+//!
+//! It knows nothing of plans, routes or thresholds.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use super::slots::{Key, Resulted, Slots};
+use crate::buffer::{Frozen, Pool};
+use crate::error::{Error, Result};
+
+/// `IORING_SEND_ZC_REPORT_USAGE` and `IORING_NOTIF_USAGE_ZC_COPIED` (linux/io_uring.h; Linux 6.2).
+const REPORT_USAGE: u16 = 1 << 3;
+const USAGE_COPIED: u32 = 1 << 31;
+
+/// Views that one operation may carry (`MAX_SKB_FRAGS` as kernels are built: more go into a second packet anyway).
+pub const VIEWS_MAX: usize = 17;
+
+/// How an operation sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of the kernel's, and any may go with any")]
+pub struct How {
+    /// From the pages themselves, where the kernel can.
+    pub zero_copy: bool,
+    /// More is to come at once: do not send a short packet for it (`MSG_MORE`).
+    pub more: bool,
+    /// All of it or an error, never a part (`MSG_WAITALL`).
+    pub whole: bool,
+    /// The next operation pushed starts when this one is done (`IOSQE_IO_LINK`). Implies `whole`: behind a part, the next
+    /// one's bytes would stand in the wrong place.
+    pub linked: bool,
+}
+
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The kernel took so many bytes, or failed with an errno. `lent`: it goes on reading them until [`Event::Returned`].
+    Sent {
+        /// As it was pushed.
+        token: u64,
+        /// Bytes, or the errno.
+        result: std::result::Result<usize, i32>,
+        /// Whether a `Returned` follows.
+        lent: bool,
+    },
+    /// The kernel has done with the bytes.
+    Returned {
+        /// As it was pushed.
+        token: u64,
+        /// Whether some of them were copied after all. It says nothing where the result was an error.
+        copied: bool,
+    },
+}
+
+/// Why an operation was not pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// What the kernel uses of ours while an operation runs.
+#[derive(Debug)]
+struct Operation {
+    token: u64,
+    /// Open until the result: by then the kernel holds the socket itself.
+    _socket: Arc<OwnedFd>,
+    views: Views,
+}
+
+#[derive(Debug)]
+enum Views {
+    One(Frozen),
+    /// At an address that does not change.
+    Many(Box<Message>),
+}
+
+/// A message header and what it points at.
+struct Message {
+    header: libc::msghdr,
+    vectors: Vec<libc::iovec>,
+    views: Vec<Frozen>,
+}
+
+// SAFETY: the pointers point at what the message itself owns.
+unsafe impl Send for Message {}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Message").field(&self.views).finish()
+    }
+}
+
+impl Message {
+    fn boxed(views: Vec<Frozen>) -> Box<Self> {
+        let vectors = views
+            .iter()
+            .map(|view| libc::iovec { iov_base: view.as_ptr().cast_mut().cast(), iov_len: view.len() })
+            .collect();
+        // SAFETY: msghdr is plain data, for which zeroes are valid.
+        let header = unsafe { std::mem::zeroed() };
+        let mut message = Box::new(Self { header, vectors, views });
+        message.header.msg_iov = message.vectors.as_mut_ptr();
+        message.header.msg_iovlen = message.vectors.len();
+        message
+    }
+}
+
+impl Views {
+    fn each(&self) -> &[Frozen] {
+        match self {
+            Self::One(view) => std::slice::from_ref(view),
+            Self::Many(message) => &message.views,
+        }
+    }
+}
+
+/// The ring. It stays on the thread that made it, which alone may enter it (`IORING_SETUP_SINGLE_ISSUER`).
+pub struct Ring {
+    uring: IoUring,
+    slots: Slots<Operation>,
+    registered: Option<Pool>,
+    stale: u64,
+    /// A fault that a test must find: memory is given back with the result already.
+    #[cfg(test)]
+    returns_early: bool,
+    _one_thread: PhantomData<*const ()>,
+}
+
+impl Ring {
+    /// Sets up a ring of `entries` submissions, with `slots` operations at most under way.
+    ///
+    /// # Errors
+    /// Refused where io_uring is missing or forbidden, or does not report usage (Linux 6.2): the remedy says which.
+    pub fn new(entries: u32, slots: usize) -> Result<Self> {
+        let uring =
+            set_up(entries).map_err(|error| super::explain(Error::from_io("set up", "io_uring", &error)))?;
+        let slots = Slots::new(slots);
+        Ok(Self {
+            uring,
+            slots,
+            registered: None,
+            stale: 0,
+            #[cfg(test)]
+            returns_early: false,
+            _one_thread: PhantomData,
+        })
+    }
+
+    /// Registers the memory of `pool`: sends from it find their pages pinned. One pool a ring.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the locked-memory limit; without CAP_IPC_LOCK that is `ulimit -l`.
+    pub fn register(&mut self, pool: &Pool) -> Result<()> {
+        let (start, len) = pool.extent();
+        let extent = libc::iovec { iov_base: start.cast(), iov_len: len };
+        // SAFETY: the ring holds the pool, and so the mapping, for as long as it lives.
+        unsafe { self.uring.submitter().register_buffers(&[extent]) }.map_err(|error| {
+            let error = Error::from_io("register", format!("{len} bytes of buffers"), &error);
+            if error.errno() == Some(libc::ENOMEM) { error.remedy("raise ulimit -l") } else { error }
+        })?;
+        self.registered = Some(pool.clone());
+        Ok(())
+    }
+
+    /// Signals `eventfd` with each completion.
+    pub fn signal(&mut self, eventfd: BorrowedFd<'_>) -> Result<()> {
+        let registered = self.uring.submitter().register_eventfd(eventfd.as_raw_fd());
+        registered.map_err(|error| Error::from_io("register an eventfd with", "io_uring", &error))
+    }
+
+    /// Operations of which a result or a notification is to come.
+    pub fn under_way(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Operations whose memory is lent to the kernel past their result.
+    pub fn lent(&self) -> usize {
+        self.slots.lent()
+    }
+
+    /// Notifications that came for operations that were over (cancelled links).
+    pub fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    /// Puts one operation of all `views`, one after the other, behind those pushed before. The kernel sees it with the next
+    /// [`Ring::enter`].
+    ///
+    /// # Errors
+    /// Full where there is no slot or no room in the submission queue: enter, take events, try again.
+    ///
+    /// # Panics
+    /// Without a view, or with more than [`VIEWS_MAX`].
+    pub fn push(
+        &mut self,
+        socket: &Arc<OwnedFd>,
+        mut views: Vec<Frozen>,
+        how: How,
+        token: u64,
+    ) -> Result<(), Full> {
+        assert!((1..=VIEWS_MAX).contains(&views.len()), "an operation carries 1 to {VIEWS_MAX} views");
+        if self.uring.submission().is_full() {
+            return Err(Full);
+        }
+        let views = if views.len() == 1 {
+            Views::One(views.swap_remove(0))
+        } else {
+            Views::Many(Message::boxed(views))
+        };
+        let operation = Operation { token, _socket: socket.clone(), views };
+        let key = self.slots.insert(operation).map_err(|_| Full)?;
+        let entry = self.entry(socket, key, how).user_data(key.user_data());
+        let flags = if how.linked { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
+        // SAFETY: the slot owns the socket, the bytes and the header until the kernel is done with them, and a ring that goes
+        // before it marks the bytes as never to be written again.
+        let pushed = unsafe { self.uring.submission().push(&entry.flags(flags)) };
+        pushed.expect("room in the queue was seen, and this thread alone fills it");
+        Ok(())
+    }
+
+    fn entry(&self, socket: &OwnedFd, key: Key, how: How) -> squeue::Entry {
+        let fd = Fd(socket.as_raw_fd());
+        let flags = libc::MSG_NOSIGNAL
+            | if how.more { libc::MSG_MORE } else { 0 }
+            | if how.whole || how.linked { libc::MSG_WAITALL } else { 0 };
+        match &self.slots.get(key).expect("the operation was put in just now").views {
+            Views::One(view) if how.zero_copy => {
+                let fixed = self.registered.as_ref().is_some_and(|pool| view.is_of(pool)).then_some(0);
+                let send = opcode::SendZc::new(fd, view.as_ptr(), view.len() as u32);
+                send.buf_index(fixed).flags(flags).zc_flags(REPORT_USAGE).build()
+            }
+            Views::One(view) => opcode::Send::new(fd, view.as_ptr(), view.len() as u32).flags(flags).build(),
+            Views::Many(message) if how.zero_copy => {
+                let send = opcode::SendMsgZc::new(fd, &raw const message.header);
+                send.flags(flags as u32).ioprio(REPORT_USAGE).build()
+            }
+            Views::Many(message) => {
+                opcode::SendMsg::new(fd, &raw const message.header).flags(flags as u32).build()
+            }
+        }
+    }
+
+    /// Hands over what was pushed and waits for `want` completions, a signal or the timeout; with 0 it does not wait, but
+    /// completions that the kernel kept back come too.
+    pub fn enter(&mut self, want: usize, timeout: Duration) -> Result<()> {
+        let entered = if want == 0 {
+            self.uring.submit()
+        } else {
+            let time = Timespec::from(timeout);
+            self.uring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&time))
+        };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // The time is over, a signal came, or the completion queue must be emptied first.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
+                _ => Err(Error::from_io("enter", "io_uring", &error)),
+            },
+        }
+    }
+
+    /// The next completion that is there.
+    pub fn next_event(&mut self) -> Option<Event> {
+        loop {
+            let entry = self.uring.completion().next()?;
+            if let Some(event) = self.event(&entry) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn event(&mut self, entry: &cqueue::Entry) -> Option<Event> {
+        let key = Key::from_user_data(entry.user_data());
+        if cqueue::notif(entry.flags()) {
+            let copied = entry.result() as u32 & USAGE_COPIED != 0;
+            let known = self.slots.get(key).is_some();
+            self.stale += u64::from(!known);
+            let operation = self.slots.noted(key)?;
+            return Some(Event::Returned { token: operation.token, copied });
+        }
+        let token = self.slots.get(key)?.token;
+        let result = usize::try_from(entry.result()).map_err(|_| -entry.result());
+        let more = cqueue::more(entry.flags());
+        #[cfg(test)]
+        let more = more && !self.returns_early;
+        let lent = match self.slots.resulted(key, more)? {
+            Resulted::Lent => true,
+            Resulted::Back(_) => false,
+        };
+        Some(Event::Sent { token, result, lent })
+    }
+}
+
+/// Readable while completions can be had: for poll(2).
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring's descriptor is open as long as the ring, which the result borrows.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+}
+
+impl Drop for Ring {
+    /// Closing does not end the kernel's reading, and nobody will hear of its end: what is lent is never written again.
+    fn drop(&mut self) {
+        for operation in self.slots.values() {
+            operation.views.each().iter().for_each(Frozen::read_on);
+        }
+    }
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").field("under_way", &self.under_way()).field("lent", &self.lent()).finish()
+    }
+}
+
+/// With completion work deferred to our own entering (Linux 6.1), or plainly.
+fn set_up(entries: u32) -> std::io::Result<IoUring> {
+    let mut modern = IoUring::builder();
+    modern.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_clamp();
+    match modern.build(entries) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            IoUring::builder().setup_clamp().build(entries)
+        }
+        built => built,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! What the kernel does, and that memory is safe in it. Without io_uring each test says SKIP.
+
+use std::io::{Read, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
+
+use super::*;
+use crate::buffer::BufMut;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const BLOCK: usize = 64 << 10;
+
+fn ring_or_skip(entries: u32, slots: usize) -> Option<Ring> {
+    Ring::new(entries, slots).inspect_err(|error| eprintln!("SKIP io_uring: {error}")).ok()
+}
+
+/// A connection over the loopback: what sends, and its peer.
+fn connection() -> (Arc<OwnedFd>, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    (Arc::new(sender.into()), peer)
+}
+
+/// A connection whose peer has reset it: a send ends with EPIPE.
+fn broken_connection() -> Arc<OwnedFd> {
+    let (sender, mut peer) = connection();
+    let mut stream = TcpStream::from(sender.try_clone().unwrap());
+    stream.write_all(b"unread").unwrap();
+    let mut byte = [0];
+    peer.read_exact(&mut byte).unwrap();
+    // Closed with bytes unread: a reset.
+    drop(peer);
+    stream.read_exact(&mut byte).unwrap_err();
+    sender
+}
+
+const ZERO_COPY: How = How { zero_copy: true, more: false, whole: false, linked: false };
+
+/// Events until nothing is under way.
+fn drain(ring: &mut Ring) -> Vec<Event> {
+    let (deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
+    while ring.under_way() > 0 {
+        assert!(Instant::now() < deadline, "{ring:?} after {events:?}");
+        ring.enter(1, Duration::from_millis(100)).unwrap();
+        events.extend(std::iter::from_fn(|| ring.next_event()));
+    }
+    events
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed).collect()
+}
+
+#[test]
+fn a_zero_copy_send_has_a_result_and_then_gives_the_memory_back() {
+    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let (sender, mut peer) = connection();
+    let view = Frozen::copied(&pattern(BLOCK, 1)).unwrap();
+    ring.push(&sender, vec![view.clone()], How { whole: true, ..ZERO_COPY }, 7).unwrap();
+    ring.enter(1, PATIENCE).unwrap();
+    assert_eq!(ring.next_event(), Some(Event::Sent { token: 7, result: Ok(BLOCK), lent: true }));
+    let view = view.try_mut().unwrap_err();
+    let mut got = vec![0; BLOCK];
+    peer.read_exact(&mut got).unwrap();
+    // The loopback copies, and says so.
+    assert_eq!(drain(&mut ring), [Event::Returned { token: 7, copied: true }]);
+    assert!(view.try_mut().is_ok());
+    assert_eq!(got, pattern(BLOCK, 1));
+}
+
+#[test]
+fn many_views_leave_as_one_message_and_registered_memory_as_well() {
+    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let pool = Pool::new(BLOCK, 1).unwrap();
+    ring.register(&pool).unwrap();
+    let (sender, mut peer) = connection();
+    let mut buffer = pool.take().unwrap();
+    buffer.copy_from_slice(&pattern(BLOCK, 2));
+    let registered = buffer.freeze(0..BLOCK);
+    let views =
+        vec![Frozen::copied(b"head").unwrap(), registered.slice(0..10), Frozen::copied(b"tail").unwrap()];
+    ring.push(&sender, vec![registered.slice(5..9)], How { linked: true, ..ZERO_COPY }, 1).unwrap();
+    // All in one chain: what is not linked overtakes what waits for its turn.
+    ring.push(&sender, views, How { linked: true, ..ZERO_COPY }, 2).unwrap();
+    ring.push(&sender, vec![registered], How { zero_copy: false, ..ZERO_COPY }, 3).unwrap();
+    let events = drain(&mut ring);
+    assert!(events.contains(&Event::Sent { token: 3, result: Ok(BLOCK), lent: false }), "{events:?}");
+    let mut got = vec![0; 4 + 18 + BLOCK];
+    peer.read_exact(&mut got).unwrap();
+    let bytes = pattern(BLOCK, 2);
+    assert!(got == [&bytes[5..9], b"head", &bytes[..10], b"tail", &bytes].concat());
+    assert!(pool.take().is_some());
+}
+
+#[test]
+fn an_error_is_followed_by_a_notification() {
+    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let view = Frozen::copied(&pattern(BLOCK, 0)).unwrap();
+    ring.push(&broken_connection(), vec![view.clone()], ZERO_COPY, 1).unwrap();
+    let events = drain(&mut ring);
+    assert_eq!(events[0], Event::Sent { token: 1, result: Err(libc::EPIPE), lent: true });
+    assert!(matches!(events[1..], [Event::Returned { token: 1, .. }]), "{events:?}");
+    assert!(view.try_mut().is_ok());
+}
+
+#[test]
+fn a_cancelled_link_has_no_more_and_its_stale_notification_is_counted() {
+    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let (broken, (sender, mut peer)) = (broken_connection(), connection());
+    let view = Frozen::copied(b"strait").unwrap();
+    ring.push(&broken, vec![view.clone()], How { linked: true, ..ZERO_COPY }, 1).unwrap();
+    ring.push(&broken, vec![view.clone()], ZERO_COPY, 2).unwrap();
+    let events = drain(&mut ring);
+    assert!(
+        events.contains(&Event::Sent { token: 2, result: Err(libc::ECANCELED), lent: false }),
+        "{events:?}"
+    );
+    // Its slot serves the next operation, which the late notification must not end.
+    ring.push(&sender, vec![view], ZERO_COPY, 3).unwrap();
+    let events = drain(&mut ring);
+    assert_eq!(events[0], Event::Sent { token: 3, result: Ok(6), lent: true }, "{events:?}");
+    assert_eq!(ring.stale(), 1);
+    let mut got = [0; 6];
+    peer.read_exact(&mut got).unwrap();
+}
+
+#[test]
+fn a_full_completion_queue_loses_nothing() {
+    // The completion queue has twice the entries of the submission queue, and each operation two completions.
+    let Some(mut ring) = ring_or_skip(2, 64) else { return };
+    let (sender, mut peer) = connection();
+    let view = Frozen::copied(&[9; 512]).unwrap();
+    for token in 0..64 {
+        while ring.push(&sender, vec![view.clone()], ZERO_COPY, token) == Err(Full) {
+            ring.enter(0, Duration::ZERO).unwrap();
+        }
+    }
+    let reader = std::thread::spawn(move || peer.read_exact(&mut vec![0; 64 * 512]));
+    let events = drain(&mut ring);
+    let returned = events.iter().filter(|event| matches!(event, Event::Returned { .. })).count();
+    assert_eq!((events.len(), returned), (128, 64));
+    reader.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_full_table_refuses() {
+    let Some(mut ring) = ring_or_skip(8, 1) else { return };
+    let (sender, _peer) = connection();
+    let view = Frozen::copied(b"x").unwrap();
+    ring.push(&sender, vec![view.clone()], ZERO_COPY, 1).unwrap();
+    assert_eq!(ring.push(&sender, vec![view.clone()], ZERO_COPY, 2), Err(Full));
+    drop(drain(&mut ring));
+    ring.push(&sender, vec![view], ZERO_COPY, 2).unwrap();
+}
+
+/// Sends blocks to a peer that reads only at the end, and scribbles over each buffer that it gets back. Returns whether the
+/// peer got what was meant.
+fn arrives_unharmed(ring: &mut Ring) -> bool {
+    const BUFFERS: usize = 4;
+    const BLOCKS_MAX: u8 = 200;
+    let (sender, mut peer) = connection();
+    let mut buffers: Vec<BufMut> = (0..BUFFERS).map(|_| BufMut::with_len(BLOCK).unwrap()).collect();
+    let (mut lent, mut expected): (Vec<Frozen>, Vec<u8>) = (Vec::new(), Vec::new());
+    let mut stalled = 0;
+    for seed in 0..BLOCKS_MAX {
+        let Some(mut buffer) = buffers.pop() else { break };
+        let bytes = pattern(BLOCK, seed);
+        buffer.copy_from_slice(&bytes);
+        lent.push(buffer.freeze(0..BLOCK));
+        ring.push(&sender, vec![lent.last().unwrap().clone()], ZERO_COPY, seed.into()).unwrap();
+        ring.enter(1, Duration::from_millis(20)).unwrap();
+        let mut sent = None;
+        while let Some(event) = ring.next_event() {
+            if let Event::Sent { result, .. } = event {
+                sent = result.ok();
+            }
+        }
+        expected.extend_from_slice(&bytes[..sent.unwrap_or(0)]);
+        stalled += usize::from(sent.is_none());
+        for view in std::mem::take(&mut lent) {
+            match view.try_mut() {
+                Ok(mut buffer) => {
+                    buffer.fill(0xee);
+                    buffers.push(buffer);
+                }
+                Err(view) => lent.push(view),
+            }
+        }
+        if stalled > 0 {
+            break;
+        }
+    }
+    let mut got = vec![0; expected.len()];
+    peer.read_exact(&mut got).unwrap();
+    drop((peer, sender));
+    let _ = drain(ring);
+    got == expected
+}
+
+#[test]
+fn a_peer_that_reads_late_gets_what_was_sent_whatever_is_written_to_returned_buffers() {
+    let Some(mut ring) = ring_or_skip(8, 64) else { return };
+    assert!(arrives_unharmed(&mut ring));
+}
+
+#[test]
+fn a_ring_that_returned_buffers_early_would_be_found_out() {
+    let Some(mut ring) = ring_or_skip(8, 64) else { return };
+    ring.returns_early = true;
+    assert!(!arrives_unharmed(&mut ring));
+}
+
+#[test]
+fn a_dropped_ring_leaves_what_the_kernel_still_reads_alone() {
+    let Some(mut ring) = ring_or_skip(4, 8) else { return };
+    let (sender, mut peer) = connection();
+    let pool = Pool::new(1 << 20, 4).unwrap();
+    let (mut expected, mut views) = (Vec::new(), Vec::new());
+    for seed in 0..4 {
+        let mut buffer = pool.take().unwrap();
+        buffer.copy_from_slice(&pattern(1 << 20, seed));
+        let view = buffer.freeze(0..1 << 20);
+        ring.push(&sender, vec![view.clone()], ZERO_COPY, seed.into()).unwrap();
+        ring.enter(1, Duration::from_millis(50)).unwrap();
+        let Some(Event::Sent { result: Ok(sent), .. }) = ring.next_event() else { break };
+        expected.extend_from_slice(&view[..sent]);
+        views.push(view);
+        if sent < 1 << 20 {
+            break;
+        }
+    }
+    assert!(ring.lent() > 0, "{ring:?}");
+    drop(ring);
+    for view in views {
+        assert!(view.try_mut().is_err());
+    }
+    // Whatever the pool gives out now is none of them.
+    while let Some(mut buffer) = pool.take() {
+        buffer.fill(0xee);
+    }
+    drop(pool);
+    let mut got = vec![0; expected.len()];
+    peer.read_exact(&mut got).unwrap();
+    assert!(got == expected);
+}

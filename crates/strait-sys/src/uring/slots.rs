@@ -1,0 +1,246 @@
+//! The table of operations that the kernel has: who waits for what, by a number that is never used twice in a row.
+//!
+//! A zero-copy send has two completions, the result and the notification, and notifications come in any order: hence a
+//! table and no queue. One may even come for an operation whose result said that none would (a link that was cancelled):
+//! hence the generation in each number. No I/O here.
+
+/// The number of an operation, as the kernel carries it (`user_data`): generation above, index below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key(u64);
+
+impl Key {
+    fn new(index: usize, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | index as u64)
+    }
+
+    pub(super) fn from_user_data(user_data: u64) -> Self {
+        Self(user_data)
+    }
+
+    pub(super) fn user_data(self) -> u64 {
+        self.0
+    }
+
+    fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// What a slot holds.
+#[derive(Debug)]
+enum State<T> {
+    Free,
+    /// Neither completion has come.
+    Begun(T),
+    /// The notification came before the result.
+    Noted(T),
+    /// The result came, the notification is to come: the kernel still reads the memory.
+    Lent(T),
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    state: State<T>,
+}
+
+/// What a result means for the operation's memory.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Resulted<T> {
+    /// It is lent until the notification.
+    Lent,
+    /// It is back.
+    Back(T),
+}
+
+/// A fixed number of slots.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    all: Box<[Slot<T>]>,
+    free: Vec<usize>,
+    lent: usize,
+}
+
+impl<T> Slots<T> {
+    pub(super) fn new(capacity: usize) -> Self {
+        let all = (0..capacity).map(|_| Slot { generation: 0, state: State::Free }).collect();
+        Self { all, free: (0..capacity).rev().collect(), lent: 0 }
+    }
+
+    /// Operations in the table.
+    pub(super) fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    /// Operations whose result came and whose notification did not.
+    pub(super) fn lent(&self) -> usize {
+        self.lent
+    }
+
+    /// Puts an operation in; gives it back where the table is full.
+    pub(super) fn insert(&mut self, value: T) -> Result<Key, T> {
+        let Some(index) = self.free.pop() else { return Err(value) };
+        let slot = &mut self.all[index];
+        slot.state = State::Begun(value);
+        Ok(Key::new(index, slot.generation))
+    }
+
+    /// The operation, if it is there.
+    pub(super) fn get(&self, key: Key) -> Option<&T> {
+        match &self.all.get(key.index()).filter(|slot| slot.generation == key.generation())?.state {
+            State::Free => None,
+            State::Begun(value) | State::Noted(value) | State::Lent(value) => Some(value),
+        }
+    }
+
+    /// The result came; `more` says that a notification belongs to it. `None` for a number that is not in use.
+    pub(super) fn resulted(&mut self, key: Key, more: bool) -> Option<Resulted<T>> {
+        let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
+        match std::mem::replace(&mut slot.state, State::Free) {
+            State::Begun(value) if more => {
+                slot.state = State::Lent(value);
+                self.lent += 1;
+                Some(Resulted::Lent)
+            }
+            State::Begun(value) | State::Noted(value) => {
+                self.release(key.index());
+                Some(Resulted::Back(value))
+            }
+            other => {
+                slot.state = other;
+                None
+            }
+        }
+    }
+
+    /// The notification came: gives the operation back if its result came before, else it waits for the result. `None`
+    /// too for a number that is not in use: a notification that nobody waits for.
+    pub(super) fn noted(&mut self, key: Key) -> Option<T> {
+        let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
+        match std::mem::replace(&mut slot.state, State::Free) {
+            State::Lent(value) => {
+                self.lent -= 1;
+                self.release(key.index());
+                Some(value)
+            }
+            State::Begun(value) => {
+                slot.state = State::Noted(value);
+                None
+            }
+            other => {
+                slot.state = other;
+                None
+            }
+        }
+    }
+
+    /// Every operation that is in the table.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.all.iter().filter_map(|slot| match &slot.state {
+            State::Free => None,
+            State::Begun(value) | State::Noted(value) | State::Lent(value) => Some(value),
+        })
+    }
+
+    fn release(&mut self, index: usize) {
+        let slot = &mut self.all[index];
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_lent_between_result_and_notification() {
+        let mut slots = Slots::new(1);
+        let key = slots.insert('a').unwrap();
+        assert_eq!(slots.insert('b'), Err('b'));
+        assert_eq!(slots.resulted(key, true), Some(Resulted::Lent));
+        assert_eq!((slots.len(), slots.lent()), (1, 1));
+        assert_eq!(slots.noted(key), Some('a'));
+        assert_eq!((slots.len(), slots.lent()), (0, 0));
+    }
+
+    #[test]
+    fn a_result_without_a_notification_gives_the_memory_back() {
+        let mut slots = Slots::new(1);
+        let key = slots.insert('a').unwrap();
+        assert_eq!(slots.resulted(key, false), Some(Resulted::Back('a')));
+    }
+
+    #[test]
+    fn a_notification_of_an_operation_that_is_over_does_not_touch_the_next() {
+        let mut slots = Slots::new(1);
+        let cancelled = slots.insert('a').unwrap();
+        assert_eq!(slots.resulted(cancelled, false), Some(Resulted::Back('a')));
+        let next = slots.insert('b').unwrap();
+        assert_ne!(cancelled, next);
+        assert_eq!(slots.noted(cancelled), None);
+        assert_eq!(slots.resulted(next, true), Some(Resulted::Lent));
+        assert_eq!(slots.noted(cancelled), None);
+        assert_eq!(slots.noted(next), Some('b'));
+    }
+
+    #[test]
+    fn a_notification_before_the_result_waits_for_it() {
+        let mut slots = Slots::new(1);
+        let key = slots.insert('a').unwrap();
+        assert_eq!(slots.noted(key), None);
+        assert_eq!(slots.resulted(key, true), Some(Resulted::Back('a')));
+    }
+
+    #[test]
+    fn a_number_from_nowhere_is_nothing() {
+        let mut slots = Slots::<char>::new(2);
+        for user_data in [0, 1, 2, u64::MAX] {
+            assert_eq!(slots.resulted(Key::from_user_data(user_data), false), None);
+            assert_eq!(slots.noted(Key::from_user_data(user_data)), None);
+        }
+    }
+
+    proptest! {
+        /// Whatever order the completions of many operations come in, each comes back once, and the table is empty.
+        #[test]
+        fn each_operation_comes_back_once(order in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..200)) {
+            const SLOTS: usize = 8;
+            let mut slots = Slots::new(SLOTS);
+            let (mut next, mut back) = (0_u32, Vec::new());
+            let mut due: Vec<(Key, bool)> = Vec::new();
+            for (which, more) in order {
+                if let Ok(key) = slots.insert(next) {
+                    next += 1;
+                    due.push((key, true));
+                    // A link that was cancelled has no MORE, and a notification all the same.
+                    due.push((key, false));
+                    prop_assert!(slots.get(key).is_some());
+                }
+                let (key, is_result) = due.swap_remove(which.index(due.len()));
+                if is_result {
+                    if let Some(Resulted::Back(value)) = slots.resulted(key, more) { back.push(value); }
+                } else if let Some(value) = slots.noted(key) {
+                    back.push(value);
+                }
+                prop_assert!(slots.len() <= SLOTS);
+            }
+            for (key, is_result) in due {
+                if is_result {
+                    if let Some(Resulted::Back(value)) = slots.resulted(key, true) { back.push(value); }
+                } else if let Some(value) = slots.noted(key) {
+                    back.push(value);
+                }
+            }
+            back.sort_unstable();
+            prop_assert_eq!(back, (0..next).collect::<Vec<_>>());
+            prop_assert_eq!((slots.len(), slots.lent()), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What is to be sent, and by which mechanism each part of it goes (D5). No I/O, no clock.
+//!
+//! A [`Plan`] is a list of segments in the order of the stream. [`Plan::runs`] joins and splits them into [`Run`]s, each of
+//! which is one system call or one request, as long as the peer takes what it is given. The order is kept, no byte is
+//! lost or added, and no run is empty.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use strait_sys::buffer::Frozen;
+use strait_sys::uring::VIEWS_MAX;
+
+/// Pieces that one gathering send takes (`UIO_MAXIOV`, linux/uio.h).
+pub const PIECES_MAX: usize = 1024;
+/// Pieces of this size and less are cheaper to copy together than to hand to the kernel one by one.
+pub const TINY_BYTES_MAX: usize = 1024;
+/// So many tiny pieces ride with a body in its request as they are; more are copied together first. Measured: up to 8
+/// pieces one request is a quarter to two fifths faster than two, and past that every fragment costs more than its copy.
+pub const TINY_PIECES_MAX: usize = 8;
+
+/// A part of a message or stream.
+#[derive(Clone, Debug)]
+pub enum Segment {
+    /// Bytes on the heap: always copied by the kernel.
+    Bytes(Arc<[u8]>),
+    /// Bytes that can be lent to the kernel.
+    Shared(Frozen),
+    /// A part of a file.
+    File {
+        /// Open for reading.
+        file: Arc<File>,
+        /// Where it begins.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The next bytes that a socket receives.
+    Socket {
+        /// A connected stream.
+        socket: Arc<OwnedFd>,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+impl Segment {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Shared(view) => view.len() as u64,
+            Self::File { len, .. } | Self::Socket { len, .. } => *len,
+        }
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Segments in the order in which their bytes are to stand in the stream.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    segments: Vec<Segment>,
+}
+
+impl Plan {
+    /// A plan of nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a segment at the end. An empty one adds nothing.
+    pub fn push(&mut self, segment: Segment) {
+        if !segment.is_empty() {
+            self.segments.push(segment);
+        }
+    }
+
+    /// The same with a segment more.
+    #[must_use]
+    pub fn with(mut self, segment: Segment) -> Self {
+        self.push(segment);
+        self
+    }
+
+    /// Bytes of all segments.
+    pub fn len(&self) -> u64 {
+        self.segments.iter().map(Segment::len).sum()
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Joins and splits the segments into runs.
+    pub fn runs(self, policy: &Policy) -> VecDeque<Run> {
+        let mut planner = Planner { policy, runs: VecDeque::new() };
+        self.segments.into_iter().for_each(|segment| planner.add(segment));
+        planner.runs
+    }
+}
+
+/// By what rule bytes in memory are lent or copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// A shared buffer of so many bytes or more is lent; `None`: none is.
+    pub threshold: Option<usize>,
+    /// What becomes of small buffers beside a lent one.
+    pub mixed: Mixed,
+}
+
+/// What becomes of small buffers beside a large one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixed {
+    /// Tiny ones ride with the large one in its request, copied together first if they are many.
+    Join,
+    /// A send of their own, before it (D5's answer).
+    Split,
+    /// Each is lent as it is (what D5 measured as its baseline).
+    LendAll,
+}
+
+/// Bytes in memory.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// On the heap.
+    Bytes(Arc<[u8]>),
+    /// In a buffer that can be lent.
+    Shared(Frozen),
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Shared(view) => view,
+        }
+    }
+}
+
+/// A part of a plan that goes by one mechanism.
+#[derive(Clone, Debug)]
+pub enum Run {
+    /// One send that copies: of 1 to [`PIECES_MAX`] pieces.
+    Copy(Vec<Piece>),
+    /// One zero-copy request.
+    ZeroCopy {
+        /// Tiny pieces to be copied together into one buffer that goes first; often none.
+        gathered: Vec<Piece>,
+        /// The buffers that are lent: at least one, at most [`VIEWS_MAX`] together with the gathered one.
+        lent: Vec<Frozen>,
+    },
+    /// sendfile(2).
+    File {
+        /// Open for reading.
+        file: Arc<File>,
+        /// Where it begins.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// splice(2) through a pipe.
+    Socket {
+        /// A connected stream.
+        socket: Arc<OwnedFd>,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+impl Run {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Copy(pieces) => bytes(pieces),
+            Self::ZeroCopy { gathered, lent } => {
+                bytes(gathered) + lent.iter().map(|view| view.len() as u64).sum::<u64>()
+            }
+            Self::File { len, .. } | Self::Socket { len, .. } => *len,
+        }
+    }
+
+    /// Whether there is nothing in it; no run of a plan is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}
+
+struct Planner<'a> {
+    policy: &'a Policy,
+    runs: VecDeque<Run>,
+}
+
+impl Planner<'_> {
+    fn add(&mut self, segment: Segment) {
+        match segment {
+            Segment::File { file, offset, len } => self.runs.push_back(Run::File { file, offset, len }),
+            Segment::Socket { socket, len } => self.runs.push_back(Run::Socket { socket, len }),
+            Segment::Bytes(bytes) => self.copy(Piece::Bytes(bytes)),
+            Segment::Shared(view) if self.is_lent(&view) => self.lend(view),
+            Segment::Shared(view) => self.copy(Piece::Shared(view)),
+        }
+    }
+
+    fn is_lent(&self, view: &Frozen) -> bool {
+        let large = self.policy.threshold.is_some_and(|threshold| view.len() >= threshold);
+        large || (self.policy.mixed == Mixed::LendAll && self.policy.threshold.is_some())
+    }
+
+    fn copy(&mut self, piece: Piece) {
+        match self.runs.back_mut() {
+            Some(Run::Copy(pieces)) if pieces.len() < PIECES_MAX => pieces.push(piece),
+            _ => self.runs.push_back(Run::Copy(vec![piece])),
+        }
+    }
+
+    fn lend(&mut self, view: Frozen) {
+        if let Some(Run::ZeroCopy { gathered, lent }) = self.runs.back_mut()
+            && lent.len() + usize::from(!gathered.is_empty()) < VIEWS_MAX
+        {
+            lent.push(view);
+            return;
+        }
+        let run = match self.ride() {
+            Some(pieces) => with_pieces(pieces, view),
+            None => Run::ZeroCopy { gathered: Vec::new(), lent: vec![view] },
+        };
+        self.runs.push_back(run);
+    }
+
+    /// The tiny pieces just before a buffer that is lent, if they are to go with it.
+    fn ride(&mut self) -> Option<Vec<Piece>> {
+        let rides = |pieces: &[Piece]| pieces.iter().all(|piece| piece.len() <= TINY_BYTES_MAX);
+        match self.runs.pop_back()? {
+            Run::Copy(pieces) if self.policy.mixed == Mixed::Join && rides(&pieces) => Some(pieces),
+            other => {
+                self.runs.push_back(other);
+                None
+            }
+        }
+    }
+}
+
+/// One request of tiny pieces and the buffer behind them.
+fn with_pieces(pieces: Vec<Piece>, view: Frozen) -> Run {
+    let as_they_are =
+        pieces.len() <= TINY_PIECES_MAX && pieces.iter().all(|piece| matches!(piece, Piece::Shared(_)));
+    if !as_they_are {
+        return Run::ZeroCopy { gathered: pieces, lent: vec![view] };
+    }
+    let views = pieces.into_iter().filter_map(|piece| match piece {
+        Piece::Shared(view) => Some(view),
+        Piece::Bytes(_) => None,
+    });
+    Run::ZeroCopy { gathered: Vec::new(), lent: views.chain([view]).collect() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Plans and the runs that are made of them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const KIB: usize = 1024;
+
+fn shared(len: usize) -> Segment {
+    Segment::Shared(Frozen::copied(&vec![b's'; len]).unwrap())
+}
+
+fn heap(len: usize) -> Segment {
+    Segment::Bytes(vec![b'h'; len].into())
+}
+
+fn policy(mixed: Mixed) -> Policy {
+    Policy { threshold: Some(16 * KIB), mixed }
+}
+
+fn runs(segments: impl IntoIterator<Item = Segment>, policy: Policy) -> Vec<Run> {
+    let mut plan = Plan::new();
+    segments.into_iter().for_each(|segment| plan.push(segment));
+    plan.runs(&policy).into()
+}
+
+/// A run in a few letters: `c` copy, `z` zero-copy, `g` what was gathered, with the sizes.
+fn shape(run: &Run) -> String {
+    let sizes = |lens: Vec<usize>| lens.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    match run {
+        Run::Copy(pieces) => format!("c[{}]", sizes(pieces.iter().map(|piece| piece.len()).collect())),
+        Run::ZeroCopy { gathered, lent } => {
+            let lent = sizes(lent.iter().map(|view| view.len()).collect());
+            if gathered.is_empty() {
+                format!("z[{lent}]")
+            } else {
+                format!("z[g{}*{},{lent}]", gathered.len(), gathered[0].len())
+            }
+        }
+        Run::File { len, .. } => format!("f[{len}]"),
+        Run::Socket { len, .. } => format!("s[{len}]"),
+    }
+}
+
+fn shapes(segments: impl IntoIterator<Item = Segment>, policy: Policy) -> Vec<String> {
+    runs(segments, policy).iter().map(shape).collect()
+}
+
+#[test]
+fn the_example_of_d5_makes_three_requests() {
+    let list = || [4, 4, 16, 32, 2].map(|kib| shared(kib * KIB));
+    for mixed in [Mixed::Join, Mixed::Split] {
+        assert_eq!(shapes(list(), policy(mixed)), ["c[4096,4096]", "z[16384,32768]", "c[2048]"]);
+    }
+}
+
+#[test]
+fn a_few_tiny_buffers_ride_with_the_body() {
+    let list = || (0..8).map(|_| shared(64)).chain([shared(64 * KIB)]);
+    assert_eq!(shapes(list(), policy(Mixed::Join)), ["z[64,64,64,64,64,64,64,64,65536]"]);
+    assert_eq!(shapes(list(), policy(Mixed::Split)), ["c[64,64,64,64,64,64,64,64]", "z[65536]"]);
+}
+
+#[test]
+fn many_tiny_buffers_are_gathered_before_the_body() {
+    let list = || (0..100).map(|_| shared(64)).chain([shared(64 * KIB)]);
+    assert_eq!(shapes(list(), policy(Mixed::Join)), ["z[g100*64,65536]"]);
+}
+
+#[test]
+fn bytes_on_the_heap_are_never_lent() {
+    assert_eq!(
+        shapes([heap(64), shared(64 * KIB), heap(64 * KIB)], policy(Mixed::Join)),
+        ["z[g1*64,65536]", "c[65536]"]
+    );
+}
+
+#[test]
+fn without_a_threshold_all_is_copied() {
+    let copy = Policy { threshold: None, mixed: Mixed::LendAll };
+    assert_eq!(shapes([shared(64), shared(64 * KIB)], copy), ["c[64,65536]"]);
+}
+
+#[test]
+fn lending_all_lends_the_smallest_too() {
+    assert_eq!(
+        shapes((0..20).map(|_| shared(64)), policy(Mixed::LendAll)),
+        ["z[64,64,64,64,64,64,64,64,64,64,64,64,64,64,64,64,64]", "z[64,64,64]"]
+    );
+}
+
+#[test]
+fn files_stand_alone_and_nothing_rides_past_them() {
+    let file = Arc::new(tempfile::tempfile().unwrap());
+    let part = Segment::File { file, offset: 0, len: 10 };
+    assert_eq!(shapes([heap(5), part, shared(64 * KIB)], policy(Mixed::Join)), ["c[5]", "f[10]", "z[65536]"]);
+}
+
+/// The bytes of a run in memory, in order.
+fn content(run: &Run, into: &mut Vec<u8>) {
+    match run {
+        Run::Copy(pieces) => pieces.iter().for_each(|piece| into.extend_from_slice(piece)),
+        Run::ZeroCopy { gathered, lent } => {
+            for bytes in gathered.iter().map(|piece| &**piece).chain(lent.iter().map(|view| &**view)) {
+                into.extend_from_slice(bytes);
+            }
+        }
+        Run::File { .. } | Run::Socket { .. } => unreachable!("none was planned"),
+    }
+}
+
+proptest! {
+    /// Whatever the segments and the policy: the same bytes in the same order, and every run within its limits.
+    #[test]
+    fn runs_keep_order_and_length(
+        segments in prop::collection::vec((any::<bool>(), prop_oneof![0..2000_usize, 10_000..40_000_usize]), 0..60),
+        threshold in prop::option::of(1..50_000_usize),
+        mixed in prop_oneof![Just(Mixed::Join), Just(Mixed::Split), Just(Mixed::LendAll)],
+    ) {
+        let (mut plan, mut expected) = (Plan::new(), Vec::new());
+        for (number, (on_heap, len)) in segments.into_iter().enumerate() {
+            let bytes: Vec<u8> = (0..len).map(|at| (at * 31 + number * 7) as u8).collect();
+            expected.extend_from_slice(&bytes);
+            match (on_heap, len) {
+                (true, _) | (_, 0) => plan.push(Segment::Bytes(bytes.into())),
+                _ => plan.push(Segment::Shared(Frozen::copied(&bytes).unwrap())),
+            }
+        }
+        prop_assert_eq!(plan.len(), expected.len() as u64);
+        let mut sent = Vec::new();
+        for run in plan.runs(&Policy { threshold, mixed }) {
+            prop_assert!(!run.is_empty());
+            match &run {
+                Run::Copy(pieces) => prop_assert!(pieces.len() <= PIECES_MAX),
+                Run::ZeroCopy { gathered, lent } => {
+                    let views = lent.len() + usize::from(!gathered.is_empty());
+                    prop_assert!(!lent.is_empty() && views <= VIEWS_MAX);
+                    prop_assert!(threshold.is_some());
+                }
+                Run::File { .. } | Run::Socket { .. } => prop_assert!(false),
+            }
+            content(&run, &mut sent);
+        }
+        prop_assert_eq!(sent, expected);
+    }
+}
