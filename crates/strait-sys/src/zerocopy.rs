@@ -12,6 +12,9 @@ use crate::wait;
 
 /// Bytes of the datagram: large enough for the kernel to take pages, small enough for any MTU.
 const PROBE_BYTES: usize = 1200;
+/// What it carries. The pages may go out to the wire after the socket is closed, when nobody here knows any more: so
+/// they belong to nobody, hold nothing but zeroes and are there as long as the program.
+static DATAGRAM: [u8; PROBE_BYTES] = [0; PROBE_BYTES];
 /// How long the completion may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -44,10 +47,10 @@ pub fn probe(to: SocketAddr) -> Result<Sent> {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, len)
     };
     check(returned, "ask for sends without a copy to", to.to_string())?;
-    let bytes = [0_u8; PROBE_BYTES];
-    // SAFETY: the kernel reads the bytes, which live until its completion has come or the socket is closed.
+    // SAFETY: the kernel reads the bytes during the call and, by their pages, until the datagram has left, which may be
+    // after the socket is closed; they are a static that nothing writes to.
     let sent =
-        unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), PROBE_BYTES, libc::MSG_ZEROCOPY) };
+        unsafe { libc::send(socket.as_raw_fd(), DATAGRAM.as_ptr().cast(), PROBE_BYTES, libc::MSG_ZEROCOPY) };
     check(sent as libc::c_int, "send without a copy to", to.to_string())?;
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
