@@ -4,6 +4,7 @@
 //! [`Interface`] is a snapshot; it does not follow changes and never makes any.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Kind, Result};
 use crate::ethtool::Ethtool;
@@ -137,21 +138,32 @@ impl Interface {
         }
     }
 
+    /// Its directory in sysfs (Documentation/ABI/testing/sysfs-class-net). `None` where what is mounted there shows
+    /// another network namespace, and for the loopback, which looks the same in every namespace.
+    pub fn sysfs(&self) -> Option<PathBuf> {
+        let directory = Path::new("/sys/class/net").join(&self.name);
+        (!self.is_loopback() && self.is_shown_at(&directory)).then_some(directory)
+    }
+
     /// The NUMA node of the NIC; `None` for virtual links and machines with one node.
     pub fn numa_node(&self) -> Option<u32> {
-        let read = |file| fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name)).ok();
-        // sysfs shows the namespace that mounted it: make sure that it means this interface.
-        let shown: u32 = read("ifindex")?.trim().parse().ok()?;
-        if shown != self.index || !self.has_mac(&read("address")?) {
-            return None;
-        }
-        read("device/numa_node")?.trim().parse().ok()
+        read(&self.sysfs()?, "device/numa_node")?.trim().parse().ok()
+    }
+
+    /// sysfs shows the namespace that mounted it, where the name may be another interface's.
+    fn is_shown_at(&self, directory: &Path) -> bool {
+        let index = read(directory, "ifindex").and_then(|text| text.trim().parse().ok());
+        index == Some(self.index) && read(directory, "address").is_some_and(|text| self.has_mac(&text))
     }
 
     fn has_mac(&self, text: &str) -> bool {
         let bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
         bytes.eq(self.mac.iter().copied().map(Some))
     }
+}
+
+fn read(directory: &Path, file: &str) -> Option<String> {
+    fs::read_to_string(directory.join(file)).ok()
 }
 
 /// Refuses what cannot be an interface's name, before it reaches a system call.
@@ -174,7 +186,18 @@ mod tests {
         assert_eq!((lo.name.as_str(), lo.mac, lo.hardware_type), ("lo", [0; 6], libc::ARPHRD_LOOPBACK));
         assert!(lo.index > 0 && lo.mtu > 0 && lo.is_loopback() && lo.is_ethernet());
         assert_eq!(lo.queues().unwrap(), Queues { rx: 1, tx: 1 });
-        assert_eq!(lo.numa_node(), None);
+        assert_eq!((lo.numa_node(), lo.sysfs()), (None, None));
+    }
+
+    #[test]
+    fn another_namespaces_interface_of_the_same_name_is_not_taken_for_this_one() {
+        let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+        for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+            let Ok(here) = Interface::find(&name) else { continue };
+            let elsewhere = Interface { index: here.index + 1, ..here.clone() };
+            let replaced = Interface { mac: [2, 0, 0, 0, 0xde, 0xad], ..here };
+            assert_eq!((elsewhere.sysfs(), replaced.sysfs()), (None, None), "{name}");
+        }
     }
 
     #[test]
