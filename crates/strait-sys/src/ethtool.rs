@@ -39,6 +39,8 @@ pub struct Channels {
     pub tx: u32,
     /// Channels for both.
     pub combined: u32,
+    /// The most receive-only channels that the driver can have.
+    pub rx_max: u32,
     /// The most combined channels that the driver can have.
     pub combined_max: u32,
 }
@@ -125,8 +127,8 @@ impl Ethtool {
 
     /// The queues in use.
     pub fn channels(&self) -> Result<Channels> {
-        let [_, _, _, _, combined_max, rx, tx, _, combined] = self.words([ETHTOOL_GCHANNELS])?;
-        Ok(Channels { rx, tx, combined, combined_max })
+        let [_, rx_max, _, _, combined_max, rx, tx, _, combined] = self.words([ETHTOOL_GCHANNELS])?;
+        Ok(Channels { rx, tx, combined, rx_max, combined_max })
     }
 
     /// The descriptor ring sizes.

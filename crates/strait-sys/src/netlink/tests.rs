@@ -102,7 +102,8 @@ fn a_driver_tells_its_name_and_channels() {
         let left = veth(&mut Netlink::open().unwrap(), &there);
         let ethtool = Ethtool::open("left").unwrap();
         assert_eq!(ethtool.driver().unwrap().name, "veth");
-        assert_eq!(ethtool.channels().unwrap().rx, 3);
+        let channels = ethtool.channels().unwrap();
+        assert_eq!((channels.rx, channels.rx_max, channels.combined_max), (3, 3, 0));
         assert_eq!(left.queues().unwrap(), crate::interface::Queues { rx: 3, tx: 3 });
         for on in [true, false] {
             ethtool.set_offload(Offload::Gro, on).unwrap();
