@@ -92,6 +92,16 @@ impl Error {
         }
     }
 
+    /// What failed and why, without what would help.
+    pub fn failure(&self) -> String {
+        Self { remedy: None, ..self.clone() }.to_string()
+    }
+
+    /// What would help, where that is known.
+    pub fn advice(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
     /// What kind of failure this is.
     pub fn kind(&self) -> Kind {
         self.kind
