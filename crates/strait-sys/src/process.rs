@@ -2,10 +2,13 @@
 //!
 //! The program's doors and the lanes call it. Only [`on_termination`] keeps state: one flag a process.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{
+    CpuSet, SecureComputingMode, sched_getaffinity, sched_setaffinity, secure_computing_mode,
+};
 
 use crate::error::{Error, Kind, Result, check};
 
@@ -106,6 +109,27 @@ pub fn has_capability(capability: u32) -> Result<bool> {
     let (_, data) = capabilities()?;
     let word = data.get(capability as usize / 32).map_or(0, |data| data.effective);
     Ok(word & 1 << (capability % 32) != 0)
+}
+
+/// Whether this process lives in the machine's own user namespace. Elsewhere the kernel's `capable()` says no whatever
+/// [`has_capability`] says: BPF, and what counts against the limit of locked memory, ask it (capabilities(7),
+/// user_namespaces(7)).
+///
+/// # Errors
+/// There is no /proc.
+pub fn is_in_initial_user_namespace() -> Result<bool> {
+    /// `USER_NS_INIT_INO` (linux/nsfs.h). A mapping of users tells less: a namespace below may map them all.
+    const INITIAL: u64 = 0xefff_fffd;
+    const NAMESPACE: &str = "/proc/self/ns/user";
+    let metadata =
+        std::fs::metadata(NAMESPACE).map_err(|error| Error::from_io("look at", NAMESPACE, &error))?;
+    Ok(metadata.ino() == INITIAL)
+}
+
+/// Whether a seccomp filter stands between the calling thread and the kernel (seccomp(2)): it may have refused what the
+/// kernel would not.
+pub fn has_seccomp_filter() -> bool {
+    secure_computing_mode() == Ok(SecureComputingMode::Filter)
 }
 
 /// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_PERFMON` and `CAP_BPF`.

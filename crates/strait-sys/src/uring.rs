@@ -11,6 +11,7 @@ pub use ring::{Event, Full, How, Ring, VIEWS_MAX};
 use io_uring::{IoUring, Probe, opcode};
 
 use crate::error::{Error, Kind, Result};
+use crate::process::has_seccomp_filter;
 
 /// Where the administrator allows it to nobody (2), to a group (1), or to all (0); Linux 6.6.
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
@@ -43,7 +44,7 @@ fn explain(error: Error) -> Error {
     let disabled = std::fs::read_to_string(SYSCTL).is_ok_and(|text| text.trim() != "0");
     match error.errno() {
         Some(libc::EPERM) if disabled => error.remedy("sysctl kernel.io_uring_disabled=0 allows it"),
-        Some(libc::EPERM) => {
+        Some(libc::EPERM) if has_seccomp_filter() => {
             error.remedy("a seccomp filter forbids it: run the container with a profile that allows io_uring")
         }
         Some(libc::ENOSYS) => {
