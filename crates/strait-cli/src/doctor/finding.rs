@@ -61,6 +61,12 @@ impl<'a> Notebook<'a> {
         if good { self.ok(subject, says) } else { self.better(subject, says, fix) }
     }
 
+    /// What could not be found out: no verdict, for it may be good.
+    pub(super) fn unknown(&mut self, subject: &'static str, error: &strait_sys::Error) {
+        let fix = error.advice().map(str::to_owned);
+        self.note(subject, State::Better, format!("unknown: {}", error.failure()), fix);
+    }
+
     fn note(&mut self, subject: &'static str, state: State, says: String, fix: Option<String>) {
         let fix = fix.filter(|fix| !fix.is_empty());
         self.findings.push(Finding { face: self.face, subject, state, says, fix });
@@ -120,5 +126,17 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
         assert_eq!(json["findings"][1]["state"], "better");
         assert!(json["findings"][0].get("fix").is_none());
+    }
+
+    #[test]
+    fn what_could_not_be_found_out_is_called_so_and_has_its_remedy_as_the_fix() {
+        let mut findings = Vec::new();
+        let mut notebook = Notebook::new(Face::Send, &mut findings);
+        let error = strait_sys::Error::said(strait_sys::Kind::Failed, "read", "it", "no time");
+        notebook.unknown("clock", &error);
+        notebook.unknown("clock", &error.remedy("wait"));
+        let [bare, helped] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!((bare.state, &*bare.says, &bare.fix), (State::Better, "unknown: read it: no time", &None));
+        assert_eq!((&*helped.says, helped.fix.as_deref()), ("unknown: read it: no time", Some("wait")));
     }
 }

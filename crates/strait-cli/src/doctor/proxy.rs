@@ -1,13 +1,15 @@
 //! Whether a cache can serve without taking bytes into user space.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{MemfdFlags, memfd_create, sendfile, statfs};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, pipe, splice, tee};
 use rustix::process::{Resource, getrlimit};
-use strait_sys::tls;
+use strait_sys::process::has_seccomp_filter;
+use strait_sys::{Error, Kind, Result, tls};
 
 use super::finding::{Finding, Notebook};
 use super::{Args, Face};
@@ -32,9 +34,11 @@ pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) {
     pipes(&mut notebook);
     match tls::probe() {
         Ok(()) => notebook.ok("ktls", "the kernel encrypts: TLS can be served by sendfile"),
-        Err(error) => {
-            notebook.better("ktls", format!("TLS is encrypted in user space: {error}"), "");
+        Err(error) if error.kind() == Kind::Refused => {
+            let says = format!("TLS is encrypted in user space: {}", error.failure());
+            notebook.better("ktls", says, error.advice().unwrap_or_default());
         }
+        Err(error) => notebook.unknown("ktls", &error),
     }
     cache(&args.cache, &mut notebook);
     files(&mut notebook);
@@ -42,25 +46,37 @@ pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) {
 
 /// Tries sendfile(2), splice(2) and tee(2) on a few bytes.
 fn moves(notebook: &mut Notebook<'_>) {
+    const SUBJECT: &str = "sendfile, splice, tee";
     match try_moves() {
-        Ok(()) => notebook.ok("sendfile, splice, tee", "work: bodies stay in the kernel"),
-        Err(error) => notebook.broken(
-            "sendfile, splice, tee",
-            format!("{error}"),
-            "a seccomp filter forbids them: allow them",
-        ),
+        Ok(()) => notebook.ok(SUBJECT, "work: bodies stay in the kernel"),
+        Err(error) if error.kind() == Kind::Refused => {
+            let filtered = "a seccomp filter may forbid it: run the container with a profile that allows it";
+            let fix = if has_seccomp_filter() { filtered } else { "" };
+            notebook.broken(SUBJECT, error.failure(), fix);
+        }
+        Err(error) => notebook.unknown(SUBJECT, &error),
     }
 }
 
-fn try_moves() -> Result<(), Errno> {
+fn try_moves() -> Result<()> {
     const BYTES: usize = 16;
-    let file = memfd_create("strait-doctor", MemfdFlags::CLOEXEC)?;
-    rustix::io::write(&file, &[0; BYTES])?;
-    let ((first_out, first_in), (second_out, second_in)) = (pipe()?, pipe()?);
+    let failed = |operation: &'static str| {
+        move |errno: Errno| Error::os(operation, "bytes in the kernel", errno.raw_os_error())
+    };
+    let (file, [first, second]) = tools().map_err(|errno| {
+        // Without them nothing is known of the moves.
+        Error::os("make", "a file and pipes to try with", errno.raw_os_error()).with_kind(Kind::Failed)
+    })?;
+    rustix::io::write(&file, &[0; BYTES]).map_err(failed("write"))?;
     let mut start = 0;
-    sendfile(&first_in, &file, Some(&mut start), BYTES)?;
-    tee(&first_out, &second_in, BYTES, SpliceFlags::NONBLOCK)?;
-    splice(&second_out, None, &first_in, None, BYTES, SpliceFlags::NONBLOCK).map(drop)
+    sendfile(&first.1, &file, Some(&mut start), BYTES).map_err(failed("sendfile"))?;
+    tee(&first.0, &second.1, BYTES, SpliceFlags::NONBLOCK).map_err(failed("tee"))?;
+    splice(&second.0, None, &first.1, None, BYTES, SpliceFlags::NONBLOCK).map_err(failed("splice")).map(drop)
+}
+
+/// A file in memory and two pipes, each its reading and its writing end.
+fn tools() -> Result<(OwnedFd, [(OwnedFd, OwnedFd); 2]), Errno> {
+    Ok((memfd_create("strait-doctor", MemfdFlags::CLOEXEC)?, [pipe()?, pipe()?]))
 }
 
 fn pipes(notebook: &mut Notebook<'_>) {
@@ -85,9 +101,13 @@ fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
     let shown = directory.display();
     let kind = match statfs(directory) {
         Ok(found) => found.f_type as u64,
-        Err(errno) => {
-            let says = format!("{shown}: {errno}");
+        Err(Errno::NOENT) => {
+            let says = format!("{shown}: there is none");
             return notebook.better("cache directory", says, format!("mkdir -p {shown}, or --cache DIR"));
+        }
+        Err(errno) => {
+            let error = Error::os("look at", shown.to_string(), errno.raw_os_error());
+            return notebook.unknown("cache directory", &error);
         }
     };
     if let Some((_, name, why)) = POOR.into_iter().find(|(known, ..)| *known == kind) {

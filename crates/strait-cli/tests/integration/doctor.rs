@@ -1,6 +1,6 @@
 //! `strait doctor` on machines that are broken on purpose: each has its finding, with a fix.
 
-use lab::{Finished, Launch, Wire, program_or_skip, root_or_skip};
+use lab::{End, Finished, Launch, Wire, program_or_skip, root_or_skip};
 use serde_json::Value;
 
 use crate::rig::{LIMIT, STRAIT, run, strait};
@@ -18,6 +18,12 @@ fn finding(findings: &[Value], face: &str, subject: &str) -> (String, String, St
     let found = found.unwrap_or_else(|| panic!("no {subject} in {findings:?}"));
     let text = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
     (text("state"), text("says"), text("fix"))
+}
+
+/// What the doctor finds at `end` for captures.
+fn at(end: &End, more: &[&str]) -> (Vec<Value>, i32) {
+    let arguments = [&["doctor", end.name(), "--json", "--for", "capture"], more].concat();
+    findings(&strait(end, &arguments).run(LIMIT).unwrap())
 }
 
 #[test]
@@ -117,9 +123,7 @@ fn a_device_without_native_xdp_is_generic_only() {
 #[test]
 fn a_device_with_native_xdp_binds_natively_and_is_left_as_it_was() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    let probe =
-        strait(wire.right(), &["doctor", wire.right().name(), "--json", "--for", "capture", "--probe"]);
-    let (probed, code) = findings(&probe.run(LIMIT).unwrap());
+    let (probed, code) = at(wire.right(), &["--probe"]);
     let says: Vec<_> = probed
         .iter()
         .filter(|finding| finding["subject"] == "xdp")
@@ -154,18 +158,13 @@ fn queues_that_are_not_there_or_too_many_are_told() {
 #[test]
 fn a_link_that_is_down_is_broken_and_libpcaps_ring_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    let doctor = || {
-        findings(
-            &strait(wire.right(), &["doctor", "right", "--json", "--for", "capture"]).run(LIMIT).unwrap(),
-        )
-    };
-    let (found, code) = doctor();
+    let (found, code) = at(wire.right(), &[]);
     assert_eq!(code, 0);
     let (_, says, fix) = finding(&found, "capture", "libpcap");
     assert!(says.contains("TPACKET_V3 on right") && says.contains("kept back for 1000 ms"), "{says}");
     assert!(fix.contains("strait run"));
     wire.right().set_up(false);
-    let (found, code) = doctor();
+    let (found, code) = at(wire.right(), &[]);
     let (state, _, fix) = finding(&found, "capture", "link");
     assert_eq!((state.as_str(), fix.as_str(), code), ("broken", "ip link set right up", 1));
 }
