@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use strait_sys::interface::Interface;
 
 use self::finding::State;
 use crate::Error;
@@ -65,11 +66,12 @@ enum Face {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let interface = args.interface.as_deref().map(Interface::find).transpose()?;
     let mut findings = Vec::new();
     for face in &args.faces {
         match face {
-            Face::Capture => capture::examine(args, &mut findings)?,
-            Face::Send => send::examine(args, &mut findings)?,
+            Face::Capture => capture::examine(interface.as_ref(), args, &mut findings)?,
+            Face::Send => send::examine(interface.as_ref(), args, &mut findings)?,
             Face::Proxy => proxy::examine(args, &mut findings),
         }
     }

@@ -28,16 +28,19 @@ const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 /// And its snaplen.
 const SNAPLEN: u32 = 262_144;
 
-pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) -> Result<(), Error> {
-    let interface = args.interface.as_deref().map(Interface::find).transpose()?;
+pub(super) fn examine(
+    interface: Option<&Interface>,
+    args: &Args,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Error> {
     let mut notebook = Notebook::new(Face::Capture, findings);
     kernel(&mut notebook);
     let raw = capabilities(&mut notebook)?;
     memlock(&mut notebook)?;
     fanout(&mut notebook);
-    libpcap(&mut notebook, interface.as_ref(), raw);
+    libpcap(&mut notebook, interface, raw);
     processor(&mut notebook);
-    if let Some(interface) = &interface {
+    if let Some(interface) = interface {
         link::examine(interface, args, &mut notebook)?;
         xdp::examine(interface, args, &mut notebook)?;
     }

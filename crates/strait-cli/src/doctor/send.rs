@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rustix::process::{Resource, getrlimit};
 use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::interface::Interface;
 use strait_sys::process::{self, CAP_IPC_LOCK};
 use strait_sys::uring;
 use strait_sys::zerocopy::{self, Sent};
@@ -17,12 +18,16 @@ const DISCARD: u16 = 9;
 /// Memory that a busy sender keeps locked at a time: what is on its way to peers.
 const LOCKED_BYTES: u64 = 64 << 20;
 
-pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) -> Result<(), Error> {
+pub(super) fn examine(
+    interface: Option<&Interface>,
+    args: &Args,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Error> {
     let mut notebook = Notebook::new(Face::Send, findings);
     io_uring(&mut notebook);
     memlock(&mut notebook)?;
-    if let Some(name) = &args.interface {
-        offloads(name, &mut notebook)?;
+    if let Some(interface) = interface {
+        offloads(&interface.name, &mut notebook)?;
     }
     route(args.to, &mut notebook);
     Ok(())

@@ -170,8 +170,22 @@ fn a_link_that_is_down_is_broken_and_libpcaps_ring_is_named() {
 }
 
 #[test]
-fn an_unknown_interface_is_a_usage_error() {
-    let finished = run(&["doctor", "no-such-if0"]);
-    assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
-    assert!(finished.stderr.contains("no-such-if0"));
+fn an_unknown_interface_is_a_usage_error_whatever_it_is_for() {
+    for face in ["capture", "send", "proxy"] {
+        let finished = run(&["doctor", "no-such-if0", "--for", face]);
+        assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+        assert!(finished.stderr.contains("no-such-if0") && finished.text().is_empty());
+    }
+}
+
+#[test]
+fn an_alternative_name_is_as_good_as_the_interfaces_own() {
+    const NAME: &str = "a-name-longer-than-fifteen";
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
+    let ip = ["link", "property", "add", "dev", "right", "altname", NAME];
+    let _ = wire.right().command("ip").args(ip).run(LIMIT).unwrap().success();
+    let arguments = ["doctor", NAME, "--json", "--for", "capture,send", "--probe"];
+    let (found, code) = findings(&strait(wire.right(), &arguments).run(LIMIT).unwrap());
+    assert_eq!((finding(&found, "capture", "link").1.as_str(), code), ("right is up", 0));
+    assert!(finding(&found, "send", "scatter-gather").1.contains("at right"));
 }
