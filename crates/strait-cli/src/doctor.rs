@@ -6,6 +6,7 @@
 mod capture;
 mod finding;
 mod link;
+mod privilege;
 mod proxy;
 mod send;
 mod xdp;

@@ -2,25 +2,16 @@
 
 use std::fs;
 
-use rustix::process::{Resource, getrlimit};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{PacketRing, packet_socket};
-use strait_sys::process::{self, CAP_BPF, CAP_IPC_LOCK, CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON};
 use strait_sys::{Kind, libpcap, packet};
 
 use super::finding::{Finding, Notebook};
-use super::{Args, Face, link, xdp};
+use super::{Args, Face, link, privilege, xdp};
 use crate::Error;
 
 /// The kernel that all paths are written for.
 const KERNEL_MIN: (u32, u32) = (5, 15);
-/// What AF_XDP needs, and the verifier of its program.
-const AF_XDP_NEEDS: [(u32, &str); 4] = [
-    (CAP_NET_RAW, "CAP_NET_RAW"),
-    (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
-    (CAP_BPF, "CAP_BPF"),
-    (CAP_PERFMON, "CAP_PERFMON"),
-];
 /// Memory that one queue of AF_XDP takes unless told otherwise.
 const UMEM_BYTES: u64 = 32 << 20;
 /// What tcpdump asks of libpcap, and many programs with it.
@@ -35,8 +26,11 @@ pub(super) fn examine(
 ) -> Result<(), Error> {
     let mut notebook = Notebook::new(Face::Capture, findings);
     kernel(&mut notebook);
-    let raw = capabilities(&mut notebook)?;
-    memlock(&mut notebook)?;
+    let name = interface.map_or("lo", |interface| interface.name.as_str());
+    let raw = privilege::packet_sockets(name, &mut notebook)?;
+    privilege::af_xdp(&mut notebook)?;
+    let what_for = "unless --ring says less, a queue of AF_XDP takes";
+    privilege::locked_memory(UMEM_BYTES, what_for, &mut notebook)?;
     fanout(&mut notebook);
     libpcap(&mut notebook, interface, raw);
     processor(&mut notebook);
@@ -55,58 +49,6 @@ fn kernel(notebook: &mut Notebook<'_>) {
     let (major, minor) = KERNEL_MIN;
     let fix = format!("boot Linux {major}.{minor} or newer");
     notebook.judge(version >= KERNEL_MIN, "kernel", format!("Linux {release}"), &fix);
-}
-
-/// Whether packet sockets may be opened.
-fn capabilities(notebook: &mut Notebook<'_>) -> Result<bool, Error> {
-    let has = |capability| process::has_capability(capability).map_err(Error::from);
-    let raw = has(CAP_NET_RAW)?;
-    if raw {
-        notebook.ok("packet sockets", "CAP_NET_RAW: recv, v2 and v3 can be opened");
-    } else {
-        notebook.broken("packet sockets", "no CAP_NET_RAW: nothing can be captured", setcap("cap_net_raw"));
-    }
-    let mut missing = Vec::new();
-    for (capability, name) in AF_XDP_NEEDS {
-        if !has(capability)? {
-            missing.push(name);
-        }
-    }
-    if missing.is_empty() {
-        notebook.ok("af_xdp privilege", "all that xdp needs is there");
-    } else {
-        let says = format!("no {}: xdp cannot be opened", missing.join(", "));
-        notebook.better(
-            "af_xdp privilege",
-            says,
-            setcap("cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock"),
-        );
-    }
-    Ok(raw)
-}
-
-fn setcap(capabilities: &str) -> String {
-    let program = std::env::current_exe().map_or_else(|_| "strait".into(), |path| path.display().to_string());
-    format!("run it as root, or: setcap {capabilities}+ep {program}")
-}
-
-fn memlock(notebook: &mut Notebook<'_>) -> Result<(), Error> {
-    let limit = getrlimit(Resource::Memlock).current;
-    let enough = limit.is_none_or(|bytes| bytes >= UMEM_BYTES);
-    let says = match limit {
-        None => "no limit of locked memory".to_owned(),
-        Some(_) if process::has_capability(CAP_IPC_LOCK)? => {
-            notebook.ok("locked memory", "CAP_IPC_LOCK: the limit of locked memory does not count");
-            return Ok(());
-        }
-        Some(bytes) => {
-            let (is, needs) = (bytes >> 10, UMEM_BYTES >> 10);
-            format!("{is} KiB may be locked; a queue of AF_XDP takes {needs} KiB unless --ring says less")
-        }
-    };
-    let fix = "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity), or setcap cap_ipc_lock+ep";
-    notebook.judge(enough, "locked memory", says, fix);
-    Ok(())
 }
 
 /// Several sockets that share the packets of an interface.
@@ -137,7 +79,7 @@ fn libpcap(notebook: &mut Notebook<'_>, interface: Option<&Interface>, raw: bool
     };
     if !raw {
         return notebook
-            .ok("libpcap", format!("{version}; its ring cannot be looked at without CAP_NET_RAW"));
+            .ok("libpcap", format!("{version}; its ring cannot be looked at without packet sockets"));
     }
     let name = interface.map_or("lo", |interface| interface.name.as_str());
     // Nothing is changed for a look.

@@ -2,15 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use rustix::process::{Resource, getrlimit};
 use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
-use strait_sys::process::{self, CAP_IPC_LOCK};
 use strait_sys::uring;
 use strait_sys::zerocopy::{self, Sent};
 
 use super::finding::{Finding, Notebook};
-use super::{Args, Face};
+use super::{Args, Face, privilege};
 use crate::Error;
 
 /// Where a datagram is thrown away (RFC 863).
@@ -25,7 +23,8 @@ pub(super) fn examine(
 ) -> Result<(), Error> {
     let mut notebook = Notebook::new(Face::Send, findings);
     io_uring(&mut notebook);
-    memlock(&mut notebook)?;
+    let what_for = "pages on their way to the peers of a busy sender take";
+    privilege::locked_memory(LOCKED_BYTES, what_for, &mut notebook)?;
     if let Some(interface) = interface {
         offloads(&interface.name, &mut notebook)?;
     }
@@ -47,20 +46,6 @@ fn io_uring(notebook: &mut Notebook<'_>) {
             notebook.better("io_uring", says, error.to_string());
         }
     }
-}
-
-fn memlock(notebook: &mut Notebook<'_>) -> Result<(), Error> {
-    if process::has_capability(CAP_IPC_LOCK)? {
-        notebook.ok("locked memory", "CAP_IPC_LOCK: the limit of locked memory does not count");
-        return Ok(());
-    }
-    let limit = getrlimit(Resource::Memlock).current;
-    let says = limit.map_or("no limit".to_owned(), |bytes| {
-        format!("{} KiB may be locked for pages on their way", bytes >> 10)
-    });
-    let enough = limit.is_none_or(|bytes| bytes >= LOCKED_BYTES);
-    notebook.judge(enough, "locked memory", says, "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity)");
-    Ok(())
 }
 
 /// Without these the kernel copies, silently.

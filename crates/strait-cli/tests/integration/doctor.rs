@@ -67,6 +67,31 @@ fn little_locked_memory_is_too_little_for_af_xdp() {
     }
 }
 
+#[test]
+fn the_privileges_of_a_user_namespace_do_not_reach_bpf_nor_locked_memory() {
+    if !program_or_skip("unshare") || !program_or_skip("prlimit") {
+        return;
+    }
+    let inside = |program: &[&str]| {
+        let limited = ["--memlock=65536", "unshare", "--user", "--map-root-user"];
+        Launch::new("prlimit").args(limited).args(program).run(LIMIT).unwrap()
+    };
+    if !inside(&["true"]).status.success() {
+        return lab::skip("no user namespaces for this user");
+    }
+    let (findings, code) = findings(&inside(&[STRAIT, "doctor", "--json", "--for", "capture,send"]));
+    for (subject, state) in [("packet sockets", "broken"), ("af_xdp privilege", "better")] {
+        let found = finding(&findings, "capture", subject);
+        assert!(found.0 == state && found.1.contains("user namespace"), "{found:?}");
+        assert!(found.2.contains("outside of the user namespace"), "{found:?}");
+    }
+    for face in ["capture", "send"] {
+        let (state, says, _) = finding(&findings, face, "locked memory");
+        assert!(state == "better" && says.starts_with("64 KiB"), "{says}");
+    }
+    assert_eq!(code, 1);
+}
+
 /// Runs a program under a filter that forbids `io_uring_setup` (425), as container runtimes do.
 const WITHOUT_IO_URING: &str = "
 import ctypes, os, struct, sys

@@ -1,0 +1,129 @@
+//! What this process may do: packet sockets, AF_XDP, memory that is locked.
+//!
+//! The capture's and the sender's findings come here. What can be tried is tried; a capability is believed only where it
+//! reaches as far as the kernel asks for it.
+
+use rustix::process::{Resource, getrlimit};
+use strait_sys::bpf::Map;
+use strait_sys::packet::{self, v2, v3};
+use strait_sys::process::{
+    self, CAP_BPF, CAP_IPC_LOCK, CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, has_capability,
+};
+use strait_sys::{Kind, Result};
+
+use super::finding::Notebook;
+
+/// What AF_XDP needs, and the verifier of its program.
+const AF_XDP_NEEDS: [(u32, &str); 4] = [
+    (CAP_NET_RAW, "CAP_NET_RAW"),
+    (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
+    (CAP_BPF, "CAP_BPF"),
+    (CAP_PERFMON, "CAP_PERFMON"),
+];
+/// A ring that is made to see whether one can be.
+const RING_BYTES: usize = 256 << 10;
+/// For all that a user namespace's own root cannot do.
+const OUTSIDE: &str = "run it as root outside of the user namespace (containers: not rootless)";
+
+/// Whether packet sockets can be opened, and rings on them. `name` is for errors alone.
+pub(super) fn packet_sockets(name: &str, notebook: &mut Notebook<'_>) -> Result<bool> {
+    const SUBJECT: &str = "packet sockets";
+    match rings(name) {
+        Ok(()) => notebook.ok(SUBJECT, "CAP_NET_RAW: recv, v2 and v3 can be opened"),
+        Err(error) if packet::Socket::open(name).is_ok() => {
+            notebook.better(SUBJECT, format!("recv only: {}", error.failure()), "--path recv");
+        }
+        Err(error) if error.kind() == Kind::Refused => {
+            let (who, fix) = who_refuses_packet_sockets()?;
+            notebook.broken(SUBJECT, format!("{who}: nothing can be captured"), fix);
+            return Ok(false);
+        }
+        Err(error) => {
+            notebook.unknown(SUBJECT, &error);
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Makes a small ring of each kind on sockets that are bound to nothing.
+fn rings(name: &str) -> Result<()> {
+    v2::Ring::new(&packet::Socket::open(name)?, v2::Geometry::new(RING_BYTES, 2048))?;
+    let geometry = v3::Geometry::new(RING_BYTES, RING_BYTES / 2, std::time::Duration::from_millis(1));
+    v3::Ring::new(&packet::Socket::open(name)?, geometry, false).map(drop)
+}
+
+fn who_refuses_packet_sockets() -> Result<(&'static str, String)> {
+    Ok(if !has_capability(CAP_NET_RAW)? {
+        ("no CAP_NET_RAW", setcap("cap_net_raw"))
+    } else if !process::is_in_initial_user_namespace()? {
+        let who = "CAP_NET_RAW of this user namespace does not reach the network namespace";
+        (who, OUTSIDE.into())
+    } else if process::has_seccomp_filter() {
+        (
+            "a seccomp filter forbids packet sockets",
+            "run the container with a profile that allows them".into(),
+        )
+    } else {
+        ("the kernel refuses packet sockets in spite of CAP_NET_RAW", String::new())
+    })
+}
+
+/// Whether AF_XDP can be opened, so far as it is a matter of privilege.
+pub(super) fn af_xdp(notebook: &mut Notebook<'_>) -> Result<()> {
+    const SUBJECT: &str = "af_xdp privilege";
+    let mut missing = Vec::new();
+    for (capability, name) in AF_XDP_NEEDS {
+        if !has_capability(capability)? {
+            missing.push(name);
+        }
+    }
+    match process::is_in_initial_user_namespace() {
+        Err(error) => notebook.unknown(SUBJECT, &error),
+        Ok(false) => {
+            let says = "the privileges of a user namespace do not reach as far as BPF: xdp cannot be opened";
+            notebook.better(SUBJECT, says, OUTSIDE);
+        }
+        Ok(true) if !missing.is_empty() => {
+            let says = format!("no {}: xdp cannot be opened", missing.join(", "));
+            let fix = setcap("cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock");
+            notebook.better(SUBJECT, says, fix);
+        }
+        // Its map of sockets is the first thing that is refused to those who may not.
+        Ok(true) => match Map::xskmap("strait_doctor", 1) {
+            Ok(_) => notebook.ok(SUBJECT, "all that xdp needs is there"),
+            Err(error) => notebook.unknown(SUBJECT, &error),
+        },
+    }
+    Ok(())
+}
+
+/// Whether `needs_bytes` of memory may be locked, which `what_for` explains.
+pub(super) fn locked_memory(needs_bytes: u64, what_for: &str, notebook: &mut Notebook<'_>) -> Result<()> {
+    const SUBJECT: &str = "locked memory";
+    let Some(bytes) = getrlimit(Resource::Memlock).current else {
+        notebook.ok(SUBJECT, "no limit of locked memory");
+        return Ok(());
+    };
+    let raise = match process::is_in_initial_user_namespace() {
+        Err(error) => {
+            notebook.unknown(SUBJECT, &error);
+            return Ok(());
+        }
+        Ok(true) if has_capability(CAP_IPC_LOCK)? => {
+            notebook.ok(SUBJECT, "CAP_IPC_LOCK: the limit of locked memory does not count");
+            return Ok(());
+        }
+        Ok(true) => "or setcap cap_ipc_lock+ep",
+        Ok(false) => "before the user namespace is entered",
+    };
+    let says = format!("{} KiB may be locked; {what_for} {} KiB", bytes >> 10, needs_bytes >> 10);
+    let fix = format!("ulimit -l unlimited (systemd: LimitMEMLOCK=infinity), {raise}");
+    notebook.judge(bytes >= needs_bytes, SUBJECT, says, &fix);
+    Ok(())
+}
+
+fn setcap(capabilities: &str) -> String {
+    let program = std::env::current_exe().map_or_else(|_| "strait".into(), |path| path.display().to_string());
+    format!("run it as root, or: setcap {capabilities}+ep {program}")
+}
