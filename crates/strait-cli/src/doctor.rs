@@ -7,6 +7,7 @@ mod capture;
 mod finding;
 mod link;
 mod privilege;
+mod processor;
 mod proxy;
 mod send;
 mod xdp;

@@ -1,13 +1,13 @@
 //! What a capture gets here: privileges, memory, libpcap; and of an interface, see `link.rs` and `xdp.rs`.
 
-use std::fs;
+use std::path::Path;
 
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{PacketRing, packet_socket};
 use strait_sys::{Kind, libpcap, packet};
 
 use super::finding::{Finding, Notebook};
-use super::{Args, Face, link, privilege, xdp};
+use super::{Args, Face, link, privilege, processor, xdp};
 use crate::Error;
 
 /// The kernel that all paths are written for.
@@ -33,7 +33,7 @@ pub(super) fn examine(
     privilege::locked_memory(UMEM_BYTES, what_for, &mut notebook)?;
     fanout(&mut notebook);
     libpcap(&mut notebook, interface, raw);
-    processor(&mut notebook);
+    processor::examine(Path::new("/sys/devices/system/cpu"), &mut notebook);
     if let Some(interface) = interface {
         link::examine(interface, args, &mut notebook)?;
         xdp::examine(interface, args, &mut notebook)?;
@@ -117,25 +117,5 @@ fn libpcap(notebook: &mut Notebook<'_>, interface: Option<&Interface>, raw: bool
             let says = format!("{version} uses no ring on {name}: a system call and a copy for each packet");
             notebook.better("libpcap", says, "strait run -- PROGRAM");
         }
-    }
-}
-
-/// What makes a sleeping CPU slow to wake.
-fn processor(notebook: &mut Notebook<'_>) {
-    let read = |file: &str| fs::read_to_string(format!("/sys/devices/system/cpu/{file}")).ok();
-    if let Some(governor) = read("cpu0/cpufreq/scaling_governor") {
-        let governor = governor.trim();
-        let says = format!("frequency governor {governor}");
-        notebook.judge(
-            governor == "performance",
-            "cpu frequency",
-            says,
-            "cpupower frequency-set -g performance",
-        );
-    }
-    let latencies = (0..16).map_while(|state| read(&format!("cpu0/cpuidle/state{state}/latency")));
-    if let Some(deepest_us) = latencies.filter_map(|latency| latency.trim().parse::<u64>().ok()).max() {
-        let says = format!("waking from the deepest idle state takes {deepest_us} us");
-        notebook.judge(deepest_us <= 50, "cpu idle", says, "cpupower idle-set -D 50");
     }
 }
