@@ -4,20 +4,20 @@ use std::path::Path;
 
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{PacketRing, packet_socket};
-use strait_sys::{Kind, libpcap, packet};
+use strait_sys::{Result, libpcap, packet};
 
 use super::finding::{Finding, Notebook};
 use super::{Args, Face, link, privilege, processor, xdp};
 use crate::Error;
 
-/// The kernel that all paths are written for.
-const KERNEL_MIN: (u32, u32) = (5, 15);
 /// Memory that one queue of AF_XDP takes unless told otherwise.
 const UMEM_BYTES: u64 = 32 << 20;
 /// What tcpdump asks of libpcap, and many programs with it.
 const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 /// And its snaplen.
 const SNAPLEN: u32 = 262_144;
+/// `ENOPROTOOPT`: a kernel without the option.
+const NO_OPTION: i32 = rustix::io::Errno::NOPROTOOPT.raw_os_error();
 
 pub(super) fn examine(
     interface: Option<&Interface>,
@@ -25,14 +25,16 @@ pub(super) fn examine(
     findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
     let mut notebook = Notebook::new(Face::Capture, findings);
-    kernel(&mut notebook);
     let name = interface.map_or("lo", |interface| interface.name.as_str());
+    kernel(&mut notebook);
     let raw = privilege::packet_sockets(name, &mut notebook)?;
     privilege::af_xdp(&mut notebook)?;
     let what_for = "unless --ring says less, a queue of AF_XDP takes";
     privilege::locked_memory(UMEM_BYTES, what_for, &mut notebook)?;
-    fanout(&mut notebook);
-    libpcap(&mut notebook, interface, raw);
+    if raw {
+        fanout(name, &mut notebook);
+    }
+    libpcap(name, raw, &mut notebook);
     processor::examine(Path::new("/sys/devices/system/cpu"), &mut notebook);
     if let Some(interface) = interface {
         link::examine(interface, args, &mut notebook)?;
@@ -41,35 +43,38 @@ pub(super) fn examine(
     Ok(())
 }
 
+/// Names the kernel and does not judge it: distributions carry abilities back, and the findings below tried them.
 fn kernel(notebook: &mut Notebook<'_>) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers =
-        release.split(|letter: char| !letter.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let (major, minor) = KERNEL_MIN;
-    let fix = format!("boot Linux {major}.{minor} or newer");
-    notebook.judge(version >= KERNEL_MIN, "kernel", format!("Linux {release}"), &fix);
+    notebook.ok("kernel", format!("Linux {release}"));
 }
 
-/// Several sockets that share the packets of an interface.
-fn fanout(notebook: &mut Notebook<'_>) {
-    let probed = packet::Socket::open("lo").and_then(|socket| {
-        let lo = Interface::find("lo")?;
-        socket.bind(lo.index)?;
-        socket.found_fanout(packet::Fanout::Hash)
-    });
-    match probed {
-        Ok(_) => notebook.ok("fanout", "packet sockets can share an interface's packets (--queues)"),
-        // Said already, or there is no loopback to ask.
-        Err(error) if error.kind() == Kind::Refused || error.kind() == Kind::Usage => {}
-        Err(error) => {
-            notebook.better("fanout", format!("one lane only: {error}"), "ip link set lo up; strait doctor");
+/// Whether several sockets can share the packets of the interface.
+fn fanout(name: &str, notebook: &mut Notebook<'_>) {
+    match found_fanout(name) {
+        Ok(()) => {
+            notebook.ok("fanout", format!("packet sockets can share the packets of {name} (--queues)"));
         }
+        Err(error) if error.errno() == Some(NO_OPTION) => {
+            let fix = "a kernel with PACKET_FANOUT";
+            notebook.better("fanout", format!("one lane only: {}", error.failure()), fix);
+        }
+        Err(error) => notebook.unknown("fanout", &error),
     }
 }
 
+fn found_fanout(name: &str) -> Result<()> {
+    let interface = Interface::find(name)?;
+    let socket = packet::Socket::open(name)?;
+    socket.bind(interface.index)?;
+    socket.found_fanout(packet::Fanout::Hash).map(drop).map_err(|error| {
+        let remedy = format!("ip link set {name} up; strait doctor {name}");
+        if interface.is_up() { error } else { error.remedy(remedy) }
+    })
+}
+
 /// Which ring libpcap gives a program, and what that means for its delay: D2's question.
-fn libpcap(notebook: &mut Notebook<'_>, interface: Option<&Interface>, raw: bool) {
+fn libpcap(name: &str, raw: bool, notebook: &mut Notebook<'_>) {
     let version = match libpcap::version() {
         Ok(version) => version,
         Err(error) => {
@@ -81,7 +86,6 @@ fn libpcap(notebook: &mut Notebook<'_>, interface: Option<&Interface>, raw: bool
         return notebook
             .ok("libpcap", format!("{version}; its ring cannot be looked at without packet sockets"));
     }
-    let name = interface.map_or("lo", |interface| interface.name.as_str());
     // Nothing is changed for a look.
     let options =
         libpcap::Options { snaplen: SNAPLEN, timeout: READ_TIMEOUT, immediate: false, promiscuous: false };
