@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use rustix::io::Errno;
 use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::uring;
@@ -41,11 +42,19 @@ fn io_uring(notebook: &mut Notebook<'_>) {
             let has = if operations.send_zc { "SEND_ZC only" } else { "neither SEND_ZC nor SENDMSG_ZC" };
             notebook.better("io_uring", format!("permitted, with {has}"), "boot Linux 6.1 or newer");
         }
-        Err(error) => {
-            let says = "not permitted: sends copy, and MSG_ZEROCOPY takes its place where it pays";
-            notebook.better("io_uring", says, error.to_string());
-        }
+        Err(error) => no_io_uring(&error, notebook),
     }
+}
+
+/// Only a refusal is one; anything else that went wrong says nothing of what is permitted.
+fn no_io_uring(error: &strait_sys::Error, notebook: &mut Notebook<'_>) {
+    const INSTEAD: &str = "sends copy, and MSG_ZEROCOPY takes its place where it pays";
+    let says = match error.errno().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => format!("not permitted: {INSTEAD}"),
+        Some(Errno::NOSYS) => format!("not there: {INSTEAD}"),
+        _ => return notebook.unknown("io_uring", error),
+    };
+    notebook.better("io_uring", says, error.advice().unwrap_or_default());
 }
 
 /// Without these the kernel copies, silently.
@@ -68,7 +77,7 @@ fn offloads(name: &str, notebook: &mut Notebook<'_>) -> Result<(), Error> {
                 format!("off at {name}: {why}"),
                 format!("ethtool -K {name} {key} on"),
             ),
-            Err(error) => notebook.better(subject, error.to_string(), ""),
+            Err(error) => notebook.unknown(subject, &error),
         }
     }
     Ok(())
@@ -94,9 +103,37 @@ fn route(to: Option<IpAddr>, notebook: &mut Notebook<'_>) {
                 "its interface needs scatter-gather and checksum offload: ethtool -K IF sg on tx on",
             );
         }
-        (Err(error), Some(_)) => {
-            notebook.broken("route", error.to_string(), format!("ip route get {address}"));
+        (Err(error), Some(_)) if is_unreachable(&error) => {
+            notebook.broken("route", error.failure(), format!("ip route get {address}"));
         }
-        (Err(error), None) => notebook.better("route", error.to_string(), "--to ADDRESS tries a route"),
+        (Err(error), _) => notebook.unknown("route", &error),
+    }
+}
+
+fn is_unreachable(error: &strait_sys::Error) -> bool {
+    let errno = error.errno().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::ACCESS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::State;
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_is_called_one() {
+        let told = |errno: Errno| {
+            let error = strait_sys::Error::os("set up", "io_uring", errno.raw_os_error()).remedy("do this");
+            let mut findings = Vec::new();
+            no_io_uring(&error, &mut Notebook::new(Face::Send, &mut findings));
+            findings.remove(0)
+        };
+        assert!(told(Errno::PERM).says.starts_with("not permitted"));
+        assert!(told(Errno::NOSYS).says.starts_with("not there"));
+        for errno in [Errno::NOMEM, Errno::MFILE] {
+            let finding = told(errno);
+            assert!(finding.says.starts_with("unknown: set up io_uring"), "{finding:?}");
+            assert_eq!((finding.state, finding.fix.as_deref()), (State::Better, Some("do this")));
+        }
     }
 }
