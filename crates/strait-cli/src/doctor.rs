@@ -9,6 +9,7 @@ mod link;
 mod privilege;
 mod processor;
 mod proxy;
+mod queues;
 mod send;
 mod xdp;
 

@@ -6,8 +6,8 @@ use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::Netlink;
 
-use super::Args;
 use super::finding::Notebook;
+use super::{Args, queues};
 use crate::Error;
 
 /// Interrupts of an interface that are looked at, at most.
@@ -24,53 +24,13 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
         notebook.broken("link", format!("{name} is down"), format!("ip link set {name} up"));
     }
     let ethtool = Ethtool::open(name)?;
-    queues(interface, args, &ethtool, notebook)?;
+    queues::examine(interface, args, &ethtool, notebook);
     rings(name, &ethtool, notebook);
     drops(interface, notebook)?;
     offloads(name, &ethtool, notebook);
     numa(interface, notebook);
     interrupts(name, notebook);
     busy_poll(name, notebook);
-    Ok(())
-}
-
-fn queues(
-    interface: &Interface,
-    args: &Args,
-    ethtool: &Ethtool,
-    notebook: &mut Notebook<'_>,
-) -> Result<(), Error> {
-    let name = interface.name.as_str();
-    let (there, cpus) = (interface.queues()?.rx, strait_bench::machine::cpus());
-    let asked = args.queues.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    if let Some(missing) = asked.iter().find(|&&queue| queue >= there) {
-        let says = format!("queue {missing} was asked for; {name} has receive queues 0 to {}", there - 1);
-        notebook.broken(
-            "queues",
-            says,
-            format!("ethtool -L {name} combined {}, or leave it out", missing + 1),
-        );
-    } else {
-        let says = format!("{there} receive queues on {cpus} CPUs");
-        let fix = format!("ethtool -L {name} combined {cpus}: a lane for each CPU");
-        notebook.judge(there <= cpus, "queues", says, &fix);
-    }
-    let mut used = ethtool.rss_table().unwrap_or_default();
-    used.sort_unstable();
-    used.dedup();
-    let missed: Vec<String> =
-        used.iter().filter(|queue| !asked.contains(queue)).map(ToString::to_string).collect();
-    if !asked.is_empty() && !used.is_empty() && !missed.is_empty() {
-        let says =
-            format!("the NIC spreads flows to queues {} too, which are not captured", missed.join(","));
-        notebook.broken(
-            "rss",
-            says,
-            format!("capture them all, or: ethtool -X {name} equal {}", asked.len()),
-        );
-    } else if !used.is_empty() {
-        notebook.ok("rss", format!("flows are spread over {} queues", used.len()));
-    }
     Ok(())
 }
 

@@ -162,22 +162,29 @@ fn a_device_with_native_xdp_binds_natively_and_is_left_as_it_was() {
 
 #[test]
 fn queues_that_are_not_there_or_too_many_are_told() {
-    let Some(wire) = Wire::builder().queues(4).or_skip() else { return };
-    let doctor = |more: &[&str]| {
-        let arguments = [&["doctor", wire.right().name(), "--json", "--for", "capture"], more].concat();
-        findings(&strait(wire.right(), &arguments).run(LIMIT).unwrap())
+    let Some(wire) = Wire::builder().queues(4).or_skip().filter(|_| program_or_skip("ethtool")) else {
+        return;
     };
-    let (found, code) = doctor(&["--queues", "0-7"]);
-    let (state, says, fix) = finding(&found, "capture", "queues");
+    let queues = |asked: &[&str]| {
+        let (found, code) = at(wire.right(), asked);
+        (finding(&found, "capture", "queues"), code)
+    };
+    let ((state, says, fix), code) = queues(&["--queues", "0-7"]);
     assert_eq!((state.as_str(), code), ("broken", 1));
-    assert!(
-        says.contains("queue 4 was asked for") && fix.contains("ethtool -L right combined"),
-        "{says} {fix}"
-    );
+    assert!(says.contains("queue 4 was asked for") && fix.contains("numrxqueues 8"), "{says} {fix}");
     let cpus = std::thread::available_parallelism().unwrap().get();
-    let (found, code) = doctor(&[]);
-    assert_eq!(finding(&found, "capture", "queues").0, if cpus < 4 { "better" } else { "ok" });
-    assert_eq!(code, 0);
+    let ((state, _, fix), code) = queues(&[]);
+    assert_eq!((state.as_str(), code), (if cpus < 4 { "better" } else { "ok" }, 0));
+    assert!(cpus >= 4 || fix.starts_with(&format!("ethtool -L right rx {cpus}: ")), "{fix}");
+    let ethtool = |arguments: &str| {
+        wire.right().command("ethtool").args(arguments.split(' ')).run(LIMIT).unwrap().success()
+    };
+    ethtool("-L right rx 2");
+    let ((state, _, fix), code) = queues(&["--queues", "0-3"]);
+    assert_eq!((state.as_str(), code), ("broken", 1));
+    let command = fix.strip_prefix("ethtool ").and_then(|rest| rest.split_once(',')).expect("a command").0;
+    ethtool(command);
+    assert_eq!(queues(&["--queues", "0-3"]).1, 0, "{command} helps");
 }
 
 #[test]

@@ -1,0 +1,137 @@
+//! Which receive queues there are, which of them the NIC uses, and how to change that.
+//!
+//! `link.rs` has it looked at with the rest of the interface.
+
+use strait_sys::Result;
+use strait_sys::ethtool::{Channels, Ethtool};
+use strait_sys::interface::Interface;
+
+use super::Args;
+use super::finding::Notebook;
+
+/// `EOPNOTSUPP`: the driver has nothing of the kind.
+pub(super) const NOT_THERE: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+
+pub(super) fn examine(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+    let there = match interface.queues() {
+        Ok(queues) => queues.rx,
+        Err(error) => return notebook.unknown("queues", &error),
+    };
+    let asked = args.queues.as_ref().map_or(&[][..], |list| &list.0);
+    if numbers(interface, asked, there, ethtool, notebook) {
+        rss(&interface.name, asked, there, ethtool, notebook);
+    }
+}
+
+/// Whether all that were asked for are there.
+fn numbers(
+    interface: &Interface,
+    asked: &[u32],
+    there: u32,
+    ethtool: &Ethtool,
+    notebook: &mut Notebook<'_>,
+) -> bool {
+    let name = interface.name.as_str();
+    // Links that are plugged in nowhere say so in these words.
+    let is_virtual =
+        ethtool.driver().map_or(true, |driver| matches!(&*driver.bus, "" | "N/A" | "tun" | "tap"));
+    let set = |queues| set_queues(name, queues, ethtool.channels().ok(), is_virtual);
+    if let Some(missing) = asked.iter().find(|&&queue| queue >= there) {
+        let says = format!("queue {missing} was asked for; {name} has receive queues 0 to {}", there - 1);
+        let most = asked.iter().max().map_or(there, |last| last.saturating_add(1));
+        let fix = set(most).map_or("leave it out: the driver has no more".into(), |how| {
+            format!("{how}, or leave out what is not there")
+        });
+        notebook.broken("queues", says, fix);
+        return false;
+    }
+    let cpus = strait_bench::machine::cpus().max(1);
+    let says = format!("{there} receive queues on {cpus} CPUs");
+    let fix = set(cpus).map(|how| format!("{how}: a lane for each CPU")).unwrap_or_default();
+    notebook.judge(there <= cpus, "queues", says, &fix);
+    true
+}
+
+/// How to have `queues` receive queues, where that can be: a driver sets channels up to its limits, and a virtual link
+/// has as many queues as it was made with.
+fn set_queues(name: &str, queues: u32, channels: Option<Channels>, is_virtual: bool) -> Option<String> {
+    let Channels { rx, combined, rx_max, combined_max, .. } = channels.unwrap_or_default();
+    // Channels of the other kind stay as they are, and each has a receive queue.
+    let (as_combined, as_rx) = (queues.saturating_sub(rx), queues.saturating_sub(combined));
+    if (1..=combined_max).contains(&as_combined) {
+        Some(format!("ethtool -L {name} combined {as_combined}"))
+    } else if (1..=rx_max).contains(&as_rx) {
+        Some(format!("ethtool -L {name} rx {as_rx}"))
+    } else {
+        is_virtual.then(|| format!("make the link again, ip link add ... numrxqueues {queues}"))
+    }
+}
+
+/// Whether the NIC sends flows to queues that are not captured.
+fn rss(name: &str, asked: &[u32], there: u32, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+    let used = match used_queues(ethtool) {
+        Ok(used) if used.is_empty() => return,
+        Ok(used) => used,
+        Err(error) => return notebook.unknown("rss", &error),
+    };
+    let missed: Vec<String> =
+        used.iter().filter(|queue| !asked.contains(queue)).map(ToString::to_string).collect();
+    if asked.is_empty() || missed.is_empty() {
+        notebook.ok("rss", format!("flows are spread over {} queues", used.len()));
+    } else {
+        let says =
+            format!("the NIC spreads flows to queues {} too, which are not captured", missed.join(","));
+        notebook.broken("rss", says, steer(name, asked, there));
+    }
+}
+
+/// How to have all flows in the captured queues; ethtool(8) steers to neighbours.
+fn steer(name: &str, asked: &[u32], there: u32) -> String {
+    let mut sorted = asked.to_vec();
+    sorted.sort_unstable();
+    let all = format!("capture them all: --queues 0-{}", there.saturating_sub(1));
+    if sorted.windows(2).all(|pair| pair[0] + 1 == pair[1]) {
+        let (count, first) = (sorted.len(), sorted.first().copied().unwrap_or(0));
+        format!("ethtool -X {name} equal {count} start {first}, or {all}")
+    } else {
+        all
+    }
+}
+
+/// The queues over which the NIC spreads flows, in order; none where it cannot.
+fn used_queues(ethtool: &Ethtool) -> Result<Vec<u32>> {
+    let mut used = match ethtool.rss_table() {
+        Err(error) if error.errno() == Some(NOT_THERE) => Vec::new(),
+        table => table?,
+    };
+    used.sort_unstable();
+    used.dedup();
+    Ok(used)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_steered_to_the_queues_that_are_captured() {
+        assert_eq!(steer("a", &[2, 3], 4), "ethtool -X a equal 2 start 2, or capture them all: --queues 0-3");
+        assert_eq!(steer("a", &[3, 2], 4), steer("a", &[2, 3], 4));
+        assert_eq!(steer("a", &[1], 2), "ethtool -X a equal 1 start 1, or capture them all: --queues 0-1");
+        assert_eq!(steer("a", &[0, 2], 4), "capture them all: --queues 0-3");
+    }
+
+    #[test]
+    fn queues_are_set_as_the_driver_allows() {
+        let nic = Channels { combined: 4, combined_max: 8, ..Channels::default() };
+        let set = |queues, channels| set_queues("a", queues, channels, false);
+        assert_eq!(set(8, Some(nic)).as_deref(), Some("ethtool -L a combined 8"));
+        assert_eq!(set(9, Some(nic)), None);
+        let split = Channels { rx: 2, tx: 2, rx_max: 4, ..Channels::default() };
+        assert_eq!(set(4, Some(split)).as_deref(), Some("ethtool -L a rx 4"));
+        assert_eq!(set(5, Some(split)), None);
+        assert_eq!(set(2, None), None);
+        let made = set_queues("a", 5, Some(split), true).unwrap();
+        assert!(made.contains("numrxqueues 5"), "{made}");
+    }
+}
