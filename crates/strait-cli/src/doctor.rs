@@ -21,6 +21,7 @@ use strait_sys::interface::Interface;
 
 use self::finding::State;
 use crate::Error;
+use crate::capture::WaitArg;
 use crate::output::print_text;
 use crate::parse::NumberList;
 
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Receive queues that AF_XDP is to capture from
     #[arg(long, value_name = "LIST", requires = "interface")]
     queues: Option<NumberList>,
+    /// How the capture is to wait for packets
+    #[arg(long, value_enum, default_value_t = WaitArg::Balanced)]
+    wait: WaitArg,
     /// Bind AF_XDP in each mode for a moment, with a program that takes no packet: some NICs reset their link for it
     #[arg(long, requires = "interface")]
     probe: bool,

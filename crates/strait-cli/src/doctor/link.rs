@@ -1,6 +1,7 @@
 //! What an interface's driver and settings make of a capture.
 
 use std::fs;
+use std::path::Path;
 
 use strait_sys::Result;
 use strait_sys::ethtool::{Ethtool, Offload};
@@ -10,6 +11,7 @@ use strait_sys::netlink::{LinkStats, Netlink};
 use super::finding::Notebook;
 use super::{Args, queues};
 use crate::Error;
+use crate::capture::WaitArg;
 
 /// Interrupts of an interface that are looked at, at most.
 const INTERRUPTS_MAX: usize = 512;
@@ -33,8 +35,10 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
     }
     offloads(name, &ethtool, notebook);
     numa(interface, notebook);
-    interrupts(name, notebook);
-    busy_poll(name, notebook);
+    if let Some(directory) = interface.sysfs() {
+        interrupts(&directory, notebook);
+        busy_poll(&directory, args.wait, notebook);
+    }
     Ok(())
 }
 
@@ -110,8 +114,8 @@ fn numa(interface: &Interface, notebook: &mut Notebook<'_>) {
 }
 
 /// Whether the NIC's interrupts are spread over CPUs.
-fn interrupts(name: &str, notebook: &mut Notebook<'_>) {
-    let Ok(entries) = fs::read_dir(format!("/sys/class/net/{name}/device/msi_irqs")) else { return };
+fn interrupts(directory: &Path, notebook: &mut Notebook<'_>) {
+    let Ok(entries) = fs::read_dir(directory.join("device/msi_irqs")) else { return };
     let mut cpus = Vec::new();
     let mut count = 0;
     for entry in entries.flatten().take(INTERRUPTS_MAX) {
@@ -130,20 +134,27 @@ fn interrupts(name: &str, notebook: &mut Notebook<'_>) {
     }
 }
 
-fn busy_poll(name: &str, notebook: &mut Notebook<'_>) {
-    let number = |path: String| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let setting = |file: &str| number(format!("/sys/class/net/{name}/{file}"));
+/// What the settings for busy polling (Documentation/networking/napi.rst) mean to the way that the capture waits: they
+/// keep interrupts away, and who sleeps until an interrupt is late by as much.
+fn busy_poll(directory: &Path, wait: WaitArg, notebook: &mut Notebook<'_>) {
+    const SUBJECT: &str = "busy poll";
+    let setting = |file: &str| fs::read_to_string(directory.join(file)).ok()?.trim().parse::<u64>().ok();
     let (Some(deferred), Some(flush_ns)) = (setting("napi_defer_hard_irqs"), setting("gro_flush_timeout"))
     else {
         return;
     };
-    let says = format!(
-        "napi_defer_hard_irqs {deferred}, gro_flush_timeout {flush_ns} ns, for --wait busy on AF_XDP"
-    );
-    let fix = format!(
-        "echo 2 >/sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 >/sys/class/net/{name}/gro_flush_timeout"
-    );
-    notebook.judge(deferred > 0 && flush_ns > 0, "busy poll", says, &fix);
+    let settings = format!("napi_defer_hard_irqs {deferred}, gro_flush_timeout {flush_ns} ns");
+    let set = |deferred: u64, flush_ns: u64| {
+        let shown = directory.display();
+        format!("echo {deferred} >{shown}/napi_defer_hard_irqs; echo {flush_ns} >{shown}/gro_flush_timeout")
+    };
+    if matches!(wait, WaitArg::Busy) {
+        let says = format!("{settings}: --wait busy on AF_XDP wants both, to be alone with its queue");
+        notebook.judge(deferred > 0 && flush_ns > 0, SUBJECT, says, &set(2, 200_000));
+    } else if flush_ns > 0 {
+        let says = format!("{settings}: packets can be so late, unless the capture waits with --wait busy");
+        notebook.better(SUBJECT, says, set(0, 0));
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +167,22 @@ mod tests {
         let mut findings = Vec::new();
         look(&mut Notebook::new(Face::Capture, &mut findings));
         findings
+    }
+
+    #[test]
+    fn settings_of_busy_polling_are_advised_to_busy_waits_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let polled = |deferred: &str, flush_ns: &str, wait| {
+            fs::write(directory.path().join("napi_defer_hard_irqs"), deferred).unwrap();
+            fs::write(directory.path().join("gro_flush_timeout"), flush_ns).unwrap();
+            found(|notebook| busy_poll(directory.path(), wait, notebook))
+        };
+        assert!(polled("0\n", "0\n", WaitArg::Balanced).is_empty());
+        let bare = polled("0\n", "0\n", WaitArg::Busy);
+        assert!(bare[0].state == State::Better && bare[0].fix.as_ref().unwrap().contains("echo 200000"));
+        assert_eq!(polled("2\n", "200000\n", WaitArg::Busy)[0].state, State::Ok);
+        let late = polled("2\n", "200000\n", WaitArg::Latency);
+        assert!(late[0].state == State::Better && late[0].fix.as_ref().unwrap().contains("echo 0 >"));
     }
 
     #[test]

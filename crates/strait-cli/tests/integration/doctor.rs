@@ -1,5 +1,7 @@
 //! `strait doctor` on machines that are broken on purpose: each has its finding, with a fix.
 
+use std::fs;
+
 use lab::{End, Finished, Launch, Wire, program_or_skip, root_or_skip};
 use serde_json::Value;
 
@@ -185,6 +187,29 @@ fn queues_that_are_not_there_or_too_many_are_told() {
     let command = fix.strip_prefix("ethtool ").and_then(|rest| rest.split_once(',')).expect("a command").0;
     ethtool(command);
     assert_eq!(queues(&["--queues", "0-3"]).1, 0, "{command} helps");
+}
+
+#[test]
+fn settings_in_sysfs_are_those_of_the_interfaces_own_namespace() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("unshare")) else { return };
+    let has = |finished: &Finished| {
+        let (found, _) = findings(finished);
+        found.iter().any(|finding| finding["subject"] == "busy poll")
+    };
+    // What is mounted shows the test's namespace, which may have an interface of the same name.
+    let names = fs::read_dir("/sys/class/net").unwrap().flatten();
+    let name = names.filter_map(|entry| entry.file_name().into_string().ok()).find(|name| name != "lo");
+    let name = name.unwrap_or_else(|| "other0".into());
+    let added = wire.right().command("ip").args(["link", "add", &name, "type", "bridge"]);
+    let _ = added.run(LIMIT).unwrap().success();
+    let others = ["doctor", &name, "--json", "--for", "capture", "--wait", "busy"];
+    assert!(!has(&strait(wire.right(), &others).run(LIMIT).unwrap()));
+    let script = r#"mount -t sysfs none /sys && exec "$0" "$@""#;
+    for (wait, told) in [("busy", true), ("latency", false)] {
+        let own = ["doctor", "right", "--json", "--for", "capture", "--wait", wait];
+        let launch = wire.right().command("unshare").args(["--mount", "sh", "-c", script, STRAIT]).args(own);
+        assert_eq!(has(&launch.run(LIMIT).unwrap()), told, "--wait {wait}");
+    }
 }
 
 #[test]
