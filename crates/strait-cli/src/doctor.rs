@@ -5,6 +5,7 @@
 
 mod capture;
 mod finding;
+mod holder;
 mod link;
 mod privilege;
 mod processor;

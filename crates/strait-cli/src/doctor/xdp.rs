@@ -1,48 +1,79 @@
 //! Which modes of AF_XDP an interface has.
 
-use strait_capture::{Path, Queues, Session};
+use std::path::Path;
+
+use rustix::io::Errno;
+use strait_capture::{Path as Mode, Queues, Session};
 use strait_filter::cbpf::Program;
 use strait_sys::bpf;
 use strait_sys::ethtool::Ethtool;
 use strait_sys::interface::Interface;
-use strait_sys::netlink::{Netlink, xdp_abilities};
+use strait_sys::netlink::{Netlink, XdpAttachment, XdpMode, xdp_abilities};
 
-use super::Args;
 use super::finding::Notebook;
+use super::{Args, holder};
 use crate::Error;
 
 /// Bytes of the ring of a probe: the smallest.
 const RING_BYTES: usize = 256 << 10;
 
-const MODES: [(&str, Path); 3] =
-    [("zero-copy", Path::XdpZeroCopy), ("native copy", Path::XdpNative), ("generic", Path::XdpGeneric)];
+/// What drivers answer in place of EOPNOTSUPP (linux/errno.h, kernel-internal and yet seen).
+const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
+
+const MODES: [(&str, Mode); 3] =
+    [("zero-copy", Mode::XdpZeroCopy), ("native copy", Mode::XdpNative), ("generic", Mode::XdpGeneric)];
 
 pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Notebook<'_>) -> Result<(), Error> {
     let name = interface.name.as_str();
-    let driver = Ethtool::open(name)?.driver().map_or("no driver".into(), |driver| driver.name);
-    if let Some(attached) = Netlink::open()?.xdp(interface.index)? {
-        let program = bpf::program_info_by_id(attached.program_id).map(|info| info.name).unwrap_or_default();
-        let says = format!(
-            "program {} \"{program}\" is attached to {name}: AF_XDP cannot be used",
-            attached.program_id
-        );
-        notebook.better("xdp program", says, format!("ip link set {name} xdp off, if nobody needs it"));
+    let ethtool = Ethtool::open(name)?;
+    match Netlink::open()?.xdp(interface.index) {
+        Ok(None) => {}
+        Ok(Some(attached)) => occupied(name, attached, notebook),
+        Err(error) => notebook.unknown("xdp program", &error),
     }
     if !interface.is_ethernet() {
         notebook.better("xdp", format!("{name} is no Ethernet: AF_XDP cannot be used"), "use --path v3");
     } else if args.probe {
         probe(name, args, notebook);
     } else {
+        let driver = ethtool.driver().map_or("its driver".into(), |driver| driver.name);
         declared(interface, &driver, notebook);
     }
     Ok(())
+}
+
+/// Somebody else's program is there.
+fn occupied(name: &str, attached: XdpAttachment, notebook: &mut Notebook<'_>) {
+    let XdpAttachment { mode, program_id } = attached;
+    let program = bpf::program_info_by_id(program_id).map(|info| info.name).unwrap_or_default();
+    let says = format!("program {program_id} \"{program}\" is attached to {name}: AF_XDP cannot be used");
+    let fix = match holder::of_xdp_link(Path::new("/proc"), program_id) {
+        Some(process) => format!("end process {process}, if nobody needs it: its bpf_link holds the program"),
+        None => format!(
+            "{}, if nobody needs it; where that is refused a bpf_link holds the program, and bpftool link tells whose",
+            detach(name, mode)
+        ),
+    };
+    notebook.better("xdp program", says, fix);
+}
+
+/// What takes a program off that no bpf_link holds: ip(8) has a word for each mode, and `xdp off` stands for one only.
+fn detach(name: &str, mode: XdpMode) -> String {
+    let words: &[&str] = match mode {
+        XdpMode::Native => &["xdpdrv"],
+        XdpMode::Generic => &["xdpgeneric"],
+        XdpMode::Offloaded => &["xdpoffload"],
+        XdpMode::Several => &["xdpdrv", "xdpgeneric", "xdpoffload"],
+    };
+    let commands = words.iter().map(|word| format!("ip link set {name} {word} off"));
+    commands.collect::<Vec<_>>().join("; ")
 }
 
 /// What the driver declares.
 fn declared(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
     let probe = format!("strait doctor {} --probe tries it", interface.name);
     match xdp_abilities(interface.index) {
-        Err(error) => notebook.better("xdp", format!("{driver}: {error}"), probe),
+        Err(error) => notebook.better("xdp", format!("unknown of {driver}: {}", error.failure()), probe),
         Ok(can) if can.zero_copy => notebook.ok("xdp", format!("{driver} declares zero-copy; {probe}")),
         Ok(can) if can.native && can.redirect => {
             let says = format!("{driver} declares native XDP without zero-copy: frames are copied once");
@@ -78,7 +109,10 @@ fn probe(name: &str, args: &Args, notebook: &mut Notebook<'_>) {
                 best = best.or(Some(path));
                 notebook.ok("xdp", format!("{mode} binds to queue {queue} of {name}"));
             }
-            Err(error) => notebook.better("xdp", format!("no {mode}: {error}"), fix(path)),
+            Err(error) => {
+                let fix = error.errno().map_or("", |errno| fix(path, Errno::from_raw_os_error(errno)));
+                notebook.better("xdp", format!("no {mode} on queue {queue} of {name}: {error}"), fix);
+            }
         }
     }
     if best.is_none() {
@@ -86,10 +120,40 @@ fn probe(name: &str, args: &Args, notebook: &mut Notebook<'_>) {
     }
 }
 
-fn fix(path: Path) -> &'static str {
-    match path {
-        Path::XdpZeroCopy => "a NIC and driver with AF_XDP zero-copy (ice, i40e, mlx5, ixgbe, igc)",
-        Path::XdpNative => "a NIC and driver with native XDP; jumbo frames may be in the way",
-        _ => "Linux with CONFIG_XDP_SOCKETS, and the privileges above",
+/// What helps where an ability or a privilege is missing; other errors say it themselves.
+fn fix(path: Mode, errno: Errno) -> &'static str {
+    match (errno, path) {
+        (Errno::PERM | Errno::ACCESS, _) => "the privileges above",
+        (Errno::AFNOSUPPORT, _) => "Linux with CONFIG_XDP_SOCKETS",
+        (Errno::INVAL | Errno::RANGE | Errno::OPNOTSUPP | ENOTSUPP, Mode::XdpZeroCopy) => {
+            "a NIC and driver with AF_XDP zero-copy (ice, i40e, mlx5, ixgbe, igc)"
+        }
+        (Errno::INVAL | Errno::RANGE | Errno::OPNOTSUPP | ENOTSUPP, Mode::XdpNative) => {
+            "a NIC and driver with native XDP; jumbo frames may be in the way"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_better_nic_is_advised_only_where_this_one_lacks_the_ability() {
+        assert!(fix(Mode::XdpZeroCopy, Errno::OPNOTSUPP).contains("zero-copy"));
+        assert!(fix(Mode::XdpNative, ENOTSUPP).contains("native XDP"));
+        assert_eq!(fix(Mode::XdpNative, Errno::PERM), "the privileges above");
+        assert_eq!(fix(Mode::XdpZeroCopy, Errno::BUSY), "");
+    }
+
+    #[test]
+    fn a_program_is_taken_off_by_the_word_for_its_mode() {
+        assert_eq!(detach("a", XdpMode::Native), "ip link set a xdpdrv off");
+        assert_eq!(detach("a", XdpMode::Generic), "ip link set a xdpgeneric off");
+        assert!(
+            detach("a", XdpMode::Several)
+                .starts_with("ip link set a xdpdrv off; ip link set a xdpgeneric off")
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use lab::{End, Finished, Launch, Wire, program_or_skip, root_or_skip};
 use serde_json::Value;
 
-use crate::rig::{LIMIT, STRAIT, run, strait};
+use crate::rig::{Capture, LIMIT, STRAIT, run, strait};
 
 /// The findings, and the exit code.
 fn findings(finished: &Finished) -> (Vec<Value>, i32) {
@@ -187,6 +187,19 @@ fn queues_that_are_not_there_or_too_many_are_told() {
     let command = fix.strip_prefix("ethtool ").and_then(|rest| rest.split_once(',')).expect("a command").0;
     ethtool(command);
     assert_eq!(queues(&["--queues", "0-3"]).1, 0, "{command} helps");
+}
+
+#[test]
+fn the_process_that_holds_the_xdp_program_is_named() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let capture = Capture::start(wire.right(), &["--path", "xdp-generic", "--json"]);
+    let (found, _) = at(wire.right(), &[]);
+    let (state, says, fix) = finding(&found, "capture", "xdp program");
+    assert!(state == "better" && says.contains("is attached to right"), "{says}");
+    assert!(fix.starts_with("end process ") && fix.contains("(strait)") && fix.contains("bpf_link"), "{fix}");
+    capture.finish();
+    let (found, _) = at(wire.right(), &[]);
+    assert!(!found.iter().any(|finding| finding["subject"] == "xdp program"), "{found:?}");
 }
 
 #[test]

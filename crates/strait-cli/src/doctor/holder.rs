@@ -1,0 +1,54 @@
+//! Which process holds an XDP program by a bpf_link, which ip(8) cannot take off.
+//!
+//! `xdp.rs` asks. A process's descriptors tell (proc_pid_fdinfo(5), `bpf_link_show_fdinfo` of kernel/bpf/syscall.c), to
+//! root of all processes and to others of their own. Nothing is opened but those texts.
+
+use std::fs;
+use std::path::Path;
+
+/// Descriptors that are looked at, at most.
+const DESCRIPTORS_MAX: usize = 1 << 18;
+
+/// Number and name of the process with an XDP link on the program `program_id`; `proc` is /proc but in tests.
+pub(super) fn of_xdp_link(proc: &Path, program_id: u32) -> Option<String> {
+    let processes =
+        fs::read_dir(proc).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let processes = processes.filter(|name| name.parse::<u32>().is_ok());
+    let descriptors = processes.flat_map(|process| {
+        let descriptors = fs::read_dir(proc.join(&process).join("fdinfo")).into_iter().flatten().flatten();
+        descriptors.map(move |descriptor| (process.clone(), descriptor.path()))
+    });
+    let is_link = |text: &str| {
+        field(text, "link_type") == Some("xdp") && field(text, "prog_id") == Some(&*program_id.to_string())
+    };
+    let mut descriptors = descriptors.take(DESCRIPTORS_MAX);
+    let (process, _) =
+        descriptors.find(|(_, path)| fs::read_to_string(path).is_ok_and(|text| is_link(&text)))?;
+    let name = fs::read_to_string(proc.join(&process).join("comm")).unwrap_or_default();
+    Some(format!("{process} ({})", name.trim()))
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_with_the_link_on_the_program_is_named() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = proc.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("17/fdinfo/3", "pos:\t0\nprog_id:\t5\n");
+        write("18/fdinfo/4", "pos:\t0\nlink_type:\txdp\nlink_id:\t9\nprog_id:\t5\nifindex:\t2\n");
+        write("18/comm", "holder\n");
+        write("net/fdinfo/4", "link_type:\txdp\nprog_id:\t6\n");
+        assert_eq!(of_xdp_link(proc.path(), 5).as_deref(), Some("18 (holder)"));
+        assert_eq!(of_xdp_link(proc.path(), 6), None);
+    }
+}
