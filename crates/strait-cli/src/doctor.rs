@@ -46,7 +46,8 @@ pub(crate) struct Args {
     /// How the capture is to wait for packets
     #[arg(long, value_enum, default_value_t = WaitArg::Balanced)]
     wait: WaitArg,
-    /// Bind AF_XDP in each mode for a moment, with a program that takes no packet: some NICs reset their link for it
+    /// Bind AF_XDP in each mode for a moment, to the first of --queues or to an idle one, with a program that takes no
+    /// packet: some NICs reset their link for it
     #[arg(long, requires = "interface")]
     probe: bool,
     /// Send a datagram to the discard port of this address, to see whether that route goes without a copy

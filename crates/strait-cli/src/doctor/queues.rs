@@ -1,6 +1,6 @@
 //! Which receive queues there are, which of them the NIC uses, and how to change that.
 //!
-//! `link.rs` has it looked at with the rest of the interface.
+//! `link.rs` judges by it, and `xdp.rs` takes an idle queue from here to try AF_XDP on.
 
 use strait_sys::Result;
 use strait_sys::ethtool::{Channels, Ethtool};
@@ -109,6 +109,16 @@ fn used_queues(ethtool: &Ethtool) -> Result<Vec<u32>> {
     Ok(used)
 }
 
+/// The queue that has the least to do: the last to which the NIC spreads no flows, or the last.
+pub(super) fn idle(interface: &Interface, ethtool: &Ethtool) -> Result<u32> {
+    Ok(last_idle(interface.queues()?.rx, &used_queues(ethtool).unwrap_or_default()))
+}
+
+fn last_idle(there: u32, used: &[u32]) -> u32 {
+    let last = there.saturating_sub(1);
+    if used.is_empty() { last } else { (0..there).rev().find(|queue| !used.contains(queue)).unwrap_or(last) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +143,14 @@ mod tests {
         assert_eq!(set(2, None), None);
         let made = set_queues("a", 5, Some(split), true).unwrap();
         assert!(made.contains("numrxqueues 5"), "{made}");
+    }
+
+    #[test]
+    fn the_last_queue_without_flows_is_tried() {
+        assert_eq!(last_idle(1, &[]), 0);
+        assert_eq!(last_idle(4, &[]), 3);
+        assert_eq!(last_idle(4, &[0, 1]), 3);
+        assert_eq!(last_idle(4, &[0, 1, 3]), 2);
+        assert_eq!(last_idle(4, &[0, 1, 2, 3]), 3);
     }
 }

@@ -11,7 +11,7 @@ use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpAttachment, XdpMode, xdp_abilities};
 
 use super::finding::Notebook;
-use super::{Args, holder};
+use super::{Args, holder, queues};
 use crate::Error;
 
 /// Bytes of the ring of a probe: the smallest.
@@ -34,7 +34,7 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
     if !interface.is_ethernet() {
         notebook.better("xdp", format!("{name} is no Ethernet: AF_XDP cannot be used"), "use --path v3");
     } else if args.probe {
-        probe(name, args, notebook);
+        probe(interface, args, &ethtool, notebook);
     } else {
         let driver = ethtool.driver().map_or("its driver".into(), |driver| driver.name);
         declared(interface, &driver, notebook);
@@ -92,8 +92,13 @@ fn declared(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
 }
 
 /// Binds a socket in each mode, with a program that takes no packet.
-fn probe(name: &str, args: &Args, notebook: &mut Notebook<'_>) {
-    let queue = args.queues.as_ref().and_then(|list| list.0.first().copied()).unwrap_or(0);
+fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+    let name = interface.name.as_str();
+    let asked = args.queues.as_ref().and_then(|list| list.0.first().copied());
+    let queue = match asked.map_or_else(|| queues::idle(interface, ethtool), Ok) {
+        Ok(queue) => queue,
+        Err(error) => return notebook.unknown("xdp", &error),
+    };
     let nothing = Program::reject_all();
     let mut best = None;
     for (mode, path) in MODES {

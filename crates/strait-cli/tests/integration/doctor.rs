@@ -190,6 +190,17 @@ fn queues_that_are_not_there_or_too_many_are_told() {
 }
 
 #[test]
+fn a_probe_takes_the_last_queue_unless_told_another_and_names_it() {
+    let Some(wire) = Wire::builder().queues(3).or_skip() else { return };
+    for (asked, queue) in [(&[][..], "queue 2 of right"), (&["--queues", "1"], "queue 1 of right")] {
+        let (found, _) = at(wire.right(), &[&["--probe"], asked].concat());
+        let modes: Vec<_> = found.iter().filter(|finding| finding["subject"] == "xdp").collect();
+        assert!(modes.len() == 3, "{modes:?}");
+        assert!(modes.iter().all(|mode| mode["says"].as_str().unwrap().contains(queue)), "{modes:?}");
+    }
+}
+
+#[test]
 fn the_process_that_holds_the_xdp_program_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let capture = Capture::start(wire.right(), &["--path", "xdp-generic", "--json"]);
