@@ -1,6 +1,7 @@
 //! `strait doctor` on machines that are broken on purpose: each has its finding, with a fix.
 
 use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lab::{End, Finished, Launch, Wire, program_or_skip, root_or_skip};
 use serde_json::Value;
@@ -113,8 +114,15 @@ assert libc.prctl(22, 2, ctypes.c_char_p(header), 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
+/// Whether io_uring is allowed is a matter of the whole machine: its tests take turns.
+fn io_uring_turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn forbidden_io_uring_is_told_with_who_forbids_it() {
+    let _turn = io_uring_turn();
     let (findings_before, _) = findings(&run(&["doctor", "--json", "--for", "send"]));
     if finding(&findings_before, "send", "io_uring").0 != "ok" {
         return lab::skip("io_uring is not allowed here anyhow");
@@ -125,6 +133,44 @@ fn forbidden_io_uring_is_told_with_who_forbids_it() {
     let (state, says, fix) = finding(&findings, "send", "io_uring");
     assert!(state == "better" && says.contains("not permitted") && fix.contains("seccomp"), "{says} {fix}");
     assert_eq!(code, 0, "everything works without");
+}
+
+/// The sysctl that forbids io_uring to everybody; it is put back when this is dropped, also by a failing test.
+struct Disabled {
+    before: String,
+}
+
+const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
+
+impl Disabled {
+    fn set() -> std::io::Result<Self> {
+        let before = fs::read_to_string(IO_URING_DISABLED)?;
+        fs::write(IO_URING_DISABLED, "2").map(|()| Self { before })
+    }
+}
+
+impl Drop for Disabled {
+    fn drop(&mut self) {
+        let restored = fs::write(IO_URING_DISABLED, &self.before);
+        assert!(restored.is_ok() || std::thread::panicking(), "{restored:?}");
+    }
+}
+
+#[test]
+fn io_uring_that_the_administrator_disabled_is_told_with_the_setting() {
+    let _turn = io_uring_turn();
+    let disabled = match Disabled::set() {
+        Ok(disabled) => disabled,
+        Err(error) => return lab::skip(format!("{IO_URING_DISABLED} cannot be written: {error}")),
+    };
+    let (found, code) = findings(&run(&["doctor", "--json", "--for", "send"]));
+    let (state, says, fix) = finding(&found, "send", "io_uring");
+    assert!(state == "better" && says.contains("not permitted"), "{says}");
+    assert!(fix.contains("sysctl kernel.io_uring_disabled=0"), "{fix}");
+    assert_eq!(code, 0, "everything works without");
+    let before = disabled.before.clone();
+    drop(disabled);
+    assert_eq!(fs::read_to_string(IO_URING_DISABLED).unwrap(), before);
 }
 
 #[test]
