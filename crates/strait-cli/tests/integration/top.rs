@@ -1,10 +1,8 @@
 //! `strait top`: a stream of objects, and a picture that keys change.
 
-use std::io::Write as _;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::io::{PipeWriter, Write as _};
 
-use lab::{Launch, Wire, program_or_skip};
+use lab::{Launch, Process, Wire, program_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -15,13 +13,13 @@ fn objects_count_every_packet_once() {
     const FRAMES: u64 = 500;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "0.2"]).spawn().unwrap();
-    assert!(lab::wait_until(LIMIT, || !top.stdout().is_empty()), "{}", top.stderr());
+    assert!(wait_until(LIMIT, || !top.stdout().is_empty()), "{}", top.stderr());
     send(&wire, &numbered(FRAMES));
     let objects = || -> Vec<Value> {
         top.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     };
     let delivered = || objects().last().and_then(|object| object["delivered"].as_u64());
-    assert!(lab::wait_until(LIMIT, || delivered() == Some(FRAMES)), "{:?}", objects().last());
+    assert!(wait_until(LIMIT, || delivered() == Some(FRAMES)), "{:?}", objects().last());
     let counted: f64 = objects()
         .iter()
         .map(|object| object["packets_per_second"].as_f64().unwrap() * object["seconds"].as_f64().unwrap())
@@ -37,46 +35,64 @@ fn objects_count_every_packet_once() {
     assert!(ended.stderr.contains("right: path v3"), "{}", ended.stderr);
 }
 
+/// `strait top` in a terminal of 80 by 24, between two lines that tell the terminal's settings.
+struct Picture {
+    script: Process,
+    keyboard: PipeWriter,
+}
+
+impl Picture {
+    /// With `options`; a first picture is there when this returns.
+    fn start(wire: &Wire, options: &str) -> Self {
+        let top = format!("{STRAIT} top -i right {options}");
+        let command = format!("stty rows 24 cols 80; stty -g; {top}; code=$?; stty -g; exit $code");
+        let (typed, keyboard) = std::io::pipe().unwrap();
+        let script = wire.right().command("script").args(["-qec", &command, "/dev/null"]).stdin(typed);
+        let script = script.spawn().unwrap();
+        script.wait_for_stdout("quit", LIMIT).unwrap();
+        Self { script, keyboard }
+    }
+
+    /// Types `keys` and waits until `word` is drawn once more. Blanks between words may be moves of the cursor.
+    fn type_until(&mut self, keys: &str, word: &str) {
+        let drawn = || self.script.stdout().matches(word).count();
+        let before = drawn();
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+        assert!(wait_until(LIMIT, || drawn() > before), "{keys:?} draws no {word}: {}", self.script.stdout());
+    }
+
+    /// Quits, and returns all that was drawn.
+    fn quit(mut self) -> String {
+        self.keyboard.write_all(b"q").unwrap();
+        self.script.wait(LIMIT).unwrap().success().text()
+    }
+}
+
+/// The lines of stty(1)'s `-g`: all that tcgetattr(3) tells, in hexadecimal.
+fn settings(text: &str) -> Vec<&str> {
+    let is_setting = |line: &&str| {
+        line.matches(':').count() > 4 && line.chars().all(|c| c == ':' || c.is_ascii_hexdigit())
+    };
+    text.lines().map(str::trim_end).filter(is_setting).collect()
+}
+
 #[test]
 fn a_picture_comes_up_takes_keys_and_leaves_the_terminal_as_it_was() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("script")) else { return };
-    let command = format!("stty rows 24 cols 80; {STRAIT} top -i right --interval 0.1");
-    let mut child = wire.right().run(|| {
-        std::process::Command::new("script")
-            .args(["-qec", &command, "/dev/null"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    });
-    let mut keys = child.stdin.take().unwrap();
-    let mut out = child.stdout.take().unwrap();
-    let reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        std::io::Read::read_to_end(&mut out, &mut text).map(|_| String::from_utf8_lossy(&text).into_owned())
-    });
+    let mut picture = Picture::start(&wire, "--interval 0.1");
     send(&wire, &numbered(10));
-    // Keys that come before it listens wait in the terminal.
-    for pressed in ["s", "p", "/nonsense filter\r", "/udp\r", "?", "?", "q"] {
-        std::thread::sleep(Duration::from_millis(300));
-        keys.write_all(pressed.as_bytes()).unwrap();
+    let shown = [("s", "packets/s v"), ("p", "PAUSED"), ("/nonsense filter\r", "syntax")];
+    for (keys, word) in shown.into_iter().chain([("/udp\r", "quit"), ("?", "pcap-filter"), ("?", "longer")]) {
+        picture.type_until(keys, word);
     }
-    let deadline = Instant::now() + LIMIT;
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(Instant::now() < deadline, "it did not end");
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let text = reader.join().unwrap().unwrap();
-    assert!(status.success(), "{text}");
-    // Blanks between words may be moves of the cursor.
-    for words in ["strait top", "PAUSED", "syntax", "udp", "right: path v3"] {
+    let text = picture.quit();
+    for words in ["strait top", "udp", "right: path v3"] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let (entered, left) = ("\x1b[?1049h", "\x1b[?1049l");
     assert!(text.contains(entered) && text.find(left) > text.find(entered));
+    let settings = settings(&text);
+    assert!(settings.len() == 2 && settings[0] == settings[1], "{settings:?}: {text}");
 }
 
 #[test]
