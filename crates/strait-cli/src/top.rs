@@ -18,7 +18,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use strait_capture::{Queues, Session};
 
 use self::model::{Model, Reaction};
-use self::reader::Reader;
+use self::reader::{Reader, Source};
 use crate::Error;
 use crate::capture::{PathArg, WaitArg};
 use crate::parse::seconds;
@@ -78,8 +78,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         .filter(filter.clone())
         .open()?;
     let title = format!("{}, path {} ({})", args.interface, session.path(), session.mode());
-    let reader = Reader::start(session, &args.interface)?;
+    let source = Source::new(session, &args.interface);
+    // Before the thread is started: it parses what strangers send, and capabilities are each thread's own.
     strait_sys::process::drop_capabilities(false)?;
+    let reader = Reader::start(source)?;
     let mut model = Model::new(title, filter);
     let shown = if args.json {
         stream(args, &reader, &mut model, terminated)

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use strait_capture::{FilterCompiler, Lane, Session};
 use strait_ledger::Report;
 use strait_sys::clock;
@@ -21,11 +22,21 @@ const PATIENCE_OF_EACH: Duration = Duration::from_millis(1);
 /// How often the kernel's counters are read.
 const ACCOUNT_PERIOD: Duration = Duration::from_millis(200);
 
+/// What to do about a filter for which there is no privilege any more; it fits in a line of 80.
+const FILTER_STAYS: &str = "xdp needs privilege to change its filter: give it at the start, or --path v3";
+
 /// What came since it was last asked, and the account of the whole session.
 pub(super) struct Sample {
     pub(super) tally: Tally,
     pub(super) report: Report,
     pub(super) elapsed: Duration,
+}
+
+/// An open capture with all that reading it takes, while nobody reads it yet: between the two, capabilities are dropped.
+pub(super) struct Source {
+    session: Session,
+    lanes: Vec<Lane>,
+    compiler: Result<FilterCompiler, String>,
 }
 
 /// The reading thread.
@@ -53,16 +64,23 @@ impl Shared {
     }
 }
 
+impl Source {
+    /// Of `session`, which is on `interface`.
+    pub(super) fn new(mut session: Session, interface: &str) -> Self {
+        let lanes = session.take_lanes();
+        // Filters that come later are compiled on a handle that is opened while there is the privilege.
+        let compiler = FilterCompiler::open(interface).map_err(|error| error.to_string());
+        Self { session, lanes, compiler }
+    }
+}
+
 impl Reader {
-    /// Reads `session`, which is on `interface`, on a thread of its own.
-    pub(super) fn start(mut session: Session, interface: &str) -> Result<Self, Error> {
+    /// Reads `source` on a thread of its own, which has the capabilities of the one that calls this.
+    pub(super) fn start(source: Source) -> Result<Self, Error> {
         let counts = Counts { tally: Tally::default(), report: Report::default(), since: Instant::now() };
         let shared = Arc::new(Shared { counts: Mutex::new(counts), stopping: AtomicBool::new(false) });
         let (filters, orders) = channel();
-        // Filters that come later are compiled on a handle that is opened while there is the privilege.
-        let compiler = FilterCompiler::open(interface).map_err(|error| error.to_string());
-        let lanes = session.take_lanes();
-        let work = Work { session, lanes, compiler, orders, shared: Arc::clone(&shared) };
+        let work = Work { source, orders, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("reader".into()).spawn(move || work.run());
         let thread = thread.map_err(|error| Error::Failed(format!("start a thread: {error}")))?;
         Ok(Self { shared, filters, thread })
@@ -101,9 +119,7 @@ impl Reader {
 
 /// What the thread owns.
 struct Work {
-    session: Session,
-    lanes: Vec<Lane>,
-    compiler: Result<FilterCompiler, String>,
+    source: Source,
     orders: Receiver<(String, SyncSender<Result<(), Error>>)>,
     shared: Arc<Shared>,
 }
@@ -119,22 +135,22 @@ impl Work {
             self.read()?;
             if accounted.elapsed() >= ACCOUNT_PERIOD {
                 accounted = Instant::now();
-                let accounts = self.lanes.iter_mut().map(Lane::account).collect::<Result<_, _>>()?;
-                self.shared.counts().report = self.session.report(accounts);
+                let accounts = self.source.lanes.iter_mut().map(Lane::account).collect::<Result<_, _>>()?;
+                self.shared.counts().report = self.source.session.report(accounts);
             }
         }
-        self.session.stop()?;
+        self.source.session.stop()?;
         while self.read()? {}
-        let accounts = self.lanes.into_iter().map(Lane::finish).collect::<Result<_, _>>()?;
-        Ok(self.session.report(accounts))
+        let accounts = self.source.lanes.into_iter().map(Lane::finish).collect::<Result<_, _>>()?;
+        Ok(self.source.session.report(accounts))
     }
 
     /// Reads each lane once; false when none has more to come.
     fn read(&mut self) -> Result<bool, Error> {
-        let patience = if self.lanes.len() == 1 { PATIENCE } else { PATIENCE_OF_EACH };
-        let is_ethernet = self.session.link_type() == ETHERNET;
+        let patience = if self.source.lanes.len() == 1 { PATIENCE } else { PATIENCE_OF_EACH };
+        let is_ethernet = self.source.session.link_type() == ETHERNET;
         let mut more = false;
-        for lane in &mut self.lanes {
+        for lane in &mut self.source.lanes {
             let Some(mut batch) = lane.next_batch(Instant::now() + patience)? else { continue };
             more = true;
             if batch.is_empty() {
@@ -151,8 +167,13 @@ impl Work {
     }
 
     fn set_filter(&mut self, text: &str) -> Result<(), Error> {
-        let compiler = self.compiler.as_ref().map_err(|reason| Error::Failed(reason.clone()))?;
+        let Source { session, lanes, compiler } = &mut self.source;
+        let compiler = compiler.as_ref().map_err(|reason| Error::Failed(reason.clone()))?;
         let program = compiler.compile(text)?;
-        Ok(self.session.set_filter(&mut self.lanes, &program)?)
+        session.set_filter(lanes, &program).map_err(|error| match error.errno() {
+            // AF_XDP loads a program, and the privilege for that is gone.
+            Some(errno) if errno == Errno::PERM.raw_os_error() => Error::Refused(FILTER_STAYS.into()),
+            _ => error.into(),
+        })
     }
 }

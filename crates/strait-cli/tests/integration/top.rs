@@ -6,7 +6,7 @@ use lab::{Launch, Process, Wire, program_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::rig::{LIMIT, STRAIT, failure, numbered, run, send, strait};
+use crate::rig::{LIMIT, STRAIT, failure, numbered, run, send, status, strait};
 
 #[test]
 fn objects_count_every_packet_once() {
@@ -74,6 +74,31 @@ fn settings(text: &str) -> Vec<&str> {
         line.matches(':').count() > 4 && line.chars().all(|c| c == ':' || c.is_ascii_hexdigit())
     };
     text.lines().map(str::trim_end).filter(is_setting).collect()
+}
+
+#[test]
+fn no_thread_keeps_a_capability() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "0.1"]).spawn().unwrap();
+    top.wait_for_stdout("}\n", LIMIT).unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", top.id())).unwrap();
+    let threads: Vec<String> =
+        threads.map(|thread| thread.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(threads.len() > 1, "one reads, one shows: {threads:?}");
+    for thread in threads {
+        let held = status(&format!("{}/task/{thread}", top.id()), "CapEff").unwrap();
+        assert_eq!(u64::from_str_radix(&held, 16), Ok(0), "{thread}");
+    }
+    let _ = top.interrupt(LIMIT).unwrap().success();
+}
+
+#[test]
+fn a_filter_that_needs_a_privilege_is_refused_in_one_line() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("script")) else { return };
+    let mut picture = Picture::start(&wire, "--path xdp-generic");
+    picture.type_until("/udp\r", "privilege");
+    let text = picture.quit();
+    assert!(text.contains("v3") && !text.contains("filter: udp  "), "{text}");
 }
 
 #[test]
