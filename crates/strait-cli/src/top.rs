@@ -86,8 +86,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let shown = if args.json {
         stream(args, &reader, &mut model, terminated)
     } else {
-        let terminal = ratatui::try_init().map_err(Error::Output)?;
-        let shown = show(args, &reader, &mut model, terminal, terminated);
+        let terminal = ratatui::try_init().map_err(Error::Output);
+        let shown = terminal.and_then(|terminal| show(args, &reader, &mut model, terminal, terminated));
+        // Also where it could not be opened: raw mode is on before the rest of that fails.
         ratatui::restore();
         shown
     };
