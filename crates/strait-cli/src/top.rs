@@ -8,7 +8,7 @@ mod reader;
 mod tally;
 mod view;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ use strait_capture::{Queues, Session};
 
 use self::model::{Model, Reaction};
 use self::reader::{Reader, Source};
-use crate::Error;
 use crate::capture::{PathArg, WaitArg};
 use crate::parse::seconds;
+use crate::{Error, output};
 
 /// How often keys are looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -92,27 +92,32 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         ratatui::restore();
         shown
     };
-    let report = reader.finish()?;
-    eprint!("{report}");
-    shown
+    let last = reader.finish()?;
+    eprint!("{}", last.report);
+    shown?;
+    if args.json {
+        model.take(last);
+        print_object(args, &model)?;
+    }
+    Ok(())
 }
 
-/// One JSON object an interval, until the end.
+/// One JSON object an interval, until the end; none is of less than an interval, whatever held this process up.
 fn stream(args: &Args, reader: &Reader, model: &mut Model, terminated: &AtomicBool) -> Result<(), Error> {
     let mut next = Instant::now() + args.interval;
     while !terminated.load(Ordering::Relaxed) {
         strait_sys::wait::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
-        if Instant::now() < next {
-            continue;
+        if Instant::now() >= next {
+            model.take(reader.take()?);
+            next = Instant::now() + args.interval;
+            print_object(args, model)?;
         }
-        next += args.interval;
-        model.take(reader.take()?);
-        let mut out = std::io::stdout();
-        writeln!(out, "{}", model.json(args.flows as usize))
-            .and_then(|()| out.flush())
-            .map_err(Error::Output)?;
     }
     Ok(())
+}
+
+fn print_object(args: &Args, model: &Model) -> Result<(), Error> {
+    output::print_line(&model.json(args.flows as usize).to_string())
 }
 
 /// The picture, until the end.
@@ -138,8 +143,8 @@ fn show(
             }
         }
         if Instant::now() >= next {
-            next = Instant::now() + args.interval;
             model.take(reader.take()?);
+            next = Instant::now() + args.interval;
         }
     }
     Ok(())

@@ -62,6 +62,8 @@ pub(super) struct Model {
     pub(super) report: Report,
     /// Packets and bits a second in the last interval.
     pub(super) rate: (f64, f64),
+    /// What came in the last interval.
+    all: Count,
     /// Packets a second, interval by interval, the newest last.
     pub(super) history: VecDeque<u64>,
     pub(super) protocols: Vec<(&'static str, Count)>,
@@ -84,6 +86,7 @@ impl Model {
             scroll: 0,
             report: Report::default(),
             rate: (0.0, 0.0),
+            all: Count::default(),
             history: VecDeque::new(),
             protocols: Vec::new(),
             delay: Histogram::new(),
@@ -100,7 +103,8 @@ impl Model {
         }
         let Sample { tally, report, elapsed } = sample;
         self.seconds = elapsed.as_secs_f64().max(f64::EPSILON);
-        self.rate = (tally.all.packets as f64 / self.seconds, tally.all.bytes as f64 * 8.0 / self.seconds);
+        self.all = tally.all;
+        self.rate = self.per_second(tally.all);
         self.report = report;
         self.delay = tally.delay;
         self.other_flows = tally.other_flows;
@@ -217,6 +221,8 @@ impl Model {
             .collect();
         json!({
             "seconds": self.seconds,
+            "packets": self.all.packets,
+            "bytes": self.all.bytes,
             "packets_per_second": self.rate.0,
             "bits_per_second": self.rate.1,
             "received": self.report.capture.received,

@@ -62,6 +62,13 @@ impl Shared {
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn take(&self) -> Sample {
+        let mut counts = self.counts();
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut counts.since, now);
+        Sample { tally: std::mem::take(&mut counts.tally), report: counts.report.clone(), elapsed }
+    }
 }
 
 impl Source {
@@ -94,10 +101,7 @@ impl Reader {
         if self.thread.is_finished() {
             return Err(Error::Failed("the capture has ended".into()));
         }
-        let mut counts = self.shared.counts();
-        let now = Instant::now();
-        let elapsed = now - std::mem::replace(&mut counts.since, now);
-        Ok(Sample { tally: std::mem::take(&mut counts.tally), report: counts.report.clone(), elapsed })
+        Ok(self.shared.take())
     }
 
     /// Captures by another filter from now on.
@@ -108,12 +112,14 @@ impl Reader {
         answer.recv().map_err(|_| ended())?
     }
 
-    /// Ends the capture and returns its account.
-    pub(super) fn finish(self) -> Result<Report, Error> {
+    /// Ends the capture, and returns what came since the last call of [`Reader::take`] with the whole account.
+    pub(super) fn finish(self) -> Result<Sample, Error> {
         self.shared.stopping.store(true, Ordering::Release);
-        self.thread
+        let report = self
+            .thread
             .join()
-            .unwrap_or_else(|_| Err(Error::Failed("the reading thread died: a defect of strait".into())))
+            .unwrap_or_else(|_| Err(Error::Failed("the reading thread died: a defect of strait".into())))?;
+        Ok(Sample { report, ..self.shared.take() })
     }
 }
 

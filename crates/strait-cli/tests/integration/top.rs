@@ -1,38 +1,74 @@
 //! `strait top`: a stream of objects, and a picture that keys change.
 
 use std::io::{PipeWriter, Write as _};
+use std::time::Duration;
 
 use lab::{Launch, Process, Wire, program_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::rig::{LIMIT, STRAIT, failure, numbered, run, send, status, strait};
+use crate::rig::{LIMIT, STRAIT, await_open, count, failure, numbered, run, send, status, strait};
+
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Packets of all intervals together.
+fn packets(objects: &[Value]) -> u64 {
+    objects.iter().map(|object| count(object, "packets")).sum()
+}
 
 #[test]
 fn objects_count_every_packet_once() {
     const FRAMES: u64 = 500;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "0.2"]).spawn().unwrap();
-    assert!(wait_until(LIMIT, || !top.stdout().is_empty()), "{}", top.stderr());
+    top.wait_for_stdout("}\n", LIMIT).unwrap();
     send(&wire, &numbered(FRAMES));
-    let objects = || -> Vec<Value> {
-        top.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-    };
-    let delivered = || objects().last().and_then(|object| object["delivered"].as_u64());
-    assert!(wait_until(LIMIT, || delivered() == Some(FRAMES)), "{:?}", objects().last());
-    let counted: f64 = objects()
-        .iter()
-        .map(|object| object["packets_per_second"].as_f64().unwrap() * object["seconds"].as_f64().unwrap())
-        .sum();
+    assert!(wait_until(LIMIT, || packets(&objects(&top.stdout())) == FRAMES), "{}", top.stdout());
+    let ended = top.interrupt(LIMIT).unwrap().success();
+    assert!(ended.stderr.contains("right: path v3"), "{}", ended.stderr);
+    let objects = objects(&ended.text());
+    assert_eq!((packets(&objects), count(objects.last().unwrap(), "delivered")), (FRAMES, FRAMES));
+    let rate = |object: &Value| object["packets_per_second"].as_f64().unwrap();
+    let counted: f64 = objects.iter().map(|object| rate(object) * object["seconds"].as_f64().unwrap()).sum();
     assert_eq!(counted.round() as u64, FRAMES);
-    let busiest =
-        objects().into_iter().find(|object| !object["flows"].as_array().unwrap().is_empty()).unwrap();
+    let busiest = objects.iter().find(|object| !object["flows"].as_array().unwrap().is_empty()).unwrap();
     assert_eq!(busiest["protocols"][0]["protocol"], "tcp");
     assert!(busiest["delay"]["p50_ns"].as_u64().unwrap() > 0);
     assert!(busiest["flows"][0]["flow"].as_str().unwrap().contains(" > "));
-    top.signal(Signal::INT);
-    let ended = top.wait(LIMIT).unwrap().success();
-    assert!(ended.stderr.contains("right: path v3"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_last_object_has_what_came_since_the_one_before() {
+    const FRAMES: u64 = 40;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "600"]).spawn().unwrap();
+    assert!(await_open(top.id()), "{}", top.stderr());
+    send(&wire, &numbered(FRAMES));
+    let ended = top.interrupt(LIMIT).unwrap().success();
+    let objects = objects(&ended.text());
+    assert_eq!(objects.len(), 1, "{}", ended.text());
+    assert_eq!((packets(&objects), count(&objects[0], "delivered")), (FRAMES, FRAMES));
+}
+
+#[test]
+fn no_object_is_of_less_than_an_interval_after_a_standstill() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "0.1"]).spawn().unwrap();
+    top.wait_for_stdout("}\n", LIMIT).unwrap();
+    top.signal(Signal::STOP);
+    let is_stopped = || status(&top.id().to_string(), "State").is_some_and(|state| state.starts_with('T'));
+    assert!(wait_until(LIMIT, is_stopped));
+    let before = objects(&top.stdout()).len();
+    // Nothing is waited for: time that passes is what is tested.
+    std::thread::sleep(Duration::from_millis(500));
+    top.signal(Signal::CONT);
+    assert!(wait_until(LIMIT, || objects(&top.stdout()).len() > before + 4), "{}", top.stdout());
+    let mut objects = objects(&top.interrupt(LIMIT).unwrap().success().text());
+    objects.pop();
+    let seconds: Vec<f64> = objects.iter().map(|object| object["seconds"].as_f64().unwrap()).collect();
+    assert!(seconds.iter().all(|seconds| *seconds >= 0.1), "{seconds:?}");
 }
 
 /// `strait top` in a terminal of 80 by 24, between two lines that tell the terminal's settings.
