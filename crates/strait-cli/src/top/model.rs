@@ -8,7 +8,7 @@ use strait_ledger::{Histogram, Report};
 use strait_packet::FlowKey;
 
 use super::reader::Sample;
-use super::tally::Count;
+use super::tally::{Count, Tally};
 use crate::Error;
 
 /// Intervals that the curve of the rate shows.
@@ -68,9 +68,10 @@ pub(super) struct Model {
     pub(super) history: VecDeque<u64>,
     pub(super) protocols: Vec<(&'static str, Count)>,
     pub(super) delay: Histogram,
-    pub(super) other_flows: Count,
     seconds: f64,
     flows: HashMap<FlowKey, Flow>,
+    /// Flows that came while the picture stood still.
+    unseen: Tally,
 }
 
 impl Model {
@@ -90,16 +91,16 @@ impl Model {
             history: VecDeque::new(),
             protocols: Vec::new(),
             delay: Histogram::new(),
-            other_flows: Count::default(),
             seconds: 1.0,
             flows: HashMap::new(),
+            unseen: Tally::default(),
         }
     }
 
-    /// Takes in what came in an interval; nothing while paused.
+    /// Takes in what came in an interval; while paused that is kept for the totals, and changes nothing.
     pub(super) fn take(&mut self, sample: Sample) {
         if self.paused {
-            return;
+            return self.unseen.add_flows(sample.tally);
         }
         let Sample { tally, report, elapsed } = sample;
         self.seconds = elapsed.as_secs_f64().max(f64::EPSILON);
@@ -107,7 +108,6 @@ impl Model {
         self.rate = self.per_second(tally.all);
         self.report = report;
         self.delay = tally.delay;
-        self.other_flows = tally.other_flows;
         self.protocols = tally.protocols.into_iter().collect();
         self.protocols.sort_by_key(|(name, count)| (std::cmp::Reverse(count.packets), *name));
         self.history.push_back(self.rate.0 as u64);
@@ -118,6 +118,9 @@ impl Model {
     }
 
     fn take_flows(&mut self, flows: HashMap<FlowKey, Count>) {
+        for (key, count) in std::mem::take(&mut self.unseen).flows {
+            self.flows.entry(key).or_default().total.add(count);
+        }
         for flow in self.flows.values_mut() {
             flow.last = Count::default();
             flow.idle += 1;
@@ -265,6 +268,11 @@ pub(super) mod tests {
         keys.chars().map(|letter| model.press(KeyEvent::from(code(letter)))).last().unwrap()
     }
 
+    /// Packets of all flows since the start.
+    fn total(model: &Model) -> u64 {
+        model.flows.values().map(|flow| flow.total.packets).sum()
+    }
+
     #[test]
     fn rates_are_those_of_the_interval_and_totals_those_of_all() {
         let mut model = model();
@@ -276,7 +284,7 @@ pub(super) mod tests {
         });
         let flows = model.sorted_flows();
         assert!(flows[0].1.last.packets > 0 && flows.len() >= 8);
-        assert_eq!(flows.iter().map(|(_, flow)| flow.total.packets).sum::<u64>(), 1010);
+        assert_eq!(total(&model), 1010);
     }
 
     #[test]
@@ -285,6 +293,23 @@ pub(super) mod tests {
         press(&mut model, "p");
         model.take(Sample { tally: tally(9, 1), report: Report::default(), elapsed: Duration::from_secs(1) });
         assert!((model.rate.0 - 2000.0).abs() < 1e-6);
+        assert_eq!(total(&model), 1000);
+    }
+
+    #[test]
+    fn totals_have_what_came_while_paused() {
+        let mut model = model();
+        press(&mut model, "p");
+        model.take(Sample { tally: tally(9, 1), report: Report::default(), elapsed: Duration::from_secs(1) });
+        model.take(Sample { tally: tally(9, 1), report: Report::default(), elapsed: Duration::from_secs(1) });
+        press(&mut model, "p");
+        model.take(Sample {
+            tally: tally(10, 1),
+            report: Report::default(),
+            elapsed: Duration::from_secs(1),
+        });
+        assert!((model.rate.0 - 10.0).abs() < 1e-6);
+        assert_eq!(total(&model), 1028);
     }
 
     #[test]

@@ -54,12 +54,26 @@ impl Tally {
             None => "other",
         };
         self.protocols.entry(protocol).or_default().add(one);
-        match flow {
-            Some(flow) if self.flows.len() < FLOWS_MAX || self.flows.contains_key(&flow) => {
-                self.flows.entry(flow).or_default().add(one);
-            }
-            _ => self.other_flows.add(one),
+        if let Some(flow) = flow {
+            self.add_flow(flow, one);
         }
+    }
+
+    /// Counts packets of one flow, and nothing else.
+    fn add_flow(&mut self, flow: FlowKey, count: Count) {
+        if self.flows.len() < FLOWS_MAX || self.flows.contains_key(&flow) {
+            self.flows.entry(flow).or_default().add(count);
+        } else {
+            self.other_flows.add(count);
+        }
+    }
+
+    /// Counts the flows of `later` too, and nothing else.
+    pub(super) fn add_flows(&mut self, later: Self) {
+        for (flow, count) in later.flows {
+            self.add_flow(flow, count);
+        }
+        self.other_flows.add(later.other_flows);
     }
 }
 
@@ -123,6 +137,16 @@ pub(super) mod tests {
         tally.add(&frame(&[0; 6]), true, 0);
         tally.add(&frame(&[0; 60]), false, 0);
         assert_eq!((tally.protocols["malformed"].packets, tally.protocols["other"].packets), (1, 1));
-        assert_eq!(tally.other_flows.packets, 2);
+        assert_eq!(tally.other_flows.packets, 0);
+    }
+
+    #[test]
+    fn flows_beyond_the_limit_are_counted_as_one() {
+        let mut tally = tally(70_000, 70_000);
+        assert_eq!((tally.flows.len(), tally.other_flows.packets), (FLOWS_MAX, 70_000 - FLOWS_MAX as u64));
+        let (told, other) = (*tally.flows.values().next().unwrap(), tally.other_flows);
+        tally.add_flows(tally.clone());
+        assert_eq!(tally.flows.values().next().unwrap().packets, 2 * told.packets);
+        assert_eq!(tally.other_flows.packets, 2 * other.packets);
     }
 }
