@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Seconds between two pictures
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
     interval: Duration,
-    /// Flows in a JSON object at most
+    /// Flows in a JSON object at most; flow_count says how many there are
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     flows: u32,
     /// Print a JSON object an interval instead

@@ -68,6 +68,8 @@ pub(super) struct Model {
     pub(super) history: VecDeque<u64>,
     pub(super) protocols: Vec<(&'static str, Count)>,
     pub(super) delay: Histogram,
+    /// Flows beyond those that are told apart, as one.
+    pub(super) other_flows: Flow,
     seconds: f64,
     flows: HashMap<FlowKey, Flow>,
     /// Flows that came while the picture stood still.
@@ -91,6 +93,7 @@ impl Model {
             history: VecDeque::new(),
             protocols: Vec::new(),
             delay: Histogram::new(),
+            other_flows: Flow::default(),
             seconds: 1.0,
             flows: HashMap::new(),
             unseen: Tally::default(),
@@ -114,11 +117,15 @@ impl Model {
         if self.history.len() > HISTORY {
             self.history.pop_front();
         }
-        self.take_flows(tally.flows);
+        let unseen = std::mem::take(&mut self.unseen);
+        self.other_flows.last = tally.other_flows;
+        self.other_flows.total.add(tally.other_flows);
+        self.other_flows.total.add(unseen.other_flows);
+        self.take_flows(tally.flows, unseen.flows);
     }
 
-    fn take_flows(&mut self, flows: HashMap<FlowKey, Count>) {
-        for (key, count) in std::mem::take(&mut self.unseen).flows {
+    fn take_flows(&mut self, flows: HashMap<FlowKey, Count>, unseen: HashMap<FlowKey, Count>) {
+        for (key, count) in unseen {
             self.flows.entry(key).or_default().total.add(count);
         }
         for flow in self.flows.values_mut() {
@@ -210,10 +217,12 @@ impl Model {
         };
         let protocols =
             self.protocols.iter().map(|(name, count)| with(rates(*count), "protocol", json!(name)));
-        let flows = self.sorted_flows().into_iter().take(flows).map(|(key, flow)| {
-            let object = with(rates(flow.last), "flow", json!(key.to_string()));
+        let totals = |flow: &Flow| {
+            let object = with(rates(flow.last), "packets", json!(flow.total.packets));
             with(object, "bytes", json!(flow.total.bytes))
-        });
+        };
+        let sorted = self.sorted_flows().into_iter().take(flows);
+        let flows = sorted.map(|(key, flow)| with(totals(&flow), "flow", json!(key.to_string())));
         let lost: serde_json::Map<String, Value> = self
             .report
             .capture
@@ -234,6 +243,8 @@ impl Model {
             "delay": self.delay,
             "protocols": protocols.collect::<Vec<_>>(),
             "flows": flows.collect::<Vec<_>>(),
+            "flow_count": self.flows.len(),
+            "other_flows": totals(&self.other_flows),
         })
     }
 }
@@ -338,5 +349,24 @@ pub(super) mod tests {
         assert_eq!(object["flows"].as_array().unwrap().len(), 3);
         assert_eq!(object["lost"]["ring_full"], 0);
         assert_eq!(object["protocols"].as_array().unwrap().len(), 2);
+        assert_eq!((&object["flow_count"], &object["other_flows"]["packets"]), (&json!(8), &json!(0)));
+    }
+
+    #[test]
+    fn flows_that_are_not_told_apart_count_all_the_same() {
+        let mut model = model();
+        let sample = |packets| Sample {
+            tally: Tally { other_flows: Count { packets, bytes: 100 * packets }, ..Tally::default() },
+            report: Report::default(),
+            elapsed: Duration::from_secs(1),
+        };
+        model.take(sample(5));
+        press(&mut model, "p");
+        model.take(sample(6));
+        press(&mut model, "p");
+        model.take(sample(7));
+        let other = &model.json(3)["other_flows"];
+        assert_eq!((&other["packets"], &other["bytes"]), (&json!(18), &json!(1800)));
+        assert_eq!(other["packets_per_second"], 7.0);
     }
 }

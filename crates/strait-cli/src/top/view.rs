@@ -15,7 +15,7 @@ use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table};
 
-use super::model::{Model, Sort};
+use super::model::{Flow, Model, Sort};
 
 /// Upper ends of the histogram's bars, with their names.
 const DELAYS: [(u64, &str); 6] = [
@@ -133,13 +133,10 @@ fn flow_table(model: &Model, area: Rect) -> Table<'_> {
         let title = if sort == model.sort { format!("{title} v") } else { title.to_owned() };
         Cell::from(format!("{title:>10}"))
     }));
-    let room = usize::from(area.height.saturating_sub(1));
-    let rows = flows.into_iter().skip(model.scroll).take(room).map(|(key, flow)| {
-        let (packets, bits) = model.per_second(flow.last);
-        let numbers = [bits, packets, flow.total.bytes as f64]
-            .map(|number| Cell::from(format!("{:>10}", short(number))));
-        Row::new([Cell::from(key.to_string())].into_iter().chain(numbers))
-    });
+    let others = other_flows(model);
+    let room = usize::from(area.height.saturating_sub(1)).saturating_sub(others.iter().len());
+    let rows = flows.into_iter().skip(model.scroll).take(room);
+    let rows = others.into_iter().chain(rows.map(|(key, flow)| flow_row(model, key.to_string(), &flow)));
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(NUMBER),
@@ -147,6 +144,20 @@ fn flow_table(model: &Model, area: Rect) -> Table<'_> {
         Constraint::Length(NUMBER),
     ];
     Table::new(rows, widths).header(Row::new(cells).style(header())).column_spacing(1)
+}
+
+fn flow_row(model: &Model, name: String, flow: &Flow) -> Row<'static> {
+    let (packets, bits) = model.per_second(flow.last);
+    let numbers =
+        [bits, packets, flow.total.bytes as f64].map(|number| Cell::from(format!("{:>10}", short(number))));
+    Row::new([Cell::from(name)].into_iter().chain(numbers))
+}
+
+/// What belongs to more flows than are told apart, where there are so many.
+fn other_flows(model: &Model) -> Option<Row<'static>> {
+    let other = &model.other_flows;
+    let name = format!("other flows, {} packets", short(other.total.packets as f64));
+    (other.total.packets > 0).then(|| flow_row(model, name, other))
 }
 
 fn key_line(model: &Model) -> Line<'_> {
@@ -208,6 +219,7 @@ mod tests {
 
     use super::*;
     use crate::top::model::tests::model;
+    use crate::top::tally::Count;
 
     fn picture(model: &Model, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -226,6 +238,16 @@ mod tests {
             assert!(picture.contains(words), "{words}:\n{picture}");
         }
         assert_eq!(picture.lines().filter(|line| line.contains(" > ")).count(), 8, "{picture}");
+    }
+
+    #[test]
+    fn flows_that_are_not_told_apart_have_a_row() {
+        let mut model = model();
+        assert!(!picture(&model, 80, 24).contains("other flows"));
+        model.other_flows.total = Count { packets: 1234, bytes: 56_789 };
+        let picture = picture(&model, 80, 15);
+        let row = picture.lines().find(|line| line.contains("other flows, 1.23k packets")).unwrap();
+        assert!(row.trim_end().ends_with("56.8k"), "{picture}");
     }
 
     #[test]
