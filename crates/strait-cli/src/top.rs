@@ -120,7 +120,7 @@ fn print_object(args: &Args, model: &Model) -> Result<(), Error> {
     output::print_line(&model.json(args.flows as usize).to_string())
 }
 
-/// The picture, until the end.
+/// The picture, until the end. It is drawn where something in it is new: counts, a key, another size.
 fn show(
     args: &Args,
     reader: &Reader,
@@ -129,10 +129,14 @@ fn show(
     terminated: &AtomicBool,
 ) -> Result<(), Error> {
     let mut next = Instant::now() + args.interval;
+    let mut is_new = true;
     while !terminated.load(Ordering::Relaxed) {
-        terminal.draw(|frame| view::draw(frame, model)).map_err(Error::Output)?;
+        if is_new {
+            terminal.draw(|frame| view::draw(frame, model)).map_err(Error::Output)?;
+        }
         let patience = LOOK.min(next.saturating_duration_since(Instant::now()));
-        if event::poll(patience).map_err(Error::Output)?
+        is_new = event::poll(patience).map_err(Error::Output)?;
+        if is_new
             && let Event::Key(key) = event::read().map_err(Error::Output)?
             && key.kind == KeyEventKind::Press
         {
@@ -145,6 +149,7 @@ fn show(
         if Instant::now() >= next {
             model.take(reader.take()?);
             next = Instant::now() + args.interval;
+            is_new |= !model.paused;
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! What is shown, and what keys do to it. No terminal, no clock.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -112,7 +113,7 @@ impl Model {
         self.report = report;
         self.delay = tally.delay;
         self.protocols = tally.protocols.into_iter().collect();
-        self.protocols.sort_by_key(|(name, count)| (std::cmp::Reverse(count.packets), *name));
+        self.protocols.sort_by_key(|(name, count)| (Reverse(count.packets), *name));
         self.history.push_back(self.rate.0 as u64);
         if self.history.len() > HISTORY {
             self.history.pop_front();
@@ -141,16 +142,28 @@ impl Model {
         self.flows.retain(|_, flow| flow.idle <= limit);
     }
 
-    /// Flows in the order of the column that was chosen.
-    pub(super) fn sorted_flows(&self) -> Vec<(FlowKey, Flow)> {
-        let mut flows: Vec<_> = self.flows.iter().map(|(key, flow)| (*key, *flow)).collect();
+    /// Flows that are told apart.
+    pub(super) fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// `count` flows from `first` on, in the order of the column that was chosen. The rest is not sorted: there may be
+    /// tens of thousands.
+    pub(super) fn sorted_flows(&self, first: usize, count: usize) -> Vec<(&FlowKey, &Flow)> {
         let weight = |flow: &Flow| match self.sort {
             Sort::Bits => (flow.last.bytes, flow.total.bytes),
             Sort::Packets => (flow.last.packets, flow.total.packets),
             Sort::Total => (flow.total.bytes, flow.last.bytes),
         };
-        flows.sort_by_key(|(key, flow)| (std::cmp::Reverse(weight(flow)), *key));
-        flows
+        let order = |(key, flow): &(&FlowKey, &Flow)| (Reverse(weight(flow)), **key);
+        let mut flows: Vec<_> = self.flows.iter().collect();
+        let end = first.saturating_add(count);
+        if end < flows.len() {
+            flows.select_nth_unstable_by_key(end, order);
+            flows.truncate(end);
+        }
+        flows.sort_unstable_by_key(order);
+        flows.into_iter().skip(first).collect()
     }
 
     /// A count of the last interval as packets and bits a second.
@@ -221,8 +234,8 @@ impl Model {
             let object = with(rates(flow.last), "packets", json!(flow.total.packets));
             with(object, "bytes", json!(flow.total.bytes))
         };
-        let sorted = self.sorted_flows().into_iter().take(flows);
-        let flows = sorted.map(|(key, flow)| with(totals(&flow), "flow", json!(key.to_string())));
+        let sorted = self.sorted_flows(0, flows).into_iter();
+        let flows = sorted.map(|(key, flow)| with(totals(flow), "flow", json!(key.to_string())));
         let lost: serde_json::Map<String, Value> = self
             .report
             .capture
@@ -243,7 +256,7 @@ impl Model {
             "delay": self.delay,
             "protocols": protocols.collect::<Vec<_>>(),
             "flows": flows.collect::<Vec<_>>(),
-            "flow_count": self.flows.len(),
+            "flow_count": self.flow_count(),
             "other_flows": totals(&self.other_flows),
         })
     }
@@ -293,9 +306,24 @@ pub(super) mod tests {
             report: Report::default(),
             elapsed: Duration::from_secs(1),
         });
-        let flows = model.sorted_flows();
+        let flows = model.sorted_flows(0, 100);
         assert!(flows[0].1.last.packets > 0 && flows.len() >= 8);
         assert_eq!(total(&model), 1010);
+    }
+
+    #[test]
+    fn the_flows_that_are_shown_are_those_of_the_whole_order() {
+        let mut model = model();
+        for _ in 0..3 {
+            press(&mut model, "s");
+            let all = model.sorted_flows(0, model.flow_count());
+            assert_eq!(all.len(), 8);
+            for (first, count) in [(0, 3), (2, 3), (5, 3), (6, 9), (9, 1), (3, 0)] {
+                let expected: Vec<_> = all.iter().skip(first).take(count).map(|(key, _)| *key).collect();
+                let shown = model.sorted_flows(first, count);
+                assert_eq!(shown.into_iter().map(|(key, _)| key).collect::<Vec<_>>(), expected);
+            }
+        }
     }
 
     #[test]

@@ -126,17 +126,16 @@ fn delay_lines(model: &Model, area: Rect) -> Paragraph<'_> {
 }
 
 fn flow_table(model: &Model, area: Rect) -> Table<'_> {
-    let flows = model.sorted_flows();
     let titles = [("bit/s", Sort::Bits), ("packets/s", Sort::Packets), ("bytes", Sort::Total)];
-    let mut cells = vec![Cell::from(format!("{} flows", flows.len()))];
+    let mut cells = vec![Cell::from(format!("{} flows", model.flow_count()))];
     cells.extend(titles.into_iter().map(|(title, sort)| {
         let title = if sort == model.sort { format!("{title} v") } else { title.to_owned() };
         Cell::from(format!("{title:>10}"))
     }));
     let others = other_flows(model);
     let room = usize::from(area.height.saturating_sub(1)).saturating_sub(others.iter().len());
-    let rows = flows.into_iter().skip(model.scroll).take(room);
-    let rows = others.into_iter().chain(rows.map(|(key, flow)| flow_row(model, key.to_string(), &flow)));
+    let flows = model.sorted_flows(model.scroll, room).into_iter();
+    let rows = others.into_iter().chain(flows.map(|(key, flow)| flow_row(model, key.to_string(), flow)));
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(NUMBER),
