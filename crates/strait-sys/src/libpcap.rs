@@ -21,6 +21,8 @@ const REMEDY: &str = "install libpcap0.8 (apt-get install libpcap0.8)";
 
 /// Bytes of the capture buffer of a handle that never captures.
 const BUFFER_BYTES: c_int = 1 << 16;
+/// A number that linux/if_ether.h gives to no protocol.
+const ETH_P_NONE: c_int = 0x00ff;
 /// `PCAP_NETMASK_UNKNOWN`.
 const NETMASK_UNKNOWN: u32 = u32::MAX;
 /// `PCAP_ERRBUF_SIZE`.
@@ -82,6 +84,8 @@ struct Library {
     set_timeout: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
     set_immediate_mode: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
     set_tstamp_precision: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
+    /// From libpcap 1.9 on.
+    set_protocol: Option<unsafe extern "C" fn(*mut Pcap, c_int) -> c_int>,
     activate: unsafe extern "C" fn(*mut Pcap) -> c_int,
     dispatch: unsafe extern "C" fn(*mut Pcap, c_int, Callback, *mut u8) -> c_int,
     breakloop: unsafe extern "C" fn(*mut Pcap),
@@ -114,7 +118,8 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// For live capture on `interface` of the calling thread's network namespace, `snaplen` bytes a frame.
+    /// For live capture on `interface` of the calling thread's network namespace, `snaplen` bytes a frame. It is open
+    /// for a protocol that no frame has: who keeps it for filters to come does not pay for each frame.
     ///
     /// # Errors
     /// [`Kind::Refused`] without libpcap or without the privilege to open the interface, [`Kind::Usage`] if there
@@ -125,6 +130,9 @@ impl Compiler {
         unsafe {
             (handle.library.set_snaplen)(handle.pcap, snaplen_of(snaplen));
             (handle.library.set_buffer_size)(handle.pcap, BUFFER_BYTES);
+            if let Some(set_protocol) = handle.library.set_protocol {
+                set_protocol(handle.pcap, ETH_P_NONE);
+            }
         }
         handle.activate(interface)?;
         Ok(Self { handle })
@@ -322,6 +330,7 @@ fn load() -> Option<Library> {
             set_timeout: symbol(object, c"pcap_set_timeout")?,
             set_immediate_mode: symbol(object, c"pcap_set_immediate_mode")?,
             set_tstamp_precision: symbol(object, c"pcap_set_tstamp_precision")?,
+            set_protocol: symbol(object, c"pcap_set_protocol_linux"),
             activate: symbol(object, c"pcap_activate")?,
             dispatch: symbol(object, c"pcap_dispatch")?,
             breakloop: symbol(object, c"pcap_breakloop")?,
@@ -377,6 +386,8 @@ fn snaplen_of(snaplen: u32) -> c_int {
 mod tests {
     //! What libpcap compiles, and what it says of text that is no filter.
 
+    use std::os::fd::BorrowedFd;
+
     use super::{Compiler, LINKTYPE_ETHERNET, Oracle, version};
     use crate::error::Kind;
 
@@ -431,6 +442,21 @@ mod tests {
             Ok(live) => assert!(!live.compile("inbound", true).unwrap().is_empty()),
             Err(error) => eprintln!("SKIP live libpcap handle: {error}"),
         }
+    }
+
+    #[test]
+    fn a_live_handle_receives_no_frame() {
+        let Some(live) = compiler().and_then(|_| Compiler::live("lo", 65_535).ok()) else {
+            eprintln!("SKIP live libpcap handle");
+            return;
+        };
+        // SAFETY: the handle is active, so it has a descriptor, which lives as long as the handle.
+        let socket = unsafe { BorrowedFd::borrow_raw((live.handle.library.fileno)(live.handle.pcap)) };
+        let inode = rustix::fs::fstat(socket).unwrap().st_ino.to_string();
+        let sockets = std::fs::read_to_string("/proc/thread-self/net/packet").unwrap();
+        let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let own = sockets.lines().map(fields).find(|fields| fields.last() == Some(&inode)).unwrap();
+        assert_eq!(own[3], "00ff", "its protocol: {sockets}");
     }
 
     #[test]
