@@ -11,6 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The header that a parser was reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
+    /// A link header other than Ethernet's: a cooked one, a loopback's, or none before IP.
+    Link,
     /// Ethernet (IEEE 802.3).
     Ethernet,
     /// A VLAN tag (IEEE 802.1Q, 802.1ad).
@@ -37,6 +39,7 @@ impl Header {
     /// The header's short name as tcpdump writes it in `[|tcp]`.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Link => "link",
             Self::Ethernet => "ether",
             Self::Vlan => "vlan",
             Self::Arp => "arp",

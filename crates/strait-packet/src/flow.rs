@@ -5,8 +5,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::link::network;
+use crate::link::{Network, network};
 use crate::protocol::ip;
+use crate::vlan::Untagged;
 
 /// One end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +36,11 @@ impl FlowKey {
     /// fragment of a packet, the first one too, has ports 0, so that all of them are in one flow.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let (untagged, network) = network(frame).ok()?;
+        Self::of_network(&untagged, &network)
+    }
+
+    /// The same of a frame that was taken apart already, by [`network_on`](crate::network_on).
+    pub fn of_network(untagged: &Untagged<'_>, network: &Network<'_>) -> Option<Self> {
         let carried = network.carried()?;
         let [source_port, destination_port] = match carried.protocol {
             ip::TCP | ip::UDP if !carried.is_fragment => ports(carried.payload),

@@ -26,4 +26,4 @@ pub mod vlan;
 
 pub use error::{Error, Header, Result};
 pub use flow::{Endpoint, FlowKey};
-pub use link::{Network, network};
+pub use link::{Network, network, network_on};

@@ -5,11 +5,12 @@
 use std::net::IpAddr;
 
 use crate::arp::Arp;
-use crate::error::Result;
+use crate::error::{Error, Header, Result};
 use crate::ethernet::Ethernet;
 use crate::ipv4::Ipv4;
 use crate::ipv6::{Ipv6, Upper};
 use crate::protocol::ether_type;
+use crate::summary::link_type;
 use crate::vlan::Untagged;
 
 /// The network layer of a frame.
@@ -29,7 +30,40 @@ pub enum Network<'a> {
 /// payload's header. Fails where one of the headers is cut or wrong.
 pub fn network(frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     let ethernet = Ethernet::parse(frame)?;
-    let untagged = Untagged::parse(ethernet.ether_type(), ethernet.payload())?;
+    behind(ethernet.ether_type(), ethernet.payload())
+}
+
+/// The same of a frame that begins with what `link_type` says, one of [`link_type`]: cooked packets and plain IP too.
+pub fn network_on(link_type: u16, frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
+    if link_type == link_type::ETHERNET {
+        return network(frame);
+    }
+    let header = Header::Link;
+    let (ether_type, header_len) = header_without_addresses(link_type, frame).ok_or(Error::Invalid {
+        header,
+        field: "type",
+        value: link_type.into(),
+        expected: "one that is read here",
+    })?;
+    let cut = Error::Truncated { header, needed: header_len.max(1), had: frame.len() };
+    behind(ether_type.ok_or(cut)?, frame.get(header_len..).ok_or(cut)?)
+}
+
+/// The Ethernet type that a link header other than Ethernet's stands for, `None` where it is cut, and the header's
+/// bytes; `None` for a link type that is not read here.
+pub(crate) fn header_without_addresses(link_type: u16, frame: &[u8]) -> Option<(Option<u16>, usize)> {
+    Some(match link_type {
+        link_type::RAW | link_type::IPV4 | link_type::IPV6 => (version_type(frame), 0),
+        link_type::NULL | link_type::LOOP => (family_type(frame), 4),
+        link_type::LINUX_SLL => (type_at(frame, 14), 16),
+        link_type::LINUX_SLL2 => (type_at(frame, 0), 20),
+        _ => return None,
+    })
+}
+
+/// Takes apart the payload that `ether_type` announces.
+fn behind(ether_type: u16, payload: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
+    let untagged = Untagged::parse(ether_type, payload)?;
     let network = match untagged.ether_type() {
         ether_type::ARP => Network::Arp(Arp::parse(untagged.payload())?),
         ether_type::IPV4 => Network::Ipv4(Ipv4::parse(untagged.payload())?),
@@ -73,4 +107,25 @@ impl<'a> Network<'a> {
             Self::Arp(_) | Self::Other => None,
         }
     }
+}
+
+/// The Ethernet type that the first four bits of an IP packet stand for.
+fn version_type(packet: &[u8]) -> Option<u16> {
+    match packet.first()? >> 4 {
+        6 => Some(ether_type::IPV6),
+        _ => Some(ether_type::IPV4),
+    }
+}
+
+/// The Ethernet type that a loopback address family stands for, in either byte order. `AF_INET` is 2
+/// everywhere, `AF_INET6` 10, 24, 28 or 30.
+fn family_type(frame: &[u8]) -> Option<u16> {
+    match frame.first_chunk()? {
+        [2, 0, 0, 0] | [0, 0, 0, 2] => Some(ether_type::IPV4),
+        _ => Some(ether_type::IPV6),
+    }
+}
+
+fn type_at(frame: &[u8], at: usize) -> Option<u16> {
+    frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }

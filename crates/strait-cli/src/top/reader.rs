@@ -14,8 +14,6 @@ use strait_sys::clock;
 use super::tally::Tally;
 use crate::Error;
 
-/// `LINKTYPE_ETHERNET`.
-const ETHERNET: u32 = 1;
 /// How long a lane is waited for: one alone, or each of several.
 const PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE_OF_EACH: Duration = Duration::from_millis(1);
@@ -154,7 +152,8 @@ impl Work {
     /// Reads each lane once; false when none has more to come.
     fn read(&mut self) -> Result<bool, Error> {
         let patience = if self.source.lanes.len() == 1 { PATIENCE } else { PATIENCE_OF_EACH };
-        let is_ethernet = self.source.session.link_type() == ETHERNET;
+        // Those of live captures are small numbers.
+        let link_type = self.source.session.link_type() as u16;
         let mut more = false;
         for lane in &mut self.source.lanes {
             let Some(mut batch) = lane.next_batch(Instant::now() + patience)? else { continue };
@@ -165,7 +164,7 @@ impl Work {
             let now_ns = clock::realtime_ns();
             let mut counts = self.shared.counts();
             batch.try_each(usize::MAX, |frame| {
-                counts.tally.add(frame, is_ethernet, now_ns);
+                counts.tally.add(frame, link_type, now_ns);
                 Ok::<_, Error>(())
             })?;
         }

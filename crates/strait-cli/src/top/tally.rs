@@ -6,10 +6,13 @@ use strait_capture::Frame;
 use strait_ledger::Histogram;
 use strait_packet::FlowKey;
 use strait_packet::protocol::{ether_type, ip};
-use strait_packet::{Network, network};
+use strait_packet::vlan::Untagged;
+use strait_packet::{Network, network_on};
 
 /// Flows that are told apart in one interval; the rest counts as one.
 const FLOWS_MAX: usize = 1 << 16;
+/// The identifier in a VLAN tag.
+const VLAN_ID: u16 = 0x0fff;
 /// Of each so many packets one's delay is measured.
 const DELAY_OF_EACH: u64 = 16;
 
@@ -40,22 +43,25 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts a frame that was read at `now_ns`; `is_ethernet` if its bytes begin with that header.
-    pub(super) fn add(&mut self, frame: &Frame<'_>, is_ethernet: bool, now_ns: u64) {
+    /// Counts a frame that was read at `now_ns`; `link_type` says what its bytes begin with.
+    pub(super) fn add(&mut self, frame: &Frame<'_>, link_type: u16, now_ns: u64) {
         let one = Count { packets: 1, bytes: frame.wire_len.into() };
         if self.all.packets.is_multiple_of(DELAY_OF_EACH) {
             self.delay.record(now_ns.saturating_sub(frame.timestamp_ns));
         }
         self.all.add(one);
-        let flow = if is_ethernet { FlowKey::of(frame.bytes) } else { None };
+        let parsed = network_on(link_type, frame.bytes);
+        let flow =
+            parsed.as_ref().ok().and_then(|(untagged, network)| FlowKey::of_network(untagged, network));
         let protocol = match &flow {
             Some(flow) => ip::name(flow.protocol).unwrap_or("other ip"),
-            None if is_ethernet => link_protocol(frame.bytes),
-            None => "other",
+            None => link_protocol(&parsed),
         };
         self.protocols.entry(protocol).or_default().add(one);
         if let Some(flow) = flow {
-            self.add_flow(flow, one);
+            // A cooked header has no room for the tag.
+            let vlan = flow.vlan.or(frame.vlan.map(|vlan| vlan.tci & VLAN_ID));
+            self.add_flow(FlowKey { vlan, ..flow }, one);
         }
     }
 
@@ -78,8 +84,8 @@ impl Tally {
 }
 
 /// What a frame that is no whole IP packet carries.
-fn link_protocol(frame: &[u8]) -> &'static str {
-    match network(frame) {
+fn link_protocol(parsed: &strait_packet::Result<(Untagged<'_>, Network<'_>)>) -> &'static str {
+    match parsed {
         Ok((_, Network::Arp(_))) => "arp",
         Ok((untagged, Network::Other)) => ether_type::name(untagged.ether_type()).unwrap_or("other"),
         Ok(_) => "ip",
@@ -89,7 +95,8 @@ fn link_protocol(frame: &[u8]) -> &'static str {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use strait_capture::Direction;
+    use strait_capture::{Direction, Vlan};
+    use strait_packet::summary::link_type;
     use strait_packet::traffic::{Kind, Traffic};
 
     use super::*;
@@ -101,7 +108,7 @@ pub(super) mod tests {
         let mut bytes = [0; 2048];
         for sequence in 0..packets {
             let len = traffic.write_frame(sequence, 0, &mut bytes);
-            tally.add(&frame(&bytes[..len]), true, 1_050_000);
+            tally.add(&frame(&bytes[..len]), link_type::ETHERNET, 1_050_000);
         }
         tally
     }
@@ -134,10 +141,23 @@ pub(super) mod tests {
     #[test]
     fn what_is_no_packet_is_counted_too() {
         let mut tally = Tally::default();
-        tally.add(&frame(&[0; 6]), true, 0);
-        tally.add(&frame(&[0; 60]), false, 0);
+        tally.add(&frame(&[0; 6]), link_type::ETHERNET, 0);
+        tally.add(&frame(&[0; 60]), link_type::LINUX_SLL2, 0);
         assert_eq!((tally.protocols["malformed"].packets, tally.protocols["other"].packets), (1, 1));
         assert_eq!(tally.other_flows.packets, 0);
+    }
+
+    #[test]
+    fn a_flow_behind_a_cooked_header_is_in_the_vlan_that_stands_beside_it() {
+        let traffic = Traffic::builder().kinds(&[Kind::Udp4]).build().unwrap();
+        let mut ethernet = [0; 2048];
+        let len = traffic.write_frame(0, 0, &mut ethernet);
+        let cooked = [&[8, 0], &[0; 18][..], &ethernet[14..len]].concat();
+        let vlan = Some(Vlan { tci: 0x6005, tpid: 0x8100 });
+        let mut tally = Tally::default();
+        tally.add(&Frame { vlan, ..frame(&cooked) }, link_type::LINUX_SLL2, 0);
+        let untagged = FlowKey::of(&ethernet[..len]).unwrap();
+        assert_eq!(tally.flows.keys().collect::<Vec<_>>(), [&FlowKey { vlan: Some(5), ..untagged }]);
     }
 
     #[test]

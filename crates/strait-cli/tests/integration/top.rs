@@ -53,6 +53,19 @@ fn the_last_object_has_what_came_since_the_one_before() {
 }
 
 #[test]
+fn all_interfaces_at_once_have_flows() {
+    const FRAMES: u64 = 40;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let top = strait(wire.right(), &["top", "-i", "any", "--json", "--interval", "600"]).spawn().unwrap();
+    assert!(await_open(top.id()), "{}", top.stderr());
+    send(&wire, &numbered(FRAMES));
+    let objects = objects(&top.interrupt(LIMIT).unwrap().success().text());
+    let flows = objects[0]["flows"].as_array().unwrap();
+    assert_eq!(flows.iter().map(|flow| count(flow, "packets")).sum::<u64>(), FRAMES, "{flows:?}");
+    assert_eq!(objects[0]["protocols"][0]["protocol"], "tcp");
+}
+
+#[test]
 fn no_object_is_of_less_than_an_interval_after_a_standstill() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "0.1"]).spawn().unwrap();

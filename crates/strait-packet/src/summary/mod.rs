@@ -17,6 +17,7 @@ use std::fmt::{self, Write};
 
 use crate::error::{Error, Result};
 use crate::ethernet::{self, Ethernet};
+use crate::link;
 use crate::protocol::ether_type;
 use crate::vlan::{Tag, Untagged};
 
@@ -81,13 +82,11 @@ impl Line<'_> {
         if let Some(tag) = options.tag {
             self.tag(tag)?;
         }
-        let (ether_type, header_len) = match options.link_type {
-            link_type::ETHERNET => return self.ethernet(frame, wire_len),
-            link_type::RAW | link_type::IPV4 | link_type::IPV6 => (version_type(frame), 0),
-            link_type::NULL | link_type::LOOP => (family_type(frame), 4),
-            link_type::LINUX_SLL => (type_at(frame, 14), 16),
-            link_type::LINUX_SLL2 => (type_at(frame, 0), 20),
-            other => return write!(self.out, "link type {other}, length {wire_len}"),
+        if options.link_type == link_type::ETHERNET {
+            return self.ethernet(frame, wire_len);
+        }
+        let Some((ether_type, header_len)) = link::header_without_addresses(options.link_type, frame) else {
+            return write!(self.out, "link type {}, length {wire_len}", options.link_type);
         };
         match (ether_type, frame.get(header_len..)) {
             (Some(ether_type), Some(payload)) => {
@@ -178,25 +177,4 @@ impl Line<'_> {
             Err(error) => self.broken(error),
         }
     }
-}
-
-/// The Ethernet type that the first four bits of an IP packet stand for.
-fn version_type(packet: &[u8]) -> Option<u16> {
-    match packet.first()? >> 4 {
-        6 => Some(ether_type::IPV6),
-        _ => Some(ether_type::IPV4),
-    }
-}
-
-/// The Ethernet type that a loopback address family stands for, in either byte order. `AF_INET` is 2
-/// everywhere, `AF_INET6` 10, 24, 28 or 30.
-fn family_type(frame: &[u8]) -> Option<u16> {
-    match frame.first_chunk()? {
-        [2, 0, 0, 0] | [0, 0, 0, 2] => Some(ether_type::IPV4),
-        _ => Some(ether_type::IPV6),
-    }
-}
-
-fn type_at(frame: &[u8], at: usize) -> Option<u16> {
-    frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }

@@ -1,7 +1,8 @@
 //! Flow keys: fragments stay together, and a key reads like a line.
 
 use etherparse::PacketBuilder;
-use strait_packet::FlowKey;
+use strait_packet::summary::link_type;
+use strait_packet::{Error, FlowKey, Header, network_on};
 
 use crate::frames::MACS;
 
@@ -28,4 +29,28 @@ fn a_key_reads_like_a_line() {
     assert_eq!(key.to_string(), "udp 10.0.0.1.4242 > 10.0.0.2.53");
     assert_eq!(FlowKey { vlan: Some(5), ..key }.to_string(), "vlan 5, udp 10.0.0.1.4242 > 10.0.0.2.53");
     assert_eq!(FlowKey::of(&[0; 60]), None);
+}
+
+#[test]
+fn a_flow_is_the_same_behind_every_link_header() {
+    let ethernet = udp([10, 0, 0, 1], [10, 0, 0, 2], [4242, 53]);
+    let cooked = [&[8, 0], &[0; 18][..], &ethernet[14..]].concat();
+    let older = [&[0; 14], &[8, 0][..], &ethernet[14..]].concat();
+    let key = |link_type, frame: &[u8]| {
+        let (untagged, network) = network_on(link_type, frame).unwrap();
+        FlowKey::of_network(&untagged, &network)
+    };
+    let expected = FlowKey::of(&ethernet);
+    assert_eq!(key(link_type::ETHERNET, &ethernet), expected);
+    assert_eq!(key(link_type::LINUX_SLL2, &cooked), expected);
+    assert_eq!(key(link_type::LINUX_SLL, &older), expected);
+    assert_eq!(key(link_type::RAW, &ethernet[14..]), expected);
+}
+
+#[test]
+fn a_link_header_that_is_cut_or_unknown_is_an_error() {
+    let cut = |needed, had| Error::Truncated { header: Header::Link, needed, had };
+    assert_eq!(network_on(link_type::LINUX_SLL2, &[8; 19]).unwrap_err(), cut(20, 19));
+    assert_eq!(network_on(link_type::RAW, &[]).unwrap_err(), cut(1, 0));
+    assert!(matches!(network_on(9999, &[0; 60]), Err(Error::Invalid { header: Header::Link, .. })));
 }

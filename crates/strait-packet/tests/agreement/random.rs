@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use strait_packet::summary::{self, Options};
 use strait_packet::vlan::Tag;
-use strait_packet::{FlowKey, dns, probe};
+use strait_packet::{FlowKey, dns, network_on, probe};
 
 use crate::frames::frame;
 
@@ -16,6 +16,7 @@ fn read_all(bytes: &[u8], wire_len: u32) {
         let mut line = String::new();
         let options = Options { link_type, tag: Some(Tag { tpid: 0x8100, tci: 5 }) };
         summary::write(&mut line, bytes, wire_len, &options).unwrap();
+        let _ = network_on(link_type, bytes);
         assert!(!line.is_empty() && line.chars().all(|c| (' '..='~').contains(&c)), "{line:?}");
     }
     let _ = FlowKey::of(bytes);
