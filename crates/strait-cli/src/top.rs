@@ -94,12 +94,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     let last = reader.finish()?;
     eprint!("{}", last.report);
-    shown?;
-    if args.json {
+    let told = shown.and_then(|()| {
         model.take(last);
-        print_object(args, &model)?;
-    }
-    Ok(())
+        if args.json { print_object(args, &model) } else { Ok(()) }
+    });
+    told.or_else(|error| if output::is_reader_gone(&error) { Ok(()) } else { Err(error) })
 }
 
 /// One JSON object an interval, until the end; none is of less than an interval, whatever held this process up.

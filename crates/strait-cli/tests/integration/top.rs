@@ -53,6 +53,15 @@ fn the_last_object_has_what_came_since_the_one_before() {
 }
 
 #[test]
+fn a_reader_of_objects_that_goes_away_is_no_failure() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let command = format!("{{ {STRAIT} top -i right --json --interval 0.1; echo code $? >&2; }} | head -n 1");
+    let ended = wire.right().command("sh").args(["-c", &command]).run(LIMIT).unwrap();
+    assert_eq!(objects(&ended.text()).len(), 1);
+    assert!(ended.stderr.contains("code 0") && !ended.stderr.contains("strait: "), "{}", ended.stderr);
+}
+
+#[test]
 fn all_interfaces_at_once_have_flows() {
     const FRAMES: u64 = 40;
     let Some(wire) = Wire::builder().or_skip() else { return };
