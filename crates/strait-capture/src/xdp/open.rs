@@ -134,7 +134,10 @@ fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
     };
     let cause = format!("XDP program {} \"{name}\" ({mode}) is attached there", attached.program_id);
     let error = strait_sys::Error::said(Kind::Refused, "capture with AF_XDP on", &*interface.name, cause);
-    Err(error.remedy(format!("detach it (ip link set {} xdp off), or use --path v3", interface.name)).into())
+    let detach = attached.mode.detach_command(&interface.name);
+    Err(error
+        .remedy(format!("end the program that holds it, or detach it ({detach}), or use --path v3"))
+        .into())
 }
 
 /// The smaller chunk where a frame of the MTU fits it.

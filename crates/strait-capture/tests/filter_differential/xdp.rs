@@ -270,7 +270,7 @@ fn the_generator_writes_the_frames_of_user_space() {
     }
 }
 
-/// A frame that is not due, or beyond the last, is not sent and its number not taken.
+/// A frame that is not due, too close behind the one before, or beyond the last, is not sent and its number not taken.
 #[test]
 fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
     if !privileged_or_skip() {
@@ -282,17 +282,22 @@ fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
     let options = generator_options(&traffic.templates()[0], 1, &sequence);
     let second = 1_000_000_000 << PACE_SHIFT;
     let from = |start_ns, interval| Some(Pace { start_ns, interval });
-    for (number, frames_max, pace, verdict) in [
-        (9, 10, None, XDP_REDIRECT),
-        (10, 10, None, XDP_DROP),
-        (1, 10, from(0, 1), XDP_REDIRECT),
-        (1, 10, from(u64::MAX >> 1, 1), XDP_DROP),
-        (1, 10, from(0, second / 1000), XDP_REDIRECT),
-        (10_000_000, u64::MAX, from(0, second), XDP_DROP),
+    let just_now = strait_sys::clock::monotonic_ns();
+    for (number, last_ns, frames_max, pace, verdict) in [
+        (9, 0, 10, None, XDP_REDIRECT),
+        (10, 0, 10, None, XDP_DROP),
+        (1, 0, 10, from(0, 1), XDP_REDIRECT),
+        (1, 0, 10, from(u64::MAX >> 1, 1), XDP_DROP),
+        (1, 0, 10, from(0, second / 1000), XDP_REDIRECT),
+        (10_000_000, 0, u64::MAX, from(0, second), XDP_DROP),
+        // Long due, but the one before left less than 15/16 of an interval ago.
+        (0, just_now, 10, from(0, 3600 * second), XDP_DROP),
+        (0, just_now, 10, from(0, 1), XDP_REDIRECT),
     ] {
         let options = GeneratorOptions { frames_max, pace, ..options };
         let program = load(&generator_program(&options).unwrap());
         next.store(0, 0, number);
+        next.store(0, 1, last_ns);
         let run = TestRun { data: traffic.templates()[0].bytes(), ..TestRun::default() };
         assert_eq!(program.test_run(run).unwrap().returned, verdict, "frame {number}, {pace:?}");
         assert_eq!(next.load(0, 0), number + u64::from(verdict == XDP_REDIRECT));

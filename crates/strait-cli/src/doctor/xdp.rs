@@ -8,7 +8,7 @@ use strait_filter::cbpf::Program;
 use strait_sys::bpf;
 use strait_sys::ethtool::Ethtool;
 use strait_sys::interface::Interface;
-use strait_sys::netlink::{Netlink, XdpAttachment, XdpMode, xdp_abilities};
+use strait_sys::netlink::{Netlink, XdpAttachment, xdp_abilities};
 
 use super::finding::Notebook;
 use super::{Args, holder, queues};
@@ -51,22 +51,10 @@ fn occupied(name: &str, attached: XdpAttachment, notebook: &mut Notebook<'_>) {
         Some(process) => format!("end process {process}, if nobody needs it: its bpf_link holds the program"),
         None => format!(
             "{}, if nobody needs it; where that is refused a bpf_link holds the program, and bpftool link tells whose",
-            detach(name, mode)
+            mode.detach_command(name)
         ),
     };
     notebook.better("xdp program", says, fix);
-}
-
-/// What takes a program off that no bpf_link holds: ip(8) has a word for each mode, and `xdp off` stands for one only.
-fn detach(name: &str, mode: XdpMode) -> String {
-    let words: &[&str] = match mode {
-        XdpMode::Native => &["xdpdrv"],
-        XdpMode::Generic => &["xdpgeneric"],
-        XdpMode::Offloaded => &["xdpoffload"],
-        XdpMode::Several => &["xdpdrv", "xdpgeneric", "xdpoffload"],
-    };
-    let commands = words.iter().map(|word| format!("ip link set {name} {word} off"));
-    commands.collect::<Vec<_>>().join("; ")
 }
 
 /// What the driver declares.
@@ -150,15 +138,5 @@ mod tests {
         assert!(fix(Mode::XdpNative, ENOTSUPP).contains("native XDP"));
         assert_eq!(fix(Mode::XdpNative, Errno::PERM), "the privileges above");
         assert_eq!(fix(Mode::XdpZeroCopy, Errno::BUSY), "");
-    }
-
-    #[test]
-    fn a_program_is_taken_off_by_the_word_for_its_mode() {
-        assert_eq!(detach("a", XdpMode::Native), "ip link set a xdpdrv off");
-        assert_eq!(detach("a", XdpMode::Generic), "ip link set a xdpgeneric off");
-        assert!(
-            detach("a", XdpMode::Several)
-                .starts_with("ip link set a xdpdrv off; ip link set a xdpgeneric off")
-        );
     }
 }

@@ -68,6 +68,21 @@ pub enum XdpMode {
     Several,
 }
 
+impl XdpMode {
+    /// The command that takes a program off that no bpf_link holds: ip-link(8) has a word for each mode, and `xdp off` stands
+    /// for one only.
+    pub fn detach_command(self, interface: &str) -> String {
+        let words: &[&str] = match self {
+            Self::Native => &["xdpdrv"],
+            Self::Generic => &["xdpgeneric"],
+            Self::Offloaded => &["xdpoffload"],
+            Self::Several => &["xdpdrv", "xdpgeneric", "xdpoffload"],
+        };
+        let commands = words.iter().map(|word| format!("ip link set {interface} {word} off"));
+        commands.collect::<Vec<_>>().join("; ")
+    }
+}
+
 /// The XDP program on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpAttachment {

@@ -160,3 +160,11 @@ proptest! {
         let _ = link::parse_stats(Message { kind: 92, ..message });
     }
 }
+
+#[test]
+fn a_program_is_taken_off_by_the_word_for_its_mode() {
+    assert_eq!(XdpMode::Native.detach_command("a"), "ip link set a xdpdrv off");
+    assert_eq!(XdpMode::Generic.detach_command("a"), "ip link set a xdpgeneric off");
+    let several = XdpMode::Several.detach_command("a");
+    assert!(several.starts_with("ip link set a xdpdrv off; ip link set a xdpgeneric off"), "{several}");
+}
