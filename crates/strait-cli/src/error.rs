@@ -11,6 +11,9 @@ pub(crate) enum Error {
     /// The kernel says why.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
+    /// The transfer engine says why.
+    #[error(transparent)]
+    Transfer(#[from] strait_transfer::Error),
     /// A measurement was not made.
     #[error(transparent)]
     Bench(#[from] strait_bench::Error),
@@ -43,6 +46,7 @@ impl Error {
         let kind = match self {
             Self::Capture(error) => error.kind(),
             Self::System(error) => error.kind(),
+            Self::Transfer(error) => error.kind(),
             Self::Bench(error) => error.kind(),
             Self::Sink(error) => error.kind(),
             Self::Output(_) | Self::Failed(_) => Kind::Failed,

@@ -4,6 +4,7 @@
 //! error into one line on stderr and an exit code: 0 done, 1 failed, 2 usage, 3 refused.
 
 mod bench;
+mod bulk;
 mod capture;
 mod demo;
 mod doctor;
@@ -14,8 +15,11 @@ mod lanes;
 mod live;
 mod output;
 mod parse;
+mod receive;
+mod relay;
 mod replay;
 mod run;
+mod send;
 mod shell;
 mod top;
 
@@ -43,6 +47,12 @@ enum Command {
     Replay(replay::Args),
     /// Run a libpcap program, unmodified, on this engine.
     Run(run::Args),
+    /// Send a file or standard input to strait receive, without a copy where that is possible.
+    Send(send::Args),
+    /// Receive what strait send sends.
+    Receive(receive::Args),
+    /// Relay TCP connections inside the kernel.
+    Relay(relay::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
     /// Measure what each way to capture can do on this machine.
@@ -63,6 +73,9 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Receive(args) => receive::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),

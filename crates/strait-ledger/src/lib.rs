@@ -12,9 +12,11 @@ pub mod prometheus;
 mod report;
 mod send;
 mod since;
+mod transfer;
 
 pub use capture::{Capture, Events, Imbalance, Lane, Losses};
 pub use histogram::{Histogram, RANGE_NS_MAX};
 pub use report::Report;
 pub use send::Send;
 pub use since::Since;
+pub use transfer::Transfer;

@@ -1,5 +1,53 @@
-//! Moves bytes: what is to be sent is planned, and each part goes by the mechanism that costs least.
+//! Moves bytes: what is to be sent is planned, each part goes by the mechanism that costs least, and every byte is counted by
+//! the way it went.
 //!
-//! A [`plan::Plan`] lists segments; the planner, which is pure, makes runs of them.
+//! A [`Plan`] lists segments: bytes, shared buffers, parts of files, what a socket receives. The planner, which is pure, makes
+//! runs of them; a [`Sender`] moves those on its connection by send, zero-copy send (io_uring's `SEND_ZC`), sendfile or
+//! splice. An [`Engine`] holds what the senders of a thread share. Zero-copy sends are adaptive: a route on which the kernel
+//! copies after all, or on which copying costs less, is copied on.
+//!
+//! ```
+//! use std::io::Read;
+//! use std::net::{TcpListener, TcpStream};
+//! use std::time::Duration;
+//! use strait_transfer::{Engine, Options, Plan, Segment, Sender};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let stream = TcpStream::connect(listener.local_addr()?)?;
+//! let (mut peer, _) = listener.accept()?;
+//!
+//! let mut engine = Engine::new(Options::default())?;
+//! let mut body = engine.buffer().ok_or("all buffers are in use")?;
+//! body.fill(b'.');
+//! let plan = Plan::new()
+//!     .with(Segment::Bytes(b"header\n".as_slice().into()))
+//!     .with(Segment::Shared(body.freeze(0..100_000)));
+//!
+//! let mut sender = Sender::new(stream)?;
+//! let patience = Duration::from_secs(10);
+//! sender.send(&mut engine, plan, patience)?;
+//! let mut got = vec![0; 100_007];
+//! peer.read_exact(&mut got)?;
+//! assert_eq!(sender.finish(&mut engine, patience)?, 0);
+//! println!("{}", sender.account());
+//! # Ok(())
+//! # }
+//! ```
 
+pub mod engine;
+mod error;
+pub mod offer;
+mod pipe;
 pub mod plan;
+mod receiver;
+pub mod relay;
+pub mod route;
+mod run;
+mod sender;
+
+pub use engine::{Engine, Options, ZeroCopy};
+pub use error::{Error, Result};
+pub use plan::{Plan, Segment};
+pub use receiver::{Received, Receiver};
+pub use sender::{Progress, Sender};

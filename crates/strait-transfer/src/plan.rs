@@ -21,6 +21,9 @@ pub const TINY_BYTES_MAX: usize = 1024;
 /// pieces one request is a quarter to two fifths faster than two, and past that every fragment costs more than its copy.
 pub const TINY_PIECES_MAX: usize = 8;
 
+/// The length of what a socket or pipe has up to its end.
+pub const TO_THE_END: u64 = u64::MAX;
+
 /// A part of a message or stream.
 #[derive(Clone, Debug)]
 pub enum Segment {
@@ -37,11 +40,11 @@ pub enum Segment {
         /// Bytes.
         len: u64,
     },
-    /// The next bytes that a socket receives.
+    /// The next bytes of a stream.
     Socket {
-        /// A connected stream.
+        /// A connected socket or the reading end of a pipe, which does not block.
         socket: Arc<OwnedFd>,
-        /// Bytes.
+        /// Bytes, or [`TO_THE_END`].
         len: u64,
     },
 }
@@ -88,9 +91,9 @@ impl Plan {
         self
     }
 
-    /// Bytes of all segments.
+    /// Bytes of all segments; [`TO_THE_END`] if one of them is that.
     pub fn len(&self) -> u64 {
-        self.segments.iter().map(Segment::len).sum()
+        self.segments.iter().map(Segment::len).fold(0, u64::saturating_add)
     }
 
     /// Whether there is nothing to send.
@@ -169,9 +172,9 @@ pub enum Run {
     },
     /// splice(2) through a pipe.
     Socket {
-        /// A connected stream.
+        /// A connected socket or the reading end of a pipe, which does not block.
         socket: Arc<OwnedFd>,
-        /// Bytes.
+        /// Bytes, or [`TO_THE_END`].
         len: u64,
     },
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::slots::{Key, Resulted, Slots};
 use crate::buffer::{Frozen, Pool};
@@ -39,6 +40,9 @@ pub struct How {
     pub more: bool,
     /// All of it or an error, never a part (`MSG_WAITALL`).
     pub whole: bool,
+    /// What there is room for, or EAGAIN, and the result with the next [`Ring::enter`] (`MSG_DONTWAIT`; that the socket does
+    /// not block is not enough).
+    pub at_once: bool,
     /// The next operation pushed starts when this one is done (`IOSQE_IO_LINK`). Implies `whole`: behind a part, the next
     /// one's bytes would stand in the wrong place.
     pub linked: bool,
@@ -73,8 +77,8 @@ pub struct Full;
 #[derive(Debug)]
 struct Operation {
     token: u64,
-    /// Open until the result: by then the kernel holds the socket itself.
-    _socket: Arc<OwnedFd>,
+    /// Open until the result. What is lent after that is the packets' and not the socket's, which may close.
+    socket: Option<Arc<OwnedFd>>,
     views: Views,
 }
 
@@ -128,6 +132,7 @@ impl Views {
 /// The ring. It stays on the thread that made it, which alone may enter it (`IORING_SETUP_SINGLE_ISSUER`).
 pub struct Ring {
     uring: IoUring,
+    signal: OwnedFd,
     slots: Slots<Operation>,
     registered: Option<Pool>,
     stale: u64,
@@ -145,9 +150,14 @@ impl Ring {
     pub fn new(entries: u32, slots: usize) -> Result<Self> {
         let uring =
             set_up(entries).map_err(|error| super::explain(Error::from_io("set up", "io_uring", &error)))?;
+        let failed = |error: rustix::io::Errno| Error::from_io("make", "an eventfd", &error.into());
+        let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
+        let registered = uring.submitter().register_eventfd(signal.as_raw_fd());
+        registered.map_err(|error| Error::from_io("register an eventfd with", "io_uring", &error))?;
         let slots = Slots::new(slots);
         Ok(Self {
             uring,
+            signal,
             slots,
             registered: None,
             stale: 0,
@@ -173,10 +183,11 @@ impl Ring {
         Ok(())
     }
 
-    /// Signals `eventfd` with each completion.
-    pub fn signal(&mut self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        let registered = self.uring.submitter().register_eventfd(eventfd.as_raw_fd());
-        registered.map_err(|error| Error::from_io("register an eventfd with", "io_uring", &error))
+    /// Takes back the signal of the descriptor, once it was seen: before the completions are taken, so that none is missed.
+    pub fn quiet(&self) {
+        let mut count = [0; size_of::<u64>()];
+        // It does not block: without a signal there is nothing to take back.
+        let _ = rustix::io::read(&self.signal, &mut count);
     }
 
     /// Operations of which a result or a notification is to come.
@@ -218,7 +229,7 @@ impl Ring {
         } else {
             Views::Many(Message::boxed(views))
         };
-        let operation = Operation { token, _socket: socket.clone(), views };
+        let operation = Operation { token, socket: Some(socket.clone()), views };
         let key = self.slots.insert(operation).map_err(|_| Full)?;
         let entry = self.entry(socket, key, how).user_data(key.user_data());
         let flags = if how.linked { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
@@ -233,7 +244,8 @@ impl Ring {
         let fd = Fd(socket.as_raw_fd());
         let flags = libc::MSG_NOSIGNAL
             | if how.more { libc::MSG_MORE } else { 0 }
-            | if how.whole || how.linked { libc::MSG_WAITALL } else { 0 };
+            | if how.whole || how.linked { libc::MSG_WAITALL } else { 0 }
+            | if how.at_once { libc::MSG_DONTWAIT } else { 0 };
         match &self.slots.get(key).expect("the operation was put in just now").views {
             Views::One(view) if how.zero_copy => {
                 let fixed = self.registered.as_ref().is_some_and(|pool| view.is_of(pool)).then_some(0);
@@ -289,7 +301,9 @@ impl Ring {
             let operation = self.slots.noted(key)?;
             return Some(Event::Returned { token: operation.token, copied });
         }
-        let token = self.slots.get(key)?.token;
+        let operation = self.slots.get_mut(key)?;
+        operation.socket = None;
+        let token = operation.token;
         let result = usize::try_from(entry.result()).map_err(|_| -entry.result());
         let more = cqueue::more(entry.flags());
         #[cfg(test)]
@@ -302,11 +316,11 @@ impl Ring {
     }
 }
 
-/// Readable while completions can be had: for poll(2).
+/// Readable when completions have come, until [`Ring::quiet`]: for poll(2). It is an eventfd(2): the ring's own descriptor
+/// does not wake who polls it for work that waits for the ring to be entered.
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring's descriptor is open as long as the ring, which the result borrows.
-        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+        self.signal.as_fd()
     }
 }
 

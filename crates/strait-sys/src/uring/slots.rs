@@ -97,6 +97,14 @@ impl<T> Slots<T> {
         }
     }
 
+    /// The same, to be changed.
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        match &mut self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?.state {
+            State::Free => None,
+            State::Begun(value) | State::Noted(value) | State::Lent(value) => Some(value),
+        }
+    }
+
     /// The result came; `more` says that a notification belongs to it. `None` for a number that is not in use.
     pub(super) fn resulted(&mut self, key: Key, more: bool) -> Option<Resulted<T>> {
         let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;

@@ -35,7 +35,7 @@ fn broken_connection() -> Arc<OwnedFd> {
     sender
 }
 
-const ZERO_COPY: How = How { zero_copy: true, more: false, whole: false, linked: false };
+const ZERO_COPY: How = How { zero_copy: true, more: false, whole: false, at_once: false, linked: false };
 
 /// Events until nothing is under way.
 fn drain(ring: &mut Ring) -> Vec<Event> {
@@ -243,4 +243,23 @@ fn a_dropped_ring_leaves_what_the_kernel_still_reads_alone() {
     let mut got = vec![0; expected.len()];
     peer.read_exact(&mut got).unwrap();
     assert!(got == expected);
+}
+
+#[test]
+fn a_send_at_once_takes_what_there_is_room_for() {
+    let Some(mut ring) = ring_or_skip(4, 64) else { return };
+    let (sender, _peer) = connection();
+    let view = Frozen::copied(&pattern(1 << 20, 1)).unwrap();
+    let at_once = How { at_once: true, ..ZERO_COPY };
+    for _ in 0..60 {
+        ring.push(&sender, vec![view.clone()], at_once, 1).unwrap();
+        ring.enter(0, Duration::ZERO).unwrap();
+        let sent = std::iter::from_fn(|| ring.next_event()).find(|event| matches!(event, Event::Sent { .. }));
+        match sent {
+            Some(Event::Sent { result: Ok(_), .. }) => {}
+            Some(Event::Sent { result: Err(errno), .. }) => return assert_eq!(errno, libc::EAGAIN),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("a peer that reads nothing took 60 MiB");
 }

@@ -1,0 +1,348 @@
+//! `strait relay`: bytes both ways, ends of streams, many connections, what is left when one side dies.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use lab::{Finished, Launch, Process, wait_until};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use serde_json::Value;
+
+use crate::rig::{LIMIT, STRAIT, run};
+
+/// A relay to `server`, and where it listens.
+struct Relay {
+    process: Process,
+    address: SocketAddr,
+}
+
+impl Relay {
+    fn start(server: &TcpListener, options: &[&str]) -> Self {
+        Self::to(&server.local_addr().unwrap().to_string(), options)
+    }
+
+    fn to(server: &str, options: &[&str]) -> Self {
+        let launch = Launch::new(STRAIT).args(["relay", "--json", "--listen", "127.0.0.1:0", "--to", server]);
+        let process = launch.args(options).spawn().unwrap();
+        process.wait_for_stderr(" to ", LIMIT).unwrap();
+        let said = process.stderr();
+        let address = said.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        Self { process, address: address.unwrap_or_else(|| panic!("{said}")) }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    }
+
+    /// Its open descriptors.
+    fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
+    }
+
+    fn rss_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    fn end(self) -> Finished {
+        self.process.signal(Signal::TERM);
+        self.process.wait(LIMIT).unwrap()
+    }
+}
+
+fn account(finished: Finished) -> Value {
+    serde_json::from_str(finished.success().text().lines().next_back().unwrap()).unwrap()
+}
+
+fn server() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+/// Takes one connection.
+fn accept(server: &TcpListener) -> TcpStream {
+    let (stream, _) = server.accept().unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+fn content(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 13 + (at >> 9) + seed) as u8).collect()
+}
+
+fn read_all(mut stream: &TcpStream) -> Vec<u8> {
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    got
+}
+
+#[test]
+fn bytes_pass_both_ways_and_an_ended_stream_leaves_the_other_open() {
+    const LEN: usize = 5_000_000;
+    let server = server();
+    let relay = Relay::start(&server, &["--workers", "2"]);
+    let clients: Vec<_> = (0..8)
+        .map(|seed| {
+            let client = relay.connect();
+            thread::spawn(move || {
+                let mut writer = &client;
+                writer.write_all(&content(LEN, seed)).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+                // The answer comes after our own stream has ended.
+                assert!(read_all(&client) == content(LEN, seed + 1));
+            })
+        })
+        .collect();
+    let servers: Vec<_> = (0..8)
+        .map(|_| {
+            let stream = accept(&server);
+            thread::spawn(move || {
+                let got = read_all(&stream);
+                let seed = (0..8).find(|seed| got == content(LEN, *seed)).expect("what a client sent");
+                (&stream).write_all(&content(LEN, seed + 1)).unwrap();
+            })
+        })
+        .collect();
+    clients.into_iter().chain(servers).for_each(|thread| thread.join().unwrap());
+    let account = account(relay.end());
+    assert_eq!((&account["connections"], &account["failed"]), (&8.into(), &0.into()), "{account}");
+    assert_eq!(account["spliced"], 16 * LEN);
+}
+
+#[test]
+fn a_slow_reader_slows_its_writer_down() {
+    let server = server();
+    let relay = Relay::start(&server, &[]);
+    let client = relay.connect();
+    let stream = accept(&server);
+    client.set_nonblocking(true).unwrap();
+    let (chunk, mut sent) = (vec![7; 1 << 16], 0_usize);
+    // Buffers fill up, and then nothing more is taken.
+    assert!(wait_until(LIMIT, || {
+        let before = sent;
+        while let Ok(written) = (&client).write(&chunk) {
+            sent += written;
+        }
+        sent == before && sent > 0
+    }));
+    assert!(sent < 64 << 20, "{sent}");
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&stream).len(), sent);
+}
+
+#[test]
+fn the_server_hears_of_its_client_first() {
+    let server = server();
+    for (version, begins) in
+        [("v1", &b"PROXY TCP4 127.0.0.1 127.0.0.1 "[..]), ("v2", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c")]
+    {
+        let relay = Relay::start(&server, &["--proxy-protocol", version]);
+        let client = relay.connect();
+        (&client).write_all(b"hello").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let got = read_all(&accept(&server));
+        assert!(got.starts_with(begins) && got.ends_with(b"hello"), "{got:?}");
+        let port = client.local_addr().unwrap().port();
+        let told = if version == "v1" { port.to_string().into_bytes() } else { port.to_be_bytes().to_vec() };
+        assert!(got.windows(told.len()).any(|window| window == told));
+    }
+}
+
+#[test]
+fn what_passes_is_copied_to_files_and_a_full_disk_does_not_stop_it() {
+    let (server, directory) = (server(), tempfile::tempdir().unwrap());
+    let prefix = directory.path().join("copy").display().to_string();
+    let relay = Relay::start(&server, &["--tee", &prefix, "--json-log"]);
+    // Its second connection finds a device that is always full.
+    std::os::unix::fs::symlink("/dev/full", format!("{prefix}.2.up")).unwrap();
+    for number in [1, 2] {
+        let client = relay.connect();
+        let stream = accept(&server);
+        let upward = thread::spawn(move || {
+            (&client).write_all(&content(3_000_000, 1)).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            read_all(&client)
+        });
+        assert!(read_all(&stream) == content(3_000_000, 1));
+        (&stream).write_all(&content(100_000, number)).unwrap();
+        drop(stream);
+        assert!(upward.join().unwrap() == content(100_000, number));
+    }
+    let said = relay.end().success().text();
+    let ended: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&ended[0]["teed"], &ended[0]["tee_failure"]), (&3_100_000.into(), &Value::Null), "{said}");
+    assert!(ended[1]["tee_failure"].as_str().unwrap().contains("No space left"), "{said}");
+    assert!(fs::read(format!("{prefix}.1.up")).unwrap() == content(3_000_000, 1));
+    assert!(fs::read(format!("{prefix}.1.down")).unwrap() == content(100_000, 1));
+}
+
+#[test]
+fn nothing_is_left_of_connections_whose_ends_die() {
+    let server = server();
+    let relay = Relay::start(&server, &[]);
+    let before = relay.descriptors();
+    for turn in 0..40 {
+        let (client, stream) = (relay.connect(), accept(&server));
+        (&client).write_all(&content(300_000, 0)).unwrap();
+        (&stream).write_all(&content(300_000, 0)).unwrap();
+        let (dies, other) = if turn % 2 == 0 { (client, stream) } else { (stream, client) };
+        // As a process that is killed leaves it: with bytes unread, a reset.
+        rustix::net::sockopt::set_socket_linger(&dies, Some(Duration::ZERO)).unwrap();
+        drop(dies);
+        // The other end hears of it: its stream breaks off.
+        let mut rest = Vec::new();
+        let _ = (&other).read_to_end(&mut rest);
+    }
+    // Pipes are kept for the next connections.
+    assert!(
+        wait_until(LIMIT, || relay.descriptors() <= before + 2 * 64),
+        "{} descriptors",
+        relay.descriptors()
+    );
+    // The listener.
+    assert!(wait_until(LIMIT, || sockets(&relay) == 1), "{} sockets", sockets(&relay));
+    let _ = relay.end().success();
+}
+
+fn sockets(relay: &Relay) -> usize {
+    let links = fs::read_dir(format!("/proc/{}/fd", relay.process.id())).unwrap();
+    let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+#[test]
+fn told_to_end_it_takes_nobody_and_lets_the_others_finish() {
+    let server = server();
+    let relay = Relay::start(&server, &[]);
+    let (client, stream) = (relay.connect(), accept(&server));
+    relay.process.signal(Signal::TERM);
+    assert!(wait_until(LIMIT, || TcpStream::connect(relay.address).is_err()));
+    (&client).write_all(b"still").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&stream), b"still");
+    drop(stream);
+    let account = account(relay.process.wait(LIMIT).unwrap());
+    assert_eq!((&account["connections"], &account["failed"]), (&1.into(), &0.into()));
+}
+
+#[test]
+fn one_that_does_not_end_is_ended() {
+    let server = server();
+    let relay = Relay::start(&server, &["--drain", "0.1"]);
+    let (_client, _stream) = (relay.connect(), accept(&server));
+    assert_eq!(account(relay.end())["failed"], 1);
+}
+
+#[test]
+fn idle_connections_are_closed_and_busy_ones_are_not() {
+    let server = server();
+    let relay = Relay::start(&server, &["--idle", "0.7", "--json-log"]);
+    let (idle, _far) = (relay.connect(), accept(&server));
+    let (busy, stream) = (relay.connect(), accept(&server));
+    let talking = thread::spawn(move || {
+        // Until the other one has been closed.
+        for _ in 0..40 {
+            (&busy).write_all(b".").unwrap();
+            (&stream).read_exact(&mut [0]).unwrap();
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let mut byte = [0];
+    assert!(matches!((&idle).read(&mut byte), Ok(0) | Err(_)));
+    talking.join().unwrap();
+    let said = relay.end().success().text();
+    let first: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["number"], &first["end"]), (&1.into(), &"idle".into()), "{said}");
+}
+
+#[test]
+fn as_many_connections_as_may_be_and_the_next_waits() {
+    let server = server();
+    let relay = Relay::start(&server, &["--max-connections", "2"]);
+    let first = relay.connect();
+    let (second, third) = (relay.connect(), relay.connect());
+    let streams = [accept(&server), accept(&server)];
+    (&third).write_all(b"third").unwrap();
+    server.set_nonblocking(true).unwrap();
+    assert!(server.accept().is_err());
+    drop((first, streams));
+    let mut stream = None;
+    assert!(wait_until(LIMIT, || {
+        stream = server.accept().ok();
+        stream.is_some()
+    }));
+    let (stream, _) = stream.unwrap();
+    stream.set_nonblocking(false).unwrap();
+    let mut got = [0; 5];
+    (&stream).read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"third");
+    drop((second, third, stream));
+    assert!(account(relay.end())["full"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told_and_the_client_is_let_go() {
+    let gone = server().local_addr().unwrap().to_string();
+    let relay = Relay::to(&gone, &["--json-log"]);
+    let client = relay.connect();
+    assert!(matches!((&client).read(&mut [0]), Ok(0) | Err(_)));
+    let said = relay.end().success().text();
+    let first: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!(first["end"], "unreached", "{said}");
+    assert!(first["failure"].as_str().unwrap().contains("Connection refused"), "{said}");
+}
+
+#[test]
+fn ten_thousand_connections_at_a_time() {
+    const CONNECTIONS: usize = 10_000;
+    const IDLE_KIB_MAX: f64 = 4.0;
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = 3 * CONNECTIONS as u64;
+    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
+        return lab::skip("fewer open files are allowed than three for each connection");
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).unwrap();
+    let server = server();
+    let relay = Relay::start(&server, &[]);
+    let before = relay.rss_kib();
+    let pairs: Vec<_> = (0..CONNECTIONS).map(|_| (relay.connect(), accept(&server))).collect();
+    let each_kib = (relay.rss_kib() - before) as f64 / CONNECTIONS as f64;
+    println!("{each_kib:.2} KiB a connection");
+    assert!(each_kib < IDLE_KIB_MAX, "{each_kib} KiB a connection");
+    for (client, _) in &pairs {
+        let mut client = client;
+        client.write_all(b"ping").unwrap();
+    }
+    // Accepted in the order in which they connected: each has its own client's.
+    for (_, stream) in &pairs {
+        let (mut stream, mut got) = (stream, [0; 4]);
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"ping");
+    }
+    drop(pairs);
+    assert!(wait_until(LIMIT, || sockets(&relay) == 1), "{} sockets", sockets(&relay));
+    assert_eq!(account(relay.end())["connections_max"], CONNECTIONS);
+}
+
+#[test]
+fn mistakes_are_told() {
+    for (arguments, code, words) in [
+        (vec!["--listen", "127.0.0.1:0", "--to", "nowhere"], 2, "HOST:PORT"),
+        (vec!["--listen", "here", "--to", "localhost:1"], 2, "invalid socket address"),
+        (vec!["--listen", "127.0.0.1:9", "--to", "127.0.0.1:9"], 2, "relay to itself"),
+        (vec!["--listen", "192.0.2.1:0", "--to", "127.0.0.1:9"], 1, "listen on 192.0.2.1:0"),
+        (
+            vec!["--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "--proxy-protocol", "v3"],
+            2,
+            "give v1 or v2",
+        ),
+    ] {
+        let finished = run(&[&["relay"], &arguments[..]].concat());
+        assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+    }
+}

@@ -1,0 +1,245 @@
+//! `strait send` and `strait receive`: whole files by every mechanism, streams, resumed transfers, and what goes wrong.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+
+use lab::{Finished, Launch, Process};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::rig::{LIMIT, STRAIT, failure, run};
+
+const LISTENING: &str = "listening on ";
+
+/// A receiver that listens, and where.
+struct Receiver {
+    process: Process,
+    address: String,
+}
+
+impl Receiver {
+    fn start(options: &[&str]) -> Self {
+        let process = Launch::new(STRAIT).args(["receive", "--json"]).args(options).spawn().unwrap();
+        process.wait_for_stderr("\n", LIMIT).unwrap();
+        let said = process.stderr();
+        let address = said.trim().strip_prefix(LISTENING).unwrap_or_else(|| panic!("{said}")).to_owned();
+        Self { process, address }
+    }
+
+    fn into(path: &Path) -> Self {
+        Self::start(&["-o", &path.display().to_string()])
+    }
+
+    fn end(self) -> Finished {
+        self.process.wait(LIMIT).unwrap()
+    }
+}
+
+struct Files {
+    directory: tempfile::TempDir,
+}
+
+impl Files {
+    /// A directory with `source`, of so many bytes.
+    fn with_source(len: usize) -> Self {
+        let files = Self { directory: tempfile::tempdir().unwrap() };
+        fs::write(files.path("source"), content(len)).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn send(&self, to: &Receiver, options: &[&str]) -> Finished {
+        let source = self.path("source").display().to_string();
+        run(&[&["send", "--json"], options, &[source.as_str(), &to.address]].concat())
+    }
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + (at >> 10)) as u8).collect()
+}
+
+fn account(finished: Finished) -> Value {
+    serde_json::from_str(&finished.success().text()).unwrap()
+}
+
+const LEN: usize = 10_000_001;
+
+#[test]
+fn a_file_arrives_whole_by_every_mechanism() {
+    let files = Files::with_source(LEN);
+    for (options, mechanism) in [
+        (&[][..], "sendfile"),
+        (&["--mode", "sendfile"], "sendfile"),
+        (&["--mode", "copy"], "sent"),
+        (&["--mode", "zc", "--threshold", "1"], "zero_copy_copied"),
+    ] {
+        let out = files.path("out");
+        let receiver = Receiver::into(&out);
+        let sent = account(files.send(&receiver, options));
+        assert_eq!(sent[mechanism], LEN, "{options:?}: {sent}");
+        assert_eq!(account(receiver.end())["spliced"], LEN);
+        assert!(fs::read(&out).unwrap() == content(LEN));
+        assert!(!files.path("out.part").exists());
+        fs::remove_file(out).unwrap();
+    }
+    // The loopback copies, which is found out.
+    let receiver = Receiver::into(&files.path("out"));
+    let sent = account(files.send(&receiver, &["--mode", "zc"]));
+    assert!(sent["sent"].as_u64().unwrap() > LEN as u64 / 2, "{sent}");
+    assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+}
+
+#[test]
+fn an_empty_file_arrives_too() {
+    let files = Files::with_source(0);
+    let receiver = Receiver::into(&files.path("out"));
+    let _ = files.send(&receiver, &[]).success();
+    let _ = receiver.end().success();
+    assert!(fs::read(files.path("out")).unwrap().is_empty());
+}
+
+#[test]
+fn a_stream_goes_from_pipe_to_pipe_in_the_kernel() {
+    let files = Files::with_source(LEN);
+    let receiver = Receiver::start(&[]);
+    let cat = std::process::Command::new("cat")
+        .arg(files.path("source"))
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut cat = cat.unwrap();
+    let input = cat.stdout.take().unwrap();
+    let launch = Launch::new(STRAIT).args(["send", "--json", "-", &receiver.address]).stdin(input);
+    let sent = account(launch.run(LIMIT).unwrap());
+    cat.wait().unwrap();
+    assert_eq!(sent["spliced"], LEN);
+    let received = receiver.end().success();
+    assert!(received.stdout == content(LEN));
+    assert!(received.stderr.contains(&format!("\"spliced\":{LEN}")), "{}", received.stderr);
+}
+
+#[test]
+fn an_interrupted_transfer_goes_on_where_it_stopped_if_the_file_is_the_same() {
+    let files = Files::with_source(LEN);
+    for (there, left) in
+        [(content(4_000_000), LEN - 4_000_000), (vec![1; 4_000_000], LEN), (content(LEN + 5), LEN)]
+    {
+        fs::write(files.path("out.part"), there).unwrap();
+        let receiver = Receiver::into(&files.path("out"));
+        assert_eq!(account(files.send(&receiver, &[]))["sendfile"], left);
+        let _ = receiver.end().success();
+        assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+    }
+}
+
+#[test]
+fn a_sender_that_is_killed_leaves_a_part_and_no_whole_file() {
+    let files = Files::with_source(0);
+    for (kill, words) in [(Signal::KILL, "the connection"), (Signal::TERM, "the connection")] {
+        let receiver = Receiver::into(&files.path("out"));
+        // Its input never ends.
+        let (input, mut feed) = std::io::pipe().unwrap();
+        let launch = Launch::new(STRAIT).args(["send", "-", &receiver.address]).stdin(input);
+        let sender = launch.spawn().unwrap();
+        feed.write_all(b"begun").unwrap();
+        let part = files.path("out.part");
+        assert!(lab::wait_until(LIMIT, || fs::metadata(&part).is_ok_and(|found| found.len() == 5)));
+        sender.signal(kill);
+        drop(feed);
+        let _ = sender.wait(LIMIT).unwrap();
+        let (code, line) = failure(&receiver.end());
+        assert!(code == 1 && line.contains(words), "{line}");
+        assert!(!files.path("out").exists());
+    }
+}
+
+#[test]
+fn raw_bytes_go_to_a_program_that_knows_no_protocol_and_come_from_one() {
+    let files = Files::with_source(100_000);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let reader = std::thread::spawn(move || {
+        let (mut got, (mut stream, _)) = (Vec::new(), listener.accept().unwrap());
+        stream.read_to_end(&mut got).unwrap();
+        got
+    });
+    let source = files.path("source").display().to_string();
+    let _ = run(&["send", "--raw", &source, &address]).success();
+    assert!(reader.join().unwrap() == content(100_000));
+    let receiver = Receiver::start(&["--raw", "-o", &files.path("out").display().to_string()]);
+    TcpStream::connect(&receiver.address).unwrap().write_all(b"plain").unwrap();
+    let _ = receiver.end().success();
+    assert_eq!(fs::read(files.path("out")).unwrap(), b"plain");
+}
+
+#[test]
+fn more_than_is_wanted_is_refused() {
+    let files = Files::with_source(1000);
+    let out = files.path("out").display().to_string();
+    let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
+    assert_ne!(files.send(&receiver, &[]).status.code(), Some(0));
+    let (code, line) = failure(&receiver.end());
+    assert!(code == 1 && line.contains("--size-max 999 refuses"), "{line}");
+    let receiver = Receiver::start(&["--raw", "--size-max", "999", "-o", &out]);
+    let _ = files.send(&receiver, &["--raw"]);
+    let (code, line) = failure(&receiver.end());
+    assert!(code == 1 && line.contains("more than 999 bytes came"), "{line}");
+}
+
+#[test]
+fn who_speaks_something_else_is_told_apart() {
+    let files = Files::with_source(10);
+    let receiver = Receiver::into(&files.path("out"));
+    TcpStream::connect(&receiver.address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let (code, line) = failure(&receiver.end());
+    assert!(code == 1 && line.contains("'GET / HTTP/1.1' where strait send's offer"), "{line}");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let source = files.path("source").display().to_string();
+    let silent = run(&["send", "--timeout", "0.2", &source, &address]);
+    let (code, line) = failure(&silent);
+    assert!(code == 1 && line.contains("no answer in time") && line.contains("--raw"), "{line}");
+}
+
+#[test]
+fn a_peer_that_takes_nothing_ends_the_transfer() {
+    let files = Files::with_source(64 << 20);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let source = files.path("source").display().to_string();
+    for mode in ["auto", "copy", "zc"] {
+        let (code, line) =
+            failure(&run(&["send", "--raw", "--mode", mode, "--timeout", "0.3", &source, &address]));
+        assert!(code == 1 && line.contains("has taken nothing for 0.3 s"), "{line}");
+    }
+}
+
+#[test]
+fn mistakes_are_told() {
+    let files = Files::with_source(1);
+    let (source, directory) =
+        (files.path("source").display().to_string(), files.directory.path().display().to_string());
+    // A port that was free a moment ago.
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let missing = files.path("missing").display().to_string();
+    for (arguments, code, words) in [
+        (vec!["send", &source, &closed], 1, "Connection refused"),
+        (vec!["send", &source, "localhost"], 2, "HOST:PORT"),
+        (vec!["send", &missing, &closed], 1, "No such file"),
+        (vec!["send", &directory, &closed], 2, "is a directory"),
+        (vec!["send", "--mode", "sendfile", "-", &closed], 2, "sendfile cannot send it"),
+        (vec!["send", "--threshold", "0", &source, &closed], 2, "above 0, or auto"),
+        (vec!["receive", "-l", "here"], 2, "invalid socket address"),
+        (vec!["receive", "-l", "192.0.2.1:1"], 1, "listen on 192.0.2.1:1"),
+        (vec!["receive", "-o", &directory], 2, "is a directory"),
+        (vec!["receive", "-o", "/no/such/file"], 1, "No such file"),
+    ] {
+        let finished = run(&arguments);
+        assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+    }
+}

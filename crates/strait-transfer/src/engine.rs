@@ -1,0 +1,381 @@
+//! What all senders of a thread share: the io_uring, the memory that it may send from, what is lent to the kernel, and what
+//! is known of each route.
+//!
+//! Where io_uring is forbidden everything is copied, and the accounts say so. Nothing here waits but [`Engine::wait`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use strait_ledger::Transfer;
+use strait_sys::buffer::{BufMut, Frozen, Pool};
+use strait_sys::uring::{Event, How, Ring};
+
+use crate::error::{Error, Result};
+use crate::plan::{Mixed, Policy};
+use crate::route::{Advice, Reason, Route};
+
+/// Submissions at a time: each is handed over at once.
+const ENTRIES: u32 = 8;
+/// Routes that are remembered. Past that all are forgotten: what was learned is learned again.
+const ROUTES_MAX: usize = 4096;
+
+/// Whether buffers are lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// Where the kernel does not copy them and it costs less.
+    Adaptive,
+    /// All from this size on, whatever it costs.
+    From(usize),
+    /// None.
+    Never,
+}
+
+/// How an engine works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether buffers are lent.
+    pub zero_copy: ZeroCopy,
+    /// What becomes of small buffers beside a lent one.
+    pub mixed: Mixed,
+    /// Bytes that may be lent to the kernel at a time, all senders together; the rest is copied.
+    pub lent_bytes_max: usize,
+    /// Sends that may be lent at a time.
+    pub lent_max: usize,
+    /// Bytes of a buffer of [`Engine::buffer`].
+    pub buffer_bytes: usize,
+    /// How many there are.
+    pub buffers: u32,
+    /// Whether their memory is registered with the kernel: it counts as locked, and sends from it cost less.
+    pub register: bool,
+}
+
+impl Default for Options {
+    /// For some hundred connections that send files or messages: 16 MiB of buffers, 64 MiB lent at most.
+    fn default() -> Self {
+        Self {
+            zero_copy: ZeroCopy::Adaptive,
+            mixed: Mixed::Join,
+            lent_bytes_max: 64 << 20,
+            lent_max: 4096,
+            buffer_bytes: 256 << 10,
+            buffers: 64,
+            register: true,
+        }
+    }
+}
+
+/// From and to whom: what a route is known by.
+pub(crate) type Ends = (IpAddr, IpAddr);
+
+/// What a sender counts, also when a report comes after it is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) account: Transfer,
+    /// Sends whose memory the kernel still has.
+    pub(crate) lent: usize,
+}
+
+/// A send whose notification is to come.
+#[derive(Debug)]
+struct Loan {
+    tally: Rc<RefCell<Tally>>,
+    ends: Option<Ends>,
+    bytes: usize,
+    probe: bool,
+}
+
+/// What became of a send that was to go without a copy.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Lent {
+    /// The kernel took so many bytes.
+    Taken(usize),
+    /// The socket has no room.
+    NoRoom,
+    /// It is to be copied; the reason is counted.
+    Copy,
+    /// It failed with this errno.
+    Failed(i32),
+}
+
+/// The engine of a thread.
+#[derive(Debug)]
+pub struct Engine {
+    ring: Option<Ring>,
+    no_ring: Option<strait_sys::Error>,
+    pool: Pool,
+    options: Options,
+    routes: HashMap<Ends, Route>,
+    loans: HashMap<u64, Loan>,
+    next_token: u64,
+    lent_bytes: usize,
+    began: Instant,
+}
+
+impl Engine {
+    /// An engine; without io_uring it copies, and [`Engine::no_zero_copy`] says why.
+    ///
+    /// # Errors
+    /// No memory for the buffers.
+    pub fn new(options: Options) -> Result<Self> {
+        let pool = Pool::new(options.buffer_bytes, options.buffers)?;
+        let (ring, no_ring) = match options.zero_copy {
+            ZeroCopy::Never => (None, None),
+            _ => match Ring::new(ENTRIES, options.lent_max) {
+                Ok(ring) => (Some(ring), None),
+                Err(error) => (None, Some(error)),
+            },
+        };
+        let mut engine = Self {
+            ring,
+            no_ring,
+            pool,
+            options,
+            routes: HashMap::new(),
+            loans: HashMap::new(),
+            next_token: 0,
+            lent_bytes: 0,
+            began: Instant::now(),
+        };
+        engine.register();
+        Ok(engine)
+    }
+
+    /// Memory that is not registered is lent all the same, for a little more: that it cannot be is no failure.
+    fn register(&mut self) {
+        if let Some(ring) = self.ring.as_mut().filter(|_| self.options.register) {
+            self.no_ring = ring.register(&self.pool).err();
+        }
+    }
+
+    /// Why nothing can be lent, or only memory that is not registered; `None` where all is well or nothing was asked for.
+    pub fn no_zero_copy(&self) -> Option<&strait_sys::Error> {
+        self.no_ring.as_ref()
+    }
+
+    /// A buffer to fill, from the memory that costs least to send; `None` while all are in use.
+    pub fn buffer(&self) -> Option<BufMut> {
+        self.pool.take()
+    }
+
+    /// Bytes that are lent to the kernel now.
+    pub fn lent_bytes(&self) -> usize {
+        self.lent_bytes
+    }
+
+    /// Readable when notifications have come; `None` where nothing can be lent.
+    pub fn notifications(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(|ring| ring.as_fd())
+    }
+
+    /// By what rule a plan for this route is cut into runs.
+    pub(crate) fn policy(&self, ends: Option<Ends>) -> Policy {
+        let threshold = match self.options.zero_copy {
+            _ if self.ring.is_none() => None,
+            ZeroCopy::Never => None,
+            ZeroCopy::From(bytes) => Some(bytes.max(1)),
+            ZeroCopy::Adaptive => match ends.and_then(|ends| self.routes.get(&ends)) {
+                Some(route) => route.threshold(self.now()),
+                None => ends.map(|_| crate::route::THRESHOLD_MIN),
+            },
+        };
+        Policy { threshold, mixed: self.options.mixed }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn route(&mut self, ends: Ends) -> &mut Route {
+        if self.routes.len() >= ROUTES_MAX && !self.routes.contains_key(&ends) {
+            self.routes.clear();
+        }
+        self.routes.entry(ends).or_default()
+    }
+
+    /// Whether a send of `bytes` is to be lent, and as a probe.
+    fn advise(&mut self, bytes: usize, ends: Option<Ends>, tally: &Rc<RefCell<Tally>>) -> Advice {
+        match (self.options.zero_copy, ends) {
+            (ZeroCopy::From(_), _) => Advice::Lend,
+            (ZeroCopy::Adaptive, Some(ends)) => {
+                let (now, alone) = (self.now(), tally.borrow().lent == 0);
+                self.route(ends).advise(bytes, now, alone)
+            }
+            (ZeroCopy::Never, _) | (ZeroCopy::Adaptive, None) => Advice::Copy,
+        }
+    }
+
+    /// Sends `views` without a copy, if that is what the route is for; what happens to the bytes is the kernel's to say.
+    pub(crate) fn lend(
+        &mut self,
+        socket: &Arc<OwnedFd>,
+        views: &[Frozen],
+        more: bool,
+        ends: Option<Ends>,
+        tally: &Rc<RefCell<Tally>>,
+    ) -> Result<Lent> {
+        let bytes: usize = views.iter().map(|view| view.len()).sum();
+        let advice = self.advise(bytes, ends, tally);
+        if advice == Advice::Copy {
+            return Ok(Lent::Copy);
+        }
+        if self.lent_bytes + bytes > self.options.lent_bytes_max {
+            tally.borrow_mut().account.fall_back("as much is lent as may be");
+            return Ok(Lent::Copy);
+        }
+        let Some(ring) = &mut self.ring else { return Ok(Lent::Copy) };
+        let (token, how) = (self.next_token, How { zero_copy: true, more, at_once: true, ..How::default() });
+        if ring.push(socket, views.to_vec(), how, token).is_err() {
+            tally.borrow_mut().account.fall_back("as many sends are lent as may be");
+            return Ok(Lent::Copy);
+        }
+        self.next_token += 1;
+        let began = Instant::now();
+        let (result, lent) = self.submit(token)?;
+        let taken = *result.as_ref().unwrap_or(&0);
+        let probe = advice == Advice::Probe;
+        if lent {
+            tally.borrow_mut().lent += 1;
+            self.lent_bytes += taken;
+            self.loans.insert(token, Loan { tally: tally.clone(), ends, bytes: taken, probe });
+        }
+        if let Some(ends) = ends {
+            self.learn(ends, result, probe && !lent, began.elapsed());
+        }
+        Ok(outcome(result, &mut tally.borrow_mut().account))
+    }
+
+    /// Hands over what was pushed and returns the result of `token`, and whether a notification follows.
+    fn submit(&mut self, token: u64) -> Result<(std::result::Result<usize, i32>, bool)> {
+        // The socket does not block, so that the result is there at once; a full queue may hold it back.
+        let mut want = 0;
+        loop {
+            let Some(ring) = &mut self.ring else { unreachable!("it was pushed to") };
+            ring.enter(want, Duration::from_secs(1))?;
+            want = 1;
+            while let Some(event) = self.ring.as_mut().and_then(Ring::next_event) {
+                match event {
+                    Event::Sent { token: whose, result, lent } if whose == token => {
+                        return Ok((result, lent));
+                    }
+                    Event::Sent { .. } => {}
+                    Event::Returned { token, copied } => self.returned(token, copied),
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, ends: Ends, result: std::result::Result<usize, i32>, lost: bool, took: Duration) {
+        let now = self.now();
+        let route = self.route(ends);
+        match result {
+            Ok(bytes) => route.cost(bytes, true, took),
+            Err(errno::NOBUFS | errno::NOMEM) => route.refuse(Reason::NoMemory, now),
+            Err(errno::OPNOTSUPP) => route.refuse(Reason::Unsupported, now),
+            Err(_) => {}
+        }
+        if lost {
+            route.abandon();
+        }
+    }
+
+    /// What copying cost where lending was possible.
+    pub(crate) fn copied(&mut self, ends: Option<Ends>, bytes: usize, took: Duration) {
+        if let Some(ends) = ends {
+            self.route(ends).cost(bytes, false, took);
+        }
+    }
+
+    fn returned(&mut self, token: u64, copied: bool) {
+        let Some(loan) = self.loans.remove(&token) else { return };
+        self.lent_bytes -= loan.bytes;
+        {
+            let mut tally = loan.tally.borrow_mut();
+            tally.lent -= 1;
+            tally.account.report(loan.bytes as u64, copied);
+            if copied && loan.probe {
+                tally.account.fall_back(Reason::Copied.text());
+            }
+        }
+        let now = self.now();
+        let Some(ends) = loan.ends else { return };
+        let route = self.route(ends);
+        match (loan.probe, loan.bytes) {
+            // It was refused or found no room: the report says nothing.
+            (true, 0) => route.abandon(),
+            (true, _) => route.probed(copied, now),
+            (false, 0) => {}
+            (false, _) => route.reported(copied),
+        }
+    }
+
+    /// Takes the notifications that have come: memory is returned, routes learn.
+    pub fn collect(&mut self) -> Result<()> {
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        ring.enter(0, Duration::ZERO)?;
+        while let Some(event) = self.ring.as_mut().and_then(Ring::next_event) {
+            if let Event::Returned { token, copied } = event {
+                self.returned(token, copied);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until `socket` is as `flags` say, or notifications have come, which are then taken. Returns whether anything came
+    /// before the timeout.
+    pub fn wait(&mut self, socket: Option<(BorrowedFd<'_>, PollFlags)>, timeout: Duration) -> Result<bool> {
+        let mut fds = Vec::with_capacity(2);
+        fds.extend(socket.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+        if let Some(ring) = self.ring.as_ref().filter(|ring| ring.lent() > 0) {
+            fds.push(PollFd::new(ring, PollFlags::IN));
+        }
+        let timeout = Timespec::try_from(timeout).ok();
+        let ready = match poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => ready > 0,
+            // A signal: whoever waits looks at what it changed.
+            Err(rustix::io::Errno::INTR) => true,
+            Err(error) => return Err(Error::os("wait for", "a socket", error)),
+        };
+        drop(fds);
+        if let Some(ring) = &self.ring {
+            ring.quiet();
+        }
+        self.collect()?;
+        Ok(ready)
+    }
+}
+
+/// What a sender is to do after a result.
+fn outcome(result: std::result::Result<usize, i32>, account: &mut Transfer) -> Lent {
+    match result {
+        Ok(bytes) => {
+            account.zero_copy_unreported += bytes as u64;
+            Lent::Taken(bytes)
+        }
+        Err(errno::AGAIN) => Lent::NoRoom,
+        Err(errno::NOBUFS | errno::NOMEM) => {
+            account.fall_back(Reason::NoMemory.text());
+            Lent::Copy
+        }
+        Err(errno::OPNOTSUPP) => {
+            account.fall_back(Reason::Unsupported.text());
+            Lent::Copy
+        }
+        Err(errno) => Lent::Failed(errno),
+    }
+}
+
+/// errno(3) by the kernel's own numbers, which io_uring returns.
+mod errno {
+    use rustix::io::Errno;
+
+    pub(super) const AGAIN: i32 = Errno::AGAIN.raw_os_error();
+    pub(super) const NOBUFS: i32 = Errno::NOBUFS.raw_os_error();
+    pub(super) const NOMEM: i32 = Errno::NOMEM.raw_os_error();
+    pub(super) const OPNOTSUPP: i32 = Errno::OPNOTSUPP.raw_os_error();
+}

@@ -1,0 +1,150 @@
+//! What a connection receives, into a file or a pipe, through a pipe of its own (splice(2)): no byte comes to user space.
+//!
+//! Where the output does no splice (a terminal, a file opened to append) bytes are read and written, and counted so.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::FileExt as _;
+
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
+use strait_ledger::Transfer;
+
+use crate::error::{Error, Result};
+use crate::pipe::{Pipe, Pipes};
+
+/// Bytes read at a time where nothing can be spliced.
+const READ_CHUNK: usize = 64 << 10;
+
+/// How far one call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many bytes reached the output.
+    Bytes(u64),
+    /// Nothing has come: wait until the socket is readable.
+    Nothing,
+    /// The output takes nothing now: wait until it is writable.
+    NoRoom,
+    /// The sender has ended the stream, and all of it is in the output.
+    End,
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Splice,
+    Write,
+}
+
+/// Receives on a connection.
+#[derive(Debug)]
+pub struct Receiver {
+    stream: TcpStream,
+    pipe: Pipe,
+    held: usize,
+    ended: bool,
+    way: Way,
+    account: Transfer,
+}
+
+impl Receiver {
+    /// A receiver on a connected stream, which does not block from now on.
+    ///
+    /// # Errors
+    /// No pipe can be made.
+    pub fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nonblocking(true).map_err(|error| Error::os("receive on", "a socket", error))?;
+        let pipe = Pipes::default().take()?;
+        Ok(Self { stream, pipe, held: 0, ended: false, way: Way::Splice, account: Transfer::default() })
+    }
+
+    /// Moves what has come, up to `limit` bytes, to `output`: at `offset` if it is a file, which then moves on.
+    ///
+    /// # Errors
+    /// The connection was reset, or the output cannot be written to: the disk is full, its reader is gone.
+    pub fn step(&mut self, output: &File, offset: Option<&mut u64>, limit: u64) -> Result<Received> {
+        if self.way == Way::Write {
+            return self.read_and_write(output, offset, limit);
+        }
+        if self.held == 0 && !self.ended {
+            let asked = limit.min(self.pipe.bytes() as u64) as usize;
+            match crate::run::move_bytes(&self.stream, self.pipe.writer(), asked) {
+                Ok(0) => self.ended = true,
+                Ok(read) => self.held = read,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+                Err(error) => return Err(Error::os("receive from", "the sender", error)),
+            }
+        }
+        if self.held == 0 {
+            return Ok(Received::End);
+        }
+        self.empty(output, offset)
+    }
+
+    fn empty(&mut self, output: &File, offset: Option<&mut u64>) -> Result<Received> {
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        match splice(self.pipe.reader(), None, output, offset, self.held, flags) {
+            Ok(moved) => {
+                self.held -= moved;
+                self.account.spliced += moved as u64;
+                Ok(Received::Bytes(moved as u64))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Received::NoRoom),
+            Err(Errno::INVAL) => {
+                self.account.fall_back("the output does no splice");
+                self.way = Way::Write;
+                Ok(Received::Bytes(0))
+            }
+            Err(error) => Err(Error::os("write to", "the output", error)),
+        }
+    }
+
+    /// First what the pipe still holds, then from the socket.
+    fn read_and_write(
+        &mut self,
+        mut output: &File,
+        offset: Option<&mut u64>,
+        limit: u64,
+    ) -> Result<Received> {
+        let mut bytes = vec![0; limit.min(READ_CHUNK as u64) as usize];
+        let read = if self.held > 0 {
+            let most = bytes.len().min(self.held);
+            rustix::io::read(self.pipe.reader(), &mut bytes[..most]).map_err(std::io::Error::from)
+        } else {
+            self.stream.read(&mut bytes)
+        };
+        let read = match read {
+            Ok(0) => return Ok(Received::End),
+            Ok(read) => read,
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::AGAIN | Errno::INTR)) => {
+                return Ok(Received::Nothing);
+            }
+            Err(error) => return Err(Error::os("receive from", "the sender", error)),
+        };
+        self.held = self.held.saturating_sub(read);
+        let written = match offset {
+            Some(offset) => output.write_all_at(&bytes[..read], *offset).map(|()| *offset += read as u64),
+            None => output.write_all(&bytes[..read]),
+        };
+        written.map_err(|error| Error::os("write to", "the output", error))?;
+        self.account.sent += read as u64;
+        Ok(Received::Bytes(read as u64))
+    }
+
+    /// What was received so far, by which mechanism.
+    pub fn account(&self) -> &Transfer {
+        &self.account
+    }
+
+    /// The connection.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Readable when there is something to receive.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

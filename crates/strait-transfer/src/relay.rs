@@ -1,0 +1,468 @@
+//! Relays TCP connections: what comes on one goes out on another, in the kernel (D4's splicing as a product).
+//!
+//! One thread runs one [`Relay`]: an epoll set, its connections in a table of fixed size, pipes that are shared. Several may
+//! listen on one address (`SO_REUSEPORT`). Half-closed streams stay half-closed, and a slow reader slows its writer down.
+
+mod connection;
+mod direction;
+pub mod proxy_protocol;
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, ipproto, socket_with, sockopt,
+};
+
+use crate::error::{Error, Result};
+use crate::pipe::Pipes;
+use connection::{Connection, Side, State};
+use direction::Direction;
+use proxy_protocol::{Version, header};
+
+/// Events taken at a time.
+const EVENTS: usize = 256;
+/// Connections accepted at a time, before the others have their turn.
+const ACCEPTED_MAX: usize = 64;
+/// How often idle connections are looked for, and a signal.
+const TICK: Duration = Duration::from_millis(500);
+/// The token of the listener.
+const LISTENER: u64 = u64::MAX;
+
+/// How to relay.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where connections go.
+    pub to: SocketAddr,
+    /// Copies of what passes: connection n leaves `PREFIX.n.up` (from its client) and `PREFIX.n.down`.
+    pub tee: Option<PathBuf>,
+    /// Connections at a time; more wait in the listener's queue.
+    pub connections_max: usize,
+    /// A connection on which nothing moves for so long is closed.
+    pub idle: Option<Duration>,
+    /// How long the server may take to accept.
+    pub connect: Duration,
+    /// How long connections may go on after the relay was told to end.
+    pub drain: Duration,
+    /// What the server is told of its client.
+    pub proxy_protocol: Option<Version>,
+    /// Connections so far, of all relays that share it: what their numbers are taken from.
+    pub numbers: Arc<AtomicU64>,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Both sides ended their streams.
+    Closed,
+    /// One of them reset it, or died.
+    Reset,
+    /// The server was not reached.
+    Unreached,
+    /// Nothing moved for too long.
+    Idle,
+    /// It lasted longer than the relay waited at its end.
+    Drained,
+}
+
+impl Cause {
+    /// In a word, for logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+            Self::Unreached => "unreached",
+            Self::Idle => "idle",
+            Self::Drained => "drained",
+        }
+    }
+}
+
+/// A connection that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Who connected.
+    pub client: SocketAddr,
+    /// Bytes to the server.
+    pub up: u64,
+    /// Bytes to the client.
+    pub down: u64,
+    /// Bytes that went to files as well.
+    pub teed: u64,
+    /// What kept bytes from the files.
+    pub tee_failure: Option<String>,
+    /// How long it lasted.
+    pub lasted: Duration,
+    /// Why it ended.
+    pub cause: Cause,
+    /// What went wrong, where something did.
+    pub failure: Option<String>,
+}
+
+/// What a relay did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Connections taken.
+    pub connections: u64,
+    /// Of them those that did not end in order.
+    pub failed: u64,
+    /// Bytes passed on, both ways.
+    pub bytes: u64,
+    /// Bytes that went to files as well.
+    pub teed: u64,
+    /// Times that the listener had to wait, because there were as many connections or descriptors as may be.
+    pub full: u64,
+    /// The most connections at a time.
+    pub connections_max: u64,
+}
+
+impl Account {
+    /// Adds the account of another relay that ran beside it.
+    pub fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+        self.teed += other.teed;
+        self.full += other.full;
+        self.connections_max += other.connections_max;
+    }
+}
+
+/// A slot of the table. The generation tells an event for a connection that is gone from one for the next in its slot.
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    connection: Option<Connection>,
+}
+
+/// The relay of one thread.
+#[derive(Debug)]
+pub struct Relay {
+    listener: Option<TcpListener>,
+    listening: bool,
+    epoll: OwnedFd,
+    options: Options,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    ready: Vec<usize>,
+    pipes: Pipes,
+    account: Account,
+}
+
+impl Relay {
+    /// A relay of what connects to `listener`.
+    ///
+    /// # Errors
+    /// No epoll instance can be made.
+    pub fn new(listener: TcpListener, options: Options) -> Result<Self> {
+        let failed = |error: Errno| Error::os("watch", "the listening socket", error);
+        listener.set_nonblocking(true).map_err(|error| Error::os("watch", "the listening socket", error))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(failed)?;
+        Ok(Self {
+            listener: Some(listener),
+            listening: true,
+            epoll,
+            options,
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            pipes: Pipes::default(),
+            account: Account::default(),
+        })
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Relays until `terminated`, then until the last connection has ended or the time for that is over. `ended` hears of
+    /// each connection.
+    ///
+    /// # Errors
+    /// epoll_wait(2)'s. A connection's own failure ends that connection.
+    pub fn run(&mut self, terminated: &AtomicBool, ended: &mut dyn FnMut(&Ended)) -> Result<Account> {
+        let (mut events, mut deadline, mut looked) = (Vec::with_capacity(EVENTS), None, Instant::now());
+        loop {
+            let now = Instant::now();
+            if terminated.load(Ordering::Relaxed) {
+                // Closed: whoever connects now is refused at once and may go elsewhere.
+                self.listener = None;
+                let over = *deadline.get_or_insert(now + self.options.drain) <= now;
+                if over || self.connections() == 0 {
+                    self.close_all(ended);
+                    return Ok(self.account);
+                }
+            }
+            self.wait(&mut events)?;
+            let now = Instant::now();
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept(now, ended),
+                    token => self.event(token, event.flags, now, ended),
+                }
+            }
+            for index in std::mem::take(&mut self.ready) {
+                self.go_on(index, now, ended);
+            }
+            if now.saturating_duration_since(looked) >= TICK {
+                looked = now;
+                self.close_late(now, ended);
+            }
+        }
+    }
+
+    fn wait(&self, events: &mut Vec<Event>) -> Result<()> {
+        let tick = if self.ready.is_empty() { TICK } else { Duration::ZERO };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: tick.subsec_nanos().into() };
+        match epoll::wait(&self.epoll, spare_capacity(events), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::os("wait for", "connections", error)),
+        }
+    }
+
+    /// Takes connections for as long as there are any and room for them.
+    fn accept(&mut self, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+        for _ in 0..ACCEPTED_MAX {
+            let Some(listener) = &self.listener else { return };
+            if self.connections() >= self.options.connections_max {
+                return self.pause();
+            }
+            match acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((client, address)) => {
+                    let peer = address.and_then(|address| SocketAddr::try_from(address).ok());
+                    if let Some(peer) = peer {
+                        self.begin(client, peer, now, ended);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                // It was gone before it was taken.
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
+                // No descriptor or memory: those that end give theirs back.
+                Err(_) => return self.pause(),
+            }
+        }
+    }
+
+    /// Leaves the listener alone until a connection has ended, or the next tick.
+    fn pause(&mut self) {
+        self.account.full += 1;
+        self.listen(false);
+    }
+
+    fn listen(&mut self, on: bool) {
+        let Some(listener) = self.listener.as_ref().filter(|_| self.listening != on) else { return };
+        let flags = if on { EventFlags::IN } else { EventFlags::empty() };
+        // It cannot fail on a descriptor that is in the set; if it did, the next tick would try again.
+        if epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags).is_ok() {
+            self.listening = on;
+        }
+    }
+
+    /// Begins a connection: connects to the server, which may take a while.
+    fn begin(&mut self, client: OwnedFd, peer: SocketAddr, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+        let number = self.options.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        self.account.connections += 1;
+        if let Err(error) = self.try_begin(number, client, peer, now) {
+            self.account.failed += 1;
+            ended(&Ended {
+                number,
+                client: peer,
+                up: 0,
+                down: 0,
+                teed: 0,
+                tee_failure: None,
+                lasted: Duration::ZERO,
+                cause: Cause::Unreached,
+                failure: Some(error.to_string()),
+            });
+        }
+        self.account.connections_max = self.account.connections_max.max(self.connections() as u64);
+    }
+
+    fn try_begin(&mut self, number: u64, client: OwnedFd, peer: SocketAddr, now: Instant) -> Result<()> {
+        let to = self.options.to;
+        let failed = |error: Errno| Error::os("connect to", to.to_string(), error);
+        // Bytes are passed on as they come, not gathered.
+        sockopt::set_tcp_nodelay(&client, true).map_err(failed)?;
+        let server = reach(to).map_err(failed)?;
+        let told = self.options.proxy_protocol.map(|version| {
+            let own = rustix::net::getsockname(&client).ok().and_then(|own| SocketAddr::try_from(own).ok());
+            header(version, peer, own.unwrap_or(to))
+        });
+        let directions = (self.direction(number, "up")?, self.direction(number, "down")?);
+        let connection =
+            Connection::new(number, (client, peer), server, told.unwrap_or_default(), directions, now);
+        self.put(connection)
+    }
+
+    fn direction(&mut self, number: u64, name: &str) -> Result<Direction> {
+        let file = self.options.tee.as_ref().map(|prefix| {
+            let mut path = prefix.clone().into_os_string();
+            path.push(format!(".{number}.{name}"));
+            let path = PathBuf::from(path);
+            File::create(&path).map_err(|error| Error::os("write", path.display().to_string(), error))
+        });
+        Direction::teed_to(file.transpose()?, &mut self.pipes)
+    }
+
+    /// Puts a connection into the table and its sockets into the set.
+    fn put(&mut self, connection: Connection) -> Result<()> {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let generation = self.slots[index].generation;
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        for side in [Side::Client, Side::Server] {
+            let data = EventData::new_u64(token(index, generation, side));
+            if let Err(error) = epoll::add(&self.epoll, connection.socket(side), data, flags) {
+                self.free.push(index);
+                return Err(Error::os("watch", "a connection", error));
+            }
+        }
+        self.slots[index].connection = Some(connection);
+        Ok(())
+    }
+
+    fn event(&mut self, token: u64, flags: EventFlags, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+        let (index, generation, side) = parts(token);
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.generation == generation) else {
+            return;
+        };
+        let Some(connection) = &mut slot.connection else { return };
+        let outcome = connection.turn(side, flags, &mut self.pipes, now);
+        self.after(index, outcome, now, ended);
+    }
+
+    fn go_on(&mut self, index: usize, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+        // The slot may have another connection by now, which is not to be touched before its server is reached.
+        let connection =
+            self.slots[index].connection.as_mut().filter(|connection| !connection.is_connecting());
+        let Some(connection) = connection else { return };
+        let outcome = connection.both(&mut self.pipes, now);
+        self.after(index, outcome, now, ended);
+    }
+
+    fn after(&mut self, index: usize, outcome: Result<State>, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+        match outcome {
+            Ok(State::Waiting) => {}
+            Ok(State::Ready) => self.ready.push(index),
+            Ok(State::Over) => self.close(index, Cause::Closed, None, now, ended),
+            Err(error) => {
+                let connecting = self.slots[index].connection.as_ref().is_some_and(Connection::is_connecting);
+                let cause = if connecting { Cause::Unreached } else { Cause::Reset };
+                self.close(index, cause, Some(error.to_string()), now, ended);
+            }
+        }
+    }
+
+    fn close(
+        &mut self,
+        index: usize,
+        cause: Cause,
+        failure: Option<String>,
+        now: Instant,
+        ended: &mut dyn FnMut(&Ended),
+    ) {
+        let slot = &mut self.slots[index];
+        let Some(connection) = slot.connection.take() else { return };
+        slot.generation = slot.generation.wrapping_add(1) & GENERATION_MASK;
+        self.free.push(index);
+        let (up, down) = (&connection.up, &connection.down);
+        let tee_failure = up.tee_failure.or(down.tee_failure);
+        let told = Ended {
+            number: connection.number,
+            client: connection.peer,
+            up: up.bytes,
+            down: down.bytes,
+            teed: up.teed + down.teed,
+            tee_failure: tee_failure.map(|errno| errno.to_string()),
+            lasted: now.saturating_duration_since(connection.began),
+            cause,
+            failure,
+        };
+        self.account.bytes += told.up + told.down;
+        self.account.teed += told.teed;
+        self.account.failed += u64::from(cause != Cause::Closed);
+        connection.close(cause == Cause::Closed, &mut self.pipes);
+        ended(&told);
+        self.listen(true);
+    }
+
+    /// Closes what has been idle for too long, and what did not reach its server in time.
+    fn close_late(&mut self, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+        self.listen(true);
+        for index in 0..self.slots.len() {
+            let Some(connection) = &self.slots[index].connection else { continue };
+            let idle = connection.idle(now);
+            if connection.is_connecting() && idle >= self.options.connect {
+                let failure = Some(format!("{} does not answer", self.options.to));
+                self.close(index, Cause::Unreached, failure, now, ended);
+            } else if self.options.idle.is_some_and(|limit| idle >= limit) {
+                self.close(index, Cause::Idle, None, now, ended);
+            }
+        }
+    }
+
+    fn close_all(&mut self, ended: &mut dyn FnMut(&Ended)) {
+        let now = Instant::now();
+        for index in 0..self.slots.len() {
+            self.close(index, Cause::Drained, None, now, ended);
+        }
+    }
+}
+
+/// Begins to connect.
+fn reach(to: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    match connect(socket.as_fd(), &to) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// A token: index, generation, side, from below. Never the listener's: a table has fewer slots.
+const GENERATION_MASK: u32 = (1 << 31) - 1;
+
+fn token(index: usize, generation: u32, side: Side) -> u64 {
+    index as u64 | u64::from(generation) << 32 | u64::from(side == Side::Server) << 63
+}
+
+fn parts(token: u64) -> (usize, u32, Side) {
+    let side = if token >> 63 == 1 { Side::Server } else { Side::Client };
+    (token as u32 as usize, (token >> 32) as u32 & GENERATION_MASK, side)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_slot_generation_and_side() {
+        for (index, generation, side) in [
+            (0, 0, Side::Client),
+            (9_999, GENERATION_MASK, Side::Server),
+            (u32::MAX as usize - 1, 7, Side::Client),
+        ] {
+            let token = token(index, generation, side);
+            assert_eq!(parts(token), (index, generation, side));
+            assert_ne!(token, LISTENER);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A relayed connection: a client, the server that was connected to for it, and the two directions between them.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send, sockopt};
+
+use super::direction::{Direction, Waits};
+use crate::error::{Error, Result};
+use crate::pipe::Pipes;
+
+/// Which of the two sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+/// How far a connection is after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It waits for one of its sockets.
+    Waiting,
+    /// More can be moved at once.
+    Ready,
+    /// Both streams have ended.
+    Over,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) number: u64,
+    pub(crate) peer: SocketAddr,
+    client: OwnedFd,
+    server: OwnedFd,
+    /// Until the server has been reached, and the header that it gets first.
+    connecting: Option<Vec<u8>>,
+    /// From the client to the server, and back.
+    pub(crate) up: Direction,
+    pub(crate) down: Direction,
+    pub(crate) began: Instant,
+    moved: u64,
+    active: Instant,
+}
+
+impl Connection {
+    /// A connection whose server is being connected to.
+    pub(crate) fn new(
+        number: u64,
+        (client, peer): (OwnedFd, SocketAddr),
+        server: OwnedFd,
+        header: Vec<u8>,
+        directions: (Direction, Direction),
+        now: Instant,
+    ) -> Self {
+        let (up, down) = directions;
+        Self {
+            number,
+            peer,
+            client,
+            server,
+            connecting: Some(header),
+            up,
+            down,
+            began: now,
+            moved: 0,
+            active: now,
+        }
+    }
+
+    pub(crate) fn socket(&self, side: Side) -> BorrowedFd<'_> {
+        match side {
+            Side::Client => self.client.as_fd(),
+            Side::Server => self.server.as_fd(),
+        }
+    }
+
+    /// Whether the server has not been reached yet.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.connecting.is_some()
+    }
+
+    /// How long nothing has moved.
+    pub(crate) fn idle(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.active)
+    }
+
+    /// Moves what an event on one side allows.
+    pub(crate) fn turn(
+        &mut self,
+        side: Side,
+        flags: EventFlags,
+        pipes: &mut Pipes,
+        now: Instant,
+    ) -> Result<State> {
+        if self.connecting.is_some() {
+            let reached =
+                side == Side::Server && flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP);
+            if !reached {
+                return Ok(State::Waiting);
+            }
+            self.reached()?;
+            self.active = now;
+            return self.both(pipes, now);
+        }
+        let gone = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        let (readable, writable) = (
+            gone || flags.intersects(EventFlags::IN | EventFlags::RDHUP),
+            gone || flags.contains(EventFlags::OUT),
+        );
+        let (up, down) = match side {
+            Side::Client => (readable, writable),
+            Side::Server => (writable, readable),
+        };
+        let up = if up { Some(self.up.turn(&self.client, &self.server, pipes)?) } else { None };
+        let down = if down { Some(self.down.turn(&self.server, &self.client, pipes)?) } else { None };
+        Ok(self.state([up, down], now))
+    }
+
+    /// Moves what can be moved in both directions.
+    pub(crate) fn both(&mut self, pipes: &mut Pipes, now: Instant) -> Result<State> {
+        let up = self.up.turn(&self.client, &self.server, pipes)?;
+        let down = self.down.turn(&self.server, &self.client, pipes)?;
+        Ok(self.state([Some(up), Some(down)], now))
+    }
+
+    fn state(&mut self, waits: [Option<Waits>; 2], now: Instant) -> State {
+        let moved = self.up.bytes + self.down.bytes;
+        if moved != self.moved {
+            (self.moved, self.active) = (moved, now);
+        }
+        if self.up.is_over() && self.down.is_over() {
+            State::Over
+        } else if waits.contains(&Some(Waits::Turn)) {
+            State::Ready
+        } else {
+            State::Waiting
+        }
+    }
+
+    /// The server was reached, or not; it gets the header first, which always fits an empty socket buffer.
+    fn reached(&mut self) -> Result<()> {
+        let failed = |error: Errno| Error::os("connect to", "the server", error);
+        sockopt::socket_error(&self.server).map_err(failed)?.map_err(failed)?;
+        let header = self.connecting.take().unwrap_or_default();
+        if header.is_empty() {
+            return Ok(());
+        }
+        match send(&self.server, &header, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == header.len() => Ok(()),
+            Ok(_) => Err(failed(Errno::NOBUFS)),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Returns its pipes. The sockets close with it; one whose bytes were not all passed on is reset, so that nobody takes
+    /// the part for the whole.
+    pub(crate) fn close(mut self, in_order: bool, pipes: &mut Pipes) {
+        if !in_order {
+            for socket in [&self.client, &self.server] {
+                // A socket that is gone needs no reset.
+                let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+            }
+        }
+        self.up.close(pipes);
+        self.down.close(pipes);
+    }
+}

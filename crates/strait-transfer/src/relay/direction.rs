@@ -1,0 +1,168 @@
+//! One direction of a relayed connection: bytes from one socket to the other through a pipe, and to a file beside if asked.
+//!
+//! ```text
+//! from --splice--> pipe --splice--> to
+//!                    \--tee--> pipe --splice--> file
+//! ```
+//!
+//! A direction holds a pipe only while bytes are in it: an idle connection costs two descriptors. Nothing is read while
+//! the other side takes nothing, so that back-pressure reaches the sender. The end of a stream is passed on as the end of a
+//! stream, and the other direction goes on.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use rustix::pipe::{SpliceFlags, splice, tee};
+
+use crate::error::{Error, Result};
+use crate::pipe::{Pipe, Pipes};
+use crate::run::move_bytes;
+
+/// Calls that one turn makes at most, so that one connection does not starve the others.
+const TURN_MAX: usize = 16;
+
+/// What a direction waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Bytes from its source.
+    Input,
+    /// Room in its destination.
+    Room,
+    /// Nothing: it is another's turn.
+    Turn,
+    /// Nothing any more: the stream has ended, and its end was passed on.
+    Over,
+}
+
+/// A copy of what passes, in a file.
+#[derive(Debug)]
+struct Tee {
+    file: File,
+    pipe: Pipe,
+}
+
+/// One way of two.
+#[derive(Debug, Default)]
+pub(crate) struct Direction {
+    pipe: Option<Pipe>,
+    /// Bytes in the pipe.
+    held: usize,
+    over: bool,
+    tee: Option<Tee>,
+    /// Bytes that were passed on.
+    pub(crate) bytes: u64,
+    /// Bytes that went to the file as well.
+    pub(crate) teed: u64,
+    /// Why the file got no more.
+    pub(crate) tee_failure: Option<Errno>,
+}
+
+impl Direction {
+    /// A direction whose bytes go to `file` as well.
+    pub(crate) fn teed_to(file: Option<File>, pipes: &mut Pipes) -> Result<Self> {
+        let tee = file.map(|file| Ok::<_, Error>(Tee { file, pipe: pipes.take()? })).transpose()?;
+        Ok(Self { tee, ..Self::default() })
+    }
+
+    /// Moves what can be moved without waiting.
+    pub(crate) fn turn(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Waits> {
+        if self.over {
+            return Ok(Waits::Over);
+        }
+        for _ in 0..TURN_MAX {
+            if self.held == 0
+                && let Some(waits) = self.fill(from, to, pipes)?
+            {
+                return Ok(waits);
+            }
+            match self.empty(to) {
+                Ok(()) => {}
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Waits::Room),
+                Err(error) => return Err(Error::os("relay to", "a connection", error)),
+            }
+        }
+        Ok(Waits::Turn)
+    }
+
+    /// Fills the pipe; what to wait for if nothing came.
+    fn fill(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Option<Waits>> {
+        let pipe = match self.pipe.take() {
+            Some(pipe) => pipe,
+            None => pipes.take()?,
+        };
+        match move_bytes(from, pipe.writer(), pipe.bytes()) {
+            Ok(0) => {
+                pipes.give_back(pipe);
+                self.end(to)?;
+                return Ok(Some(Waits::Over));
+            }
+            Ok(read) => self.held = read,
+            Err(Errno::AGAIN | Errno::INTR) => {
+                pipes.give_back(pipe);
+                return Ok(Some(Waits::Input));
+            }
+            Err(error) => return Err(Error::os("relay from", "a connection", error)),
+        }
+        self.pipe = Some(pipe);
+        self.copy_to_file();
+        Ok(None)
+    }
+
+    /// Sends the pipe's bytes on.
+    fn empty(&mut self, to: &OwnedFd) -> Result<(), Errno> {
+        let Some(pipe) = &self.pipe else { return Ok(()) };
+        while self.held > 0 {
+            let moved = move_bytes(pipe.reader(), to, self.held)?;
+            self.held -= moved;
+            self.bytes += moved as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies the pipe's bytes to the file, before they leave it. A file that takes no more is left as it is: the connection
+    /// matters more.
+    fn copy_to_file(&mut self) {
+        let (Some(copy), Some(pipe)) = (&mut self.tee, &self.pipe) else { return };
+        match copy.write(pipe, self.held) {
+            Ok(()) => self.teed += self.held as u64,
+            Err(errno) => {
+                self.tee_failure = Some(errno);
+                self.tee = None;
+            }
+        }
+    }
+
+    fn end(&mut self, to: &OwnedFd) -> Result<()> {
+        self.over = true;
+        match shutdown(to, Shutdown::Write) {
+            // The peer is gone already: its own direction says so.
+            Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+            Err(error) => Err(Error::os("end the stream to", "a connection", error)),
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Gives its pipe back if it is empty; one that is not is closed with its bytes.
+    pub(crate) fn close(&mut self, pipes: &mut Pipes) {
+        if let (Some(pipe), 0) = (self.pipe.take(), self.held) {
+            pipes.give_back(pipe);
+        }
+    }
+}
+
+impl Tee {
+    /// The pipes are of one size, so that what one holds fits the other.
+    fn write(&mut self, from: &Pipe, bytes: usize) -> Result<(), Errno> {
+        let copied = tee(from.reader(), self.pipe.writer(), bytes, SpliceFlags::NONBLOCK)?;
+        let mut left = copied;
+        while left > 0 {
+            left -= splice(self.pipe.reader(), None, &self.file, None, left, SpliceFlags::MOVE)?;
+        }
+        if copied < bytes { Err(Errno::NOBUFS) } else { Ok(()) }
+    }
+}

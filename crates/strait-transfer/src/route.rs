@@ -1,0 +1,379 @@
+//! Whether zero-copy pays on a route, and from which size: learned from what the kernel reports and from what sends cost.
+//! Pure: it is told the time, sizes, costs and reports.
+//!
+//! ```text
+//!            probe sent            not copied
+//! Unknown ---------------> Probing -----------> ZeroCopy: each size class takes the cheaper way
+//!                          ^     \  copied          |
+//!                          |      v                 | so many reports of copies in a row,
+//!                          +---- Copying <----------+ or no memory
+//!                        after a while, longer each time
+//! ```
+//!
+//! With several zero-copy sends in flight on one connection the kernel may report a copy that did not happen, where it joins
+//! their notifications. So a route is judged by a probe that is alone on its connection; later reports only raise the
+//! suspicion that asks for the next probe.
+
+use std::time::Duration;
+
+/// Buffers smaller than this are never lent, whatever they cost: pages, notifications and packets are worth more.
+pub const THRESHOLD_MIN: usize = 4 << 10;
+/// Buffers of this size and above are lent wherever the kernel does not copy them.
+pub const THRESHOLD_MAX: usize = 1 << 20;
+/// What is taken until costs are known: where zero-copy was seen to pay at the latest.
+const THRESHOLD_DEFAULT: usize = 32 << 10;
+
+/// How long a route stays with copying before it is probed again; doubled with each probe that says the same.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_mins(1);
+/// So many reports of copies in a row ask for a probe.
+const SUSPICIONS_MAX: u32 = 16;
+/// A route that is zero-copy is probed as often as this all the same: it may have changed.
+const TRUST: Duration = Duration::from_secs(10);
+/// A probe whose report does not come is given up after this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One send in so many goes the way that is thought to be dearer, to learn whether it still is.
+const EXPLORE_EACH: u32 = 256;
+/// Before that, each way is tried so many times.
+const TRIES_MIN: u32 = 8;
+/// What a new measurement weighs against those before.
+const WEIGHT: f64 = 1.0 / 16.0;
+
+/// Why a route copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The kernel reported that it copied: loopback, veth, no scatter-gather, or somebody captures.
+    Copied,
+    /// It had no memory for the request, or the locked-memory limit was reached.
+    NoMemory,
+    /// It does not do it on this socket.
+    Unsupported,
+}
+
+impl Reason {
+    /// For people and for accounts.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Copied => "the kernel copies on this route",
+            Self::NoMemory => "no memory, or the locked-memory limit is reached",
+            Self::Unsupported => "the socket does no zero-copy",
+        }
+    }
+}
+
+/// What to do with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Copy it.
+    Copy,
+    /// Lend it.
+    Lend,
+    /// Lend it alone: no other lent buffer is to be in flight on the connection until its report.
+    Probe,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Unknown,
+    /// A probe is under way since then.
+    Probing {
+        since: Duration,
+    },
+    ZeroCopy {
+        since: Duration,
+        suspicions: u32,
+    },
+    Copying {
+        until: Duration,
+        reason: Reason,
+    },
+}
+
+/// What is known of a route. Times are since any fixed moment.
+#[derive(Clone, Debug)]
+pub struct Route {
+    state: State,
+    pause: Duration,
+    classes: [Class; CLASSES],
+}
+
+/// Size classes, a power of two each, from [`THRESHOLD_MIN`] to [`THRESHOLD_MAX`].
+const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
+
+/// What a byte costs in a size class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    copied: Cost,
+    lent: Cost,
+    since_explored: u32,
+}
+
+/// A running mean of nanoseconds a byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    ns_per_byte: f64,
+    tries: u32,
+}
+
+impl Cost {
+    fn learn(&mut self, ns_per_byte: f64) {
+        self.tries = self.tries.saturating_add(1);
+        let weight = WEIGHT.max(1.0 / f64::from(self.tries));
+        self.ns_per_byte += (ns_per_byte - self.ns_per_byte) * weight;
+    }
+}
+
+impl Class {
+    /// Whether both ways were tried often enough, and lending was the dearer one.
+    fn is_dearer_lent(&self) -> bool {
+        self.is_known() && self.lent.ns_per_byte > self.copied.ns_per_byte
+    }
+
+    fn is_known(&self) -> bool {
+        self.copied.tries >= TRIES_MIN && self.lent.tries >= TRIES_MIN
+    }
+
+    /// Whether to lend, once both ways were tried; the dearer one now and then.
+    fn choose(&mut self, default: bool) -> bool {
+        if !self.is_known() {
+            // In turn, the default first.
+            return match self.copied.tries.cmp(&self.lent.tries) {
+                std::cmp::Ordering::Less => false,
+                std::cmp::Ordering::Greater => true,
+                std::cmp::Ordering::Equal => default,
+            };
+        }
+        let lend = !self.is_dearer_lent();
+        self.since_explored += 1;
+        if self.since_explored < EXPLORE_EACH {
+            return lend;
+        }
+        self.since_explored = 0;
+        !lend
+    }
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self { state: State::Unknown, pause: PAUSE_MIN, classes: [Class::default(); CLASSES] }
+    }
+}
+
+impl Route {
+    /// What to do with a buffer of `bytes` at the time `now`; `alone` says that nothing is lent on the connection.
+    pub fn advise(&mut self, bytes: usize, now: Duration, alone: bool) -> Advice {
+        if bytes < THRESHOLD_MIN {
+            return Advice::Copy;
+        }
+        match self.state {
+            State::Unknown => self.probe(now, alone),
+            State::Probing { since } if now.saturating_sub(since) > PATIENCE => self.probe(now, alone),
+            State::Copying { until, .. } if now >= until => self.probe(now, alone),
+            State::Probing { .. } | State::Copying { .. } => Advice::Copy,
+            State::ZeroCopy { since, suspicions } => {
+                if suspicions > SUSPICIONS_MAX || now.saturating_sub(since) > TRUST {
+                    return self.probe(now, alone);
+                }
+                if self.lends(bytes) { Advice::Lend } else { Advice::Copy }
+            }
+        }
+    }
+
+    fn probe(&mut self, now: Duration, alone: bool) -> Advice {
+        if !alone {
+            // What is in flight comes back first.
+            return Advice::Copy;
+        }
+        self.state = State::Probing { since: now };
+        Advice::Probe
+    }
+
+    fn lends(&mut self, bytes: usize) -> bool {
+        match class_of(bytes) {
+            Some(class) => self.classes[class].choose(bytes >= THRESHOLD_DEFAULT),
+            None => true,
+        }
+    }
+
+    /// Why everything is copied; `None` while buffers are lent, or it is not known yet.
+    pub fn copies(&self) -> Option<Reason> {
+        match self.state {
+            State::Copying { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// From which size buffers are worth asking about; `None` while all are copied.
+    pub fn threshold(&self, now: Duration) -> Option<usize> {
+        match self.state {
+            State::Copying { until, .. } if now < until => None,
+            _ => {
+                let dearer = self.classes.iter().take_while(|class| class.is_dearer_lent()).count();
+                Some(THRESHOLD_MIN << dearer)
+            }
+        }
+    }
+
+    /// A probe told nothing: there was no room for it, or the connection ended.
+    pub fn abandon(&mut self) {
+        if matches!(self.state, State::Probing { .. }) {
+            self.state = State::Unknown;
+        }
+    }
+
+    /// The report of a probe.
+    pub fn probed(&mut self, copied: bool, now: Duration) {
+        if copied {
+            self.refuse(Reason::Copied, now);
+        } else {
+            self.pause = PAUSE_MIN;
+            self.state = State::ZeroCopy { since: now, suspicions: 0 };
+        }
+    }
+
+    /// The report of a buffer that was lent beside others.
+    pub fn reported(&mut self, was_copied: bool) {
+        if let State::ZeroCopy { suspicions, .. } = &mut self.state {
+            *suspicions = if was_copied { *suspicions + 1 } else { 0 };
+        }
+    }
+
+    /// The kernel refused to lend: copy for a while.
+    pub fn refuse(&mut self, reason: Reason, now: Duration) {
+        self.state = State::Copying { until: now + self.pause, reason };
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    /// What a send of `bytes` cost the caller, all in all.
+    pub fn cost(&mut self, bytes: usize, lent: bool, took: Duration) {
+        let Some(class) = class_of(bytes) else { return };
+        let ns_per_byte = took.as_nanos() as f64 / bytes as f64;
+        let class = &mut self.classes[class];
+        if lent { class.lent.learn(ns_per_byte) } else { class.copied.learn(ns_per_byte) }
+    }
+}
+
+/// The size class; `None` from [`THRESHOLD_MAX`] on, or below [`THRESHOLD_MIN`].
+fn class_of(bytes: usize) -> Option<usize> {
+    let class = (bytes / THRESHOLD_MIN).checked_ilog2()? as usize;
+    (class < CLASSES).then_some(class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    fn at(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    /// A route that a probe found to be zero-copy.
+    fn zero_copy() -> Route {
+        let mut route = Route::default();
+        assert_eq!(route.advise(64 * KIB, at(0), true), Advice::Probe);
+        route.probed(false, at(1));
+        route
+    }
+
+    #[test]
+    fn one_probe_is_under_way_at_a_time_and_small_buffers_are_none() {
+        let mut route = Route::default();
+        assert_eq!(route.advise(KIB, at(0), true), Advice::Copy);
+        assert_eq!(route.advise(64 * KIB, at(0), false), Advice::Copy);
+        assert_eq!(route.advise(64 * KIB, at(0), true), Advice::Probe);
+        assert_eq!(route.advise(64 * KIB, at(1), true), Advice::Copy);
+        assert_eq!(route.advise(64 * KIB, at(6000), true), Advice::Probe);
+    }
+
+    #[test]
+    fn a_route_that_copies_is_left_alone_longer_each_time() {
+        let mut route = Route::default();
+        let mut now = 0;
+        for pause in [100, 200, 400, 800] {
+            assert_eq!(route.advise(64 * KIB, at(now), true), Advice::Probe);
+            route.probed(true, at(now));
+            assert_eq!(route.copies(), Some(Reason::Copied));
+            assert_eq!(route.advise(64 * KIB, at(now + pause - 1), true), Advice::Copy);
+            now += pause;
+        }
+    }
+
+    #[test]
+    fn each_size_takes_the_way_that_costs_less() {
+        let mut route = zero_copy();
+        // Lending costs 10 us and nothing a byte, copying a nanosecond for ten bytes: even at 100 kB.
+        let mut lent = [0_u32; 2];
+        for (place, bytes) in [16 * KIB, 512 * KIB].into_iter().enumerate() {
+            for step in 0..2000 {
+                let lend = match route.advise(bytes, at(2 + step), false) {
+                    Advice::Lend => true,
+                    Advice::Copy => false,
+                    Advice::Probe => unreachable!("it is trusted"),
+                };
+                lent[place] += u32::from(lend);
+                let took =
+                    if lend { Duration::from_micros(10) } else { Duration::from_nanos(bytes as u64 / 10) };
+                route.cost(bytes, lend, took);
+            }
+        }
+        assert!(lent[0] < 30 && lent[1] > 1970, "{lent:?}");
+        assert_eq!(route.advise(2 * THRESHOLD_MAX, at(5000), false), Advice::Lend);
+        // 4 and 8 KiB were never tried, so that they may be asked about.
+        assert_eq!(route.threshold(at(5000)), Some(THRESHOLD_MIN));
+    }
+
+    #[test]
+    fn reports_of_copies_raise_a_suspicion_and_only_a_probe_condemns() {
+        let mut route = zero_copy();
+        for _ in 0..=SUSPICIONS_MAX {
+            route.reported(true);
+        }
+        assert_eq!(route.copies(), None);
+        // What is in flight comes back first.
+        assert_eq!(route.advise(THRESHOLD_MAX, at(2), false), Advice::Copy);
+        assert_eq!(route.advise(THRESHOLD_MAX, at(3), true), Advice::Probe);
+        route.probed(false, at(4));
+        assert_eq!(route.advise(THRESHOLD_MAX, at(5), false), Advice::Lend);
+        for _ in 0..SUSPICIONS_MAX {
+            route.reported(true);
+        }
+        route.reported(false);
+        route.reported(true);
+        assert_eq!(route.advise(THRESHOLD_MAX, at(6), false), Advice::Lend);
+    }
+
+    #[test]
+    fn sizes_that_are_known_to_cost_more_are_not_asked_about() {
+        let mut route = zero_copy();
+        for bytes in [4 * KIB, 8 * KIB] {
+            for _ in 0..TRIES_MIN {
+                route.cost(bytes, true, Duration::from_micros(2));
+                route.cost(bytes, false, Duration::from_micros(1));
+            }
+        }
+        assert_eq!(route.threshold(at(1)), Some(16 * KIB));
+        route.refuse(Reason::NoMemory, at(1));
+        assert_eq!((route.threshold(at(2)), route.threshold(at(200))), (None, Some(16 * KIB)));
+    }
+
+    #[test]
+    fn a_probe_that_told_nothing_is_made_again() {
+        let mut route = Route::default();
+        assert_eq!(route.advise(64 * KIB, at(0), true), Advice::Probe);
+        route.abandon();
+        assert_eq!(route.advise(64 * KIB, at(1), true), Advice::Probe);
+    }
+
+    #[test]
+    fn trust_and_refusals_end() {
+        let mut route = zero_copy();
+        assert_eq!(route.advise(THRESHOLD_MAX, at(20_000), true), Advice::Probe);
+        route.refuse(Reason::NoMemory, at(20_001));
+        assert_eq!(route.copies(), Some(Reason::NoMemory));
+        assert_eq!(route.advise(THRESHOLD_MAX, at(20_050), true), Advice::Copy);
+        assert_eq!(route.advise(THRESHOLD_MAX, at(20_102), true), Advice::Probe);
+    }
+}

@@ -1,0 +1,92 @@
+//! A run under way: what of it has been moved, and one call to move more.
+//!
+//! Nothing here waits: sockets do not block, and what would block says for what it waits.
+
+mod file;
+mod memory;
+mod splice;
+
+pub(crate) use splice::move_bytes;
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::event::PollFlags;
+
+use crate::engine::{Ends, Engine, Tally};
+use crate::error::Result;
+use crate::pipe::Pipes;
+use crate::plan::Run;
+use file::FileRun;
+use memory::{Copying, Lending};
+use splice::SpliceRun;
+
+/// How far one call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The run is done.
+    Done,
+    /// Some of it went, and there may be room for more.
+    Moved,
+    /// The socket takes no more now.
+    NoRoom,
+    /// The socket that is read from has no more now.
+    NoInput,
+}
+
+/// Where the bytes go, and what for.
+pub(crate) struct To<'a> {
+    pub(crate) socket: &'a Arc<OwnedFd>,
+    pub(crate) peer: &'a str,
+    pub(crate) ends: Option<Ends>,
+    pub(crate) tally: &'a Rc<RefCell<Tally>>,
+    /// Whether another run follows at once.
+    pub(crate) more: bool,
+}
+
+/// A run with what is left of it.
+#[derive(Debug)]
+pub(crate) enum Current {
+    Copying(Copying),
+    Lending(Lending),
+    File(FileRun),
+    Splice(SpliceRun),
+}
+
+impl Current {
+    /// Begins a run.
+    pub(crate) fn begin(run: Run, engine: &Engine, tally: &Rc<RefCell<Tally>>) -> Self {
+        match run {
+            Run::Copy(pieces) => Self::Copying(Copying::new(pieces)),
+            Run::ZeroCopy { gathered, lent } => memory::gather(gathered, lent, engine, tally),
+            Run::File { file, offset, len } => Self::File(FileRun::new(file, offset, len)),
+            Run::Socket { socket, len } => Self::Splice(SpliceRun::new(socket, len)),
+        }
+    }
+
+    /// Moves what can be moved by one call.
+    pub(crate) fn step(&mut self, engine: &mut Engine, pipes: &mut Pipes, to: &To<'_>) -> Result<Step> {
+        match self {
+            Self::Copying(copying) => copying.step(engine, to),
+            Self::Lending(lending) => {
+                if let Some(step) = lending.step(engine, to)? {
+                    return Ok(step);
+                }
+                *self = Self::Copying(lending.copy());
+                Ok(Step::Moved)
+            }
+            Self::File(file) => file.step(to),
+            Self::Splice(splice) => splice.step(pipes, to),
+        }
+    }
+
+    /// The socket that is read from, where that is what is waited for.
+    pub(crate) fn input(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        match self {
+            Self::Splice(splice) => Some((splice.socket().as_fd(), PollFlags::IN)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A part of a file, from the page cache to the socket (sendfile(2)).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use rustix::fs::sendfile;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use super::{Step, To};
+use crate::error::{Error, Result};
+
+/// Bytes asked for at a time: it returns when the socket is full anyway, and a signal is looked at in between.
+const CHUNK: u64 = 1 << 20;
+/// Where a file is read, because it cannot be sent from: bytes at a time.
+const READ_CHUNK: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct FileRun {
+    file: Arc<File>,
+    offset: u64,
+    left: u64,
+    /// The file does not do it (some file systems): its bytes are read and sent.
+    read: bool,
+}
+
+impl FileRun {
+    pub(super) fn new(file: Arc<File>, offset: u64, len: u64) -> Self {
+        Self { file, offset, left: len, read: false }
+    }
+
+    pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
+        let moved = if self.read { self.read_and_send(to) } else { self.send_file(to) };
+        let moved = match moved {
+            Ok(moved) => moved,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoRoom),
+            Err(Errno::INVAL | Errno::NOSYS) if !self.read => {
+                to.tally.borrow_mut().account.fall_back("the file does no sendfile");
+                self.read = true;
+                return Ok(Step::Moved);
+            }
+            Err(error) => return Err(Error::os("send a file to", to.peer, error)),
+        };
+        if moved == 0 {
+            return Err(Error::Truncated { what: "the file", missing: self.left });
+        }
+        self.left -= moved;
+        Ok(if self.left == 0 { Step::Done } else { Step::Moved })
+    }
+
+    fn send_file(&mut self, to: &To<'_>) -> Result<u64, Errno> {
+        let asked = self.left.min(CHUNK) as usize;
+        let moved = sendfile(to.socket, &*self.file, Some(&mut self.offset), asked)? as u64;
+        to.tally.borrow_mut().account.sendfile += moved;
+        Ok(moved)
+    }
+
+    fn read_and_send(&mut self, to: &To<'_>) -> Result<u64, Errno> {
+        let mut bytes = vec![0; self.left.min(READ_CHUNK as u64) as usize];
+        let read = self.file.read_at(&mut bytes, self.offset);
+        let read = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        if read == 0 {
+            return Ok(0);
+        }
+        let sent = send(to.socket, &bytes[..read], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)? as u64;
+        self.offset += sent;
+        to.tally.borrow_mut().account.sent += sent;
+        Ok(sent)
+    }
+}

@@ -1,0 +1,147 @@
+//! Bytes in memory: copied by one send, or lent.
+
+use std::cell::RefCell;
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use strait_sys::buffer::Frozen;
+
+use super::{Current, Step, To};
+use crate::engine::{Engine, Lent, Tally};
+use crate::error::{Error, Result};
+use crate::plan::{PIECES_MAX, Piece};
+
+const OPERATION: &str = "send to";
+
+/// Pieces that the kernel copies.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    pieces: Vec<Piece>,
+    /// The first piece that is not sent whole, and what of it is.
+    at: usize,
+    offset: usize,
+    /// They could have been lent: what copying costs is worth knowing.
+    lendable: bool,
+}
+
+impl Copying {
+    pub(super) fn new(pieces: Vec<Piece>) -> Self {
+        Self { pieces, at: 0, offset: 0, lendable: false }
+    }
+
+    pub(super) fn step(&mut self, engine: &mut Engine, to: &To<'_>) -> Result<Step> {
+        let mut slices = Vec::with_capacity(self.pieces.len() - self.at);
+        let mut bytes = 0;
+        for (number, piece) in self.pieces[self.at..].iter().take(PIECES_MAX).enumerate() {
+            let piece = if number == 0 { &piece[self.offset..] } else { &piece[..] };
+            bytes += piece.len();
+            slices.push(IoSlice::new(piece));
+        }
+        let more = if to.more { SendFlags::MORE } else { SendFlags::empty() };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
+        let began = self.lendable.then(Instant::now);
+        let sent = match sendmsg(to.socket, &slices, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoRoom),
+            Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
+        };
+        if let Some(began) = began {
+            engine.copied(to.ends, sent, began.elapsed());
+        }
+        to.tally.borrow_mut().account.sent += sent as u64;
+        self.advance(sent);
+        Ok(if self.at == self.pieces.len() {
+            Step::Done
+        } else if sent < bytes {
+            Step::NoRoom
+        } else {
+            Step::Moved
+        })
+    }
+
+    fn advance(&mut self, mut sent: usize) {
+        while let Some(piece) = self.pieces.get(self.at) {
+            let left = piece.len() - self.offset;
+            if sent < left {
+                self.offset += sent;
+                return;
+            }
+            sent -= left;
+            (self.at, self.offset) = (self.at + 1, 0);
+        }
+    }
+}
+
+/// Buffers that are lent to the kernel.
+#[derive(Debug)]
+pub(crate) struct Lending {
+    /// What is left; the first view is cut where a send ended within it.
+    views: Vec<Frozen>,
+}
+
+/// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that goes first. Without a buffer
+/// that holds them all is copied by the kernel.
+pub(super) fn gather(
+    pieces: Vec<Piece>,
+    lent: Vec<Frozen>,
+    engine: &Engine,
+    tally: &Rc<RefCell<Tally>>,
+) -> Current {
+    let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+    if bytes == 0 {
+        return Current::Lending(Lending { views: lent });
+    }
+    let Some(mut buffer) = engine.buffer().filter(|buffer| buffer.len() >= bytes) else {
+        tally.borrow_mut().account.fall_back("no buffer to gather small pieces in");
+        return Current::Copying(Copying::new(
+            pieces.into_iter().chain(lent.into_iter().map(Piece::Shared)).collect(),
+        ));
+    };
+    let mut at = 0;
+    for piece in &pieces {
+        buffer[at..at + piece.len()].copy_from_slice(piece);
+        at += piece.len();
+    }
+    tally.borrow_mut().account.gathered += bytes as u64;
+    let views = std::iter::once(buffer.freeze(0..bytes)).chain(lent).collect();
+    Current::Lending(Lending { views })
+}
+
+impl Lending {
+    /// `None`: it is to be copied.
+    pub(super) fn step(&mut self, engine: &mut Engine, to: &To<'_>) -> Result<Option<Step>> {
+        let bytes: usize = self.views.iter().map(|view| view.len()).sum();
+        match engine.lend(to.socket, &self.views, to.more, to.ends, to.tally)? {
+            Lent::Copy => Ok(None),
+            Lent::NoRoom => Ok(Some(Step::NoRoom)),
+            Lent::Failed(errno) => Err(Error::os(OPERATION, to.peer, Errno::from_raw_os_error(errno))),
+            Lent::Taken(taken) if taken == bytes => Ok(Some(Step::Done)),
+            Lent::Taken(taken) => {
+                self.advance(taken);
+                Ok(Some(Step::NoRoom))
+            }
+        }
+    }
+
+    fn advance(&mut self, mut taken: usize) {
+        let whole = self.views.iter().take_while(|view| {
+            let is_whole = view.len() <= taken;
+            taken -= if is_whole { view.len() } else { 0 };
+            is_whole
+        });
+        let whole = whole.count();
+        self.views.drain(..whole);
+        if let Some(first) = self.views.first_mut() {
+            *first = first.slice(taken..first.len());
+        }
+    }
+
+    /// What is left, to be copied.
+    pub(super) fn copy(&mut self) -> Copying {
+        let pieces = std::mem::take(&mut self.views).into_iter().map(Piece::Shared).collect();
+        Copying { lendable: true, ..Copying::new(pieces) }
+    }
+}

@@ -1,0 +1,177 @@
+//! Sends plans on one connection, each part by the mechanism that costs least, in order.
+//!
+//! A sender does not wait unless it is asked to ([`Sender::send`], [`Sender::finish`]): [`Sender::advance`] moves what can be
+//! moved and says what to wait for, so that one thread serves many. Buffers that are lent stay the kernel's until their
+//! notification, also when the sender is dropped before.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use strait_ledger::Transfer;
+
+use crate::engine::{Ends, Engine, Tally};
+use crate::error::{Error, Result};
+use crate::pipe::Pipes;
+use crate::plan::{Plan, Run};
+use crate::run::{Current, Step, To};
+
+/// Calls that one [`Sender::advance`] makes at most, so that one connection does not starve the others.
+const STEPS_MAX: usize = 64;
+
+/// What a sender waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing: all plans are handed over to the kernel.
+    Idle,
+    /// Nothing, but it is another's turn.
+    More,
+    /// Room in its socket.
+    Room,
+    /// Bytes from the socket that it reads from.
+    Input,
+}
+
+/// A connection that plans are sent on.
+#[derive(Debug)]
+pub struct Sender {
+    socket: Arc<OwnedFd>,
+    peer: String,
+    ends: Option<Ends>,
+    runs: VecDeque<Run>,
+    current: Option<Current>,
+    pipes: Pipes,
+    tally: Rc<RefCell<Tally>>,
+    began: Option<Instant>,
+}
+
+impl Sender {
+    /// A sender on a connected stream, which does not block from now on.
+    ///
+    /// # Errors
+    /// The socket is not connected.
+    pub fn new(stream: TcpStream) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::os("send on", "a socket", error);
+        stream.set_nonblocking(true).map_err(failed)?;
+        let peer = stream.peer_addr().map_err(failed)?;
+        let ends = stream.local_addr().ok().map(|local: SocketAddr| (local.ip(), peer.ip()));
+        Ok(Self {
+            socket: Arc::new(stream.into()),
+            peer: peer.to_string(),
+            ends,
+            runs: VecDeque::new(),
+            current: None,
+            pipes: Pipes::default(),
+            tally: Rc::default(),
+            began: None,
+        })
+    }
+
+    /// Puts a plan behind those that are not yet sent.
+    pub fn push(&mut self, engine: &Engine, plan: Plan) {
+        self.began.get_or_insert_with(Instant::now);
+        self.runs.extend(plan.runs(&engine.policy(self.ends)));
+    }
+
+    /// Moves what can be moved without waiting.
+    ///
+    /// # Errors
+    /// The connection is closed, or a file or socket ended early. What was planned and not sent stays so; a stream that
+    /// broke off in the middle is of no use.
+    pub fn advance(&mut self, engine: &mut Engine) -> Result<Progress> {
+        for _ in 0..STEPS_MAX {
+            let Some(current) = &mut self.current else {
+                let Some(run) = self.runs.pop_front() else { return Ok(Progress::Idle) };
+                self.current = Some(Current::begin(run, engine, &self.tally));
+                continue;
+            };
+            let (more, ends) = (!self.runs.is_empty(), self.ends);
+            let to = To { socket: &self.socket, peer: &self.peer, ends, tally: &self.tally, more };
+            match current.step(engine, &mut self.pipes, &to)? {
+                Step::Done => self.current = None,
+                Step::Moved => {}
+                Step::NoRoom => return Ok(Progress::Room),
+                Step::NoInput => return Ok(Progress::Input),
+            }
+        }
+        Ok(Progress::More)
+    }
+
+    /// What to wait for with poll(2), where [`Sender::advance`] said `Room` or `Input`.
+    pub fn waits_for(&self, progress: Progress) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        match progress {
+            Progress::Idle | Progress::More => None,
+            Progress::Room => Some((self.socket.as_fd(), PollFlags::OUT)),
+            Progress::Input => self.current.as_ref().and_then(Current::input),
+        }
+    }
+
+    /// Sends a plan and waits until the kernel has taken all of it. Buffers may still be lent then.
+    ///
+    /// # Errors
+    /// Those of [`Sender::advance`]; late if the peer takes nothing for `patience`.
+    pub fn send(&mut self, engine: &mut Engine, plan: Plan, patience: Duration) -> Result<()> {
+        self.push(engine, plan);
+        let (mut sent, mut moved) = (0, Instant::now());
+        loop {
+            let progress = self.advance(engine)?;
+            match progress {
+                Progress::Idle => return Ok(()),
+                Progress::More => engine.collect()?,
+                Progress::Room | Progress::Input => {
+                    let left = (moved + patience).saturating_duration_since(Instant::now());
+                    engine.wait(self.waits_for(progress), left)?;
+                }
+            }
+            let bytes = self.account().bytes();
+            if bytes > sent {
+                (sent, moved) = (bytes, Instant::now());
+            } else if moved.elapsed() >= patience {
+                return Err(Error::Late { operation: "send", limit: patience });
+            }
+        }
+    }
+
+    /// Buffers that the kernel has not given back.
+    pub fn lent(&self) -> usize {
+        self.tally.borrow().lent
+    }
+
+    /// Waits until every lent buffer is back, which is when the peer has acknowledged, or `patience` is over. Returns how
+    /// many are not.
+    ///
+    /// # Errors
+    /// poll(2)'s and io_uring_enter(2)'s.
+    pub fn finish(&mut self, engine: &mut Engine, patience: Duration) -> Result<usize> {
+        let deadline = Instant::now() + patience;
+        engine.collect()?;
+        while self.lent() > 0 && Instant::now() < deadline {
+            engine.wait(None, deadline.saturating_duration_since(Instant::now()))?;
+        }
+        Ok(self.lent())
+    }
+
+    /// What was sent so far, by which mechanism. Reports change it until nothing is lent.
+    pub fn account(&self) -> Transfer {
+        let mut account = self.tally.borrow().account.clone();
+        if let Some(began) = self.began {
+            account.set_elapsed(began.elapsed());
+        }
+        account
+    }
+
+    /// Who is sent to.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

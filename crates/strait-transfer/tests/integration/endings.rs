@@ -1,0 +1,122 @@
+//! What does not go well: a file that is shorter than planned, a peer that takes nothing, io_uring forbidden, memory that
+//! cannot be locked, a sender that is dropped.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use strait_sys::buffer::Frozen;
+use strait_transfer::{Engine, Error, Options, Plan, Progress, Segment, Sender, ZeroCopy};
+
+use crate::rig::{PATIENCE, Reads, connection, file_of, pattern, peer};
+
+const READS: Reads = Reads { chunk: 65_536, pause: Duration::ZERO, pause_each: 1, resets_after: None };
+
+fn engine(zero_copy: ZeroCopy) -> Engine {
+    Engine::new(Options { zero_copy, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn a_file_that_is_shorter_than_planned_is_told() {
+    let (stream, far) = connection();
+    let peer = peer(far, READS);
+    let (mut engine, mut sender) = (engine(ZeroCopy::Adaptive), Sender::new(stream).unwrap());
+    let plan = Plan::new().with(Segment::File { file: file_of(b"short"), offset: 0, len: 100 });
+    let error = sender.send(&mut engine, plan, PATIENCE).unwrap_err();
+    assert_eq!(error.to_string(), "the file ended 95 bytes early");
+    drop(sender);
+    assert_eq!(peer.join().unwrap(), b"short");
+}
+
+#[test]
+fn a_connection_that_ends_early_is_told() {
+    let (stream, far) = connection();
+    let peer = peer(far, READS);
+    let (feeder, source) = connection();
+    drop(feeder);
+    source.set_nonblocking(true).unwrap();
+    let (mut engine, mut sender) = (engine(ZeroCopy::Adaptive), Sender::new(stream).unwrap());
+    let plan = Plan::new().with(Segment::Socket { socket: std::sync::Arc::new(source.into()), len: 7 });
+    let error = sender.send(&mut engine, plan, PATIENCE).unwrap_err();
+    assert_eq!(error.to_string(), "the connection ended 7 bytes early");
+    drop(sender);
+    assert!(peer.join().unwrap().is_empty());
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_told_and_what_is_lent_stays_lent() {
+    let (stream, _far) = connection();
+    let (mut engine, mut sender) = (engine(ZeroCopy::From(1)), Sender::new(stream).unwrap());
+    let mut plan = Plan::new();
+    for _ in 0..64 {
+        plan.push(Segment::Shared(Frozen::copied(&pattern(1 << 20, 1)).unwrap()));
+    }
+    let error = sender.send(&mut engine, plan, Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error, Error::Late { .. }), "{error}");
+    assert!(sender.finish(&mut engine, Duration::ZERO).unwrap() > 0);
+    let lent = engine.lent_bytes();
+    drop(sender);
+    assert_eq!(engine.lent_bytes(), lent);
+}
+
+#[test]
+fn a_sender_that_is_dropped_leaves_its_bytes_to_the_kernel() {
+    let (stream, mut far) = connection();
+    let (mut engine, mut sender) = (engine(ZeroCopy::From(1)), Sender::new(stream).unwrap());
+    let mut buffer = engine.buffer().unwrap();
+    let bytes = pattern(buffer.len(), 3);
+    buffer.copy_from_slice(&bytes);
+    sender.push(&engine, Plan::new().with(Segment::Shared(buffer.freeze(0..bytes.len()))));
+    assert_eq!(sender.advance(&mut engine).unwrap(), Progress::Idle);
+    drop(sender);
+    // Whatever can be written is written over.
+    let mut others: Vec<_> = std::iter::from_fn(|| engine.buffer()).collect();
+    for buffer in &mut others {
+        buffer.fill(0xee);
+    }
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).unwrap();
+    assert!(got == bytes);
+}
+
+#[test]
+fn the_loopback_is_found_to_copy_and_left_alone() {
+    let (stream, far) = connection();
+    let peer = peer(far, READS);
+    let (mut engine, mut sender) = (engine(ZeroCopy::Adaptive), Sender::new(stream).unwrap());
+    let bytes = Frozen::copied(&pattern(1 << 20, 5)).unwrap();
+    for _ in 0..100 {
+        sender.send(&mut engine, Plan::new().with(Segment::Shared(bytes.clone())), PATIENCE).unwrap();
+    }
+    assert_eq!(sender.finish(&mut engine, PATIENCE).unwrap(), 0);
+    let account = sender.account();
+    drop(sender);
+    assert_eq!(peer.join().unwrap().len(), 100 << 20);
+    assert_eq!((account.zero_copy, account.bytes()), (0, 100 << 20), "{account}");
+    if engine.no_zero_copy().is_none() {
+        assert!(account.zero_copy_copied > 0 && account.zero_copy_copied < 10 << 20, "{account}");
+        assert!(account.fallbacks.contains_key("the kernel copies on this route"), "{account}");
+    }
+}
+
+#[test]
+fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
+    let (stream, far) = connection();
+    let options = Options { zero_copy: ZeroCopy::From(1), lent_bytes_max: 100_000, ..Options::default() };
+    let (mut engine, mut sender) = (Engine::new(options).unwrap(), Sender::new(stream).unwrap());
+    if engine.no_zero_copy().is_some() {
+        return;
+    }
+    let mut plan = Plan::new();
+    for seed in 0..40 {
+        plan.push(Segment::Shared(Frozen::copied(&pattern(50_000, seed)).unwrap()));
+    }
+    sender.push(&engine, plan);
+    let _ = sender.advance(&mut engine).unwrap();
+    assert!(engine.lent_bytes() <= 100_000);
+    let peer = peer(far, READS);
+    sender.send(&mut engine, Plan::new(), PATIENCE).unwrap();
+    let account = sender.account();
+    drop(sender);
+    assert_eq!(peer.join().unwrap().len(), 40 * 50_000);
+    assert!(account.fallbacks["as much is lent as may be"] > 0 && account.sent > 0, "{account}");
+}

@@ -1,0 +1,5 @@
+//! The transfer engine over real sockets: what arrives is what was planned, whatever the peer does.
+
+mod endings;
+mod integrity;
+mod rig;
