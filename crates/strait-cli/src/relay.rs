@@ -23,7 +23,7 @@ use crate::parse::seconds;
 #[command(after_help = "Examples:
   strait relay --listen 0.0.0.0:5432 --to db.internal:5432
   strait relay --listen [::]:443 --to 10.0.0.2:443 --proxy-protocol v2 --idle 300 --json-log
-  strait relay --listen 127.0.0.1:8080 --to localhost:80 --tee /tmp/web     # /tmp/web.1.up, /tmp/web.1.down, ...")]
+  strait relay --listen 127.0.0.1:8080 --to localhost:80 --tee web     # web.1.up, web.1.down, ...")]
 pub(crate) struct Args {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
@@ -34,9 +34,9 @@ pub(crate) struct Args {
     /// Copy what passes to files: PREFIX.N.up from client N, PREFIX.N.down to it
     #[arg(long, value_name = "PREFIX")]
     tee: Option<PathBuf>,
-    /// Connections at a time; more wait until one ends
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    max_connections: u32,
+    /// Connections at a time; more wait until one ends [default: 10000, or as many as open files are allowed for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections: Option<u32>,
     /// Close connections on which nothing moved for so many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     idle: Option<Duration>,
@@ -62,10 +62,13 @@ pub(crate) struct Args {
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
-/// Descriptors of a connection: two sockets, and while bytes are on their way a pipe each way, with files a pipe and a file
-/// more each way.
-const DESCRIPTORS: u64 = 6;
-const DESCRIPTORS_TEED: u64 = 12;
+/// Connections at a time unless told otherwise.
+const CONNECTIONS_MAX: u32 = 10_000;
+/// Descriptors of a connection: two sockets; with files a file and a pipe each way.
+const DESCRIPTORS: u64 = 2;
+const DESCRIPTORS_TEED: u64 = 8;
+/// Descriptors beside those: pipes for bytes on their way, listeners, epoll sets.
+const DESCRIPTORS_BESIDE: u64 = 512;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -74,14 +77,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if to == args.listen {
         return Err(Error::Usage(format!("{to} would relay to itself: give --to another address")));
     }
-    allow_descriptors(args)?;
+    let connections_max = connections_max(args)?;
     let listeners = listen_on(args.listen, args.workers)?;
     strait_sys::process::drop_capabilities(false)?;
     if let Some(listener) = listeners.first() {
         let address = listener.local_addr().map_err(|error| Error::Failed(format!("listen: {error}")))?;
         eprintln!("relaying {address} to {to}");
     }
-    let account = relay(args, to, listeners, terminated)?;
+    let account = relay(args, to, connections_max, listeners, terminated)?;
     let line = if args.json { as_json(&account).to_string() } else { as_text(&account) };
     print_line(&line)
 }
@@ -94,24 +97,37 @@ fn look_up(to: &str) -> Result<SocketAddr, Error> {
     found.next().ok_or_else(|| Error::Failed(format!("look up {to}: the name has no address")))
 }
 
-/// Raises the limit of open files as far as it may be and is needed; says so where that is not enough.
-fn allow_descriptors(args: &Args) -> Result<(), Error> {
+/// How many connections there may be. The limit of open files is raised as far as it is needed and may be.
+fn connections_max(args: &Args) -> Result<u32, Error> {
     let each = if args.tee.is_some() { DESCRIPTORS_TEED } else { DESCRIPTORS };
-    let wanted = u64::from(args.max_connections) * each + 64;
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_none_or(|current| current >= wanted) {
-        return Ok(());
+    let wanted = args.max_connections.unwrap_or(CONNECTIONS_MAX);
+    let files = u64::from(wanted) * each + DESCRIPTORS_BESIDE;
+    let allowed = allow_files(files)?;
+    if allowed >= files {
+        return Ok(wanted);
     }
-    let allowed = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum })
-        .map_err(|error| Error::Failed(format!("raise the limit of open files: {error}")))?;
-    if allowed < u64::from(args.max_connections) * 2 + 64 {
+    let fitting = allowed.saturating_sub(DESCRIPTORS_BESIDE) / each;
+    if args.max_connections.is_some() || fitting == 0 {
         return Err(Error::Refused(format!(
-            "{allowed} open files are allowed, and {} connections take two each: ulimit -n {wanted}, or a lower --max-connections",
-            args.max_connections
+            "{allowed} open files are allowed, and {wanted} connections need {files}: ulimit -n {files}, or a lower --max-connections"
         )));
     }
-    Ok(())
+    Ok(u32::try_from(fitting).unwrap_or(wanted))
+}
+
+/// Raises the limit of open files to `wanted`, or as far as this process may; returns what it is then.
+fn allow_files(wanted: u64) -> Result<u64, Error> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let Some(current) = current.filter(|current| *current < wanted) else { return Ok(wanted) };
+    let raised = |maximum| setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
+    // With CAP_SYS_RESOURCE past the hard limit too.
+    if maximum.is_none_or(|maximum| wanted <= maximum) && raised(maximum) || raised(Some(wanted)) {
+        return Ok(wanted);
+    }
+    let hard = maximum.unwrap_or(current);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum })
+        .map_err(|error| Error::Failed(format!("raise the limit of open files: {error}")))?;
+    Ok(hard)
 }
 
 /// A listener for each worker, among which the kernel shares connections out.
@@ -140,13 +156,14 @@ fn listen_on(address: SocketAddr, workers: u32) -> Result<Vec<TcpListener>, Erro
 fn relay(
     args: &Args,
     to: SocketAddr,
+    connections_max: u32,
     listeners: Vec<TcpListener>,
     terminated: &AtomicBool,
 ) -> Result<Account, Error> {
     let options = Options {
         to,
         tee: args.tee.clone(),
-        connections_max: (args.max_connections / args.workers).max(1) as usize,
+        connections_max: (connections_max / args.workers).max(1) as usize,
         idle: args.idle,
         connect: args.connect_timeout,
         drain: args.drain,

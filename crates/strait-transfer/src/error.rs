@@ -15,7 +15,7 @@ pub enum Error {
     #[error(transparent)]
     System(#[from] strait_sys::Error),
     /// The peer has closed or reset the connection.
-    #[error("{operation}: {peer} has closed the connection")]
+    #[error("{operation} {peer}: it has closed the connection")]
     Closed {
         /// What was tried.
         operation: &'static str,
