@@ -11,6 +11,7 @@
 //!
 //! The capture engine and the benches call it. It does no I/O and loads nothing into the kernel.
 
+pub mod acknowledger;
 pub mod cbpf;
 pub mod ebpf;
 mod error;

@@ -5,12 +5,14 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::program::XdpProgram;
+use super::program::{Classifier, XdpProgram};
 use super::{Attribute, Command, bpf, bpf_fd, explain};
 use crate::error::{Kind, Result};
 
 /// `BPF_XDP` of `enum bpf_attach_type`.
 pub(super) const BPF_XDP: u32 = 37;
+/// `BPF_TCX_INGRESS` of the same.
+const BPF_TCX_INGRESS: u32 = 46;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
@@ -84,6 +86,22 @@ impl Link {
                 _ => explained,
             }
         })?;
+        Ok(Self { fd })
+    }
+
+    /// Attaches `program` to the way in of an interface, before the host's own network stack (tcx; Linux 6.6).
+    ///
+    /// # Errors
+    /// EINVAL where the kernel has no tcx.
+    pub fn attach_ingress(program: &Classifier, ifindex: u32) -> Result<Self> {
+        let mut attribute = LinkCreate {
+            prog_fd: program.as_fd().as_raw_fd() as u32,
+            target_ifindex: ifindex,
+            attach_type: BPF_TCX_INGRESS,
+            flags: 0,
+        };
+        let fd = bpf_fd(Command::LinkCreate, &mut attribute)
+            .map_err(|error| explain("attach a program to", format!("interface {ifindex}"), &error))?;
         Ok(Self { fd })
     }
 

@@ -19,8 +19,8 @@ mod tests;
 pub use link::{AttachMode, Link};
 pub use map::{Map, MappedArray};
 pub use program::{
-    LoadOptions, ProgramInfo, SocketFilter, TestOutcome, TestRun, XdpContext, XdpProgram, program_info,
-    program_info_by_id,
+    Classifier, LoadOptions, ProgramInfo, SocketFilter, TestOutcome, TestRun, XdpContext, XdpProgram,
+    program_info, program_info_by_id,
 };
 
 use std::io;

@@ -11,6 +11,7 @@ use super::{Attribute, Command, NAME_LEN, PRIVILEGE, bpf, bpf_fd, explain, objec
 use crate::error::{Error, Kind, Result};
 
 const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
@@ -143,6 +144,12 @@ pub struct SocketFilter {
     fd: OwnedFd,
 }
 
+/// A loaded `BPF_PROG_TYPE_SCHED_CLS` program, for an interface's way in or out.
+#[derive(Debug)]
+pub struct Classifier {
+    fd: OwnedFd,
+}
+
 /// What an XDP program is told of the frame in a test run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpContext {
@@ -270,6 +277,20 @@ impl SocketFilter {
 }
 
 impl AsFd for SocketFilter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Classifier {
+    /// Loads eBPF `instructions` under `name`.
+    pub fn load(name: &str, instructions: &[u64]) -> Result<Self> {
+        let attribute = ProgramLoad { prog_type: BPF_PROG_TYPE_SCHED_CLS, ..ProgramLoad::default() };
+        Ok(Self { fd: load(name, instructions, attribute)? })
+    }
+}
+
+impl AsFd for Classifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
