@@ -65,7 +65,7 @@ fn about(rig: &Rig<'_>, plan: &Plan) -> String {
         "Highest rate without loss, and with 0.1 % of loss, by bisection to {:.0} % on {wire}, in packets/s; UDP over \
          IPv4 in 1,024 flows by strait generate --path {}. The rate without loss is that of a run of its own, which lost \
          nothing; CPU, cycles and delay are of that run. Each receiver is a program that {copy}; netsniff-ng and testpmd \
-         only count. CPU is the receiver's own: what the kernel does for it on the generator's CPU is not in it.",
+         only count, without a warm-up. CPU is the receiver's own: what the kernel does for it on the generator's CPU is not in it.",
         plan.limits.resolution * 100.0,
         rig.generator,
     )

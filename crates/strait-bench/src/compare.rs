@@ -1,5 +1,7 @@
 //! Two results beside each other: ratios, with what their spread leaves of them.
 
+use std::fmt::Write as _;
+
 use crate::error::{Error, Result};
 use crate::results::Results;
 use crate::stats::Summary;
@@ -31,8 +33,10 @@ pub enum Verdict {
     Better,
     /// The same, and it is worse.
     Worse,
-    /// The rounds overlap, or there is only one on each side.
+    /// The rounds overlap.
     Undecided,
+    /// One of them has one round only, of which no spread is known.
+    NoSpread,
     /// The generator limited one of them: the receiver's own rate is not known.
     GeneratorBound,
 }
@@ -49,6 +53,7 @@ impl Verdict {
             Self::Better => "better",
             Self::Worse => "worse",
             Self::Undecided => "within the spread",
+            Self::NoSpread => "one round: no spread known",
             Self::GeneratorBound => "generator-bound",
         }
     }
@@ -91,7 +96,7 @@ fn ratio(shown: &Shown, contestant: &str, at: f64, first: Summary, second: Summa
     let range = (second.min / first.max, second.max / first.min);
     let single = first.rounds < 2 || second.rounds < 2;
     let verdict = match range {
-        _ if single => Verdict::Undecided,
+        _ if single => Verdict::NoSpread,
         (least, _) if least > 1.0 => more(shown.more_is_better),
         (_, most) if most < 1.0 => more(!shown.more_is_better),
         _ => Verdict::Undecided,
@@ -102,6 +107,23 @@ fn ratio(shown: &Shown, contestant: &str, at: f64, first: Summary, second: Summa
 
 fn more(is_better: bool) -> Verdict {
     if is_better { Verdict::Better } else { Verdict::Worse }
+}
+
+/// What the ratios do not show: results that are not whole, and what only one of them has.
+pub fn remarks(first: &Results, second: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    for (name, results, other) in [("first", first, second), ("second", second, first)] {
+        if !results.complete {
+            let _ = writeln!(text, "the {name} was interrupted: it has fewer rounds than were asked for");
+        }
+        for series in &results.series {
+            if other.series(&series.contestant, series.at).is_none() {
+                let _ = writeln!(text, "only the {name} has {} at {}", series.contestant, series.at);
+            }
+        }
+    }
+    text
 }
 
 /// The ratios as tables, a table a figure.
@@ -154,16 +176,13 @@ mod tests {
         let second = results(&[("v3", 64.0, &[2.2, 2.0]), ("v2", 64.0, &[1.5, 1.8]), ("recv", 64.0, &[9.0])]);
         let ratios = ratios(&first, &second).unwrap();
         let found: Vec<_> = ratios.iter().map(|ratio| (ratio.contestant.as_str(), ratio.verdict)).collect();
-        assert_eq!(
-            found,
-            [("v3", Verdict::Better), ("v2", Verdict::Undecided), ("recv", Verdict::Undecided)]
-        );
+        assert_eq!(found, [("v3", Verdict::Better), ("v2", Verdict::Undecided), ("recv", Verdict::NoSpread)]);
         assert!((ratios[0].ratio - 2.0).abs() < 1e-9);
         assert!((ratios[0].range.0 - 2.0 / 1.1).abs() < 1e-9 && (ratios[0].range.1 - 2.2).abs() < 1e-9);
         let back = super::ratios(&second, &first).unwrap();
         assert_eq!(back[0].verdict, Verdict::Worse);
         assert!(
-            text(&ratios, "bytes").contains("2.000  1.818..2.200             better"),
+            text(&ratios, "bytes").contains("2.000  1.818..2.200                      better"),
             "{}",
             text(&ratios, "bytes")
         );

@@ -119,11 +119,14 @@ struct Sent {
 }
 
 impl Rig<'_> {
-    /// Makes a try.
+    /// Makes a try. What goes wrong after a signal is the signal's: the programs get it too.
     pub fn measure(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
-        if self.terminated.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
-        }
+        let interrupted = || self.terminated.load(Ordering::Relaxed);
+        let outcome = if interrupted() { Err(Error::Interrupted) } else { self.attempt(contestant, load) };
+        if interrupted() { Err(Error::Interrupted) } else { outcome }
+    }
+
+    fn attempt(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
         let limit = Duration::from_secs_f64(load.seconds) + SLACK;
         let program = self.receiver(contestant, load);
         let wire = self.wires.of(contestant.lanes);
@@ -132,39 +135,21 @@ impl Rig<'_> {
             Way::Peer(peer) => peer.is_ready(child),
             _ => Ok(child.stderr()?.contains(receiver::READY)),
         })?;
-        let warm_up = self.send(contestant, &WARM_UP, WARM_UP_MAC, limit)?;
-        wait::sleep(contestant.way.drain());
+        // Other programs count whatever comes, so that nothing may come before what counts.
+        if !matches!(contestant.way, Way::Peer(_)) {
+            self.send(contestant, &WARM_UP, WARM_UP_MAC, limit)?;
+            wait::sleep(contestant.way.drain());
+        }
         let before = receiving.cost()?;
         let sent = self.send(contestant, load, MEASURED_MAC, limit)?;
         wait::sleep(contestant.way.drain());
         let cost = receiving.cost()?.since(before);
         let said = receiving.interrupt(limit)?;
         let account = match contestant.way {
-            // It counts whatever comes.
-            Way::Peer(peer) => peer.account(&said)?.less(warm_up.frames),
+            Way::Peer(peer) => peer.account(&said)?,
             _ => parse(&program, &said.stdout)?,
         };
-        self.judge(&sent, account, cost)
-    }
-
-    fn judge(&self, sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
-        if self.terminated.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
-        }
-        let (offered, delivered) = (sent.frames, account.delivered);
-        if offered == 0 {
-            return Err(Error::Void("the generator sent nothing".into()));
-        }
-        if delivered == 0 {
-            return Err(Error::Void(format!("the receiver got none of {offered} packets")));
-        }
-        if delivered > offered {
-            return Err(Error::Void(format!(
-                "the receiver got {delivered} of {offered} packets: something else sends on this wire"
-            )));
-        }
-        let (delay, got) = (account.delay, account.got);
-        Ok(Outcome { offered, offered_pps: sent.achieved_pps, delivered, cost, delay, got })
+        judge(&sent, account, cost)
     }
 
     fn send(&self, contestant: Contestant, load: &Load, to: [u8; 6], limit: Duration) -> Result<Sent> {
@@ -204,6 +189,24 @@ impl Rig<'_> {
         let strait: &PathBuf = &self.launcher.strait;
         strait.to_string_lossy().into_owned()
     }
+}
+
+/// Whether the figures mean anything.
+fn judge(sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
+    let (offered, delivered) = (sent.frames, account.delivered);
+    if offered == 0 {
+        return Err(Error::Void("the generator sent nothing".into()));
+    }
+    if delivered == 0 {
+        return Err(Error::Void(format!("the receiver got none of {offered} packets")));
+    }
+    if delivered > offered {
+        return Err(Error::Void(format!(
+            "the receiver got {delivered} of {offered} packets: something else sends on this wire"
+        )));
+    }
+    let (delay, got) = (account.delay, account.got);
+    Ok(Outcome { offered, offered_pps: sent.achieved_pps, delivered, cost, delay, got })
 }
 
 fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {

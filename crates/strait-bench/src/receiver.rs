@@ -77,15 +77,6 @@ pub struct Account {
     pub delay: Delays,
 }
 
-impl Account {
-    /// The same without `packets` that do not count.
-    #[must_use]
-    pub(crate) fn less(mut self, packets: u64) -> Self {
-        self.delivered = self.delivered.saturating_sub(packets);
-        self
-    }
-}
-
 /// Percentiles of delays.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Delays {
@@ -183,7 +174,7 @@ fn by_strait(
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             lanes.into_iter().map(|lane| scope.spawn(|| read_lane(lane, Work::new(options)))).collect();
-        eprint!("{READY}");
+        say_ready()?;
         while !terminated.load(Ordering::Relaxed)
             && !threads.iter().any(std::thread::ScopedJoinHandle::is_finished)
         {
@@ -201,6 +192,13 @@ fn by_strait(
     Ok(Account { delivered, got, delay: Delays::from(&delays) })
 }
 
+/// Whoever started this waits for it.
+fn say_ready() -> Result<()> {
+    std::io::stderr()
+        .write_all(READY.as_bytes())
+        .map_err(|error| Error::file("write to standard error", error))
+}
+
 /// An AF_XDP lane reads one receive queue: with fewer lanes it would miss what comes by the others.
 fn check_queues(options: &Options) -> Result<()> {
     let (name, lanes) = (&options.interface, options.lanes);
@@ -209,7 +207,8 @@ fn check_queues(options: &Options) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "{name} has {queues} receive queues, which is not {lanes}: --lanes {queues}, or ethtool -L {name} combined {lanes}"
+        "{name} has {queues} receive queues, and {lanes} are to be read: of a path that reads them all, bench capture --lanes \
+         {queues}; or ethtool -L {name} combined {lanes} (of a veth: rx {lanes})"
     )))
 }
 
@@ -246,7 +245,7 @@ fn by_libpcap(
             while reader.dispatch(&mut take)? {}
             Ok::<_, Error>(())
         });
-        eprint!("{READY}");
+        say_ready()?;
         while !terminated.load(Ordering::Relaxed) && !thread.is_finished() {
             strait_sys::wait::sleep(TICK);
         }

@@ -80,11 +80,12 @@ fn remarks(results: &Results) -> String {
                 .into(),
         );
     }
-    let spread = format!(
-        "Values are medians of up to {} rounds, the least and the greatest in parentheses.",
-        results.rounds
-    );
-    lines.push(spread);
+    if results.rounds > 1 {
+        lines.push(format!(
+            "Values are medians of up to {} rounds, the least and the greatest in parentheses; - where nothing was measured.",
+            results.rounds
+        ));
+    }
     let mut text = "<h2>Remarks</h2>\n<ul>\n".to_owned();
     for line in lines {
         let _ = writeln!(text, "<li>{line}</li>");

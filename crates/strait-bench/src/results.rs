@@ -154,8 +154,8 @@ impl Results {
             )));
         }
         let text = fs::read_to_string(path).map_err(|error| Error::file(operation(), error))?;
-        serde_json::from_str(&text).map_err(|error| {
-            Error::Usage(format!("{}: not results of strait bench: {error}", path.display()))
+        serde_json::from_str(&text).map_err(|_| {
+            Error::Usage(format!("{}: not results of strait bench capture or latency", path.display()))
         })
     }
 }

@@ -64,6 +64,10 @@ pub fn text(results: &Results) -> String {
         text += &of(results, &shown);
         text.push('\n');
     }
+    if results.series.iter().any(|series| series.summary.get("generator_bound").is_some_and(|b| b.max > 0.5))
+    {
+        text += ">= stands for a rate that the generator did not exceed: the receiver may take more.\n";
+    }
     text + &remarks(results)
 }
 
@@ -98,15 +102,35 @@ pub(crate) fn remarks(results: &Results) -> String {
         text += "Interrupted: these are the results up to then, of fewer rounds than were asked for.\n";
     }
     // Writing to a String cannot fail.
-    for skipped in &results.skipped {
-        let _ = writeln!(text, "{} was left out: {}", skipped.contestant, skipped.reason);
+    for (names, reason) in left_out(results) {
+        let _ = writeln!(text, "{} left out: {reason}", names.join(", "));
     }
     for series in &results.series {
         for failure in series.failures() {
             let _ = writeln!(text, "{} at {} failed: {failure}", series.contestant, series.at);
         }
+        if let Some(delays) = series.summary.get("delays").filter(|delays| delays.max < DELAYS_MIN) {
+            let (contestant, at, count) = (&series.contestant, series.at, delays.max);
+            let _ =
+                writeln!(text, "{contestant} at {at}: {count} delays give no median, more --seconds would");
+        }
     }
     text
+}
+
+/// So many delays give a median that is not one packet's luck.
+const DELAYS_MIN: f64 = 19.0;
+
+/// Contestants that were left out, those with the same reason together.
+fn left_out(results: &Results) -> Vec<(Vec<&str>, &str)> {
+    let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();
+    for skipped in &results.skipped {
+        match groups.iter_mut().find(|(_, reason)| *reason == skipped.reason) {
+            Some((names, _)) => names.push(&skipped.contestant),
+            None => groups.push((vec![&skipped.contestant], &skipped.reason)),
+        }
+    }
+    groups
 }
 
 /// Columns side by side, the first to the left, the others to the right.

@@ -126,10 +126,17 @@ impl Wire {
         }
         let end = |name: &str| -> Result<End> {
             if !Interface::find(name)?.is_running() {
-                return Err(Error::Usage(format!("{name} is down or has no carrier: ip link set {name} up")));
+                return Err(Error::Usage(format!(
+                    "{name} has no carrier: is its cable plugged in, and the other end up?"
+                )));
             }
             Ok(End { namespace: None, interface: name.into() })
         };
+        for name in [sender, receiver] {
+            if !Interface::find(name)?.is_up() {
+                return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
+            }
+        }
         Ok(Self { sender: end(sender)?, receiver: end(receiver)? })
     }
 

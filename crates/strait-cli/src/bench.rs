@@ -19,7 +19,7 @@ use strait_bench::{Progress, compare, latency, report, table};
 
 use crate::Error;
 use crate::capture::WaitArg;
-use crate::output::print_text;
+use crate::output::{print_text, tell};
 use crate::parse::NumberList;
 
 /// Options of `strait bench`.
@@ -56,7 +56,7 @@ struct Common {
     /// Interface to send on
     #[arg(short = 'o', long, value_name = "TX", requires = "interface")]
     send_on: Option<String>,
-    /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all that this machine has]
+    /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, xdp (the best of the three), libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all that this machine has]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     paths: Vec<Way>,
     /// How often everything is measured, in turn; medians and spread are reported
@@ -72,7 +72,7 @@ struct Common {
     #[arg(long, value_name = "LIST")]
     generator_cpus: Option<NumberList>,
     /// Path of the generator: live, sendmmsg, ring, xdp [default: sendmmsg, or live where a private pair needs it]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = ["live", "sendmmsg", "ring", "xdp"])]
     generator: Option<String>,
     /// Write the report to this file: one HTML page with plots
     #[arg(long, value_name = "FILE")]
@@ -92,7 +92,9 @@ struct Common {
 #[command(after_help = "Examples:
   strait bench capture --html report.html
   strait bench capture --paths v3,libpcap --sizes 64,1518 --rounds 5 --save before.json
-  strait bench capture -i eth1 -o eth2 --lanes 1,4")]
+  strait bench capture -i eth1 -o eth2 --lanes 1,4
+
+A point takes some 10 seconds: all paths and sizes, three rounds, half an hour. Ctrl-C ends it with what was measured.")]
 struct CaptureArgs {
     #[command(flatten)]
     common: Common,
@@ -114,6 +116,11 @@ struct CaptureArgs {
 }
 
 #[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  strait bench latency
+  strait bench latency --paths v3,libpcap,libpcap-immediate --rates 1000 --wait balanced --html report.html
+
+A try lasts until 1000 packets have come, 10 s at most, and --seconds at least.")]
 struct LatencyArgs {
     #[command(flatten)]
     common: Common,
@@ -126,6 +133,11 @@ struct LatencyArgs {
 }
 
 #[derive(ClapArgs)]
+#[command(after_help = "Example:
+  strait bench compare before.json after.json
+
+Where no round of the one reaches into the rounds of the other it is better or worse, else within the spread. Rates that the
+generator limited are not compared.")]
 struct CompareArgs {
     /// Results to compare with
     first: PathBuf,
@@ -140,9 +152,12 @@ struct CompareArgs {
 struct ReportArgs {
     /// Results, as --save and --json write them
     results: PathBuf,
-    /// The page to write; the first plot alone where its name ends with .svg
+    /// The page to write, - for standard output; the first plot alone where its name ends with .svg
     page: PathBuf,
 }
+
+/// The longest frame, its check sequence included, of an MTU of 1500.
+const PRIVATE_FRAME_BYTES_MAX: u32 = 1518;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -157,10 +172,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 }
 
 fn run_capture(args: &CaptureArgs) -> Result<(), Error> {
+    if args.common.interface.is_none() && args.sizes.iter().any(|size| *size > PRIVATE_FRAME_BYTES_MAX) {
+        return Err(Error::Usage(format!(
+            "the private pair takes frames of up to {PRIVATE_FRAME_BYTES_MAX} bytes: give -i and -o for longer ones"
+        )));
+    }
     let pair = (Reception::Batched, &args.lanes[..], Generator::ByRate);
     args.common.measure(pair, !args.no_stage, |rig, machine, progress| {
         let limits = Limits::default();
-        let (sizes, rounds) = (args.sizes.clone(), args.common.rounds);
+        let (sizes, rounds) = (each_once(&args.sizes), args.common.rounds);
         let plan = capture::Plan { contestants: args.contestants(), sizes, rounds, limits };
         capture::run(rig, &plan, machine, progress)
     })
@@ -170,8 +190,13 @@ fn run_latency(args: &LatencyArgs) -> Result<(), Error> {
     let pair = (Reception::Direct, &[1][..], Generator::Path("sendmmsg".into()));
     args.common.measure(pair, false, |rig, machine, progress| {
         let ways = args.common.ways().into_iter().filter(|way| way.measures_delays());
-        let contestants = ways.flat_map(|way| with_waits(way, &args.wait, 1)).collect();
-        let plan = latency::Plan { contestants, rates: args.rates.clone(), rounds: args.common.rounds };
+        let contestants: Vec<_> = ways.flat_map(|way| with_waits(way, &args.wait, 1)).collect();
+        if contestants.is_empty() {
+            return Err(strait_bench::Error::Usage(
+                "netsniff-ng and testpmd measure no delays: give other --paths".into(),
+            ));
+        }
+        let plan = latency::Plan { contestants, rates: each_once(&args.rates), rounds: args.common.rounds };
         latency::run(rig, &plan, machine, progress)
     })
 }
@@ -179,17 +204,25 @@ fn run_latency(args: &LatencyArgs) -> Result<(), Error> {
 fn run_compare(args: &CompareArgs) -> Result<(), Error> {
     let (first, second) = (Results::read(&args.first)?, Results::read(&args.second)?);
     let ratios = compare::ratios(&first, &second)?;
+    let remarks = compare::remarks(&first, &second);
     if args.json {
+        tell(format_args!("{remarks}"));
         return print_text(&format!("{}\n", compare::json(&ratios)));
     }
-    print_text(&compare::text(&ratios, &first.axis))
+    print_text(&(compare::text(&ratios, &first.axis) + &remarks))
 }
 
 fn run_report(args: &ReportArgs) -> Result<(), Error> {
     let results = Results::read(&args.results)?;
-    let is_image = args.page.extension().is_some_and(|extension| extension == "svg");
-    let page = if is_image { report::image(&results)? } else { report::html(&results) };
+    let page = if is_svg(&args.page) { report::image(&results)? } else { report::html(&results) };
+    if args.page.as_os_str() == "-" {
+        return print_text(&page);
+    }
     Ok(write_file(&args.page, &page)?)
+}
+
+fn is_svg(page: &Path) -> bool {
+    page.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
 }
 
 impl CaptureArgs {
@@ -208,6 +241,17 @@ impl CaptureArgs {
     }
 }
 
+/// The same without repetitions, in order.
+fn each_once<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut once = Vec::new();
+    for &item in list {
+        if !once.contains(&item) {
+            once.push(item);
+        }
+    }
+    once
+}
+
 /// A contestant for each wait policy, where those mean anything.
 fn with_waits(way: Way, waits: &[WaitArg], lanes: u32) -> Vec<Contestant> {
     let waits = if way.is_straits() { waits } else { &[WaitArg::Balanced] };
@@ -216,7 +260,7 @@ fn with_waits(way: Way, waits: &[WaitArg], lanes: u32) -> Vec<Contestant> {
 
 impl Common {
     fn ways(&self) -> Vec<Way> {
-        if self.paths.is_empty() { Way::all().collect() } else { self.paths.clone() }
+        if self.paths.is_empty() { Way::all().collect() } else { each_once(&self.paths) }
     }
 
     /// Lays the wire, measures, and hands the results out; those so far after an interruption.
@@ -230,7 +274,7 @@ impl Common {
             &mut dyn FnMut(&Progress<'_>) -> strait_bench::Result<()>,
         ) -> strait_bench::Result<Results>,
     ) -> Result<(), Error> {
-        self.save.iter().chain(&self.html).try_for_each(|path| check_writable(path))?;
+        self.check_files()?;
         let terminated = strait_sys::process::on_termination()?;
         let wires = match (&self.send_on, &self.interface) {
             (Some(sender), Some(receiver)) => Wires::cabled(sender, receiver)?,
@@ -248,11 +292,15 @@ impl Common {
             self.keep(progress.results)
         });
         clear_progress();
-        self.hand_out(&results?)?;
-        if terminated.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(Error::Failed("interrupted: these are the results so far".into()));
+        let results = results?;
+        self.hand_out(&results)?;
+        match () {
+            () if !results.complete => Err(Error::Failed("interrupted".into())),
+            () if results.series.iter().all(|series| series.summary.is_empty()) => {
+                Err(Error::Failed("nothing was measured".into()))
+            }
+            () => Ok(()),
         }
-        Ok(())
     }
 
     fn rig<'a>(
@@ -278,6 +326,26 @@ impl Common {
             stage,
             terminated,
         })
+    }
+
+    /// Refuses files that cannot be written, before hours of measuring.
+    fn check_files(&self) -> Result<(), Error> {
+        let page = self.html.as_deref();
+        if self.save.is_some() && self.save.as_deref() == page {
+            return Err(Error::Usage("--save and --html name the same file".into()));
+        }
+        if page.is_some_and(is_svg) {
+            return Err(Error::Usage(
+                "--html writes a page: strait bench report RESULTS PLOT.svg draws a plot".into(),
+            ));
+        }
+        for path in self.save.iter().chain(&self.html) {
+            if path.as_os_str() == "-" {
+                return Err(Error::Usage("give a file: --json prints the results".into()));
+            }
+            check_writable(path)?;
+        }
+        Ok(())
     }
 
     /// Writes what was measured so far where the results are to be kept.
@@ -319,13 +387,13 @@ fn program() -> String {
 /// How far it is, on a terminal only.
 fn progress_line(progress: &Progress<'_>) {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{} of {}: {}", progress.done + 1, progress.all, progress.next);
+        tell(format_args!("\r\x1b[K{} of {}: {}", progress.done + 1, progress.all, progress.next));
     }
 }
 
 fn clear_progress() {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        tell(format_args!("\r\x1b[K"));
     }
 }
 

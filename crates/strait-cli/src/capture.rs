@@ -9,7 +9,7 @@ use crate::Error;
 use crate::input;
 use crate::lanes::{self, Until};
 use crate::live::LiveLine;
-use crate::output;
+use crate::output::{self, tell};
 use crate::parse::{NumberList, seconds};
 
 /// Options of `strait capture`.
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let session = args.open()?;
     for note in session.notes() {
-        eprintln!("strait: {note}");
+        tell(format_args!("strait: {note}\n"));
     }
     let interface = args.interface.as_deref().or(args.read.as_deref()).unwrap_or_default();
     let mut output = args.output.open(&output::Source {
@@ -170,7 +170,7 @@ fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error>
         let text = serde_json::to_string(report).map_err(|error| Error::Failed(error.to_string()))?;
         return output::print_line(&text);
     }
-    eprint!("{report}");
+    tell(format_args!("{report}"));
     Ok(())
 }
 

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("strait: {error}");
+            output::tell(format_args!("strait: {error}\n"));
             ExitCode::from(error.exit_code())
         }
     }

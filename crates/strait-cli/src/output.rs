@@ -179,6 +179,11 @@ pub(crate) fn is_reader_gone(error: &Error) -> bool {
     }
 }
 
+/// Tells the user something on standard error. Whoever reads that may be gone, which ends nothing.
+pub(crate) fn tell(text: std::fmt::Arguments<'_>) {
+    let _ = io::stderr().write_fmt(text);
+}
+
 /// Prints one line on standard output.
 pub(crate) fn print_line(line: &str) -> Result<(), Error> {
     print_text(&format!("{line}\n"))

@@ -17,6 +17,7 @@ use strait_transfer::{Received, Receiver};
 
 use crate::Error;
 use crate::bulk::{Bar, hear, reset_on_death, say};
+use crate::output::tell;
 use crate::parse::seconds;
 use crate::send::print;
 
@@ -65,9 +66,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.output.is_some() {
         print(&mut account, args.json)?;
     } else if args.json {
-        eprintln!("{}", serde_json::to_string(&account).map_err(|error| Error::Failed(error.to_string()))?);
+        tell(format_args!(
+            "{}\n",
+            serde_json::to_string(&account).map_err(|error| Error::Failed(error.to_string()))?
+        ));
     } else {
-        eprint!("{account}");
+        tell(format_args!("{account}"));
     }
     failure.map_or(Ok(()), Err)
 }
@@ -77,7 +81,7 @@ fn accept(address: SocketAddr, terminated: &AtomicBool) -> Result<TcpStream, Err
     let failed = |error: std::io::Error| Error::Failed(format!("listen on {address}: {error}"));
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    eprintln!("listening on {}", listener.local_addr().map_err(failed)?);
+    tell(format_args!("listening on {}\n", listener.local_addr().map_err(failed)?));
     loop {
         match listener.accept() {
             Ok((stream, _)) => {

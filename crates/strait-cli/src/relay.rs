@@ -15,7 +15,7 @@ use strait_transfer::relay::proxy_protocol::Version;
 use strait_transfer::relay::{Account, Ended, Options, Relay};
 
 use crate::Error;
-use crate::output::print_line;
+use crate::output::{print_line, tell};
 use crate::parse::seconds;
 
 /// Options of `strait relay`.
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     strait_sys::process::drop_capabilities(false)?;
     if let Some(listener) = listeners.first() {
         let address = listener.local_addr().map_err(|error| Error::Failed(format!("listen: {error}")))?;
-        eprintln!("relaying {address} to {to}");
+        tell(format_args!("relaying {address} to {to}\n"));
     }
     let account = relay(args, to, connections_max, listeners, terminated)?;
     let line = if args.json { as_json(&account).to_string() } else { as_text(&account) };
@@ -197,7 +197,7 @@ fn report(args: &Args, ended: &Ended) {
         // A log whose reader is gone ends no connection.
         let _ = writeln!(std::io::stdout(), "{line}");
     } else if let Some(failure) = ended.failure.as_ref().or(tee.as_ref()) {
-        eprintln!("strait: connection {} of {}: {failure}", ended.number, ended.client);
+        tell(format_args!("strait: connection {} of {}: {failure}\n", ended.number, ended.client));
     }
 }
 

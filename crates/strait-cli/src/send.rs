@@ -16,7 +16,7 @@ use strait_transfer::{Engine, Options, Plan, Progress, Segment, Sender, ZeroCopy
 
 use crate::Error;
 use crate::bulk::{Bar, hear, reset_on_death, say};
-use crate::output::print_line;
+use crate::output::{print_line, tell};
 use crate::parse::seconds;
 
 /// Options of `strait send`.
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let failure = sending.all().and_then(|()| sending.end(&stream)).err();
     let mut account = sending.sender.account();
     if let Some(error) = sending.engine.no_zero_copy() {
-        eprintln!("strait: {error}");
+        tell(format_args!("strait: {error}\n"));
     }
     print(&mut account, args.json)?;
     failure.map_or(Ok(()), Err)

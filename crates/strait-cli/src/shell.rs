@@ -1,6 +1,7 @@
 //! What packagers and shells want: completion scripts and man pages, made from the command line's own definition.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -31,6 +32,20 @@ pub(crate) fn completions(args: &CompletionArgs, command: &mut Command) -> Resul
 
 /// Writes one man page for the program and one for each command.
 pub(crate) fn man(args: &ManArgs, command: Command) -> Result<(), Error> {
-    clap_mangen::generate_to(command, &args.directory)
+    write_pages(command, &args.directory)
         .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", args.directory.display())))
+}
+
+fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(command, directory)?;
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let is_ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("strait"));
+        if is_ours && path.extension().is_some_and(|extension| extension == "1") {
+            // What the help says last is examples, and man-pages(7) has a heading for them.
+            fs::write(&path, fs::read_to_string(&path)?.replace(".SH EXTRA", ".SH EXAMPLES"))?;
+        }
+    }
+    Ok(())
 }

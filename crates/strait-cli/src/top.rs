@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         shown
     };
     let last = reader.finish()?;
-    eprint!("{}", last.report);
+    crate::output::tell(format_args!("{}", last.report));
     let told = shown.and_then(|()| {
         model.take(last);
         if args.json { print_object(args, &model) } else { Ok(()) }

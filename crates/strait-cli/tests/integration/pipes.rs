@@ -93,3 +93,23 @@ fn json_and_a_stream_cannot_share_standard_output() {
     assert_eq!(code, 2, "{line}");
     assert!(line.contains("--json") && line.contains("-w -"), "{line}");
 }
+
+/// Starts it with a standard error that nobody reads.
+fn unheard(arguments: &[&str]) -> Option<i32> {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child =
+        Command::new(STRAIT).args(arguments).stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn a_reader_of_standard_error_that_is_gone_changes_no_exit_code() {
+    assert_eq!(unheard(&["capture", "-r", "/no/such/file"]), Some(1));
+    assert_eq!(unheard(&["doctor", "nosuch0"]), Some(2));
+    if !lab::root_or_skip() {
+        return;
+    }
+    assert_eq!(unheard(&["capture", "-i", "lo", "--duration", "0.1", "--json"]), Some(0));
+    assert_eq!(unheard(&["capture", "-i", "lo", "--duration", "0.1"]), Some(0));
+}
