@@ -3,20 +3,22 @@
 //! A thread reads the lanes and counts ([`reader`], [`tally`]); once an interval this one takes the counts into what is
 //! shown ([`model`]), draws it ([`view`]) and looks at the keys.
 
+mod keyboard;
 mod model;
 mod reader;
 mod tally;
 mod view;
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::io::Errno;
 use strait_capture::{Queues, Session};
 
+use self::keyboard::Keyboard;
 use self::model::{Model, Reaction};
 use self::reader::{Reader, Source};
 use crate::capture::{PathArg, WaitArg};
@@ -86,11 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let shown = if args.json {
         stream(args, &reader, &mut model, terminated)
     } else {
-        let terminal = ratatui::try_init().map_err(Error::Output);
-        let shown = terminal.and_then(|terminal| show(args, &reader, &mut model, terminal, terminated));
-        // Also where it could not be opened: raw mode is on before the rest of that fails.
-        ratatui::restore();
-        shown
+        on_terminal(args, &reader, &mut model, terminated)
     };
     let last = reader.finish()?;
     crate::output::tell(format_args!("{}", last.report));
@@ -119,37 +117,74 @@ fn print_object(args: &Args, model: &Model) -> Result<(), Error> {
     output::print_line(&model.json(args.flows as usize).to_string())
 }
 
+/// The picture, and the terminal as it was before. A terminal that goes away ends it as `q` does.
+fn on_terminal(
+    args: &Args,
+    reader: &Reader,
+    model: &mut Model,
+    terminated: &AtomicBool,
+) -> Result<(), Error> {
+    let shown = ratatui::try_init().map_err(Error::Output).and_then(|mut terminal| {
+        let shown = match show(args, reader, model, &mut terminal, terminated) {
+            Err(Error::Output(error)) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => {
+                Ok(Ended::Gone)
+            }
+            shown => shown,
+        };
+        if matches!(shown, Ok(Ended::Gone)) {
+            // Dropping it shows the cursor, and panics where it can tell nobody that it cannot.
+            std::mem::forget(terminal);
+        }
+        shown
+    });
+    // Also where it could not be opened: raw mode is on before the rest of that fails.
+    let restored = ratatui::try_restore().map_err(Error::Output);
+    match shown? {
+        Ended::Asked => restored,
+        Ended::Gone => Ok(()),
+    }
+}
+
+/// What ended the picture.
+enum Ended {
+    /// A key or a signal.
+    Asked,
+    /// The terminal is no more.
+    Gone,
+}
+
 /// The picture, until the end. It is drawn where something in it is new: counts, a key, another size.
 fn show(
     args: &Args,
     reader: &Reader,
     model: &mut Model,
-    mut terminal: DefaultTerminal,
+    terminal: &mut DefaultTerminal,
     terminated: &AtomicBool,
-) -> Result<(), Error> {
+) -> Result<Ended, Error> {
+    let mut keyboard = Keyboard::open()?;
     let mut next = Instant::now() + args.interval;
-    let mut is_new = true;
+    let (mut is_new, mut size) = (true, terminal.size().map_err(Error::Output)?);
     while !terminated.load(Ordering::Relaxed) {
         if is_new {
             terminal.draw(|frame| view::draw(frame, model)).map_err(Error::Output)?;
         }
         let patience = LOOK.min(next.saturating_duration_since(Instant::now()));
-        is_new = event::poll(patience).map_err(Error::Output)?;
-        if is_new
-            && let Event::Key(key) = event::read().map_err(Error::Output)?
-            && key.kind == KeyEventKind::Press
-        {
+        let Some(keys) = keyboard.read(patience)? else { return Ok(Ended::Gone) };
+        is_new = !keys.is_empty();
+        for key in keys {
             match model.press(key) {
-                Reaction::Quit => return Ok(()),
+                Reaction::Quit => return Ok(Ended::Asked),
                 Reaction::Filter(text) => model.set_filter(text.clone(), reader.set_filter(&text)),
                 Reaction::None => {}
             }
         }
+        let size_now = terminal.size().map_err(Error::Output)?;
+        is_new |= std::mem::replace(&mut size, size_now) != size_now;
         if Instant::now() >= next {
             model.take(reader.take()?);
             next = Instant::now() + args.interval;
             is_new |= !model.paused;
         }
     }
-    Ok(())
+    Ok(Ended::Asked)
 }

@@ -179,6 +179,30 @@ fn a_picture_comes_up_takes_keys_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
+fn a_terminal_that_goes_away_ends_it() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("script")) else { return };
+    // Where HUP is ignored, the end of the input alone tells; where it is not, the signal may come first.
+    for trap in ["trap '' HUP;", ""] {
+        let command = format!("{trap} stty rows 24 cols 80; echo \"pid <$$>\"; exec {STRAIT} top -i right");
+        let (typed, _keyboard) = std::io::pipe().unwrap();
+        let script = wire.right().command("script").args(["-qec", &command, "/dev/null"]).stdin(typed);
+        let script = script.spawn().unwrap();
+        script.wait_for_stdout("quit", LIMIT).unwrap();
+        let text = script.stdout();
+        let (_, text) = text.split_once("pid <").unwrap();
+        let (id, _) = text.split_once('>').unwrap();
+        script.signal(Signal::KILL);
+        // Who adopts it may be slow to ask how it ended.
+        let has_ended = || status(id, "State").is_none_or(|state| state.starts_with('Z'));
+        let ended = wait_until(LIMIT, has_ended);
+        if let (false, Some(id)) = (ended, id.parse().ok().and_then(rustix::process::Pid::from_raw)) {
+            let _ = rustix::process::kill_process(id, Signal::KILL);
+        }
+        assert!(ended, "{trap}");
+    }
+}
+
+#[test]
 fn without_a_terminal_it_asks_for_json() {
     let (code, said) = failure(&run(&["top", "-i", "lo"]));
     assert!(code == 2 && said.contains("--json"), "{code} {said}");
