@@ -15,6 +15,8 @@ use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table};
 
+use strait_packet::FlowKey;
+
 use super::model::{Flow, Model, Sort};
 
 /// Upper ends of the histogram's bars, with their names.
@@ -135,7 +137,9 @@ fn flow_table(model: &Model, area: Rect) -> Table<'_> {
     let others = other_flows(model);
     let room = usize::from(area.height.saturating_sub(1)).saturating_sub(others.iter().len());
     let flows = model.sorted_flows(model.scroll, room).into_iter();
-    let rows = others.into_iter().chain(flows.map(|(key, flow)| flow_row(model, key.to_string(), flow)));
+    let columns = usize::from(area.width.saturating_sub(3 * (NUMBER + 1)));
+    let rows =
+        others.into_iter().chain(flows.map(|(key, flow)| flow_row(model, flow_name(key, columns), flow)));
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(NUMBER),
@@ -150,6 +154,30 @@ fn flow_row(model: &Model, name: String, flow: &Flow) -> Row<'static> {
     let numbers =
         [bits, packets, flow.total.bytes as f64].map(|number| Cell::from(format!("{:>10}", short(number))));
     Row::new([Cell::from(name)].into_iter().chain(numbers))
+}
+
+/// A flow in `columns`: its addresses are shortened where they have to be, the ports never.
+fn flow_name(key: &FlowKey, columns: usize) -> String {
+    let whole = key.to_string();
+    let Some(excess) = whole.len().checked_sub(columns).filter(|excess| *excess > 0) else { return whole };
+    let [source, destination] =
+        [key.source, key.destination].map(|end| (end.address.to_string(), end.to_string()));
+    let room = (source.0.len() + destination.0.len()).saturating_sub(excess);
+    // A short one leaves its room to the other.
+    let of_source = (room / 2).max(room.saturating_sub(destination.0.len())).min(source.0.len());
+    let prefix = whole.strip_suffix(&format!("{} > {}", source.1, destination.1)).unwrap_or_default();
+    let end = |(address, end): (String, String), room| shortened(&address, room) + &end[address.len()..];
+    format!("{prefix}{} > {}", end(source, of_source), end(destination, room - of_source))
+}
+
+/// The begin and the end of an address, which is ASCII, in `columns`.
+fn shortened(address: &str, columns: usize) -> String {
+    if address.len() <= columns {
+        return address.to_owned();
+    }
+    let kept = columns.saturating_sub(1);
+    let (begin, end) = (kept / 2, address.len() - (kept - kept / 2));
+    format!("{}\u{2026}{}", &address[..begin], &address[end..])
 }
 
 /// What belongs to more flows than are told apart, where there are so many.
@@ -216,6 +244,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use strait_packet::Endpoint;
+
     use super::*;
     use crate::top::model::tests::model;
     use crate::top::tally::Count;
@@ -247,6 +277,22 @@ mod tests {
         let picture = picture(&model, 80, 15);
         let row = picture.lines().find(|line| line.contains("other flows, 1.23k packets")).unwrap();
         assert!(row.trim_end().ends_with("56.8k"), "{picture}");
+    }
+
+    #[test]
+    fn a_long_flow_keeps_its_ports() {
+        let end = |address: &str, port| Endpoint { address: address.parse().unwrap(), port };
+        let (long, short) = (end("2001:db8:1234:5678:9abc:def0:1234:5678", 20_000), end("fe80::1", 443));
+        let key = |source, destination| FlowKey { vlan: Some(4000), protocol: 17, source, destination };
+        let both = flow_name(&key(long, Endpoint { port: 65_535, ..long }), 44);
+        assert_eq!(both, "vlan 4000, udp 200\u{2026}678.20000 > 200\u{2026}678.65535");
+        assert_eq!(flow_name(&key(long, short), 44), "vlan 4000, udp 2001\u{2026}5678.20000 > fe80::1.443");
+        assert_eq!(flow_name(&key(short, short), 44), "vlan 4000, udp fe80::1.443 > fe80::1.443");
+        for columns in 0..100 {
+            let name = flow_name(&key(short, long), columns);
+            assert!(name.contains(".443 > ") && name.ends_with(".20000"), "{name}");
+            assert!(name.chars().count() <= columns.max(32), "{columns}: {name}");
+        }
     }
 
     #[test]
