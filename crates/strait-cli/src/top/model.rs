@@ -187,7 +187,9 @@ impl Model {
         if self.typed.is_some() {
             return self.type_filter(key.code);
         }
-        self.complaint = None;
+        if self.complaint.take().is_some() && key.code == KeyCode::Esc {
+            return Reaction::None;
+        }
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc if !self.help => return Reaction::Quit,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
@@ -359,6 +361,14 @@ pub(super) mod tests {
         assert_eq!((model.filter.as_str(), model.complaint.as_deref()), ("", Some("syntax")));
         model.set_filter("tcp".into(), Ok(()));
         assert_eq!((model.filter.as_str(), model.complaint), ("tcp", None));
+    }
+
+    #[test]
+    fn escape_closes_a_message_before_it_quits() {
+        let mut model = model();
+        model.set_filter("tcp q".into(), Err(Error::Failed("syntax".into())));
+        assert_eq!((model.press(KeyCode::Esc.into()), &model.complaint), (Reaction::None, &None));
+        assert_eq!(model.press(KeyCode::Esc.into()), Reaction::Quit);
     }
 
     #[test]

@@ -28,6 +28,8 @@ const DELAYS: [(u64, &str); 6] = [
     (100_000_000, "< 100 ms"),
     (u64::MAX, "longer"),
 ];
+/// Lines of a message.
+const COMPLAINT_LINES_MAX: usize = 4;
 /// Columns of the flows' numbers.
 const NUMBER: u16 = 11;
 
@@ -42,9 +44,10 @@ const HELP: &str = "\
 /// Draws the picture.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let rows = [1, 2, 3, 7].map(Constraint::Length);
+    let key_lines = key_lines(model, frame.area().width.into());
+    let last = [Constraint::Min(3), Constraint::Length(key_lines.len() as u16)];
     let [title, rate, curve, middle, flows, keys] =
-        Layout::vertical(rows.into_iter().chain([Constraint::Min(3), Constraint::Length(1)]))
-            .areas(frame.area());
+        Layout::vertical(rows.into_iter().chain(last)).areas(frame.area());
     let [protocols, delay] =
         Layout::horizontal([Constraint::Percentage(45), Constraint::Fill(1)]).areas(middle);
     frame.render_widget(title_line(model), title);
@@ -53,7 +56,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     frame.render_widget(protocol_lines(model, protocols), protocols);
     frame.render_widget(delay_lines(model, delay), delay);
     frame.render_widget(flow_table(model, flows), flows);
-    frame.render_widget(key_line(model), keys);
+    frame.render_widget(Paragraph::new(key_lines), keys);
     if model.help {
         draw_help(frame);
     }
@@ -187,15 +190,33 @@ fn other_flows(model: &Model) -> Option<Row<'static>> {
     (other.total.packets > 0).then(|| flow_row(model, name, other))
 }
 
-fn key_line(model: &Model) -> Line<'_> {
+fn key_lines(model: &Model, columns: usize) -> Vec<Line<'_>> {
     if let Some(typed) = &model.typed {
-        return Line::from(format!("filter: {typed}_   Enter takes it, Esc leaves it"));
+        return vec![Line::from(format!("filter: {typed}_   Enter takes it, Esc leaves it"))];
     }
     if let Some(complaint) = &model.complaint {
-        return Line::from(complaint.as_str()).style(Style::new().red());
+        let lines = wrapped(complaint, columns).into_iter().take(COMPLAINT_LINES_MAX);
+        return lines.map(|line| Line::from(line).style(Style::new().red())).collect();
     }
-    Line::from("q quit  p pause  s sort  / filter  arrows scroll  ? help")
-        .style(Style::new().add_modifier(Modifier::DIM))
+    let keys = Line::from("q quit  p pause  s sort  / filter  arrows scroll  ? help");
+    vec![keys.style(Style::new().add_modifier(Modifier::DIM))]
+}
+
+/// The words of `text` in lines of `columns`; only a word that is longer has a longer line.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let Some(line) = lines.last_mut() else { break };
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= columns {
+            *line += " ";
+            *line += word;
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
 }
 
 fn draw_help(frame: &mut Frame<'_>) {
@@ -277,6 +298,15 @@ mod tests {
         let picture = picture(&model, 80, 15);
         let row = picture.lines().find(|line| line.contains("other flows, 1.23k packets")).unwrap();
         assert!(row.trim_end().ends_with("56.8k"), "{picture}");
+    }
+
+    #[test]
+    fn a_long_message_is_shown_to_its_end() {
+        let mut model = model();
+        model.complaint = Some(format!("{} the end.", "word ".repeat(17)));
+        let picture = picture(&model, 80, 24);
+        assert!(picture.lines().last().unwrap().trim_end().ends_with("the end."), "{picture}");
+        assert_eq!(picture.lines().filter(|line| line.starts_with("word")).count(), 2, "{picture}");
     }
 
     #[test]
