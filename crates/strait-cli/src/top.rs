@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         .filter(filter.clone())
         .open()?;
     let title = format!("{}, path {} ({})", args.interface, session.path(), session.mode());
-    let source = Source::new(session, &args.interface);
+    let source = Source::new(session, &args.interface)?;
     // Before the thread is started: it parses what strangers send, and capabilities are each thread's own.
     strait_sys::process::drop_capabilities(false)?;
     let reader = Reader::start(source)?;
@@ -90,12 +90,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     } else {
         on_terminal(args, &reader, &mut model, terminated)
     };
-    let last = reader.finish()?;
-    crate::output::tell(format_args!("{}", last.report));
-    let told = shown.and_then(|()| {
+    let (last, ended) = reader.finish();
+    output::tell(format_args!("{}", last.report));
+    let failed = ended.is_err();
+    let told = if args.json && (failed || shown.is_ok()) {
         model.take(last);
-        if args.json { print_object(args, &model) } else { Ok(()) }
-    });
+        print_object(args, &model)
+    } else {
+        Ok(())
+    };
+    // A capture that ended by itself says why; that it did is all that the other thread knows.
+    let told = ended.and(if failed { Ok(()) } else { shown }).and(told);
     told.or_else(|error| if output::is_reader_gone(&error) { Ok(()) } else { Err(error) })
 }
 
@@ -104,7 +109,7 @@ fn stream(args: &Args, reader: &Reader, model: &mut Model, terminated: &AtomicBo
     let mut next = Instant::now() + args.interval;
     while !terminated.load(Ordering::Relaxed) {
         strait_sys::wait::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
-        if Instant::now() >= next {
+        if Instant::now() >= next || reader.has_ended() {
             model.take(reader.take()?);
             next = Instant::now() + args.interval;
             print_object(args, model)?;
@@ -180,7 +185,7 @@ fn show(
         }
         let size_now = terminal.size().map_err(Error::Output)?;
         is_new |= std::mem::replace(&mut size, size_now) != size_now;
-        if Instant::now() >= next {
+        if Instant::now() >= next || reader.has_ended() {
             model.take(reader.take()?);
             next = Instant::now() + args.interval;
             is_new |= !model.paused;

@@ -57,6 +57,8 @@ pub(super) struct Model {
     /// What the last filter was refused for.
     pub(super) complaint: Option<String>,
     pub(super) paused: bool,
+    /// Whether the interface is down.
+    pub(super) is_down: bool,
     pub(super) help: bool,
     pub(super) sort: Sort,
     pub(super) scroll: usize,
@@ -85,6 +87,7 @@ impl Model {
             typed: None,
             complaint: None,
             paused: false,
+            is_down: false,
             help: false,
             sort: Sort::Bits,
             scroll: 0,
@@ -103,10 +106,11 @@ impl Model {
 
     /// Takes in what came in an interval; while paused that is kept for the totals, and changes nothing.
     pub(super) fn take(&mut self, sample: Sample) {
+        self.is_down = sample.is_down;
         if self.paused {
             return self.unseen.add_flows(sample.tally);
         }
-        let Sample { tally, report, elapsed } = sample;
+        let Sample { tally, report, elapsed, .. } = sample;
         self.seconds = elapsed.as_secs_f64().max(f64::EPSILON);
         self.all = tally.all;
         self.rate = self.per_second(tally.all);
@@ -248,6 +252,7 @@ impl Model {
             .collect();
         json!({
             "seconds": self.seconds,
+            "link": if self.is_down { "down" } else { "up" },
             "packets": self.all.packets,
             "bytes": self.all.bytes,
             "packets_per_second": self.rate.0,
@@ -281,11 +286,14 @@ pub(super) mod tests {
     use super::*;
     use crate::top::tally::tests::tally;
 
+    fn sample(tally: Tally, elapsed: Duration) -> Sample {
+        Sample { tally, report: Report::default(), elapsed, is_down: false }
+    }
+
     /// A model that has seen an interval of 1000 packets in 8 flows.
     pub(crate) fn model() -> Model {
         let mut model = Model::new("veth0, path v3 (copy)".into(), String::new());
-        let report = Report::default();
-        model.take(Sample { tally: tally(1000, 8), report, elapsed: Duration::from_millis(500) });
+        model.take(sample(tally(1000, 8), Duration::from_millis(500)));
         model
     }
 
@@ -303,11 +311,7 @@ pub(super) mod tests {
     fn rates_are_those_of_the_interval_and_totals_those_of_all() {
         let mut model = model();
         assert!((model.rate.0 - 2000.0).abs() < 1e-6);
-        model.take(Sample {
-            tally: tally(10, 1),
-            report: Report::default(),
-            elapsed: Duration::from_secs(1),
-        });
+        model.take(sample(tally(10, 1), Duration::from_secs(1)));
         let flows = model.sorted_flows(0, 100);
         assert!(flows[0].1.last.packets > 0 && flows.len() >= 8);
         assert_eq!(total(&model), 1010);
@@ -332,7 +336,7 @@ pub(super) mod tests {
     fn a_paused_picture_stands_still() {
         let mut model = model();
         press(&mut model, "p");
-        model.take(Sample { tally: tally(9, 1), report: Report::default(), elapsed: Duration::from_secs(1) });
+        model.take(sample(tally(9, 1), Duration::from_secs(1)));
         assert!((model.rate.0 - 2000.0).abs() < 1e-6);
         assert_eq!(total(&model), 1000);
     }
@@ -341,14 +345,10 @@ pub(super) mod tests {
     fn totals_have_what_came_while_paused() {
         let mut model = model();
         press(&mut model, "p");
-        model.take(Sample { tally: tally(9, 1), report: Report::default(), elapsed: Duration::from_secs(1) });
-        model.take(Sample { tally: tally(9, 1), report: Report::default(), elapsed: Duration::from_secs(1) });
+        model.take(sample(tally(9, 1), Duration::from_secs(1)));
+        model.take(sample(tally(9, 1), Duration::from_secs(1)));
         press(&mut model, "p");
-        model.take(Sample {
-            tally: tally(10, 1),
-            report: Report::default(),
-            elapsed: Duration::from_secs(1),
-        });
+        model.take(sample(tally(10, 1), Duration::from_secs(1)));
         assert!((model.rate.0 - 10.0).abs() < 1e-6);
         assert_eq!(total(&model), 1028);
     }
@@ -393,16 +393,15 @@ pub(super) mod tests {
     #[test]
     fn flows_that_are_not_told_apart_count_all_the_same() {
         let mut model = model();
-        let sample = |packets| Sample {
-            tally: Tally { other_flows: Count { packets, bytes: 100 * packets }, ..Tally::default() },
-            report: Report::default(),
-            elapsed: Duration::from_secs(1),
+        let others = |packets| {
+            let tally = Tally { other_flows: Count { packets, bytes: 100 * packets }, ..Tally::default() };
+            sample(tally, Duration::from_secs(1))
         };
-        model.take(sample(5));
+        model.take(others(5));
         press(&mut model, "p");
-        model.take(sample(6));
+        model.take(others(6));
         press(&mut model, "p");
-        model.take(sample(7));
+        model.take(others(7));
         let other = &model.json(3)["other_flows"];
         assert_eq!((&other["packets"], &other["bytes"]), (&json!(18), &json!(1800)));
         assert_eq!(other["packets_per_second"], 7.0);

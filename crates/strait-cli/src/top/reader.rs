@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strait_capture::{FilterCompiler, Lane, Session};
 use strait_ledger::Report;
-use strait_sys::clock;
+use strait_sys::interface::Interface;
+use strait_sys::{Kind, clock, wait};
 
 use super::tally::Tally;
 use crate::Error;
@@ -19,6 +20,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE_OF_EACH: Duration = Duration::from_millis(1);
 /// How often the kernel's counters are read.
 const ACCOUNT_PERIOD: Duration = Duration::from_millis(200);
+/// All interfaces at once.
+const ANY: &str = "any";
+/// How often a link that is down is looked at.
+const LINK_PERIOD: Duration = Duration::from_millis(100);
 
 /// What to do about a filter for which there is no privilege any more; it fits in a line of 80.
 const FILTER_STAYS: &str = "xdp needs privilege to change its filter: give it at the start, or --path v3";
@@ -28,6 +33,8 @@ pub(super) struct Sample {
     pub(super) tally: Tally,
     pub(super) report: Report,
     pub(super) elapsed: Duration,
+    /// Whether the interface is down, and nothing can come.
+    pub(super) is_down: bool,
 }
 
 /// An open capture with all that reading it takes, while nobody reads it yet: between the two, capabilities are dropped.
@@ -35,13 +42,21 @@ pub(super) struct Source {
     session: Session,
     lanes: Vec<Lane>,
     compiler: Result<FilterCompiler, String>,
+    link: Link,
+}
+
+/// The interface that is read.
+struct Link {
+    name: String,
+    /// Its number when the capture was opened; another interface may have the name later.
+    index: u32,
 }
 
 /// The reading thread.
 pub(super) struct Reader {
     shared: Arc<Shared>,
     filters: Sender<(String, SyncSender<Result<(), Error>>)>,
-    thread: JoinHandle<Result<Report, Error>>,
+    thread: JoinHandle<Result<(), Error>>,
 }
 
 /// What both threads see.
@@ -54,6 +69,7 @@ struct Counts {
     tally: Tally,
     report: Report,
     since: Instant,
+    is_down: bool,
 }
 
 impl Shared {
@@ -65,24 +81,27 @@ impl Shared {
         let mut counts = self.counts();
         let now = Instant::now();
         let elapsed = now - std::mem::replace(&mut counts.since, now);
-        Sample { tally: std::mem::take(&mut counts.tally), report: counts.report.clone(), elapsed }
+        let (report, is_down) = (counts.report.clone(), counts.is_down);
+        Sample { tally: std::mem::take(&mut counts.tally), report, elapsed, is_down }
     }
 }
 
 impl Source {
     /// Of `session`, which is on `interface`.
-    pub(super) fn new(mut session: Session, interface: &str) -> Self {
+    pub(super) fn new(mut session: Session, interface: &str) -> Result<Self, Error> {
         let lanes = session.take_lanes();
         // Filters that come later are compiled on a handle that is opened while there is the privilege.
         let compiler = FilterCompiler::open(interface).map_err(|error| error.to_string());
-        Self { session, lanes, compiler }
+        let index = if interface == ANY { 0 } else { Interface::find(interface)?.index };
+        Ok(Self { session, lanes, compiler, link: Link { name: interface.to_owned(), index } })
     }
 }
 
 impl Reader {
     /// Reads `source` on a thread of its own, which has the capabilities of the one that calls this.
     pub(super) fn start(source: Source) -> Result<Self, Error> {
-        let counts = Counts { tally: Tally::default(), report: Report::default(), since: Instant::now() };
+        let (tally, report) = (Tally::default(), Report::default());
+        let counts = Counts { tally, report, since: Instant::now(), is_down: false };
         let shared = Arc::new(Shared { counts: Mutex::new(counts), stopping: AtomicBool::new(false) });
         let (filters, orders) = channel();
         let work = Work { source, orders, shared: Arc::clone(&shared) };
@@ -96,10 +115,15 @@ impl Reader {
     /// # Errors
     /// The reading has ended; [`Reader::finish`] says why.
     pub(super) fn take(&self) -> Result<Sample, Error> {
-        if self.thread.is_finished() {
+        if self.has_ended() {
             return Err(Error::Failed("the capture has ended".into()));
         }
         Ok(self.shared.take())
+    }
+
+    /// Whether the reading has ended, which it does by itself only where it failed.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Captures by another filter from now on.
@@ -110,14 +134,13 @@ impl Reader {
         answer.recv().map_err(|_| ended())?
     }
 
-    /// Ends the capture, and returns what came since the last call of [`Reader::take`] with the whole account.
-    pub(super) fn finish(self) -> Result<Sample, Error> {
+    /// Ends the capture. Returns what came since the last call of [`Reader::take`] with the whole account, also where
+    /// the reading had failed, and that failure.
+    pub(super) fn finish(self) -> (Sample, Result<(), Error>) {
         self.shared.stopping.store(true, Ordering::Release);
-        let report = self
-            .thread
-            .join()
-            .unwrap_or_else(|_| Err(Error::Failed("the reading thread died: a defect of strait".into())))?;
-        Ok(Sample { report, ..self.shared.take() })
+        let died = || Err(Error::Failed("the reading thread died: a defect of strait".into()));
+        let ended = self.thread.join().unwrap_or_else(|_| died());
+        (self.shared.take(), ended)
     }
 }
 
@@ -129,8 +152,21 @@ struct Work {
 }
 
 impl Work {
-    fn run(mut self) -> Result<Report, Error> {
-        let mut accounted = Instant::now();
+    fn run(mut self) -> Result<(), Error> {
+        if let Err(error) = self.read_until_stopped() {
+            // The account as it is: that of a lane whose interface is gone may fail too.
+            let _ = self.account();
+            return Err(error);
+        }
+        self.source.session.stop()?;
+        while self.read()? {}
+        let accounts = self.source.lanes.into_iter().map(Lane::finish).collect::<Result<_, _>>()?;
+        self.shared.counts().report = self.source.session.report(accounts);
+        Ok(())
+    }
+
+    fn read_until_stopped(&mut self) -> Result<(), Error> {
+        let (mut accounted, mut looked) = (Instant::now(), Instant::now());
         while !self.shared.stopping.load(Ordering::Acquire) {
             while let Ok((text, reply)) = self.orders.try_recv() {
                 // Whoever asked waits for the answer, so that it can be sent.
@@ -139,24 +175,40 @@ impl Work {
             self.read()?;
             if accounted.elapsed() >= ACCOUNT_PERIOD {
                 accounted = Instant::now();
-                let accounts = self.source.lanes.iter_mut().map(Lane::account).collect::<Result<_, _>>()?;
-                self.shared.counts().report = self.source.session.report(accounts);
+                self.account()?;
+            }
+            let is_down = self.shared.counts().is_down;
+            if is_down && looked.elapsed() >= LINK_PERIOD {
+                looked = Instant::now();
+                self.shared.counts().is_down = !self.source.link.is_up()?;
             }
         }
-        self.source.session.stop()?;
-        while self.read()? {}
-        let accounts = self.source.lanes.into_iter().map(Lane::finish).collect::<Result<_, _>>()?;
-        Ok(self.source.session.report(accounts))
+        Ok(())
     }
 
-    /// Reads each lane once; false when none has more to come.
+    fn account(&mut self) -> Result<(), Error> {
+        let accounts = self.source.lanes.iter_mut().map(Lane::account).collect::<Result<_, _>>()?;
+        self.shared.counts().report = self.source.session.report(accounts);
+        Ok(())
+    }
+
+    /// Reads each lane once; false when none has more to come, or can have because the link is down.
     fn read(&mut self) -> Result<bool, Error> {
         let patience = if self.source.lanes.len() == 1 { PATIENCE } else { PATIENCE_OF_EACH };
         // Those of live captures are small numbers.
         let link_type = self.source.session.link_type() as u16;
-        let mut more = false;
+        let (mut more, mut is_down) = (false, false);
         for lane in &mut self.source.lanes {
-            let Some(mut batch) = lane.next_batch(Instant::now() + patience)? else { continue };
+            let mut batch = match lane.next_batch(Instant::now() + patience) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => continue,
+                // Its last frames came before this, and it brings more when the link is up again.
+                Err(error) if error.errno() == Some(Errno::NETDOWN.raw_os_error()) => {
+                    is_down = true;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             more = true;
             if batch.is_empty() {
                 continue;
@@ -168,11 +220,16 @@ impl Work {
                 Ok::<_, Error>(())
             })?;
         }
+        if is_down {
+            self.shared.counts().is_down = true;
+            // AF_XDP tells it at every call.
+            wait::sleep(PATIENCE);
+        }
         Ok(more)
     }
 
     fn set_filter(&mut self, text: &str) -> Result<(), Error> {
-        let Source { session, lanes, compiler } = &mut self.source;
+        let Source { session, lanes, compiler, .. } = &mut self.source;
         let compiler = compiler.as_ref().map_err(|reason| Error::Failed(reason.clone()))?;
         let program = compiler.compile(text)?;
         session.set_filter(lanes, &program).map_err(|error| match error.errno() {
@@ -180,5 +237,20 @@ impl Work {
             Some(errno) if errno == Errno::PERM.raw_os_error() => Error::Refused(FILTER_STAYS.into()),
             _ => error.into(),
         })
+    }
+}
+
+impl Link {
+    /// Whether frames can come; that of all interfaces at once is always up.
+    ///
+    /// # Errors
+    /// It is gone.
+    fn is_up(&self) -> Result<bool, Error> {
+        match Interface::find(&self.name) {
+            _ if self.index == 0 => Ok(true),
+            Ok(interface) if interface.index == self.index => Ok(interface.is_up()),
+            Err(error) if error.kind() != Kind::Usage => Err(error.into()),
+            _ => Err(Error::Failed(format!("capture on {}: the interface is gone", self.name))),
+        }
     }
 }

@@ -64,6 +64,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
 
 fn title_line(model: &Model) -> Line<'_> {
     let mut spans = vec![Span::from(format!("strait top  {}", model.title)).bold()];
+    // Before the filter, which may be longer than the line.
+    if model.is_down {
+        spans.push("  ".into());
+        spans.push(Span::from("link is down").red().reversed());
+    }
     if !model.filter.is_empty() {
         spans.push(format!("  filter: {}", model.filter).into());
     }
@@ -298,6 +303,14 @@ mod tests {
         let picture = picture(&model, 80, 15);
         let row = picture.lines().find(|line| line.contains("other flows, 1.23k packets")).unwrap();
         assert!(row.trim_end().ends_with("56.8k"), "{picture}");
+    }
+
+    #[test]
+    fn a_link_that_is_down_is_told_in_the_title() {
+        let mut model = model();
+        assert!(!picture(&model, 80, 24).contains("link is down"));
+        (model.is_down, model.filter) = (true, "udp or ".repeat(20));
+        assert!(picture(&model, 80, 24).lines().next().unwrap().contains("link is down"));
     }
 
     #[test]

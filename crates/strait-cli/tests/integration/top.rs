@@ -3,11 +3,12 @@
 use std::io::{PipeWriter, Write as _};
 use std::time::Duration;
 
-use lab::{Launch, Process, Wire, program_or_skip, wait_until};
+use lab::{End, Launch, Process, Wire, program_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use strait_sys::interface::Interface;
 
-use crate::rig::{LIMIT, STRAIT, await_open, count, failure, numbered, run, send, status, strait};
+use crate::rig::{LIMIT, PATHS, STRAIT, await_open, count, failure, numbered, run, send, status, strait};
 
 fn objects(text: &str) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -91,6 +92,52 @@ fn no_object_is_of_less_than_an_interval_after_a_standstill() {
     objects.pop();
     let seconds: Vec<f64> = objects.iter().map(|object| object["seconds"].as_f64().unwrap()).collect();
     assert!(seconds.iter().all(|seconds| *seconds >= 0.1), "{seconds:?}");
+}
+
+#[test]
+fn a_link_that_flaps_is_told_and_watched_on() {
+    const FRAMES: u64 = 50;
+    for path in PATHS {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let arguments = ["top", "-i", "right", "-p", path, "--json", "--interval", "0.1"];
+        let top = strait(wire.right(), &arguments).spawn().unwrap();
+        let has_come = |sum| wait_until(LIMIT, || packets(&objects(&top.stdout())) == sum);
+        let is = |link| move |object: &Value| object["link"] == link;
+        let last_is = |link| wait_until(LIMIT, || objects(&top.stdout()).last().is_some_and(is(link)));
+        top.wait_for_stdout("}\n", LIMIT).unwrap();
+        send(&wire, &numbered(FRAMES));
+        assert!(has_come(FRAMES), "{path}: {}", top.stdout());
+        wire.right().set_up(false);
+        assert!(last_is("down"), "{path}: {}", top.stderr());
+        wire.right().set_up(true);
+        assert!(last_is("up"), "{path}: {}", top.stderr());
+        assert!(wait_until(LIMIT, || [wire.left(), wire.right()]
+            .map(End::interface)
+            .iter()
+            .all(Interface::is_running)));
+        send(&wire, &numbered(FRAMES));
+        assert!(has_come(2 * FRAMES), "{path}: {}", top.stdout());
+        wire.right().set_up(false);
+        assert!(last_is("down"), "{path}: {}", top.stderr());
+        let _ = top.interrupt(LIMIT).unwrap().success();
+    }
+}
+
+#[test]
+fn an_interface_that_vanishes_ends_it_after_a_last_object() {
+    const FRAMES: u64 = 40;
+    for path in PATHS {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let arguments = ["top", "-i", "right", "-p", path, "--json", "--interval", "600"];
+        let top = strait(wire.right(), &arguments).spawn().unwrap();
+        assert!(await_open(top.id()), "{}", top.stderr());
+        send(&wire, &numbered(FRAMES));
+        wire.right().delete();
+        let ended = top.wait(LIMIT).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{path}: {}", ended.stderr);
+        assert!(ended.stderr.contains("the interface is gone"), "{path}: {}", ended.stderr);
+        assert_eq!(packets(&objects(&ended.text())), FRAMES, "{path}: {}", ended.text());
+    }
 }
 
 /// `strait top` in a terminal of 80 by 24, between two lines that tell the terminal's settings.
