@@ -28,28 +28,47 @@ const DELAYS: [(u64, &str); 6] = [
     (100_000_000, "< 100 ms"),
     (u64::MAX, "longer"),
 ];
+/// The smallest terminal that is drawn on.
+const COLUMNS_MIN: u16 = 60;
+const LINES_MIN: u16 = 12;
+/// Columns of the protocols, and of the curve's scale.
+const PROTOCOL_COLUMNS: u16 = 34;
+const SCALE_COLUMNS: u16 = 11;
+/// Columns of the delay's title with its name.
+const DELAY_COLUMNS: u16 = 42;
 /// Lines of a message.
 const COMPLAINT_LINES_MAX: usize = 4;
 /// Columns of the flows' numbers.
 const NUMBER: u16 = 11;
 
-const HELP: &str = "\
- q, Esc    quit
- p, space  pause, go on
- s         sort flows by rate, packets, total
- /         set a filter (pcap-filter(7)); empty takes all
- arrows, PgUp, PgDn, Home   scroll the flows
- ?         close this";
+const HELP: [(&str, &str); 8] = [
+    ("q, Esc", "quit"),
+    ("p, space", "pause, go on"),
+    ("s", "sort flows by rate, packets, total"),
+    ("/", "set a filter, pcap-filter(7); empty takes all"),
+    ("arrows", "scroll the flows"),
+    ("PgUp, PgDn", "scroll them by ten"),
+    ("Home", "show the first flow again"),
+    ("?", "close this"),
+];
 
 /// Draws the picture.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
-    let rows = [1, 2, 3, 7].map(Constraint::Length);
-    let key_lines = key_lines(model, frame.area().width.into());
+    let area = frame.area();
+    if area.width < COLUMNS_MIN || area.height < LINES_MIN {
+        let asked = format!("too small: {COLUMNS_MIN}x{LINES_MIN} at least");
+        return frame.render_widget(Line::from(asked), area);
+    }
+    // What a low terminal has no lines for: first the curve, then protocols and delay.
+    let curve_lines = if area.height < LINES_MIN + 6 { 0 } else { 3 };
+    let middle_lines = if area.height < LINES_MIN + 3 { 0 } else { 7 };
+    let rows = [1, 2, curve_lines, middle_lines].map(Constraint::Length);
+    let key_lines = key_lines(model, area.width.into());
     let last = [Constraint::Min(3), Constraint::Length(key_lines.len() as u16)];
     let [title, rate, curve, middle, flows, keys] =
-        Layout::vertical(rows.into_iter().chain(last)).areas(frame.area());
+        Layout::vertical(rows.into_iter().chain(last)).areas(area);
     let [protocols, delay] =
-        Layout::horizontal([Constraint::Percentage(45), Constraint::Fill(1)]).areas(middle);
+        Layout::horizontal([Constraint::Length(PROTOCOL_COLUMNS), Constraint::Fill(1)]).areas(middle);
     frame.render_widget(title_line(model), title);
     frame.render_widget(rate_lines(model), rate);
     draw_curve(frame, model, curve);
@@ -103,8 +122,14 @@ fn rate_lines(model: &Model) -> Paragraph<'_> {
 }
 
 fn draw_curve(frame: &mut Frame<'_>, model: &Model, area: Rect) {
+    let [scale, area] =
+        Layout::horizontal([Constraint::Length(SCALE_COLUMNS), Constraint::Fill(1)]).areas(area);
     let skipped = model.history.len().saturating_sub(area.width as usize);
     let newest: Vec<u64> = model.history.iter().skip(skipped).copied().collect();
+    // A bar as high as the area is the greatest that is shown.
+    let max = newest.iter().max().copied().unwrap_or(0);
+    let scale_lines = [format!("max {}", short(max as f64)), "packets/s".into()].map(Line::from);
+    frame.render_widget(Paragraph::new(scale_lines.to_vec()), scale);
     frame.render_widget(Sparkline::default().data(newest).style(Style::new().cyan()), area);
 }
 
@@ -121,7 +146,8 @@ const NUMBER_TITLES: &str = "packets/s     bit/s";
 
 fn delay_lines(model: &Model, area: Rect) -> Paragraph<'_> {
     let delay = &model.delay;
-    let title = format!("delay to here: p50 {}, p99 {}", duration(delay.p50_ns()), duration(delay.p99_ns()));
+    let name = if area.width < DELAY_COLUMNS { "" } else { "delay to here: " };
+    let title = format!("{name}p50 {}, p99 {}", duration(delay.p50_ns()), duration(delay.p99_ns()));
     let mut lines = vec![Line::from(title).style(header())];
     let room = usize::from(area.width.saturating_sub(18));
     let mut below = 0;
@@ -226,11 +252,12 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
 
 fn draw_help(frame: &mut Frame<'_>) {
     let area = frame.area();
-    let (width, height) = (62.min(area.width), 8.min(area.height));
+    let (width, height) = (60.min(area.width), 10.min(area.height));
     let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
     let area = Rect { x, y, width, height };
     frame.render_widget(Clear, area);
-    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title("keys")), area);
+    let lines = HELP.map(|(keys, what)| Line::from(format!(" {keys:10}  {what}")));
+    frame.render_widget(Paragraph::new(lines.to_vec()).block(Block::bordered().title("keys")), area);
 }
 
 fn header() -> Style {
@@ -344,6 +371,35 @@ mod tests {
             let mut model = model();
             model.help = true;
             picture(&model, width, height);
+        }
+    }
+
+    #[test]
+    fn a_terminal_that_is_too_small_is_told_so() {
+        for (width, height) in [(59, 24), (80, 11), (40, 10)] {
+            assert_eq!(picture(&model(), width, height).trim_end(), "too small: 60x12 at least");
+        }
+    }
+
+    #[test]
+    fn a_low_terminal_has_whole_parts_or_none() {
+        for (height, curve, bars) in [(12, 0, 0), (14, 0, 0), (15, 0, 1), (17, 0, 1), (18, 1, 1)] {
+            let picture = picture(&model(), 60, height);
+            let lines = |words| picture.lines().filter(|line| line.contains(words)).count();
+            assert_eq!((lines("max 2.00k"), lines("longer")), (curve, bars), "{height}\n{picture}");
+            assert!(lines(" flows ") == 1 && lines("q quit") == 1 && lines(" > ") > 1, "{picture}");
+        }
+    }
+
+    #[test]
+    fn the_keys_stand_in_two_columns() {
+        let mut model = model();
+        model.help = true;
+        let picture = picture(&model, 60, 24);
+        for (keys, what) in HELP {
+            let line = picture.lines().find(|line| line.contains(what)).unwrap();
+            let at = |words| line.split(words).next().unwrap().chars().count();
+            assert_eq!((at(keys), at(what)), (2, 14), "{picture}");
         }
     }
 
