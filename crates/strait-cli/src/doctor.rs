@@ -4,6 +4,7 @@
 //! Nothing is changed, and no packet is sent or taken but where `--probe` or `--to` asks for it.
 
 mod capture;
+mod device;
 mod finding;
 mod holder;
 mod link;

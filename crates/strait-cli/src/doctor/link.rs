@@ -8,6 +8,7 @@ use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{LinkStats, Netlink};
 
+use super::device::Device;
 use super::finding::Notebook;
 use super::{Args, queues};
 use crate::Error;
@@ -33,7 +34,7 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
         Ok(stats) => drops(name, &stats, notebook),
         Err(error) => notebook.unknown("drops", &error),
     }
-    offloads(name, &ethtool, notebook);
+    offloads(interface, &ethtool, notebook);
     numa(interface, notebook);
     if let Some(directory) = interface.sysfs() {
         interrupts(&directory, notebook);
@@ -76,19 +77,12 @@ fn drops(name: &str, stats: &LinkStats, notebook: &mut Notebook<'_>) {
     notebook.judge(missed == 0, "drops", says, &fix);
 }
 
-fn offloads(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
-    match joins(ethtool) {
-        Ok(joins) if joins.is_empty() => {
-            notebook.ok("joined packets", "off: packet sockets see packets as they were on the wire");
+fn offloads(interface: &Interface, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+    match (joins(ethtool), ethtool.offload(Offload::Gso)) {
+        (Ok(joins), Ok(gso)) => {
+            joined(&interface.name, Device::of(interface, ethtool), &joins, gso, notebook)
         }
-        Ok(joins) => {
-            let says =
-                format!("{} on: packet sockets see TCP segments joined to up to 64 KiB", joins.join(" and "));
-            let off = joins.join(" off ");
-            let fix = format!("ethtool -K {name} {off} off, while capturing");
-            notebook.better("joined packets", says, fix);
-        }
-        Err(error) => notebook.unknown("joined packets", &error),
+        (Err(error), _) | (_, Err(error)) => notebook.unknown("joined packets", &error),
     }
     match ethtool.flags() {
         Ok(flags) if flags.rx_vlan => {
@@ -96,6 +90,36 @@ fn offloads(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
         }
         Ok(_) => {}
         Err(error) => notebook.unknown("vlan tags", &error),
+    }
+}
+
+/// Which packets are longer here than on a wire: received ones that `joins` joined, and those that a sender's stack
+/// leaves whole for the device to cut (`gso`). A device that has no wire never cuts them.
+fn joined(name: &str, device: Device, joins: &[&str], gso: bool, notebook: &mut Notebook<'_>) {
+    const SUBJECT: &str = "joined packets";
+    let off = (!joins.is_empty()).then(|| format!("ethtool -K {name} {} off", joins.join(" off ")));
+    match (device, off) {
+        (Device::Loopback, _) => {
+            notebook.ok(SUBJECT, "up to 64 KiB: senders hand their packets to the loopback unsegmented");
+        }
+        (Device::Veth, off) => {
+            let says = format!("up to 64 KiB: the senders behind {name}'s peer hand theirs over unsegmented");
+            let peer = "ethtool -K PEER tso off gso off, at its peer's end, while capturing";
+            notebook.better(SUBJECT, says, off.map_or_else(|| peer.into(), |off| format!("{off}; {peer}")));
+        }
+        (Device::Tun | Device::Virtual, _) => {
+            let says = "up to 64 KiB: senders on this machine, its guests or the device below hand over such";
+            notebook.ok(SUBJECT, says);
+        }
+        (Device::Nic, Some(off)) => {
+            let joins = joins.join(" and ");
+            let says = format!("{joins} on: packet sockets see TCP segments joined to up to 64 KiB");
+            notebook.better(SUBJECT, says, format!("{off}, while capturing"));
+        }
+        (Device::Nic, None) => {
+            let sent = if gso { "; those that this machine sends may have up to 64 KiB" } else { "" };
+            notebook.ok(SUBJECT, format!("off: received packets are as they were on the wire{sent}"));
+        }
     }
 }
 
@@ -183,6 +207,26 @@ mod tests {
         assert_eq!(polled("2\n", "200000\n", WaitArg::Busy)[0].state, State::Ok);
         let late = polled("2\n", "200000\n", WaitArg::Latency);
         assert!(late[0].state == State::Better && late[0].fix.as_ref().unwrap().contains("echo 0 >"));
+    }
+
+    #[test]
+    fn packets_are_as_on_the_wire_only_where_there_is_one_and_fixes_are_those_that_help() {
+        let joined = |device, joins: &[&str], gso| {
+            found(|notebook| joined("a", device, joins, gso, notebook)).remove(0)
+        };
+        let lo = joined(Device::Loopback, &["gro"], true);
+        assert!(lo.state == State::Ok && lo.says.contains("64 KiB") && lo.fix.is_none(), "{lo:?}");
+        let veth = joined(Device::Veth, &[], true);
+        assert!(
+            veth.state == State::Better && veth.fix.unwrap().starts_with("ethtool -K PEER tso off gso off")
+        );
+        let both = joined(Device::Veth, &["gro"], true).fix.unwrap();
+        assert!(both.starts_with("ethtool -K a gro off; ethtool -K PEER tso off gso off"), "{both}");
+        assert!(joined(Device::Virtual, &["gro"], true).fix.is_none());
+        let nic = joined(Device::Nic, &["gro", "lro"], true);
+        assert_eq!(nic.fix.as_deref(), Some("ethtool -K a gro off lro off, while capturing"));
+        assert!(joined(Device::Nic, &[], true).says.contains("this machine sends"));
+        assert!(joined(Device::Nic, &[], false).says.ends_with("on the wire"));
     }
 
     #[test]

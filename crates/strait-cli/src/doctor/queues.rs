@@ -7,6 +7,7 @@ use strait_sys::ethtool::{Channels, Ethtool};
 use strait_sys::interface::Interface;
 
 use super::Args;
+use super::device::Device;
 use super::finding::Notebook;
 
 /// `EOPNOTSUPP`: the driver has nothing of the kind.
@@ -32,9 +33,7 @@ fn numbers(
     notebook: &mut Notebook<'_>,
 ) -> bool {
     let name = interface.name.as_str();
-    // Links that are plugged in nowhere say so in these words.
-    let is_virtual =
-        ethtool.driver().map_or(true, |driver| matches!(&*driver.bus, "" | "N/A" | "tun" | "tap"));
+    let is_virtual = Device::of(interface, ethtool).is_virtual();
     let set = |queues| set_queues(name, queues, ethtool.channels().ok(), is_virtual);
     if let Some(missing) = asked.iter().find(|&&queue| queue >= there) {
         let says = format!("queue {missing} was asked for; {name} has receive queues 0 to {}", there - 1);
@@ -46,10 +45,14 @@ fn numbers(
         return false;
     }
     let cpus = strait_bench::machine::cpus().max(1);
-    let says = format!("{there} receive queues on {cpus} CPUs");
+    let says = format!("{} on {}", counted(there, "receive queue"), counted(cpus, "CPU"));
     let fix = set(cpus).map(|how| format!("{how}: a lane for each CPU")).unwrap_or_default();
     notebook.judge(there <= cpus, "queues", says, &fix);
     true
+}
+
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// How to have `queues` receive queues, where that can be: a driver sets channels up to its limits, and a virtual link
@@ -77,7 +80,7 @@ fn rss(name: &str, asked: &[u32], there: u32, ethtool: &Ethtool, notebook: &mut 
     let missed: Vec<String> =
         used.iter().filter(|queue| !asked.contains(queue)).map(ToString::to_string).collect();
     if asked.is_empty() || missed.is_empty() {
-        notebook.ok("rss", format!("flows are spread over {} queues", used.len()));
+        notebook.ok("rss", format!("flows are spread over {}", counted(used.len() as u32, "queue")));
     } else {
         let says =
             format!("the NIC spreads flows to queues {} too, which are not captured", missed.join(","));
