@@ -12,16 +12,17 @@ mod privilege;
 mod processor;
 mod proxy;
 mod queues;
+mod route;
 mod send;
 mod xdp;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_sys::interface::Interface;
 
 use self::finding::State;
+use self::route::Address;
 use crate::Error;
 use crate::capture::WaitArg;
 use crate::output::print_text;
@@ -51,9 +52,10 @@ pub(crate) struct Args {
     /// packet: some NICs reset their link for it
     #[arg(long, requires = "interface")]
     probe: bool,
-    /// Send a datagram to the discard port of this address, to see whether that route goes without a copy
+    /// Send a datagram to the discard port of this address, to see whether that route goes without a copy; a link-local
+    /// one has its interface behind it, as in fe80::1%eth0
     #[arg(long, value_name = "ADDRESS")]
-    to: Option<IpAddr>,
+    to: Option<Address>,
     /// Directory for the proxy's cache
     #[arg(long, value_name = "DIR", default_value = "/var/cache")]
     cache: PathBuf,

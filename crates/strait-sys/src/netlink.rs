@@ -9,10 +9,11 @@ mod diag;
 mod link;
 mod message;
 mod netdev;
+mod route;
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub use diag::{PacketRing, PacketSocket, packet_socket};
 pub use link::{LinkStats, XdpAttachment, XdpMode};
 use message::{Attributes, HEADER_LEN, Message, Request, malformed};
 pub use netdev::{XdpAbilities, xdp_abilities};
+pub use route::Route;
 
 use crate::error::{Error, Kind, Result, check};
 use crate::interface::{Interface, check_name};
@@ -102,6 +104,28 @@ impl Netlink {
         let mut request = self.get_link(0);
         request.attribute_str(attribute, name);
         self.get(&mut request, "find", name, link::parse_interface)
+    }
+
+    /// The interface called `index`. Unknown: [`Kind::Usage`].
+    pub fn interface_at(&mut self, index: u32) -> Result<Interface> {
+        let mut request = self.get_link(index);
+        self.get(&mut request, "find", &subject(index), link::parse_interface)
+    }
+
+    /// The way that packets to `to` take; an IPv6 address may have its scope.
+    pub fn route(&mut self, to: SocketAddr) -> Result<Route> {
+        let (family, bytes) = address_bytes(to.ip());
+        // struct rtmsg: family, the address's bits, then what answers fill in.
+        let mut body = [0; route::HEADER_LEN];
+        (body[0], body[1]) = (family, 8 * bytes.len() as u8);
+        let mut request = self.request(libc::RTM_GETROUTE, REQUEST, &body);
+        request.attribute(libc::RTA_DST, &bytes);
+        if let SocketAddr::V6(to) = to
+            && to.scope_id() != 0
+        {
+            request.attribute_u32(libc::RTA_OIF, to.scope_id());
+        }
+        self.get(&mut request, "find a route to", &to.ip().to_string(), route::parse)
     }
 
     /// The 64-bit counters of link `index` since it was made. Allocates little: one request, one reply.

@@ -43,6 +43,12 @@ impl Device {
     pub(super) fn is_virtual(self) -> bool {
         self != Self::Nic
     }
+
+    /// Whether each packet that is sent here is copied, for it goes to a receiver of this machine (the kernel's
+    /// `skb_orphan_frags`).
+    pub(super) fn always_copies(self) -> bool {
+        matches!(self, Self::Loopback | Self::Veth | Self::Tun)
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +62,6 @@ mod tests {
         assert_eq!(Device::of_driver("bridge", "N/A"), Device::Virtual);
         assert_eq!(Device::of_driver("dummy", ""), Device::Virtual);
         assert_eq!(Device::of_driver("virtio_net", "0000:00:03.0"), Device::Nic);
-        assert!(!Device::Nic.is_virtual() && Device::Tun.is_virtual());
+        assert!(!Device::Nic.is_virtual() && !Device::Virtual.always_copies() && Device::Tun.always_copies());
     }
 }

@@ -1,19 +1,14 @@
 //! Whether sends can go without a copy.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
 use rustix::io::Errno;
 use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::uring;
-use strait_sys::zerocopy::{self, Sent};
 
 use super::finding::{Finding, Notebook};
-use super::{Args, Face, privilege};
+use super::{Args, Face, privilege, route};
 use crate::Error;
 
-/// Where a datagram is thrown away (RFC 863).
-const DISCARD: u16 = 9;
 /// Memory that a busy sender keeps locked at a time: what is on its way to peers.
 const LOCKED_BYTES: u64 = 64 << 20;
 
@@ -29,7 +24,7 @@ pub(super) fn examine(
     if let Some(interface) = interface {
         offloads(&interface.name, &mut notebook)?;
     }
-    route(args.to, &mut notebook);
+    route::examine(args.to.as_ref(), &mut notebook)?;
     Ok(())
 }
 
@@ -81,38 +76,6 @@ fn offloads(name: &str, notebook: &mut Notebook<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn route(to: Option<IpAddr>, notebook: &mut Notebook<'_>) {
-    let address = to.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    match (zerocopy::probe(SocketAddr::new(address, DISCARD)), to) {
-        (Ok(Sent::WithoutCopy), _) => {
-            notebook.ok("route", format!("a send to {address} goes without a copy"));
-        }
-        (Ok(Sent::Copied), None) => {
-            notebook.ok(
-                "route",
-                "MSG_ZEROCOPY works, and copies on the loopback as always; --to ADDRESS tries a route",
-            );
-        }
-        (Ok(Sent::Copied), Some(_)) => {
-            let says = format!("a send to {address} is copied although it was asked not to be");
-            notebook.better(
-                "route",
-                says,
-                "its interface needs scatter-gather and checksum offload: ethtool -K IF sg on tx on",
-            );
-        }
-        (Err(error), Some(_)) if is_unreachable(&error) => {
-            notebook.broken("route", error.failure(), format!("ip route get {address}"));
-        }
-        (Err(error), _) => notebook.unknown("route", &error),
-    }
-}
-
-fn is_unreachable(error: &strait_sys::Error) -> bool {
-    let errno = error.errno().map(Errno::from_raw_os_error);
-    matches!(errno, Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::ACCESS))
 }
 
 #[cfg(test)]

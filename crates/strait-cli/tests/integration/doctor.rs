@@ -297,6 +297,65 @@ fn a_link_that_is_down_is_broken_and_libpcaps_ring_is_named() {
 }
 
 #[test]
+fn a_copied_send_names_the_interface_and_what_copies() {
+    const TO: &str = "192.0.2.7";
+    let Some(wire) =
+        Wire::builder().or_skip().filter(|_| program_or_skip("ip") && program_or_skip("ethtool"))
+    else {
+        return;
+    };
+    let run = |line: &str| {
+        let (program, arguments) = line.split_once(' ').unwrap();
+        wire.right().command(program).args(arguments.split(' ')).run(LIMIT).unwrap().success()
+    };
+    // A bridge without ports throws all away, and copies nothing.
+    for line in [
+        "ip link add out0 type bridge",
+        "ip address add 192.0.2.1/24 dev out0",
+        "ip link set out0 up",
+        "ip neighbour add 192.0.2.7 lladdr 02:00:00:00:00:07 dev out0",
+    ] {
+        run(line);
+    }
+    let route = |to: &str| {
+        let sent =
+            strait(wire.right(), &["doctor", "--json", "--for", "send", "--to", to]).run(LIMIT).unwrap();
+        finding(&findings(&sent).0, "send", "route")
+    };
+    assert_eq!(route(TO).0, "ok");
+    run("ethtool -K out0 tx off sg off");
+    let (state, says, fix) = route(TO);
+    assert!(state == "better" && says.contains("leaves by out0"), "{says}");
+    run(&fix);
+    assert_eq!(route(TO).1, format!("a send to {TO} goes without a copy"), "{fix} helps");
+    let capture = Capture::watch(strait(wire.right(), &["capture", "-i", "out0", "--path", "v3", "--json"]));
+    let (state, says, fix) = route(TO);
+    assert!(state == "better" && says.contains("a running capture") && fix.contains("ss -0"), "{says} {fix}");
+    capture.finish();
+    let (state, says, fix) = route("192.0.2.1");
+    assert!(state == "ok" && says.contains("stays on this machine") && fix.is_empty(), "{says} {fix}");
+}
+
+#[test]
+fn a_link_local_address_is_taken_with_its_interface_only() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
+    // The wire itself has no IPv6.
+    for arguments in
+        ["link add out0 type bridge", "link set out0 up", "address add fe80::7/64 dev out0 nodad"]
+    {
+        let _ = wire.right().command("ip").args(arguments.split(' ')).run(LIMIT).unwrap().success();
+    }
+    let to = |address: &str| {
+        strait(wire.right(), &["doctor", "--json", "--for", "send", "--to", address]).run(LIMIT).unwrap()
+    };
+    for (address, said) in [("fe80::7", "fe80::7%IF"), ("fe80::7%no-such-if0", "no such interface")] {
+        let refused = to(address);
+        assert!(refused.status.code() == Some(2) && refused.stderr.contains(said), "{}", refused.stderr);
+    }
+    assert_eq!(finding(&findings(&to("fe80::7%out0")).0, "send", "route").0, "ok");
+}
+
+#[test]
 fn an_unknown_interface_is_a_usage_error_whatever_it_is_for() {
     for face in ["capture", "send", "proxy"] {
         let finished = run(&["doctor", "no-such-if0", "--for", face]);

@@ -1,0 +1,221 @@
+//! Whether a send to an address goes without a copy, and if not, who copies.
+//!
+//! The sender's findings end with it. Nothing is sent but one datagram, to the loopback unless `--to` names an address.
+
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::str::FromStr;
+
+use rustix::io::Errno;
+use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::interface::Interface;
+use strait_sys::netlink::Netlink;
+use strait_sys::zerocopy::{self, Sent};
+use strait_sys::{Error, Result};
+
+use super::device::Device;
+use super::finding::Notebook;
+
+const SUBJECT: &str = "route";
+/// Where a datagram is thrown away (RFC 863).
+const DISCARD: u16 = 9;
+
+/// An address with its scope: the interface of a link-local one (RFC 4007 s11).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    address: IpAddr,
+    /// A name or an index.
+    scope: Option<String>,
+}
+
+impl Address {
+    const LOOPBACK: Self = Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), scope: None };
+
+    fn socket(&self) -> Result<SocketAddr> {
+        let (IpAddr::V6(address), Some(scope)) = (self.address, &self.scope) else {
+            return Ok(SocketAddr::new(self.address, DISCARD));
+        };
+        let index = scope.parse().or_else(|_| Interface::find(scope).map(|interface| interface.index))?;
+        Ok(SocketAddrV6::new(address, DISCARD, 0, index).into())
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (address, scope) =
+            text.split_once('%').map_or((text, None), |(address, scope)| (address, Some(scope)));
+        let address = address.parse().map_err(|_| format!("'{address}' is not an IP address"))?;
+        let is_link_local = matches!(address, IpAddr::V6(v6) if Ipv6Addr::is_unicast_link_local(&v6));
+        match scope {
+            None if is_link_local => Err(format!("a link-local address needs its interface: {address}%IF")),
+            Some("") => Err(format!("no interface after the %: {address}%IF")),
+            Some(_) if address.is_ipv4() => Err("only IPv6 addresses have an interface".into()),
+            scope => Ok(Self { address, scope: scope.map(str::to_owned) }),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)?;
+        self.scope.as_ref().map_or(Ok(()), |scope| write!(f, "%{scope}"))
+    }
+}
+
+/// An interface behind the % that there is none of is a usage error.
+pub(super) fn examine(to: Option<&Address>, notebook: &mut Notebook<'_>) -> Result<()> {
+    let address = to.unwrap_or(&Address::LOOPBACK);
+    let socket = address.socket()?;
+    match (zerocopy::probe(socket), to) {
+        (Ok(Sent::WithoutCopy), _) => {
+            notebook.ok(SUBJECT, format!("a send to {address} goes without a copy"));
+        }
+        (Ok(Sent::Copied), None) => {
+            notebook.ok(
+                SUBJECT,
+                "MSG_ZEROCOPY works, and copies on the loopback as always; --to ADDRESS tries a route",
+            );
+        }
+        (Ok(Sent::Copied), Some(_)) => match way(socket) {
+            Ok(way) => copied(address, &way, notebook),
+            Err(error) => {
+                let says = format!("a send to {address} is copied, why is unknown: {}", error.failure());
+                notebook.better(SUBJECT, says, "");
+            }
+        },
+        (Err(error), Some(_)) if is_unreachable(&error) => {
+            notebook.broken(SUBJECT, error.failure(), format!("ip route get {}", address.address));
+        }
+        (Err(error), _) => notebook.unknown(SUBJECT, &error),
+    }
+    Ok(())
+}
+
+/// What can make a send copied.
+struct Way {
+    /// The interface by which it leaves.
+    name: String,
+    device: Device,
+    /// To an address of this machine's own.
+    is_local: bool,
+    /// What the copy would not be needed with, and is off: keys of ethtool(8).
+    off: Vec<&'static str>,
+    /// Packet sockets that get a copy of what is sent.
+    captures: usize,
+}
+
+fn way(to: SocketAddr) -> Result<Way> {
+    let mut netlink = Netlink::open()?;
+    let route = netlink.route(to)?;
+    let interface = netlink.interface_at(route.index)?;
+    let ethtool = Ethtool::open(&interface.name)?;
+    let mut off = Vec::new();
+    for (key, offload) in [("sg", Offload::ScatterGather), ("tx", Offload::TxChecksum)] {
+        if !ethtool.offload(offload)? {
+            off.push(key);
+        }
+    }
+    let sockets = fs::read_to_string("/proc/net/packet").unwrap_or_default();
+    Ok(Way {
+        device: Device::of(&interface, &ethtool),
+        name: interface.name,
+        is_local: route.is_local,
+        off,
+        captures: captures(&sockets, route.index),
+    })
+}
+
+fn copied(address: &Address, way: &Way, notebook: &mut Notebook<'_>) {
+    let Way { name, device, is_local, off, captures } = way;
+    let says = format!("a send to {address} leaves by {name} and is copied");
+    if *is_local || device.always_copies() {
+        notebook.ok(SUBJECT, format!("{says}: what stays on this machine always is"));
+    } else if !off.is_empty() {
+        let fix = format!("ethtool -K {name} {} on", off.join(" on "));
+        notebook.better(SUBJECT, format!("{says}: {} off at {name}", off.join(" and ")), fix);
+    } else if *captures > 0 {
+        let says =
+            format!("{says}: a running capture gets the packet too, packet sockets on {name}: {captures}");
+        notebook.better(SUBJECT, says, "end the capture; ss -0 -p names it");
+    } else if device.is_virtual() {
+        notebook.better(SUBJECT, format!("{says}: sg and tx are on, what is behind it may lack them"), "");
+    } else {
+        notebook.better(SUBJECT, format!("{says} although sg and tx are on there"), "");
+    }
+}
+
+/// How many packet sockets see all that is sent by interface `index`, as /proc/net/packet lists them
+/// (net/packet/af_packet.c `packet_seq_show`).
+fn captures(sockets: &str, index: u32) -> usize {
+    const ETH_P_ALL: &str = "0003";
+    let (all, this) = ("0", index.to_string());
+    let sees = |line: &&str| {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let (protocol, interface) = (fields.next(), fields.next());
+        protocol == Some(ETH_P_ALL) && interface.is_some_and(|index| index == all || index == this)
+    };
+    sockets.lines().filter(sees).count()
+}
+
+fn is_unreachable(error: &Error) -> bool {
+    let errno = error.errno().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::ACCESS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Face;
+    use super::super::finding::{Finding, State};
+    use super::*;
+
+    fn told(device: Device, is_local: bool, off: Vec<&'static str>, captures: usize) -> Finding {
+        let mut findings = Vec::new();
+        let way = Way { name: "a".into(), device, is_local, off, captures };
+        copied(&"192.0.2.7".parse().unwrap(), &way, &mut Notebook::new(Face::Send, &mut findings));
+        findings.remove(0)
+    }
+
+    #[test]
+    fn a_command_is_given_only_where_something_is_off() {
+        let nic = told(Device::Nic, false, vec!["sg", "tx"], 1);
+        assert_eq!((nic.state, nic.fix.as_deref()), (State::Better, Some("ethtool -K a sg on tx on")));
+        assert_eq!(told(Device::Nic, false, vec!["tx"], 0).fix.as_deref(), Some("ethtool -K a tx on"));
+        let captured = told(Device::Nic, false, vec![], 2);
+        assert!(captured.says.contains("a running capture") && captured.fix.unwrap().contains("ss -0"));
+        assert_eq!(told(Device::Nic, false, vec![], 0).fix, None);
+        for local in [told(Device::Veth, false, vec!["sg"], 1), told(Device::Nic, true, vec![], 1)] {
+            assert!(
+                local.state == State::Ok
+                    && local.fix.is_none()
+                    && local.says.contains("stays on this machine")
+            );
+        }
+    }
+
+    #[test]
+    fn captures_are_sockets_for_all_protocols_on_the_interface_or_on_all() {
+        let sockets = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
+            0000000000000000 3      3    0003   2     1 0      0      31\n\
+            0000000000000000 3      3    0003   0     1 0      0      32\n\
+            0000000000000000 3      2    88cc   2     1 0      0      33\n\
+            0000000000000000 3      3    0000   2     1 0      0      34\n";
+        assert_eq!((captures(sockets, 2), captures(sockets, 3)), (2, 1));
+        assert_eq!(captures("", 2), 0);
+    }
+
+    #[test]
+    fn a_link_local_address_needs_its_interface() {
+        let refused = |text: &str| text.parse::<Address>().unwrap_err();
+        assert_eq!(refused("fe80::1"), "a link-local address needs its interface: fe80::1%IF");
+        assert!(refused("fe80::1%").contains("%IF") && refused("192.0.2.7%lo").contains("only IPv6"));
+        assert!(refused("example").contains("is not an IP address"));
+        let scoped: Address = "fe80::1%lo".parse().unwrap();
+        assert_eq!(scoped.to_string(), "fe80::1%lo");
+        assert!(matches!(scoped.socket().unwrap(), SocketAddr::V6(to) if to.scope_id() > 0));
+        assert!("fe80::1%no-such-if0".parse::<Address>().unwrap().socket().is_err());
+        assert_eq!("::1".parse::<Address>().unwrap().socket().unwrap(), "[::1]:9".parse().unwrap());
+    }
+}
