@@ -238,7 +238,7 @@ impl Handle {
         // SAFETY: pcap_statustostr returns a text for every status, valid until it is called again.
         let cause = unsafe { text((library.status_text)(status)) };
         let detail = self.error();
-        let cause = if detail.is_empty() { cause } else { format!("{cause} ({detail})") };
+        let cause = if detail.is_empty() || detail == cause { cause } else { format!("{cause} ({detail})") };
         let failed = |kind| Error::said(kind, "open with libpcap", interface, cause);
         Err(match status {
             status if PERMISSION_DENIED.contains(&status) => failed(Kind::Refused).remedy(

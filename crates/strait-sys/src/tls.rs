@@ -20,9 +20,7 @@ pub fn probe() -> Result<()> {
         libc::setsockopt(stream.as_raw_fd(), libc::SOL_TCP, libc::TCP_ULP, name.as_ptr().cast(), len)
     };
     check(returned, "switch to kTLS", "a TCP socket").map(drop).map_err(|error| match error.errno() {
-        Some(libc::ENOENT) => {
-            error.with_kind(crate::error::Kind::Refused).remedy("load the module: modprobe tls")
-        }
+        Some(libc::ENOENT) => error.with_kind(crate::error::Kind::Refused).remedy("modprobe tls"),
         _ => error,
     })
 }

@@ -67,10 +67,15 @@ fn found_fanout(name: &str) -> Result<()> {
     let interface = Interface::find(name)?;
     let socket = packet::Socket::open(name)?;
     socket.bind(interface.index)?;
-    socket.found_fanout(packet::Fanout::Hash).map(drop).map_err(|error| {
-        let remedy = format!("ip link set {name} up; strait doctor {name}");
-        if interface.is_up() { error } else { error.remedy(remedy) }
-    })
+    socket
+        .found_fanout(packet::Fanout::Hash)
+        .map(drop)
+        .map_err(|error| if interface.is_up() { error } else { error.remedy(set_up(name)) })
+}
+
+/// How a link that is down comes up.
+pub(super) fn set_up(name: &str) -> String {
+    format!("ip link set {name} up")
 }
 
 /// Which ring libpcap gives a program, and what that means for its delay: D2's question.
@@ -83,17 +88,20 @@ fn libpcap(name: &str, raw: bool, notebook: &mut Notebook<'_>) {
         }
     };
     if !raw {
-        return notebook
-            .ok("libpcap", format!("{version}; its ring cannot be looked at without packet sockets"));
+        let says = format!("{version}; unknown: its ring cannot be looked at without packet sockets");
+        return notebook.better("libpcap", says, "");
     }
     // Nothing is changed for a look.
     let options =
         libpcap::Options { snaplen: SNAPLEN, timeout: READ_TIMEOUT, immediate: false, promiscuous: false };
+    let down = Interface::find(name).ok().filter(|interface| !interface.is_up()).map(|_| set_up(name));
     let looked = libpcap::Reader::open(name, options).and_then(|reader| packet_socket(reader.socket()));
     let socket = match looked {
         Ok(socket) => socket,
         Err(error) => {
-            return notebook.ok("libpcap", format!("{version}; its ring cannot be looked at: {error}"));
+            let fix = down.unwrap_or_else(|| error.advice().unwrap_or_default().into());
+            let says = format!("{version}; unknown: its ring cannot be looked at: {}", error.failure());
+            return notebook.better("libpcap", says, fix);
         }
     };
     match (socket.version, socket.ring) {

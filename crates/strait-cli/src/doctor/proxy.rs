@@ -4,7 +4,9 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{MemfdFlags, memfd_create, sendfile, statfs};
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, MemfdFlags, accessat, memfd_create, sendfile, stat, statfs,
+};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, pipe, splice, tee};
 use rustix::process::{Resource, getrlimit};
@@ -21,6 +23,16 @@ const FILES: u64 = 65_536;
 /// File systems whose pages are lent to a socket, by `f_type` of statfs(2).
 const LENDING: [(u64, &str); 4] =
     [(0xef53, "ext4"), (0x5846_5342, "xfs"), (0x9123_683e, "btrfs"), (0xf2f5_2010, "f2fs")];
+/// Those that the kernel makes up (linux/magic.h).
+const UNREAL: [(u64, &str); 7] = [
+    (0x9fa0, "proc"),
+    (0x6265_6572, "sysfs"),
+    (0x1cd1, "devpts"),
+    (0x6462_6720, "debugfs"),
+    (0x7472_6163, "tracefs"),
+    (0xcafe_4a11, "bpf"),
+    (0x6367_7270, "cgroup2"),
+];
 const POOR: [(u64, &str, &str); 4] = [
     (0x0102_1994, "tmpfs", "it is memory: the cache is gone with a restart"),
     (0x6969, "nfs", "it is a network away"),
@@ -98,30 +110,55 @@ fn pipes(notebook: &mut Notebook<'_>) {
 }
 
 fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
+    const SUBJECT: &str = "cache directory";
     let shown = directory.display();
-    let kind = match statfs(directory) {
-        Ok(found) => found.f_type as u64,
+    let looked = stat(directory).and_then(|found| Ok((found, statfs(directory)?.f_type as u64)));
+    let (found, kind) = match looked {
+        Ok(looked) => looked,
         Err(Errno::NOENT) => {
             let says = format!("{shown}: there is none");
-            return notebook.better("cache directory", says, format!("mkdir -p {shown}, or --cache DIR"));
+            return notebook.better(SUBJECT, says, format!("mkdir -p {shown}, or --cache DIR"));
         }
         Err(errno) => {
             let error = Error::os("look at", shown.to_string(), errno.raw_os_error());
-            return notebook.unknown("cache directory", &error);
+            return notebook.unknown(SUBJECT, &error);
         }
     };
+    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+        return notebook.broken(SUBJECT, format!("{shown} is no directory"), "--cache DIR, with a directory");
+    }
+    if let Some((_, name)) = UNREAL.into_iter().find(|(known, _)| *known == kind) {
+        let says = format!("{shown} is on {name}, which keeps no files");
+        return notebook.broken(SUBJECT, says, "--cache DIR on ext4 or xfs");
+    }
+    // The effective user's rights count, and a mount that is read-only.
+    match accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => {}
+        Err(Errno::ROFS) => {
+            let fix = "--cache DIR on a file system that is not mounted read-only";
+            return notebook.broken(SUBJECT, format!("{shown} is mounted read-only"), fix);
+        }
+        Err(_) => {
+            let user = rustix::process::geteuid().as_raw();
+            let own = directory.join("strait");
+            let own = own.display();
+            let fix = match accessat(CWD, directory, Access::EXEC_OK, AtFlags::EACCESS) {
+                Ok(()) => format!("as root: mkdir {own} && chown {user} {own}; then --cache {own}"),
+                Err(_) => format!("--cache DIR, with a directory that user {user} can enter"),
+            };
+            return notebook.better(SUBJECT, format!("user {user} cannot write to {shown}"), fix);
+        }
+    }
     if let Some((_, name, why)) = POOR.into_iter().find(|(known, ..)| *known == kind) {
         return notebook.better(
-            "cache directory",
+            SUBJECT,
             format!("{shown} is on {name}: {why}"),
             "--cache DIR on ext4 or xfs",
         );
     }
     match LENDING.into_iter().find(|(known, _)| *known == kind) {
-        Some((_, name)) => {
-            notebook.ok("cache directory", format!("{shown} is on {name}: sendfile lends its pages"));
-        }
-        None => notebook.ok("cache directory", format!("{shown} is on a file system of type {kind:#x}")),
+        Some((_, name)) => notebook.ok(SUBJECT, format!("{shown} is on {name}: sendfile lends its pages")),
+        None => notebook.ok(SUBJECT, format!("{shown} is on a file system of type {kind:#x}")),
     }
 }
 
@@ -133,4 +170,31 @@ fn files(notebook: &mut Notebook<'_>) {
     };
     let fix = "ulimit -n 65536 (systemd: LimitNOFILE=65536)";
     notebook.judge(limit.current.is_none_or(|files| files >= FILES), "open files", says, fix);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::State;
+    use super::*;
+
+    fn told(directory: &Path) -> Finding {
+        let mut findings = Vec::new();
+        cache(directory, &mut Notebook::new(Face::Proxy, &mut findings));
+        findings.remove(0)
+    }
+
+    #[test]
+    fn a_cache_is_a_directory_of_a_file_system_that_keeps_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        for (broken, why) in [(&*file, "no directory"), (Path::new("/proc"), "keeps no files")] {
+            let finding = told(broken);
+            assert!(finding.state == State::Broken && finding.says.contains(why), "{finding:?}");
+            assert!(finding.fix.unwrap().starts_with("--cache DIR"));
+        }
+        let none = told(&directory.path().join("none"));
+        assert!(none.state == State::Better && none.fix.unwrap().starts_with("mkdir -p "));
+        assert_ne!(told(directory.path()).state, State::Broken);
+    }
 }

@@ -294,6 +294,9 @@ fn a_link_that_is_down_is_broken_and_libpcaps_ring_is_named() {
     let (found, code) = at(wire.right(), &[]);
     let (state, _, fix) = finding(&found, "capture", "link");
     assert_eq!((state.as_str(), fix.as_str(), code), ("broken", "ip link set right up", 1));
+    let (state, says, fix) = finding(&found, "capture", "libpcap");
+    assert!(state == "better" && says.contains("unknown: "), "{says}");
+    assert_eq!((says.matches("That device is not up").count(), fix.as_str()), (1, "ip link set right up"));
 }
 
 #[test]
@@ -339,12 +342,10 @@ fn a_copied_send_names_the_interface_and_what_copies() {
 #[test]
 fn a_link_local_address_is_taken_with_its_interface_only() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
-    // The wire itself has no IPv6.
-    for arguments in
-        ["link add out0 type bridge", "link set out0 up", "address add fe80::7/64 dev out0 nodad"]
-    {
-        let _ = wire.right().command("ip").args(arguments.split(' ')).run(LIMIT).unwrap().success();
-    }
+    // Ends of a wire have no IPv6.
+    let script = "ip link add out0 type bridge && echo 0 >/proc/sys/net/ipv6/conf/out0/disable_ipv6 &&
+        ip link set out0 up && ip address add fe80::7/64 dev out0 nodad";
+    let _ = wire.right().command("sh").args(["-c", script]).run(LIMIT).unwrap().success();
     let to = |address: &str| {
         strait(wire.right(), &["doctor", "--json", "--for", "send", "--to", address]).run(LIMIT).unwrap()
     };
@@ -353,6 +354,22 @@ fn a_link_local_address_is_taken_with_its_interface_only() {
         assert!(refused.status.code() == Some(2) && refused.stderr.contains(said), "{}", refused.stderr);
     }
     assert_eq!(finding(&findings(&to("fe80::7%out0")).0, "send", "route").0, "ok");
+}
+
+#[test]
+fn a_directory_that_this_user_cannot_write_is_no_good_cache() {
+    if !root_or_skip() || !program_or_skip("setpriv") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
+    let doctor = [STRAIT, "doctor", "--json", "--for", "proxy", "--cache", path];
+    let (found, _) = findings(&Launch::new("setpriv").args(user).args(doctor).run(LIMIT).unwrap());
+    let (state, says, fix) = finding(&found, "proxy", "cache directory");
+    assert!(state == "better" && says.contains("user 65534 cannot write"), "{says}");
+    assert!(fix.contains(&format!("mkdir {path}/strait && chown 65534")), "{fix}");
 }
 
 #[test]
