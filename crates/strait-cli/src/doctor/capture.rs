@@ -27,10 +27,10 @@ pub(super) fn examine(
     let mut notebook = Notebook::new(Face::Capture, findings);
     let name = interface.map_or("lo", |interface| interface.name.as_str());
     kernel(&mut notebook);
-    let raw = privilege::packet_sockets(name, &mut notebook)?;
-    privilege::af_xdp(&mut notebook)?;
-    let what_for = "unless --ring says less, a queue of AF_XDP takes";
-    privilege::locked_memory(UMEM_BYTES, what_for, &mut notebook)?;
+    let raw = privilege::packet_sockets(name, &args.faces, &mut notebook)?;
+    privilege::af_xdp(&args.faces, &mut notebook)?;
+    let what_for = "unless --ring-mib says less, a queue of AF_XDP takes";
+    privilege::locked_memory(UMEM_BYTES, what_for, &args.faces, &mut notebook)?;
     if raw {
         fanout(name, &mut notebook);
     }

@@ -10,7 +10,7 @@ use strait_sys::netlink::{LinkStats, Netlink};
 
 use super::device::Device;
 use super::finding::Notebook;
-use super::{Args, queues};
+use super::{Args, capture, queues};
 use crate::Error;
 use crate::capture::WaitArg;
 
@@ -25,7 +25,7 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
             format!("{name} is up{}", if interface.is_running() { "" } else { ", without a carrier" }),
         );
     } else {
-        notebook.broken("link", format!("{name} is down"), format!("ip link set {name} up"));
+        notebook.broken("link", format!("{name} is down"), capture::set_up(name));
     }
     let ethtool = Ethtool::open(name)?;
     queues::examine(interface, args, &ethtool, notebook);

@@ -11,6 +11,7 @@ use strait_sys::process::{
 };
 use strait_sys::{Kind, Result};
 
+use super::Face;
 use super::finding::Notebook;
 
 /// What AF_XDP needs, and the verifier of its program.
@@ -26,7 +27,7 @@ const RING_BYTES: usize = 256 << 10;
 const OUTSIDE: &str = "run it as root outside of the user namespace (containers: not rootless)";
 
 /// Whether packet sockets can be opened, and rings on them. `name` is for errors alone.
-pub(super) fn packet_sockets(name: &str, notebook: &mut Notebook<'_>) -> Result<bool> {
+pub(super) fn packet_sockets(name: &str, faces: &[Face], notebook: &mut Notebook<'_>) -> Result<bool> {
     const SUBJECT: &str = "packet sockets";
     match rings(name) {
         Ok(()) => notebook.ok(SUBJECT, "CAP_NET_RAW: recv, v2 and v3 can be opened"),
@@ -34,7 +35,7 @@ pub(super) fn packet_sockets(name: &str, notebook: &mut Notebook<'_>) -> Result<
             notebook.better(SUBJECT, format!("recv only: {}", error.failure()), "--path recv");
         }
         Err(error) if error.kind() == Kind::Refused => {
-            let (who, fix) = who_refuses_packet_sockets()?;
+            let (who, fix) = who_refuses_packet_sockets(faces)?;
             notebook.broken(SUBJECT, format!("{who}: nothing can be captured"), fix);
             return Ok(false);
         }
@@ -53,9 +54,9 @@ fn rings(name: &str) -> Result<()> {
     v3::Ring::new(&packet::Socket::open(name)?, geometry, false).map(drop)
 }
 
-fn who_refuses_packet_sockets() -> Result<(&'static str, String)> {
+fn who_refuses_packet_sockets(faces: &[Face]) -> Result<(&'static str, String)> {
     Ok(if !has_capability(CAP_NET_RAW)? {
-        ("no CAP_NET_RAW", setcap("cap_net_raw"))
+        ("no CAP_NET_RAW", root_or_setcap(faces))
     } else if !process::is_in_initial_user_namespace()? {
         let who = "CAP_NET_RAW of this user namespace does not reach the network namespace";
         (who, OUTSIDE.into())
@@ -70,7 +71,7 @@ fn who_refuses_packet_sockets() -> Result<(&'static str, String)> {
 }
 
 /// Whether AF_XDP can be opened, so far as it is a matter of privilege.
-pub(super) fn af_xdp(notebook: &mut Notebook<'_>) -> Result<()> {
+pub(super) fn af_xdp(faces: &[Face], notebook: &mut Notebook<'_>) -> Result<()> {
     const SUBJECT: &str = "af_xdp privilege";
     let mut missing = Vec::new();
     for (capability, name) in AF_XDP_NEEDS {
@@ -86,8 +87,7 @@ pub(super) fn af_xdp(notebook: &mut Notebook<'_>) -> Result<()> {
         }
         Ok(true) if !missing.is_empty() => {
             let says = format!("no {}: xdp cannot be opened", missing.join(", "));
-            let fix = setcap("cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock");
-            notebook.better(SUBJECT, says, fix);
+            notebook.better(SUBJECT, says, root_or_setcap(faces));
         }
         // Its map of sockets is the first thing that is refused to those who may not.
         Ok(true) => match Map::xskmap("strait_doctor", 1) {
@@ -99,7 +99,12 @@ pub(super) fn af_xdp(notebook: &mut Notebook<'_>) -> Result<()> {
 }
 
 /// Whether `needs_bytes` of memory may be locked, which `what_for` explains.
-pub(super) fn locked_memory(needs_bytes: u64, what_for: &str, notebook: &mut Notebook<'_>) -> Result<()> {
+pub(super) fn locked_memory(
+    needs_bytes: u64,
+    what_for: &str,
+    faces: &[Face],
+    notebook: &mut Notebook<'_>,
+) -> Result<()> {
     const SUBJECT: &str = "locked memory";
     let Some(bytes) = getrlimit(Resource::Memlock).current else {
         notebook.ok(SUBJECT, "no limit of locked memory");
@@ -114,8 +119,8 @@ pub(super) fn locked_memory(needs_bytes: u64, what_for: &str, notebook: &mut Not
             notebook.ok(SUBJECT, "CAP_IPC_LOCK: the limit of locked memory does not count");
             return Ok(());
         }
-        Ok(true) => "or setcap cap_ipc_lock+ep",
-        Ok(false) => "before the user namespace is entered",
+        Ok(true) => format!("or: {}", setcap(faces)),
+        Ok(false) => "before the user namespace is entered".into(),
     };
     let says = format!("{} KiB may be locked; {what_for} {} KiB", bytes >> 10, needs_bytes >> 10);
     let fix = format!("ulimit -l unlimited (systemd: LimitMEMLOCK=infinity), {raise}");
@@ -123,7 +128,30 @@ pub(super) fn locked_memory(needs_bytes: u64, what_for: &str, notebook: &mut Not
     Ok(())
 }
 
-fn setcap(capabilities: &str) -> String {
+/// How to be allowed AF_XDP.
+pub(super) fn for_af_xdp(faces: &[Face]) -> String {
+    if process::is_in_initial_user_namespace().unwrap_or(true) {
+        root_or_setcap(faces)
+    } else {
+        OUTSIDE.into()
+    }
+}
+
+fn root_or_setcap(faces: &[Face]) -> String {
+    format!("run it as root, or: {}", setcap(faces))
+}
+
+/// One command for all faces that were asked for, as setcap(8) replaces what the program had before; so what this
+/// process has stays.
+fn setcap(faces: &[Face]) -> String {
+    let needs = |capability| match capability {
+        CAP_IPC_LOCK => faces.contains(&Face::Capture) || faces.contains(&Face::Send),
+        _ => faces.contains(&Face::Capture),
+    };
+    let has = |capability| !process::is_root() && has_capability(capability).unwrap_or(false);
+    let capabilities = AF_XDP_NEEDS.into_iter().chain([(CAP_IPC_LOCK, "CAP_IPC_LOCK")]);
+    let capabilities = capabilities.filter(|&(capability, _)| needs(capability) || has(capability));
+    let capabilities: Vec<String> = capabilities.map(|(_, name)| name.to_lowercase()).collect();
     let program = std::env::current_exe().map_or_else(|_| "strait".into(), |path| path.display().to_string());
-    format!("run it as root, or: setcap {capabilities}+ep {program}")
+    format!("setcap {}+ep {program}", capabilities.join(","))
 }

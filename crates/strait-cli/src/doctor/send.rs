@@ -20,7 +20,7 @@ pub(super) fn examine(
     let mut notebook = Notebook::new(Face::Send, findings);
     io_uring(&mut notebook);
     let what_for = "pages on their way to the peers of a busy sender take";
-    privilege::locked_memory(LOCKED_BYTES, what_for, &mut notebook)?;
+    privilege::locked_memory(LOCKED_BYTES, what_for, &args.faces, &mut notebook)?;
     if let Some(interface) = interface {
         offloads(&interface.name, &mut notebook)?;
     }

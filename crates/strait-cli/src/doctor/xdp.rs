@@ -11,7 +11,7 @@ use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpAttachment, xdp_abilities};
 
 use super::finding::Notebook;
-use super::{Args, holder, queues};
+use super::{Args, capture, holder, privilege, queues};
 use crate::Error;
 
 /// Bytes of the ring of a probe: the smallest.
@@ -33,6 +33,9 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
     }
     if !interface.is_ethernet() {
         notebook.better("xdp", format!("{name} is no Ethernet: AF_XDP cannot be used"), "use --path v3");
+    } else if args.probe && !interface.is_up() {
+        let says = format!("AF_XDP was asked for and binds to no interface that is down, as {name} is");
+        notebook.broken("xdp", says, capture::set_up(name));
     } else if args.probe {
         probe(interface, args, &ethtool, notebook);
     } else {
@@ -87,37 +90,70 @@ fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut N
         Ok(queue) => queue,
         Err(error) => return notebook.unknown("xdp", &error),
     };
-    let nothing = Program::reject_all();
-    let mut best = None;
-    for (mode, path) in MODES {
-        let opened = Session::builder(name)
-            .path(path)
-            .program(nothing.clone())
-            .queues(Queues::These(vec![queue]))
-            .ring(RING_BYTES)
-            .promiscuous(false)
-            .open();
-        match opened {
-            Ok(_) => {
-                best = best.or(Some(path));
-                notebook.ok("xdp", format!("{mode} binds to queue {queue} of {name}"));
-            }
+    let tried = MODES.map(|(mode, path)| (mode, path, bind(name, path, queue)));
+    if let [(_, _, Err(first)), rest @ ..] = &tried
+        && rest
+            .iter()
+            .all(|(_, _, other)| matches!(other, Err(other) if other.to_string() == first.to_string()))
+    {
+        return one_cause(name, queue, first, args, notebook);
+    }
+    let binds = tried.iter().any(|(_, _, tried)| tried.is_ok());
+    for (mode, path, tried) in tried {
+        let subject = subject(path);
+        match tried {
+            Ok(()) => notebook.ok(subject, format!("{mode} binds to queue {queue} of {name}")),
             Err(error) => {
                 let fix = error.errno().map_or("", |errno| fix(path, Errno::from_raw_os_error(errno)));
-                notebook.better("xdp", format!("no {mode} on queue {queue} of {name}: {error}"), fix);
+                notebook.better(subject, format!("no {mode} on queue {queue} of {name}: {error}"), fix);
             }
         }
     }
-    if best.is_none() {
+    if !binds {
         notebook.broken("xdp", format!("AF_XDP was asked for and does not bind to {name}"), "use --path v3");
+    }
+}
+
+fn bind(name: &str, path: Mode, queue: u32) -> Result<(), strait_capture::Error> {
+    let builder = Session::builder(name).path(path).program(Program::reject_all());
+    let builder = builder.queues(Queues::These(vec![queue])).ring(RING_BYTES).promiscuous(false);
+    builder.open().map(drop)
+}
+
+/// No mode binds, and all for the same reason.
+fn one_cause(
+    name: &str,
+    queue: u32,
+    error: &strait_capture::Error,
+    args: &Args,
+    notebook: &mut Notebook<'_>,
+) {
+    let why = match error {
+        strait_capture::Error::System(error) => error.failure(),
+        error => error.to_string(),
+    };
+    let fix = match error.errno().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => privilege::for_af_xdp(&args.faces),
+        Some(errno @ Errno::AFNOSUPPORT) => fix(Mode::XdpGeneric, errno).into(),
+        // What is wrong with the queue has its own finding.
+        None if args.queues.is_some() => String::new(),
+        _ => "use --path v3".into(),
+    };
+    notebook.broken("xdp", format!("AF_XDP does not bind to queue {queue} of {name}: {why}"), fix);
+}
+
+fn subject(path: Mode) -> &'static str {
+    match path {
+        Mode::XdpZeroCopy => "xdp zero-copy",
+        Mode::XdpNative => "xdp native",
+        _ => "xdp generic",
     }
 }
 
 /// What helps where an ability or a privilege is missing; other errors say it themselves.
 fn fix(path: Mode, errno: Errno) -> &'static str {
     match (errno, path) {
-        (Errno::PERM | Errno::ACCESS, _) => "the privileges above",
-        (Errno::AFNOSUPPORT, _) => "Linux with CONFIG_XDP_SOCKETS",
+        (Errno::AFNOSUPPORT, _) => "boot Linux with CONFIG_XDP_SOCKETS",
         (Errno::INVAL | Errno::RANGE | Errno::OPNOTSUPP | ENOTSUPP, Mode::XdpZeroCopy) => {
             "a NIC and driver with AF_XDP zero-copy (ice, i40e, mlx5, ixgbe, igc)"
         }
@@ -136,7 +172,6 @@ mod tests {
     fn a_better_nic_is_advised_only_where_this_one_lacks_the_ability() {
         assert!(fix(Mode::XdpZeroCopy, Errno::OPNOTSUPP).contains("zero-copy"));
         assert!(fix(Mode::XdpNative, ENOTSUPP).contains("native XDP"));
-        assert_eq!(fix(Mode::XdpNative, Errno::PERM), "the privileges above");
         assert_eq!(fix(Mode::XdpZeroCopy, Errno::BUSY), "");
     }
 }

@@ -23,6 +23,11 @@ fn finding(findings: &[Value], face: &str, subject: &str) -> (String, String, St
     (text("state"), text("says"), text("fix"))
 }
 
+/// Whether it is of a mode that was tried.
+fn is_mode(finding: &Value) -> bool {
+    ["xdp zero-copy", "xdp native", "xdp generic"].iter().any(|mode| finding["subject"] == *mode)
+}
+
 /// What the doctor finds at `end` for captures.
 fn at(end: &End, more: &[&str]) -> (Vec<Value>, i32) {
     let arguments = [&["doctor", end.name(), "--json", "--for", "capture"], more].concat();
@@ -52,8 +57,10 @@ fn without_capabilities_nothing_can_be_captured() {
     let (findings, code) = findings(&launch.run(LIMIT).unwrap());
     let (state, says, fix) = finding(&findings, "capture", "packet sockets");
     assert_eq!((state.as_str(), code), ("broken", 1));
-    assert!(says.contains("CAP_NET_RAW") && fix.contains("setcap cap_net_raw+ep"), "{says} {fix}");
-    assert_eq!(finding(&findings, "capture", "af_xdp privilege").0, "better");
+    assert!(says.contains("CAP_NET_RAW") && fix.contains("setcap cap_net_raw,"), "{says} {fix}");
+    let (state, _, advised) = finding(&findings, "capture", "af_xdp privilege");
+    assert!(state == "better" && advised == fix, "one command for both: {fix}; {advised}");
+    assert!(fix.ends_with(&format!(",cap_ipc_lock+ep {STRAIT}")), "{fix}");
 }
 
 #[test]
@@ -67,6 +74,7 @@ fn little_locked_memory_is_too_little_for_af_xdp() {
     for face in ["capture", "send"] {
         let (state, says, fix) = finding(&findings, face, "locked memory");
         assert!(state == "better" && says.starts_with("64 KiB") && fix.contains("ulimit -l"), "{says} {fix}");
+        assert!(fix.ends_with(&format!("cap_perfmon,cap_ipc_lock+ep {STRAIT}")), "{fix}");
     }
 }
 
@@ -187,7 +195,7 @@ fn a_device_without_native_xdp_is_generic_only() {
     assert!(state == "better" && says.contains("no native XDP") && fix.contains("v3"), "{says} {fix}");
     let probe = strait(wire.right(), &["doctor", "generic0", "--json", "--for", "capture", "--probe"]);
     let (probed, code) = findings(&probe.run(LIMIT).unwrap());
-    let modes: Vec<_> = probed.iter().filter(|finding| finding["subject"] == "xdp").collect();
+    let modes: Vec<_> = probed.iter().filter(|finding| is_mode(finding)).collect();
     let states: Vec<_> = modes.iter().map(|mode| mode["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["better", "better", "ok"], "{modes:?}");
     assert_eq!(code, 0);
@@ -197,11 +205,8 @@ fn a_device_without_native_xdp_is_generic_only() {
 fn a_device_with_native_xdp_binds_natively_and_is_left_as_it_was() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (probed, code) = at(wire.right(), &["--probe"]);
-    let says: Vec<_> = probed
-        .iter()
-        .filter(|finding| finding["subject"] == "xdp")
-        .map(|finding| finding["says"].to_string())
-        .collect();
+    let says: Vec<_> =
+        probed.iter().filter(|finding| is_mode(finding)).map(|finding| finding["says"].to_string()).collect();
     assert!(says[0].contains("no zero-copy") && says[1].contains("native copy binds"), "{says:?}");
     assert_eq!(code, 0);
     let shown = wire.right().command("ip").args(["link", "show"]).run(LIMIT).unwrap().success().text();
@@ -240,10 +245,30 @@ fn a_probe_takes_the_last_queue_unless_told_another_and_names_it() {
     let Some(wire) = Wire::builder().queues(3).or_skip() else { return };
     for (asked, queue) in [(&[][..], "queue 2 of right"), (&["--queues", "1"], "queue 1 of right")] {
         let (found, _) = at(wire.right(), &[&["--probe"], asked].concat());
-        let modes: Vec<_> = found.iter().filter(|finding| finding["subject"] == "xdp").collect();
+        let modes: Vec<_> = found.iter().filter(|finding| is_mode(finding)).collect();
         assert!(modes.len() == 3, "{modes:?}");
         assert!(modes.iter().all(|mode| mode["says"].as_str().unwrap().contains(queue)), "{modes:?}");
     }
+}
+
+#[test]
+fn a_probe_that_fails_for_one_reason_says_it_once() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("setpriv")) else { return };
+    let xdp = |found: &[Value]| {
+        assert!(!found.iter().any(is_mode), "{found:?}");
+        finding(found, "capture", "xdp")
+    };
+    let (found, _) = at(wire.right(), &["--probe", "--queues", "5"]);
+    let (state, says, _) = xdp(&found);
+    assert!(state == "broken" && says.contains("queue 5"), "{says}");
+    let bare = ["--inh-caps=-all", "--bounding-set=-all", STRAIT, "doctor", "right", "--json", "--probe"];
+    let (found, _) = findings(&wire.right().command("setpriv").args(bare).run(LIMIT).unwrap());
+    let (state, _, fix) = xdp(&found);
+    assert!(state == "broken" && fix.contains("setcap cap_net_raw,"), "{fix}");
+    wire.right().set_up(false);
+    let (found, _) = at(wire.right(), &["--probe"]);
+    let (state, _, fix) = xdp(&found);
+    assert_eq!((state.as_str(), fix.as_str()), ("broken", "ip link set right up"));
 }
 
 #[test]
