@@ -30,23 +30,25 @@ use crate::parse::NumberList;
 
 /// Options of `strait doctor`.
 #[derive(ClapArgs)]
-#[command(after_help = "Exit codes: 0 all that was asked for can work, 1 something is broken.
+#[command(
+    after_help = "Exit codes: 0 all that was asked for can work, 1 something is broken, 2 wrong usage or no such interface.
 
 Examples:
   strait doctor
   strait doctor eth0 --for capture --probe
-  strait doctor --for send --to 192.0.2.7")]
+  strait doctor --for send --to 192.0.2.7"
+)]
 pub(crate) struct Args {
     /// Interface to look at
     interface: Option<String>,
     /// What it is for
-    #[arg(long = "for", value_enum, value_delimiter = ',', default_values_t = [Face::Capture, Face::Send, Face::Proxy])]
+    #[arg(long = "for", value_enum, value_delimiter = ',', default_value = "capture,send,proxy")]
     faces: Vec<Face>,
     /// Receive queues that AF_XDP is to capture from
     #[arg(long, value_name = "LIST", requires = "interface")]
     queues: Option<NumberList>,
     /// How the capture is to wait for packets
-    #[arg(long, value_enum, default_value_t = WaitArg::Balanced)]
+    #[arg(long, value_enum, default_value_t = WaitArg::Balanced, requires = "interface")]
     wait: WaitArg,
     /// Bind AF_XDP in each mode for a moment, to the first of --queues or to an idle one, with a program that takes no
     /// packet: some NICs reset their link for it
@@ -76,9 +78,19 @@ enum Face {
     Proxy,
 }
 
+/// `any` is every interface to a capture, and none to look at.
+fn find(name: &str) -> Result<Interface, Error> {
+    match Interface::find(name) {
+        Err(_) if name == "any" => Err(Error::Usage(
+            "findings are per interface: name one in place of any; `ip link` lists them".into(),
+        )),
+        found => Ok(found?),
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let interface = args.interface.as_deref().map(Interface::find).transpose()?;
+    let interface = args.interface.as_deref().map(find).transpose()?;
     let mut findings = Vec::new();
     for face in &args.faces {
         match face {

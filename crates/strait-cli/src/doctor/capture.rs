@@ -32,9 +32,9 @@ pub(super) fn examine(
     let what_for = "unless --ring-mib says less, a queue of AF_XDP takes";
     privilege::locked_memory(UMEM_BYTES, what_for, &args.faces, &mut notebook)?;
     if raw {
-        fanout(name, &mut notebook);
+        fanout(interface, &mut notebook);
     }
-    libpcap(name, raw, &mut notebook);
+    libpcap(interface, raw, &mut notebook);
     processor::examine(Path::new("/sys/devices/system/cpu"), &mut notebook);
     if let Some(interface) = interface {
         link::examine(interface, args, &mut notebook)?;
@@ -50,15 +50,15 @@ fn kernel(notebook: &mut Notebook<'_>) {
 }
 
 /// Whether several sockets can share the packets of the interface.
-fn fanout(name: &str, notebook: &mut Notebook<'_>) {
+fn fanout(interface: Option<&Interface>, notebook: &mut Notebook<'_>) {
+    let (name, shown) = place(interface);
     match found_fanout(name) {
-        Ok(()) => {
-            notebook.ok("fanout", format!("packet sockets can share the packets of {name} (--queues)"));
-        }
+        Ok(()) => notebook.ok("fanout", format!("packet sockets can share the packets of {shown}: --queues")),
         Err(error) if error.errno() == Some(NO_OPTION) => {
             let fix = "a kernel with PACKET_FANOUT";
             notebook.better("fanout", format!("one lane only: {}", error.failure()), fix);
         }
+        Err(error) if is_down(name) => notebook.unknown("fanout", &error.remedy(bring_up(interface))),
         Err(error) => notebook.unknown("fanout", &error),
     }
 }
@@ -67,10 +67,26 @@ fn found_fanout(name: &str) -> Result<()> {
     let interface = Interface::find(name)?;
     let socket = packet::Socket::open(name)?;
     socket.bind(interface.index)?;
-    socket
-        .found_fanout(packet::Fanout::Hash)
-        .map(drop)
-        .map_err(|error| if interface.is_up() { error } else { error.remedy(set_up(name)) })
+    socket.found_fanout(packet::Fanout::Hash).map(drop)
+}
+
+/// The interface that is tried, and how to speak of it.
+fn place(interface: Option<&Interface>) -> (&str, &str) {
+    interface.map_or(("lo", "lo (tried, as no interface was given)"), |interface| {
+        (&interface.name, &interface.name)
+    })
+}
+
+fn is_down(name: &str) -> bool {
+    Interface::find(name).is_ok_and(|interface| !interface.is_up())
+}
+
+/// What helps where the interface that is tried is down.
+fn bring_up(interface: Option<&Interface>) -> String {
+    interface.map_or_else(
+        || "strait doctor IF, which tries it on an interface".into(),
+        |interface| set_up(&interface.name),
+    )
 }
 
 /// How a link that is down comes up.
@@ -79,7 +95,8 @@ pub(super) fn set_up(name: &str) -> String {
 }
 
 /// Which ring libpcap gives a program, and what that means for its delay: D2's question.
-fn libpcap(name: &str, raw: bool, notebook: &mut Notebook<'_>) {
+fn libpcap(interface: Option<&Interface>, raw: bool, notebook: &mut Notebook<'_>) {
+    let (name, shown) = place(interface);
     let version = match libpcap::version() {
         Ok(version) => version,
         Err(error) => {
@@ -94,12 +111,12 @@ fn libpcap(name: &str, raw: bool, notebook: &mut Notebook<'_>) {
     // Nothing is changed for a look.
     let options =
         libpcap::Options { snaplen: SNAPLEN, timeout: READ_TIMEOUT, immediate: false, promiscuous: false };
-    let down = Interface::find(name).ok().filter(|interface| !interface.is_up()).map(|_| set_up(name));
     let looked = libpcap::Reader::open(name, options).and_then(|reader| packet_socket(reader.socket()));
     let socket = match looked {
         Ok(socket) => socket,
         Err(error) => {
-            let fix = down.unwrap_or_else(|| error.advice().unwrap_or_default().into());
+            let advice = || error.advice().unwrap_or_default().to_owned();
+            let fix = if is_down(name) { bring_up(interface) } else { advice() };
             let says = format!("{version}; unknown: its ring cannot be looked at: {}", error.failure());
             return notebook.better("libpcap", says, fix);
         }
@@ -108,7 +125,7 @@ fn libpcap(name: &str, raw: bool, notebook: &mut Notebook<'_>) {
         (3, Some(ring)) => {
             let PacketRing { block_bytes, blocks, retire, .. } = ring;
             let says = format!(
-                "{version} uses TPACKET_V3 on {name}: {blocks} blocks of {} KiB, kept back for {} ms with tcpdump's read \
+                "{version} uses TPACKET_V3 on {shown}: {blocks} blocks of {} KiB, kept back for {} ms with tcpdump's read \
                  timeout: so late can a packet be",
                 block_bytes >> 10,
                 retire.as_millis()
@@ -121,12 +138,12 @@ fn libpcap(name: &str, raw: bool, notebook: &mut Notebook<'_>) {
         }
         (version_used, Some(_)) => {
             let says = format!(
-                "{version} uses TPACKET_V{version_used} on {name}: prompt, a wake-up for each packet"
+                "{version} uses TPACKET_V{version_used} on {shown}: prompt, a wake-up for each packet"
             );
             notebook.better("libpcap", says, "strait run -- PROGRAM wakes less often");
         }
         (_, None) => {
-            let says = format!("{version} uses no ring on {name}: a system call and a copy for each packet");
+            let says = format!("{version} uses no ring on {shown}: a system call and a copy for each packet");
             notebook.better("libpcap", says, "strait run -- PROGRAM");
         }
     }

@@ -407,6 +407,26 @@ fn an_unknown_interface_is_a_usage_error_whatever_it_is_for() {
 }
 
 #[test]
+fn without_an_interface_nothing_is_asked_that_is_one_interfaces() {
+    let (found, _) = findings(&run(&["doctor", "--json", "--for", "capture"]));
+    for subject in ["fanout", "libpcap"] {
+        let says = finding(&found, "capture", subject).1;
+        assert!(!says.contains(" of lo:") && !says.contains(" on lo:"), "{says}");
+    }
+    for arguments in [&["--wait", "busy"][..], &["--probe"], &["--queues", "0"]] {
+        let refused = run(&[&["doctor"], arguments].concat());
+        assert!(
+            refused.status.code() == Some(2) && refused.stderr.contains("INTERFACE"),
+            "{}",
+            refused.stderr
+        );
+    }
+    let any = run(&["doctor", "any"]);
+    assert_eq!((any.status.code(), any.stderr.lines().count()), (Some(2), 1), "{}", any.stderr);
+    assert!(any.stderr.contains("per interface"), "{}", any.stderr);
+}
+
+#[test]
 fn an_alternative_name_is_as_good_as_the_interfaces_own() {
     const NAME: &str = "a-name-longer-than-fifteen";
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
