@@ -99,7 +99,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             Face::Proxy => proxy::examine(args, &mut findings),
         }
     }
-    print_text(&if args.json { finding::json(&findings) } else { finding::text(&findings) })?;
+    let name = interface.as_ref().map(|interface| &*interface.name);
+    print_text(&if args.json { finding::json(name, &findings) } else { finding::text(&findings) })?;
     match findings.iter().filter(|finding| finding.state == State::Broken).count() {
         0 => Ok(()),
         1 => Err(Error::Failed("1 finding is broken".into())),

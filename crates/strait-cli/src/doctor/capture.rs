@@ -6,7 +6,7 @@ use strait_sys::interface::Interface;
 use strait_sys::netlink::{PacketRing, packet_socket};
 use strait_sys::{Result, libpcap, packet};
 
-use super::finding::{Finding, Notebook};
+use super::finding::{self, Finding, Notebook};
 use super::{Args, Face, link, privilege, processor, xdp};
 use crate::Error;
 
@@ -45,8 +45,7 @@ pub(super) fn examine(
 
 /// Names the kernel and does not judge it: distributions carry abilities back, and the findings below tried them.
 fn kernel(notebook: &mut Notebook<'_>) {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    notebook.ok("kernel", format!("Linux {release}"));
+    notebook.ok("kernel", format!("Linux {}", finding::kernel()));
 }
 
 /// Whether several sockets can share the packets of the interface.

@@ -73,10 +73,24 @@ impl<'a> Notebook<'a> {
     }
 }
 
-/// The findings as one JSON object.
-pub(super) fn json(findings: &[Finding]) -> String {
-    let object = serde_json::json!({ "findings": findings });
+/// The findings as one JSON object: the `interface` that was asked for or null, the program's `version`, the `kernel`,
+/// the worst state as `verdict`.
+pub(super) fn json(interface: Option<&str>, findings: &[Finding]) -> String {
+    let has = |state| findings.iter().any(|finding| finding.state == state);
+    let verdict = [State::Broken, State::Better].into_iter().find(|&state| has(state)).unwrap_or(State::Ok);
+    let object = serde_json::json!({
+        "interface": interface,
+        "version": env!("CARGO_PKG_VERSION"),
+        "kernel": kernel(),
+        "verdict": verdict,
+        "findings": findings,
+    });
     format!("{object:#}\n")
+}
+
+/// The release of the kernel.
+pub(super) fn kernel() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 /// The findings as a page of text.
@@ -123,7 +137,9 @@ mod tests {
             text(&findings),
             "capture\n  OK      kernel   Linux 6.1\n  better  memlock  64 KiB\n                   -> ulimit -l unlimited\n"
         );
-        let json: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json(Some("a"), &findings)).unwrap();
+        assert_eq!((&json["verdict"], &json["interface"]), (&"better".into(), &"a".into()));
+        assert!(json["version"].is_string() && json["kernel"].is_string());
         assert_eq!(json["findings"][1]["state"], "better");
         assert!(json["findings"][0].get("fix").is_none());
     }
