@@ -80,7 +80,7 @@ fn drops(name: &str, stats: &LinkStats, notebook: &mut Notebook<'_>) {
 fn offloads(interface: &Interface, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
     match (joins(ethtool), ethtool.offload(Offload::Gso)) {
         (Ok(joins), Ok(gso)) => {
-            joined(&interface.name, Device::of(interface, ethtool), &joins, gso, notebook)
+            joined(&interface.name, Device::of(interface, ethtool), &joins, gso, notebook);
         }
         (Err(error), _) | (_, Err(error)) => notebook.unknown("joined packets", &error),
     }

@@ -81,6 +81,27 @@ fn counters_count_and_no_xdp_is_none() {
 }
 
 #[test]
+fn a_route_tells_the_interface_and_whether_it_ends_here() {
+    let Some(here) = namespace() else { return };
+    here.run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_veth(&VethEnd::new("left"), &VethEnd::new("right")).unwrap();
+        let [lo, left] = ["lo", "left"].map(|name| netlink.interface(name).unwrap().index);
+        netlink.set_up(lo, true).unwrap();
+        netlink.set_up(left, true).unwrap();
+        netlink.add_address(left, [192, 0, 2, 1].into(), 24).unwrap();
+        let mut route = |last| netlink.route(([192, 0, last, 1], 9).into());
+        assert_eq!(route(2).unwrap(), Route { index: lo, is_local: true });
+        assert_eq!(route(3).unwrap_err().errno(), Some(libc::ENETUNREACH));
+        let neighbour = netlink.route(([192, 0, 2, 7], 9).into()).unwrap();
+        assert_eq!(neighbour, Route { index: left, is_local: false });
+        assert_eq!(netlink.interface_at(left).unwrap().name, "left");
+        assert_eq!(netlink.interface_at(9999).unwrap_err().kind(), Kind::Usage);
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_refusal_carries_the_kernels_words() {
     let Some(here) = namespace() else { return };
     let error = here.run(|| {
