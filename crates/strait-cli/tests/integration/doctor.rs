@@ -104,7 +104,7 @@ fn the_privileges_of_a_user_namespace_do_not_reach_bpf_nor_locked_memory() {
 }
 
 /// Runs a program under a filter that forbids `io_uring_setup` (425), as container runtimes do.
-const WITHOUT_IO_URING: &str = "
+pub(crate) const WITHOUT_IO_URING: &str = "
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 def statement(code, jt, jf, k):
@@ -123,7 +123,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 ";
 
 /// Whether io_uring is allowed is a matter of the whole machine: its tests take turns.
-fn io_uring_turn() -> MutexGuard<'static, ()> {
+pub(crate) fn io_uring_turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,10 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
-use lab::{Finished, Launch, Process};
+use lab::{Finished, Launch, Process, root_or_skip};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::doctor::{WITHOUT_IO_URING, io_uring_turn};
 use crate::rig::{LIMIT, STRAIT, failure, run};
 
 const LISTENING: &str = "listening on ";
@@ -71,6 +72,7 @@ const LEN: usize = 10_000_001;
 
 #[test]
 fn a_file_arrives_whole_by_every_mechanism() {
+    let _turn = io_uring_turn();
     let files = Files::with_source(LEN);
     for (options, mechanism) in [
         (&[][..], "sendfile"),
@@ -92,6 +94,41 @@ fn a_file_arrives_whole_by_every_mechanism() {
     let sent = account(files.send(&receiver, &["--mode", "zc"]));
     assert!(sent["sent"].as_u64().unwrap() > LEN as u64 / 2, "{sent}");
     assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+}
+
+/// Sends by zero-copy as another program starts it; the account and what it says.
+fn send_by(launch: Launch<'static>) -> (Value, String) {
+    let files = Files::with_source(LEN);
+    let receiver = Receiver::into(&files.path("out"));
+    let source = files.path("source").display().to_string();
+    let arguments =
+        [STRAIT, "send", "--json", "--mode", "zc", "--threshold", "1", &source, &receiver.address];
+    let sent = launch.args(arguments).run(LIMIT).unwrap().success();
+    let _ = receiver.end().success();
+    assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+    let said = sent.stderr.clone();
+    (account(sent), said)
+}
+
+#[test]
+fn without_io_uring_everything_is_copied_and_it_is_said_why() {
+    let _turn = io_uring_turn();
+    let (sent, said) = send_by(Launch::new("python3").args(["-c", WITHOUT_IO_URING]));
+    assert_eq!(sent["sent"], LEN, "{sent}");
+    assert!(said.contains("set up io_uring") && said.contains("seccomp"), "{said}");
+}
+
+#[test]
+fn memory_that_cannot_be_locked_is_copied_and_counted() {
+    if !root_or_skip() {
+        return;
+    }
+    let _turn = io_uring_turn();
+    let limited = ["--memlock=65536", "setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"];
+    let (sent, said) = send_by(Launch::new("prlimit").args(limited));
+    let fallbacks = sent["fallbacks"].as_object().unwrap();
+    assert!(fallbacks.keys().any(|reason| reason.contains("locked-memory limit")), "{sent}");
+    assert!(said.contains("raise ulimit -l"), "{said}");
 }
 
 #[test]
