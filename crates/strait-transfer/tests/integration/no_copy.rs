@@ -126,7 +126,7 @@ fn large_buffers_go_without_a_copy_where_nothing_copies() {
     }
     let account = send(&mut engine, rig.connect(), 1 << 20, 200);
     assert_eq!(account.bytes(), 200 << 20, "{account}");
-    assert!(account.zero_copy > 190 << 20, "{account}");
+    assert!(account.zero_copy > 150 << 20, "{account}");
     // The kernel joins notifications of sends that are in flight together, and may then report a copy that was none.
     assert!(account.zero_copy_copied < 2 << 20, "{account}");
 }
