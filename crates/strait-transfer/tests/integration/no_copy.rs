@@ -124,9 +124,9 @@ fn large_buffers_go_without_a_copy_where_nothing_copies() {
     if let Some(error) = engine.no_zero_copy() {
         return lab::skip(error.to_string());
     }
-    let account = send(&mut engine, rig.connect(), 1 << 20, 200);
-    assert_eq!(account.bytes(), 200 << 20, "{account}");
-    assert!(account.zero_copy > 150 << 20, "{account}");
+    let account = send(&mut engine, rig.connect(), 1 << 20, 600);
+    assert_eq!(account.bytes(), 600 << 20, "{account}");
+    assert!(account.zero_copy > 300 << 20, "{account}");
     // The kernel joins notifications of sends that are in flight together, and may then report a copy that was none.
-    assert!(account.zero_copy_copied < 2 << 20, "{account}");
+    assert!(account.zero_copy_copied < 6 << 20, "{account}");
 }
