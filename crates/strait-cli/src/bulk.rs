@@ -1,8 +1,8 @@
-//! What `strait send` and `strait receive` have in common: the connection, the lines of the protocol, the line that shows how
+//! What `strait send`, `strait receive` and `strait relay` have in common: addresses, the connection, the lines of the protocol, the line that shows how
 //! far they are.
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 use strait_transfer::offer::LINE_BYTES_MAX;
@@ -11,6 +11,25 @@ use crate::Error;
 
 /// How often the line is drawn.
 const PERIOD: Duration = Duration::from_millis(200);
+
+/// The addresses of a HOST:PORT.
+pub(crate) fn look_up(to: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error> {
+    to.to_socket_addrs().map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidInput => Error::Usage(format!("'{to}': write it as HOST:PORT")),
+        _ => Error::Failed(format!("look up {to}: {error}")),
+    })
+}
+
+/// A name that leads nowhere.
+pub(crate) fn no_address(to: &str) -> Error {
+    Error::Failed(format!("look up {to}: the name has no address"))
+}
+
+/// What is said before and after the bytes is waited for so long.
+pub(crate) fn set_timeouts(stream: &TcpStream, timeout: Duration) -> Result<(), Error> {
+    let set = stream.set_read_timeout(Some(timeout)).and_then(|()| stream.set_write_timeout(Some(timeout)));
+    set.map_err(|error| Error::Failed(format!("set a timeout: {error}")))
+}
 
 /// Sends a line of the protocol. The socket waits as long as its timeout says.
 pub(crate) fn say(mut stream: &TcpStream, line: &impl std::fmt::Display) -> Result<(), Error> {

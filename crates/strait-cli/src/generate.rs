@@ -12,7 +12,7 @@ use strait_sys::clock;
 use strait_sys::interface::Interface;
 
 use crate::Error;
-use crate::output::print_line;
+use crate::output::print_account;
 use crate::parse::{Rate, mac, seconds};
 
 mod live;
@@ -124,16 +124,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     print_account(&sent, args.json)?;
     failure.map_or(Ok(()), Err)
-}
-
-/// Prints what was sent: text, or one JSON object.
-pub(crate) fn print_account(sent: &ledger::Send, json: bool) -> Result<(), Error> {
-    let text = if json {
-        serde_json::to_string(sent).map_err(|error| Error::Failed(error.to_string()))?
-    } else {
-        sent.to_string().trim_end().to_owned()
-    };
-    print_line(&text)
 }
 
 impl Args {

@@ -3,11 +3,13 @@
 mod file;
 mod origin;
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use serde::Serialize;
 use strait_capture::Frame;
 use strait_capture::sink::SinkError;
 use strait_ledger::Report;
@@ -177,6 +179,14 @@ pub(crate) fn is_reader_gone(error: &Error) -> bool {
         Error::Sink(error) => matches!(error, SinkError::ReaderGone { .. }),
         _ => false,
     }
+}
+
+/// Prints an account: text, or one JSON object.
+pub(crate) fn print_account(account: &(impl Display + Serialize), json: bool) -> Result<(), Error> {
+    if !json {
+        return print_line(account.to_string().trim_end());
+    }
+    print_line(&serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))?)
 }
 
 /// Tells the user something on standard error. Whoever reads that may be gone, which ends nothing.

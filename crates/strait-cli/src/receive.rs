@@ -16,10 +16,9 @@ use strait_transfer::offer::{Done, From, Have, Offer, TAIL_BYTES_MAX, hash};
 use strait_transfer::{Received, Receiver};
 
 use crate::Error;
-use crate::bulk::{Bar, hear, reset_on_death, say};
-use crate::output::tell;
+use crate::bulk::{Bar, hear, reset_on_death, say, set_timeouts};
+use crate::output::{print_account, tell};
 use crate::parse::seconds;
-use crate::send::print;
 
 /// Options of `strait receive`.
 #[derive(ClapArgs)]
@@ -55,16 +54,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
     let output = Output::open(args.output.as_deref())?;
     let stream = accept(args.listen, terminated)?;
-    let failed = |error: std::io::Error| Error::Failed(format!("set a timeout: {error}"));
-    stream.set_read_timeout(Some(args.timeout)).map_err(failed)?;
-    stream.set_write_timeout(Some(args.timeout)).map_err(failed)?;
+    set_timeouts(&stream, args.timeout)?;
     let mut receiving = Receiving::begin(args, output, stream, terminated)?;
     let began = Instant::now();
     let failure = receiving.all().and_then(|()| receiving.end()).err();
     let mut account = receiving.receiver.account().clone();
     account.set_elapsed(began.elapsed());
     if args.output.is_some() {
-        print(&mut account, args.json)?;
+        print_account(&account, args.json)?;
     } else if args.json {
         tell(format_args!(
             "{}\n",

@@ -1,7 +1,7 @@
 //! `strait relay`: TCP connections from one address to another, in the kernel.
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,6 +15,7 @@ use strait_transfer::relay::proxy_protocol::Version;
 use strait_transfer::relay::{Account, Ended, Options, Relay};
 
 use crate::Error;
+use crate::bulk::{look_up, no_address};
 use crate::output::{print_line, tell};
 use crate::parse::seconds;
 
@@ -73,7 +74,7 @@ const DESCRIPTORS_BESIDE: u64 = 512;
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
-    let to = look_up(&args.to)?;
+    let to = look_up(&args.to)?.next().ok_or_else(|| no_address(&args.to))?;
     if to == args.listen {
         return Err(Error::Usage(format!("{to} would relay to itself: give --to another address")));
     }
@@ -87,14 +88,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let account = relay(args, to, connections_max, listeners, terminated)?;
     let line = if args.json { as_json(&account).to_string() } else { as_text(&account) };
     print_line(&line)
-}
-
-fn look_up(to: &str) -> Result<SocketAddr, Error> {
-    let mut found = to.to_socket_addrs().map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidInput => Error::Usage(format!("'{to}': write it as HOST:PORT")),
-        _ => Error::Failed(format!("look up {to}: {error}")),
-    })?;
-    found.next().ok_or_else(|| Error::Failed(format!("look up {to}: the name has no address")))
 }
 
 /// How many connections there may be. The limit of open files is raised as far as it is needed and may be.

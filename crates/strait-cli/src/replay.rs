@@ -10,8 +10,9 @@ use strait_capture::{InjectPath, Injector};
 use strait_sys::clock;
 
 use crate::Error;
-use crate::generate::{finish, print_account};
+use crate::generate::finish;
 use crate::input;
+use crate::output::print_account;
 use crate::parse::Rate;
 
 /// Options of `strait replay`.

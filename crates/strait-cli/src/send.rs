@@ -1,7 +1,7 @@
 //! `strait send`: a file or standard input to a listening `strait receive`, or to any program that reads a connection.
 
 use std::fs::File;
-use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
-use strait_ledger::Transfer;
 use strait_transfer::offer::{Done, From, Have, Offer, hash};
 use strait_transfer::plan::TO_THE_END;
 use strait_transfer::{Engine, Options, Plan, Progress, Segment, Sender, ZeroCopy};
 
 use crate::Error;
-use crate::bulk::{Bar, hear, reset_on_death, say};
-use crate::output::{print_line, tell};
+use crate::bulk::{Bar, hear, look_up, no_address, reset_on_death, say, set_timeouts};
+use crate::output::{print_account, tell};
 use crate::parse::seconds;
 
 /// Options of `strait send`.
@@ -90,20 +89,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let sender = Sender::new(own)?;
     let mut sending = Sending { args, source, engine, sender, terminated, first: from, at: from };
     let failure = sending.all().and_then(|()| sending.end(&stream)).err();
-    let mut account = sending.sender.account();
+    let account = sending.sender.account();
     if let Some(error) = sending.engine.no_zero_copy() {
         tell(format_args!("strait: {error}\n"));
     }
-    print(&mut account, args.json)?;
+    print_account(&account, args.json)?;
     failure.map_or(Ok(()), Err)
-}
-
-/// Prints the account: text, or one JSON object.
-pub(crate) fn print(account: &mut Transfer, json: bool) -> Result<(), Error> {
-    if !json {
-        return print_line(account.to_string().trim_end());
-    }
-    print_line(&serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))?)
 }
 
 fn options(args: &Args) -> Options {
@@ -116,24 +107,17 @@ fn options(args: &Args) -> Options {
 }
 
 fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
-    let failed = |error: std::io::Error| Error::Failed(format!("connect to {to}: {error}"));
-    let addresses = to.to_socket_addrs().map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidInput => Error::Usage(format!("'{to}': write it as HOST:PORT")),
-        _ => failed(error),
-    })?;
-    let mut last = Error::Failed(format!("connect to {to}: the name has no address"));
-    for address in addresses {
+    let mut last = None;
+    for address in look_up(to)? {
         match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => {
-                // What is said before the bytes is waited for so long.
-                stream.set_read_timeout(Some(timeout)).map_err(failed)?;
-                stream.set_write_timeout(Some(timeout)).map_err(failed)?;
+                set_timeouts(&stream, timeout)?;
                 return Ok(stream);
             }
-            Err(error) => last = failed(error),
+            Err(error) => last = Some(Error::Failed(format!("connect to {to}: {error}"))),
         }
     }
-    Err(last)
+    Err(last.unwrap_or_else(|| no_address(to)))
 }
 
 /// Offers the bytes, hears what the receiver has, and says from where they come.

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -166,11 +166,6 @@ impl Engine {
     /// Bytes that are lent to the kernel now.
     pub fn lent_bytes(&self) -> usize {
         self.lent_bytes
-    }
-
-    /// Readable when notifications have come; `None` where nothing can be lent.
-    pub fn notifications(&self) -> Option<BorrowedFd<'_>> {
-        self.ring.as_ref().map(|ring| ring.as_fd())
     }
 
     /// By what rule a plan for this route is cut into runs.
