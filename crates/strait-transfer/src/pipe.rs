@@ -1,8 +1,10 @@
-//! Pipes to splice through, kept for the next one: making a pipe and growing it costs more than a small transfer.
+//! Pipes to splice through (splice(2), tee(2)), kept for the next one: making a pipe and growing it costs more than a small
+//! transfer. A pipe knows how much is in it. Nothing here waits.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice, tee};
 
 use crate::error::{Error, Result};
 
@@ -17,7 +19,9 @@ const KEPT_MAX: usize = 64;
 pub(crate) struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
+    /// What it holds at most, and now.
     bytes: usize,
+    held: usize,
 }
 
 impl Pipe {
@@ -28,20 +32,40 @@ impl Pipe {
         let bytes = fcntl_setpipe_size(&writer, PIPE_BYTES)
             .or_else(|_| fcntl_getpipe_size(&writer))
             .map_err(failed)?;
-        Ok(Self { reader, writer, bytes })
+        Ok(Self { reader, writer, bytes, held: 0 })
     }
 
-    pub(crate) fn reader(&self) -> &OwnedFd {
-        &self.reader
+    /// Bytes in it.
+    pub(crate) fn held(&self) -> usize {
+        self.held
     }
 
-    pub(crate) fn writer(&self) -> &OwnedFd {
-        &self.writer
+    /// Moves up to `most` bytes of what `from` has into the empty pipe; 0 at its end.
+    pub(crate) fn fill(&mut self, from: impl AsFd, most: u64) -> Result<usize, Errno> {
+        let asked = most.min(self.bytes as u64) as usize;
+        self.held = splice(from, None, &self.writer, None, asked, SpliceFlags::NONBLOCK | SpliceFlags::MOVE)?;
+        Ok(self.held)
     }
 
-    /// What it holds at most.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// Moves bytes out of it to `to`, at `offset` of a file that has one, which then moves on.
+    pub(crate) fn empty(&mut self, to: impl AsFd, offset: Option<&mut u64>) -> Result<usize, Errno> {
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let moved = splice(&self.reader, None, to, offset, self.held, flags)?;
+        self.held -= moved;
+        Ok(moved)
+    }
+
+    /// Copies what is in it to an empty pipe, by reference; what fits.
+    pub(crate) fn tee(&self, copy: &mut Self) -> Result<(), Errno> {
+        copy.held = tee(&self.reader, &copy.writer, self.held, SpliceFlags::NONBLOCK)?;
+        Ok(())
+    }
+
+    /// Reads bytes out of it.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        let read = rustix::io::read(&self.reader, into)?;
+        self.held -= read;
+        Ok(read)
     }
 }
 
@@ -57,9 +81,9 @@ impl Pipes {
         self.kept.pop().map_or_else(Pipe::new, Ok)
     }
 
-    /// Keeps a pipe, which must be empty, for the next.
+    /// Keeps an empty pipe for the next; one that is not is closed with its bytes.
     pub(crate) fn give_back(&mut self, pipe: Pipe) {
-        if self.kept.len() < KEPT_MAX {
+        if pipe.held == 0 && self.kept.len() < KEPT_MAX {
             self.kept.push(pipe);
         }
     }

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::FileExt as _;
 
 use rustix::io::Errno;
-use rustix::pipe::{SpliceFlags, splice};
 use strait_ledger::Transfer;
 
 use crate::error::{Error, Result};
@@ -43,7 +42,6 @@ enum Way {
 pub struct Receiver {
     stream: TcpStream,
     pipe: Pipe,
-    held: usize,
     ended: bool,
     way: Way,
     account: Transfer,
@@ -57,7 +55,7 @@ impl Receiver {
     pub fn new(stream: TcpStream) -> Result<Self> {
         stream.set_nonblocking(true).map_err(|error| Error::os("receive on", "a socket", error))?;
         let pipe = Pipes::default().take()?;
-        Ok(Self { stream, pipe, held: 0, ended: false, way: Way::Splice, account: Transfer::default() })
+        Ok(Self { stream, pipe, ended: false, way: Way::Splice, account: Transfer::default() })
     }
 
     /// Moves what has come, up to `limit` bytes, to `output`: at `offset` if it is a file, which then moves on.
@@ -68,26 +66,22 @@ impl Receiver {
         if self.way == Way::Write {
             return self.read_and_write(output, offset, limit);
         }
-        if self.held == 0 && !self.ended {
-            let asked = limit.min(self.pipe.bytes() as u64) as usize;
-            match crate::run::move_bytes(&self.stream, self.pipe.writer(), asked) {
-                Ok(0) => self.ended = true,
-                Ok(read) => self.held = read,
+        if self.pipe.held() == 0 && !self.ended {
+            match self.pipe.fill(&self.stream, limit) {
+                Ok(read) => self.ended = read == 0,
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
                 Err(error) => return Err(Error::os("receive from", "the sender", error)),
             }
         }
-        if self.held == 0 {
+        if self.pipe.held() == 0 {
             return Ok(Received::End);
         }
         self.empty(output, offset)
     }
 
     fn empty(&mut self, output: &File, offset: Option<&mut u64>) -> Result<Received> {
-        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        match splice(self.pipe.reader(), None, output, offset, self.held, flags) {
+        match self.pipe.empty(output, offset) {
             Ok(moved) => {
-                self.held -= moved;
                 self.account.spliced += moved as u64;
                 Ok(Received::Bytes(moved as u64))
             }
@@ -109,9 +103,8 @@ impl Receiver {
         limit: u64,
     ) -> Result<Received> {
         let mut bytes = vec![0; limit.min(READ_CHUNK as u64) as usize];
-        let read = if self.held > 0 {
-            let most = bytes.len().min(self.held);
-            rustix::io::read(self.pipe.reader(), &mut bytes[..most]).map_err(std::io::Error::from)
+        let read = if self.pipe.held() > 0 {
+            self.pipe.read(&mut bytes).map_err(std::io::Error::from)
         } else {
             self.stream.read(&mut bytes)
         };
@@ -123,7 +116,6 @@ impl Receiver {
             }
             Err(error) => return Err(Error::os("receive from", "the sender", error)),
         };
-        self.held = self.held.saturating_sub(read);
         let written = match offset {
             Some(offset) => output.write_all_at(&bytes[..read], *offset).map(|()| *offset += read as u64),
             None => output.write_all(&bytes[..read]),

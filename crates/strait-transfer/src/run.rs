@@ -6,8 +6,6 @@ mod file;
 mod memory;
 mod splice;
 
-pub(crate) use splice::move_bytes;
-
 use std::cell::RefCell;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;

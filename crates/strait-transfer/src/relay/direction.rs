@@ -14,11 +14,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
-use rustix::pipe::{SpliceFlags, splice, tee};
 
 use crate::error::{Error, Result};
 use crate::pipe::{Pipe, Pipes};
-use crate::run::move_bytes;
 
 /// Calls that one turn makes at most, so that one connection does not starve the others.
 const TURN_MAX: usize = 16;
@@ -47,8 +45,6 @@ struct Tee {
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
     pipe: Option<Pipe>,
-    /// Bytes in the pipe.
-    held: usize,
     over: bool,
     tee: Option<Tee>,
     /// Bytes that were passed on.
@@ -72,12 +68,12 @@ impl Direction {
             return Ok(Waits::Over);
         }
         for _ in 0..TURN_MAX {
-            if self.held == 0
+            if self.pipe.is_none()
                 && let Some(waits) = self.fill(from, to, pipes)?
             {
                 return Ok(waits);
             }
-            match self.empty(to) {
+            match self.empty(to, pipes) {
                 Ok(()) => {}
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(Waits::Room),
                 Err(error) => return Err(Error::os("relay to", "a connection", error)),
@@ -88,45 +84,41 @@ impl Direction {
 
     /// Fills the pipe; what to wait for if nothing came.
     fn fill(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Option<Waits>> {
-        let pipe = match self.pipe.take() {
-            Some(pipe) => pipe,
-            None => pipes.take()?,
-        };
-        match move_bytes(from, pipe.writer(), pipe.bytes()) {
+        let mut pipe = pipes.take()?;
+        match pipe.fill(from, u64::MAX) {
             Ok(0) => {
                 pipes.give_back(pipe);
                 self.end(to)?;
                 return Ok(Some(Waits::Over));
             }
-            Ok(read) => self.held = read,
+            Ok(_) => {}
             Err(Errno::AGAIN | Errno::INTR) => {
                 pipes.give_back(pipe);
                 return Ok(Some(Waits::Input));
             }
             Err(error) => return Err(Error::os("relay from", "a connection", error)),
         }
+        self.copy_to_file(&pipe);
         self.pipe = Some(pipe);
-        self.copy_to_file();
         Ok(None)
     }
 
-    /// Sends the pipe's bytes on.
-    fn empty(&mut self, to: &OwnedFd) -> Result<(), Errno> {
-        let Some(pipe) = &self.pipe else { return Ok(()) };
-        while self.held > 0 {
-            let moved = move_bytes(pipe.reader(), to, self.held)?;
-            self.held -= moved;
-            self.bytes += moved as u64;
+    /// Sends the pipe's bytes on, and gives it back.
+    fn empty(&mut self, to: &OwnedFd, pipes: &mut Pipes) -> Result<(), Errno> {
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        while pipe.held() > 0 {
+            self.bytes += pipe.empty(to, None)? as u64;
         }
+        self.close(pipes);
         Ok(())
     }
 
     /// Copies the pipe's bytes to the file, before they leave it. A file that takes no more is left as it is: the connection
     /// matters more.
-    fn copy_to_file(&mut self) {
-        let (Some(copy), Some(pipe)) = (&mut self.tee, &self.pipe) else { return };
-        match copy.write(pipe, self.held) {
-            Ok(()) => self.teed += self.held as u64,
+    fn copy_to_file(&mut self, pipe: &Pipe) {
+        let Some(copy) = &mut self.tee else { return };
+        match copy.write(pipe) {
+            Ok(()) => self.teed += pipe.held() as u64,
             Err(errno) => {
                 self.tee_failure = Some(errno);
                 self.tee = None;
@@ -147,9 +139,9 @@ impl Direction {
         self.over
     }
 
-    /// Gives its pipe back if it is empty; one that is not is closed with its bytes.
+    /// Gives its pipe back.
     pub(crate) fn close(&mut self, pipes: &mut Pipes) {
-        if let (Some(pipe), 0) = (self.pipe.take(), self.held) {
+        if let Some(pipe) = self.pipe.take() {
             pipes.give_back(pipe);
         }
     }
@@ -157,12 +149,12 @@ impl Direction {
 
 impl Tee {
     /// The pipes are of one size, so that what one holds fits the other.
-    fn write(&mut self, from: &Pipe, bytes: usize) -> Result<(), Errno> {
-        let copied = tee(from.reader(), self.pipe.writer(), bytes, SpliceFlags::NONBLOCK)?;
-        let mut left = copied;
-        while left > 0 {
-            left -= splice(self.pipe.reader(), None, &self.file, None, left, SpliceFlags::MOVE)?;
+    fn write(&mut self, from: &Pipe) -> Result<(), Errno> {
+        from.tee(&mut self.pipe)?;
+        let is_whole = self.pipe.held() == from.held();
+        while self.pipe.held() > 0 {
+            self.pipe.empty(&self.file, None)?;
         }
-        if copied < bytes { Err(Errno::NOBUFS) } else { Ok(()) }
+        if is_whole { Ok(()) } else { Err(Errno::NOBUFS) }
     }
 }

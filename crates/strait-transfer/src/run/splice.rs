@@ -1,10 +1,9 @@
 //! What a socket receives, to another socket through a pipe (splice(2)): the bytes stay in the kernel's pages.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::pipe::{SpliceFlags, splice};
 
 use super::{Step, To};
 use crate::error::{Error, Result};
@@ -16,14 +15,12 @@ pub(crate) struct SpliceRun {
     socket: Arc<OwnedFd>,
     /// Bytes to be read, or [`TO_THE_END`].
     left: u64,
-    /// Bytes in the pipe.
-    held: usize,
     pipe: Option<Pipe>,
 }
 
 impl SpliceRun {
     pub(super) fn new(socket: Arc<OwnedFd>, len: u64) -> Self {
-        Self { socket, left: len, held: 0, pipe: None }
+        Self { socket, left: len, pipe: None }
     }
 
     pub(super) fn socket(&self) -> &OwnedFd {
@@ -36,28 +33,21 @@ impl SpliceRun {
             None => pipes.take()?,
         };
         let pipe = self.pipe.insert(pipe);
-        if self.held == 0 {
-            let asked = self.left.min(pipe.bytes() as u64) as usize;
-            match move_bytes(&*self.socket, pipe.writer(), asked) {
+        if pipe.held() == 0 {
+            match pipe.fill(&*self.socket, self.left) {
                 Ok(0) if self.left == TO_THE_END => return Ok(self.end(pipes)),
                 Ok(0) => return Err(Error::Truncated { what: "the connection", missing: self.left }),
-                Ok(read) => {
-                    self.held = read;
-                    self.left -= if self.left == TO_THE_END { 0 } else { read as u64 };
-                }
+                Ok(read) => self.left -= if self.left == TO_THE_END { 0 } else { read as u64 },
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoInput),
                 Err(error) => return Err(Error::os("splice from", "a connection", error)),
             }
         }
-        match move_bytes(pipe.reader(), to.socket, self.held) {
-            Ok(moved) => {
-                self.held -= moved;
-                to.tally.borrow_mut().account.spliced += moved as u64;
-            }
+        match pipe.empty(to.socket, None) {
+            Ok(moved) => to.tally.borrow_mut().account.spliced += moved as u64,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoRoom),
             Err(error) => return Err(Error::os("splice to", to.peer, error)),
         }
-        Ok(if self.left > 0 || self.held > 0 { Step::Moved } else { self.end(pipes) })
+        Ok(if self.left > 0 || pipe.held() > 0 { Step::Moved } else { self.end(pipes) })
     }
 
     fn end(&mut self, pipes: &mut Pipes) -> Step {
@@ -66,9 +56,4 @@ impl SpliceRun {
         }
         Step::Done
     }
-}
-
-/// `splice(from, to, bytes)` without waiting.
-pub(crate) fn move_bytes(from: impl AsFd, to: impl AsFd, bytes: usize) -> Result<usize, Errno> {
-    splice(from, None, to, None, bytes, SpliceFlags::NONBLOCK | SpliceFlags::MOVE)
 }
