@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_transfer::offer::{Done, From, Have, Offer, hash};
 use strait_transfer::plan::TO_THE_END;
-use strait_transfer::{Engine, Options, Plan, Progress, Segment, Sender, ZeroCopy};
+use strait_transfer::{Engine, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy};
 
 use crate::Error;
 use crate::bulk::{Bar, hear, look_up, no_address, reset_on_death, say, set_timeouts};
@@ -233,11 +233,13 @@ impl Sending<'_> {
     /// Plans what the kernel moves by itself; false where bytes have to be read.
     fn plan_by_kernel(&mut self) -> bool {
         let segment = match (self.source.kernel, self.source.length) {
-            (Some(ByKernel::Sendfile), Some(length)) => {
-                Segment::File { file: self.source.file.clone(), offset: self.at, len: length - self.at }
-            }
+            (Some(ByKernel::Sendfile), Some(length)) => Segment::File(FilePart {
+                file: self.source.file.clone(),
+                offset: self.at,
+                len: length - self.at,
+            }),
             (Some(ByKernel::Splice), _) => match self.source.file.as_fd().try_clone_to_owned() {
-                Ok(pipe) => Segment::Socket { socket: Arc::new(pipe), len: TO_THE_END },
+                Ok(pipe) => Segment::Socket(StreamPart { socket: Arc::new(pipe), len: TO_THE_END }),
                 Err(_) => return false,
             },
             _ => return false,

@@ -48,6 +48,6 @@ mod sender;
 
 pub use engine::{Engine, Options, ZeroCopy};
 pub use error::{Error, Result};
-pub use plan::{Plan, Segment};
+pub use plan::{FilePart, Plan, Segment, StreamPart};
 pub use receiver::{Received, Receiver};
 pub use sender::{Progress, Sender};

@@ -24,6 +24,26 @@ pub const TINY_PIECES_MAX: usize = 8;
 /// The length of what a socket or pipe has up to its end.
 pub const TO_THE_END: u64 = u64::MAX;
 
+/// A part of a file.
+#[derive(Clone, Debug)]
+pub struct FilePart {
+    /// Open for reading.
+    pub file: Arc<File>,
+    /// Where it begins.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// The next bytes of a stream.
+#[derive(Clone, Debug)]
+pub struct StreamPart {
+    /// A connected socket or the reading end of a pipe, which does not block.
+    pub socket: Arc<OwnedFd>,
+    /// Bytes, or [`TO_THE_END`].
+    pub len: u64,
+}
+
 /// A part of a message or stream.
 #[derive(Clone, Debug)]
 pub enum Segment {
@@ -32,21 +52,9 @@ pub enum Segment {
     /// Bytes that can be lent to the kernel.
     Shared(Frozen),
     /// A part of a file.
-    File {
-        /// Open for reading.
-        file: Arc<File>,
-        /// Where it begins.
-        offset: u64,
-        /// Bytes.
-        len: u64,
-    },
+    File(FilePart),
     /// The next bytes of a stream.
-    Socket {
-        /// A connected socket or the reading end of a pipe, which does not block.
-        socket: Arc<OwnedFd>,
-        /// Bytes, or [`TO_THE_END`].
-        len: u64,
-    },
+    Socket(StreamPart),
 }
 
 impl Segment {
@@ -55,7 +63,8 @@ impl Segment {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Shared(view) => view.len() as u64,
-            Self::File { len, .. } | Self::Socket { len, .. } => *len,
+            Self::File(part) => part.len,
+            Self::Socket(part) => part.len,
         }
     }
 
@@ -162,21 +171,9 @@ pub enum Run {
         lent: Vec<Frozen>,
     },
     /// sendfile(2).
-    File {
-        /// Open for reading.
-        file: Arc<File>,
-        /// Where it begins.
-        offset: u64,
-        /// Bytes.
-        len: u64,
-    },
+    File(FilePart),
     /// splice(2) through a pipe.
-    Socket {
-        /// A connected socket or the reading end of a pipe, which does not block.
-        socket: Arc<OwnedFd>,
-        /// Bytes, or [`TO_THE_END`].
-        len: u64,
-    },
+    Socket(StreamPart),
 }
 
 impl Run {
@@ -187,7 +184,8 @@ impl Run {
             Self::ZeroCopy { gathered, lent } => {
                 bytes(gathered) + lent.iter().map(|view| view.len() as u64).sum::<u64>()
             }
-            Self::File { len, .. } | Self::Socket { len, .. } => *len,
+            Self::File(part) => part.len,
+            Self::Socket(part) => part.len,
         }
     }
 
@@ -209,8 +207,8 @@ struct Planner<'a> {
 impl Planner<'_> {
     fn add(&mut self, segment: Segment) {
         match segment {
-            Segment::File { file, offset, len } => self.runs.push_back(Run::File { file, offset, len }),
-            Segment::Socket { socket, len } => self.runs.push_back(Run::Socket { socket, len }),
+            Segment::File(part) => self.runs.push_back(Run::File(part)),
+            Segment::Socket(part) => self.runs.push_back(Run::Socket(part)),
             Segment::Bytes(bytes) => self.copy(Piece::Bytes(bytes)),
             Segment::Shared(view) if self.is_lent(&view) => self.lend(view),
             Segment::Shared(view) => self.copy(Piece::Shared(view)),

@@ -59,8 +59,8 @@ impl Current {
         match run {
             Run::Copy(pieces) => Self::Copying(Copying::new(pieces)),
             Run::ZeroCopy { gathered, lent } => memory::gather(gathered, lent, engine, tally),
-            Run::File { file, offset, len } => Self::File(FileRun::new(file, offset, len)),
-            Run::Socket { socket, len } => Self::Splice(SpliceRun::new(socket, len)),
+            Run::File(part) => Self::File(FileRun::new(part)),
+            Run::Socket(part) => Self::Splice(SpliceRun::new(part)),
         }
     }
 

@@ -37,8 +37,8 @@ fn shape(run: &Run) -> String {
                 format!("z[g{}*{},{lent}]", gathered.len(), gathered[0].len())
             }
         }
-        Run::File { len, .. } => format!("f[{len}]"),
-        Run::Socket { len, .. } => format!("s[{len}]"),
+        Run::File(part) => format!("f[{}]", part.len),
+        Run::Socket(part) => format!("s[{}]", part.len),
     }
 }
 
@@ -92,7 +92,7 @@ fn lending_all_lends_the_smallest_too() {
 #[test]
 fn files_stand_alone_and_nothing_rides_past_them() {
     let file = Arc::new(tempfile::tempfile().unwrap());
-    let part = Segment::File { file, offset: 0, len: 10 };
+    let part = Segment::File(FilePart { file, offset: 0, len: 10 });
     assert_eq!(shapes([heap(5), part, shared(64 * KIB)], policy(Mixed::Join)), ["c[5]", "f[10]", "z[65536]"]);
 }
 
@@ -105,7 +105,7 @@ fn content(run: &Run, into: &mut Vec<u8>) {
                 into.extend_from_slice(bytes);
             }
         }
-        Run::File { .. } | Run::Socket { .. } => unreachable!("none was planned"),
+        Run::File(_) | Run::Socket(_) => unreachable!("none was planned"),
     }
 }
 
@@ -137,7 +137,7 @@ proptest! {
                     prop_assert!(!lent.is_empty() && views <= VIEWS_MAX);
                     prop_assert!(threshold.is_some());
                 }
-                Run::File { .. } | Run::Socket { .. } => prop_assert!(false),
+                Run::File(_) | Run::Socket(_) => prop_assert!(false),
             }
             content(&run, &mut sent);
         }

@@ -1,8 +1,6 @@
 //! A part of a file, from the page cache to the socket (sendfile(2)).
 
-use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
 
 use rustix::fs::sendfile;
 use rustix::io::Errno;
@@ -10,6 +8,7 @@ use rustix::net::{SendFlags, send};
 
 use super::{Step, To};
 use crate::error::{Error, Result};
+use crate::plan::FilePart;
 
 /// Bytes asked for at a time: it returns when the socket is full anyway, and a signal is looked at in between.
 const CHUNK: u64 = 1 << 20;
@@ -18,16 +17,15 @@ const READ_CHUNK: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct FileRun {
-    file: Arc<File>,
-    offset: u64,
-    left: u64,
+    /// What is left of it.
+    part: FilePart,
     /// The file does not do it (some file systems): its bytes are read and sent.
     read: bool,
 }
 
 impl FileRun {
-    pub(super) fn new(file: Arc<File>, offset: u64, len: u64) -> Self {
-        Self { file, offset, left: len, read: false }
+    pub(super) fn new(part: FilePart) -> Self {
+        Self { part, read: false }
     }
 
     pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
@@ -43,28 +41,28 @@ impl FileRun {
             Err(error) => return Err(Error::os("send a file to", to.peer, error)),
         };
         if moved == 0 {
-            return Err(Error::Truncated { what: "the file", missing: self.left });
+            return Err(Error::Truncated { what: "the file", missing: self.part.len });
         }
-        self.left -= moved;
-        Ok(if self.left == 0 { Step::Done } else { Step::Moved })
+        self.part.len -= moved;
+        Ok(if self.part.len == 0 { Step::Done } else { Step::Moved })
     }
 
     fn send_file(&mut self, to: &To<'_>) -> Result<u64, Errno> {
-        let asked = self.left.min(CHUNK) as usize;
-        let moved = sendfile(to.socket, &*self.file, Some(&mut self.offset), asked)? as u64;
+        let asked = self.part.len.min(CHUNK) as usize;
+        let moved = sendfile(to.socket, &*self.part.file, Some(&mut self.part.offset), asked)? as u64;
         to.tally.borrow_mut().account.sendfile += moved;
         Ok(moved)
     }
 
     fn read_and_send(&mut self, to: &To<'_>) -> Result<u64, Errno> {
-        let mut bytes = vec![0; self.left.min(READ_CHUNK as u64) as usize];
-        let read = self.file.read_at(&mut bytes, self.offset);
+        let mut bytes = vec![0; self.part.len.min(READ_CHUNK as u64) as usize];
+        let read = self.part.file.read_at(&mut bytes, self.part.offset);
         let read = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         if read == 0 {
             return Ok(0);
         }
         let sent = send(to.socket, &bytes[..read], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)? as u64;
-        self.offset += sent;
+        self.part.offset += sent;
         to.tally.borrow_mut().account.sent += sent;
         Ok(sent)
     }

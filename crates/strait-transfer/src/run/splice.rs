@@ -1,30 +1,28 @@
 //! What a socket receives, to another socket through a pipe (splice(2)): the bytes stay in the kernel's pages.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use super::{Step, To};
 use crate::error::{Error, Result};
 use crate::pipe::{Pipe, Pipes};
-use crate::plan::TO_THE_END;
+use crate::plan::{StreamPart, TO_THE_END};
 
 #[derive(Debug)]
 pub(crate) struct SpliceRun {
-    socket: Arc<OwnedFd>,
-    /// Bytes to be read, or [`TO_THE_END`].
-    left: u64,
+    /// What is to be read of it.
+    part: StreamPart,
     pipe: Option<Pipe>,
 }
 
 impl SpliceRun {
-    pub(super) fn new(socket: Arc<OwnedFd>, len: u64) -> Self {
-        Self { socket, left: len, pipe: None }
+    pub(super) fn new(part: StreamPart) -> Self {
+        Self { part, pipe: None }
     }
 
     pub(super) fn socket(&self) -> &OwnedFd {
-        &self.socket
+        &self.part.socket
     }
 
     pub(super) fn step(&mut self, pipes: &mut Pipes, to: &To<'_>) -> Result<Step> {
@@ -34,10 +32,10 @@ impl SpliceRun {
         };
         let pipe = self.pipe.insert(pipe);
         if pipe.held() == 0 {
-            match pipe.fill(&*self.socket, self.left) {
-                Ok(0) if self.left == TO_THE_END => return Ok(self.end(pipes)),
-                Ok(0) => return Err(Error::Truncated { what: "the connection", missing: self.left }),
-                Ok(read) => self.left -= if self.left == TO_THE_END { 0 } else { read as u64 },
+            match pipe.fill(&*self.part.socket, self.part.len) {
+                Ok(0) if self.part.len == TO_THE_END => return Ok(self.end(pipes)),
+                Ok(0) => return Err(Error::Truncated { what: "the connection", missing: self.part.len }),
+                Ok(read) => self.part.len -= if self.part.len == TO_THE_END { 0 } else { read as u64 },
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoInput),
                 Err(error) => return Err(Error::os("splice from", "a connection", error)),
             }
@@ -47,7 +45,7 @@ impl SpliceRun {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoRoom),
             Err(error) => return Err(Error::os("splice to", to.peer, error)),
         }
-        Ok(if self.left > 0 || pipe.held() > 0 { Step::Moved } else { self.end(pipes) })
+        Ok(if self.part.len > 0 || pipe.held() > 0 { Step::Moved } else { self.end(pipes) })
     }
 
     fn end(&mut self, pipes: &mut Pipes) -> Step {

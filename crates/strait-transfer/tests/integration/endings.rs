@@ -5,7 +5,9 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use strait_sys::buffer::Frozen;
-use strait_transfer::{Engine, Error, Options, Plan, Progress, Segment, Sender, ZeroCopy};
+use strait_transfer::{
+    Engine, Error, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy,
+};
 
 use crate::rig::{PATIENCE, Reads, connection, file_of, pattern, peer};
 
@@ -20,7 +22,7 @@ fn a_file_that_is_shorter_than_planned_is_told() {
     let (stream, far) = connection();
     let peer = peer(far, READS);
     let (mut engine, mut sender) = (engine(ZeroCopy::Adaptive), Sender::new(stream).unwrap());
-    let plan = Plan::new().with(Segment::File { file: file_of(b"short"), offset: 0, len: 100 });
+    let plan = Plan::new().with(Segment::File(FilePart { file: file_of(b"short"), offset: 0, len: 100 }));
     let error = sender.send(&mut engine, plan, PATIENCE).unwrap_err();
     assert_eq!(error.to_string(), "the file ended 95 bytes early");
     drop(sender);
@@ -35,7 +37,8 @@ fn a_connection_that_ends_early_is_told() {
     drop(feeder);
     source.set_nonblocking(true).unwrap();
     let (mut engine, mut sender) = (engine(ZeroCopy::Adaptive), Sender::new(stream).unwrap());
-    let plan = Plan::new().with(Segment::Socket { socket: std::sync::Arc::new(source.into()), len: 7 });
+    let plan =
+        Plan::new().with(Segment::Socket(StreamPart { socket: std::sync::Arc::new(source.into()), len: 7 }));
     let error = sender.send(&mut engine, plan, PATIENCE).unwrap_err();
     assert_eq!(error.to_string(), "the connection ended 7 bytes early");
     drop(sender);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use strait_sys::buffer::Frozen;
 use strait_transfer::plan::Mixed;
-use strait_transfer::{Engine, Error, Options, Plan, Segment, Sender, ZeroCopy};
+use strait_transfer::{Engine, Error, FilePart, Options, Plan, Segment, Sender, StreamPart, ZeroCopy};
 
 use crate::rig::{PATIENCE, Reads, connection, file_of, pattern, peer};
 
@@ -75,7 +75,7 @@ fn build(parts: &[Part]) -> (Plan, Vec<u8>, Vec<std::thread::JoinHandle<()>>) {
             Part::Shared(_) => plan.push(Segment::Shared(Frozen::copied(&bytes).unwrap())),
             Part::File(_) => {
                 let file = file_of(&[b"before", &bytes[..], b"behind"].concat());
-                plan.push(Segment::File { file, offset: 6, len: len as u64 });
+                plan.push(Segment::File(FilePart { file, offset: 6, len: len as u64 }));
             }
             Part::Socket(_) => {
                 let (mut feeder, socket) = connection();
@@ -84,7 +84,10 @@ fn build(parts: &[Part]) -> (Plan, Vec<u8>, Vec<std::thread::JoinHandle<()>>) {
                     // A sender that gave up reads no more.
                     let _ = std::io::Write::write_all(&mut feeder, &bytes);
                 }));
-                plan.push(Segment::Socket { socket: std::sync::Arc::new(socket.into()), len: len as u64 });
+                plan.push(Segment::Socket(StreamPart {
+                    socket: std::sync::Arc::new(socket.into()),
+                    len: len as u64,
+                }));
             }
         }
     }
