@@ -54,8 +54,12 @@ pub fn run(
         contestants: &plan.contestants,
         places: &plan.sizes,
         rounds: plan.rounds,
+        seconds: rig.seconds,
     };
-    rounds::run(rig, &asked, machine, progress, |contestant, size| point(rig, contestant, size, &plan.limits))
+    let probe = |contestant| rig.probe(contestant);
+    rounds::run(&asked, machine, progress, probe, |contestant, size| {
+        point(rig, contestant, size, &plan.limits)
+    })
 }
 
 fn about(rig: &Rig<'_>, plan: &Plan) -> String {

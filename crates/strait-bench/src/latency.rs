@@ -54,8 +54,10 @@ pub fn run(
         contestants: &plan.contestants,
         places: &plan.rates,
         rounds: plan.rounds,
+        seconds: rig.seconds,
     };
-    rounds::run(rig, &asked, machine, progress, |contestant, rate| point(rig, contestant, rate))
+    let probe = |contestant| rig.probe(contestant);
+    rounds::run(&asked, machine, progress, probe, |contestant, rate| point(rig, contestant, rate))
 }
 
 fn point(rig: &Rig<'_>, contestant: Contestant, rate: u32) -> Result<(Figures, String)> {

@@ -15,6 +15,8 @@ use crate::wire::Wires;
 
 /// What a receiver gets before what counts: its memory has been touched and its code has run.
 const WARM_UP: Load = Load { size_bytes: 64, rate_pps: Some(100_000.0), seconds: 0.05, delay_of_each: 0 };
+/// What shows whether this machine has a contestant.
+const PROBE: Load = Load { size_bytes: 64, rate_pps: Some(1000.0), seconds: 0.05, delay_of_each: 0 };
 /// Up to this rate packets are sent one by one; faster, by the kernel (`live`) where the wire takes that. The kernel sends in
 /// runs, with a pause of some 20 ms before each.
 const ONE_BY_ONE_PPS_MAX: f64 = 300_000.0;
@@ -119,6 +121,14 @@ struct Sent {
 }
 
 impl Rig<'_> {
+    /// Whether this machine has a contestant.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn probe(&self, contestant: Contestant) -> Result<()> {
+        self.measure(contestant, &PROBE).map(drop)
+    }
+
     /// Makes a try. What goes wrong after a signal is the signal's: the programs get it too.
     pub fn measure(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
         let interrupted = || self.terminated.load(Ordering::Relaxed);

@@ -1,16 +1,12 @@
 //! Rounds: every contestant once, then every contestant again, so that a disturbance hits all alike and shows as spread.
 //!
-//! Both benchmarks run so; they say what to measure at a place on the axis.
+//! All benchmarks run so; they say what to measure at a place on the axis.
 
-use crate::contestant::Contestant;
+use std::fmt::Display;
+
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::measure::{Load, Rig};
 use crate::results::{Figures, Results, Skipped};
-
-/// Rate and time of the run that shows whether this machine has a contestant, and the size of its frames.
-const PROBE: (f64, f64) = (1000.0, 0.05);
-const PROBE_BYTES: u32 = 64;
 
 /// How far a benchmark is, for whoever waits.
 #[derive(Debug)]
@@ -26,25 +22,27 @@ pub struct Progress<'a> {
 }
 
 /// What a benchmark measures.
-pub(crate) struct Asked<'a> {
+pub(crate) struct Asked<'a, C> {
     pub(crate) benchmark: &'static str,
     pub(crate) about: String,
     pub(crate) axis: &'static str,
     /// Of a place on the axis.
     pub(crate) unit: &'static str,
-    pub(crate) contestants: &'a [Contestant],
+    pub(crate) contestants: &'a [C],
     pub(crate) places: &'a [u32],
     pub(crate) rounds: u32,
+    /// Seconds that each try lasts.
+    pub(crate) seconds: f64,
 }
 
-/// Has `point` measure each contestant at each place, round after round. After an interruption the results are those so
-/// far.
-pub(crate) fn run(
-    rig: &Rig<'_>,
-    asked: &Asked<'_>,
+/// Has `point` measure each contestant at each place, round after round; those on which `probe` fails are left out. After an
+/// interruption the results are those so far.
+pub(crate) fn run<C: Copy + Display>(
+    asked: &Asked<'_, C>,
     machine: Machine,
     progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
-    point: impl Fn(Contestant, u32) -> Result<(Figures, String)>,
+    probe: impl Fn(C) -> Result<()>,
+    point: impl Fn(C, u32) -> Result<(Figures, String)>,
 ) -> Result<Results> {
     let mut results = Results {
         benchmark: asked.benchmark.into(),
@@ -53,11 +51,11 @@ pub(crate) fn run(
         machine,
         complete: false,
         rounds: asked.rounds,
-        seconds: rig.seconds,
+        seconds: asked.seconds,
         series: Vec::new(),
         skipped: Vec::new(),
     };
-    let there = present(rig, asked.contestants, &mut results.skipped)?;
+    let there = present(asked.contestants, probe, &mut results.skipped)?;
     let at_place = |&place| there.iter().map(move |&contestant| (place, contestant));
     let points: Vec<_> = asked.places.iter().flat_map(at_place).collect();
     let all = points.len() * asked.rounds as usize;
@@ -74,13 +72,15 @@ pub(crate) fn run(
 }
 
 /// The contestants that can be measured here; why not is noted of the others.
-fn present(rig: &Rig<'_>, contestants: &[Contestant], skipped: &mut Vec<Skipped>) -> Result<Vec<Contestant>> {
-    let (rate, seconds) = PROBE;
-    let load = Load { size_bytes: PROBE_BYTES, rate_pps: Some(rate), seconds, delay_of_each: 0 };
+fn present<C: Copy + Display>(
+    contestants: &[C],
+    probe: impl Fn(C) -> Result<()>,
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<C>> {
     let mut there = Vec::new();
     for &contestant in contestants {
-        match rig.measure(contestant, &load) {
-            Ok(_) => there.push(contestant),
+        match probe(contestant) {
+            Ok(()) => there.push(contestant),
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => {
                 skipped.push(Skipped { contestant: contestant.to_string(), reason: error.reason() });
