@@ -16,6 +16,9 @@ pub enum Error {
     /// The capture engine says why.
     #[error(transparent)]
     Capture(#[from] strait_capture::Error),
+    /// The transfer engine says why.
+    #[error(transparent)]
+    Transfer(#[from] strait_transfer::Error),
     /// Reading or writing a file, a pipe or a program's output failed.
     #[error("{operation}: {source}")]
     File {
@@ -62,6 +65,7 @@ impl Error {
         match self {
             Self::System(error) => error.kind(),
             Self::Capture(error) => error.kind(),
+            Self::Transfer(error) => error.kind(),
             Self::Usage(_) => Kind::Usage,
             Self::File { .. } | Self::Program { .. } | Self::Void(_) | Self::Interrupted => Kind::Failed,
         }

@@ -19,6 +19,7 @@ pub mod report;
 pub mod results;
 mod rounds;
 pub mod search;
+pub mod send;
 mod stage;
 mod stats;
 pub mod table;

@@ -219,7 +219,7 @@ fn judge(sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
     Ok(Outcome { offered, offered_pps: sent.achieved_pps, delivered, cost, delay, got })
 }
 
-fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
+pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::Program {
         program: program.name(),
         said: format!("it prints no account: {error}"),

@@ -49,9 +49,21 @@ pub const LATENCY: [Shown; 5] = [
     shown("loss_percent", "loss, %", 1.0, 3, false),
 ];
 
+/// Those of a benchmark of sends.
+pub const SEND: [Shown; 4] = [
+    shown("messages_per_s", "thousand messages/s", 1e-3, 2, true),
+    shown("bytes_per_s", "GB/s", 1e-9, 3, true),
+    shown("cpu_s_per_gb", "CPU seconds per GB", 1.0, 4, false),
+    shown("zero_copy_percent", "sent without a copy, %", 1.0, 0, true),
+];
+
 /// The figures to show of these results: those that were measured.
 pub fn figures(results: &Results) -> Vec<Shown> {
-    let all: &[Shown] = if results.benchmark == "latency" { &LATENCY } else { &CAPTURE };
+    let all: &[Shown] = match results.benchmark.split(' ').next() {
+        Some("latency") => &LATENCY,
+        Some("send") => &SEND,
+        _ => &CAPTURE,
+    };
     let measured =
         |shown: &&Shown| results.series.iter().any(|series| series.summary.contains_key(shown.figure));
     all.iter().filter(measured).copied().collect()

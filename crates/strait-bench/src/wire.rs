@@ -4,6 +4,7 @@
 //! The namespaces have no names: they go with this process, however it ends. A private wire is silent, so that every
 //! frame on it is one that was sent to be measured.
 
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use crate::error::{Error, Result};
 const UP_MAX: Duration = Duration::from_secs(10);
 /// How often to look whether it is.
 const LOOK: Duration = Duration::from_millis(5);
+/// The length of the network part of a routed wire's addresses, in bits.
+const PREFIX: u8 = 24;
 
 /// How the ends of a private wire receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,19 @@ impl Wire {
     /// # Errors
     /// Refused without CAP_SYS_ADMIN and CAP_NET_ADMIN.
     pub fn private(queues: u32, reception: Reception) -> Result<Self> {
+        let wire = Self::lay(queues)?;
+        wire.switch_offloads(&[Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum], false)?;
+        wire.raise()?;
+        if reception == Reception::Batched {
+            // veth tells its peer that it takes redirected frames when GRO is switched on while both are up
+            // (`veth_set_features` in drivers/net/veth.c).
+            wire.switch_offloads(&[Offload::Gro], true)?;
+        }
+        Ok(wire)
+    }
+
+    /// A veth pair between two namespaces, down.
+    fn lay(queues: u32) -> Result<Self> {
         let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
         for namespace in [&sender, &receiver] {
             namespace.run(netns::disable_ipv6)??;
@@ -103,13 +119,27 @@ impl Wire {
             Netlink::open()?.add_veth(&near, &far)
         })??;
         let end = |namespace, name: &str| End { namespace: Some(namespace), interface: name.into() };
-        let wire = Self { sender: end(sender, "sender"), receiver: end(receiver, "receiver") };
-        wire.switch_offloads(&[Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum], false)?;
+        Ok(Self { sender: end(sender, "sender"), receiver: end(receiver, "receiver") })
+    }
+
+    /// A veth pair with the offloads that a veth pair has, and an address at each end.
+    ///
+    /// # Errors
+    /// As for [`Wire::private`].
+    pub fn routed(addresses: [Ipv4Addr; 2]) -> Result<Self> {
+        let wire = Self::lay(1)?;
         wire.raise()?;
-        if reception == Reception::Batched {
-            // veth tells its peer that it takes redirected frames when GRO is switched on while both are up
-            // (`veth_set_features` in drivers/net/veth.c).
-            wire.switch_offloads(&[Offload::Gro], true)?;
+        let macs = wire.ends().map(|end| end.run(|| Interface::find(&end.interface).map(|found| found.mac)));
+        let [sender, receiver] = macs;
+        let macs = [sender??, receiver??];
+        for (own, end) in wire.ends().into_iter().enumerate() {
+            let other = 1 - own;
+            end.run(|| {
+                let mut netlink = Netlink::open()?;
+                let index = netlink.interface(&end.interface)?.index;
+                netlink.add_address(index, addresses[own].into(), PREFIX)?;
+                netlink.add_neighbour(index, addresses[other].into(), macs[other])
+            })??;
         }
         Ok(wire)
     }
@@ -130,7 +160,7 @@ impl Wire {
                     "{name} has no carrier: is its cable plugged in, and the other end up?"
                 )));
             }
-            Ok(End { namespace: None, interface: name.into() })
+            Ok(End::own(name))
         };
         for name in [sender, receiver] {
             if !Interface::find(name)?.is_up() {
@@ -148,6 +178,11 @@ impl Wire {
     /// Where they are captured.
     pub fn receiver(&self) -> &End {
         &self.receiver
+    }
+
+    /// The sender's end and the receiver's. The wire lasts as long as one of them.
+    pub fn into_ends(self) -> (End, End) {
+        (self.sender, self.receiver)
     }
 
     /// Whether it was made for the measurement.
@@ -189,6 +224,11 @@ impl Wire {
 }
 
 impl End {
+    /// An interface of this machine.
+    pub(crate) fn own(interface: impl Into<String>) -> Self {
+        Self { namespace: None, interface: interface.into() }
+    }
+
     /// Its interface.
     pub fn interface(&self) -> &str {
         &self.interface

@@ -1,9 +1,10 @@
 //! `strait bench`: what each way to capture can do on this machine.
 
+mod kept;
 mod measured;
+mod send;
 
-use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -12,15 +13,16 @@ use strait_bench::child::Launcher;
 use strait_bench::contestant::{Contestant, Way};
 use strait_bench::machine::{self, Machine};
 use strait_bench::measure::{Generator, Rig};
-use strait_bench::results::{Results, check_writable, write_file};
+use strait_bench::results::{Results, write_file};
 use strait_bench::search::Limits;
 use strait_bench::wire::{Reception, Wires};
-use strait_bench::{Progress, compare, latency, report, table};
+use strait_bench::{Progress, compare, latency, report};
 
 use crate::Error;
 use crate::capture::WaitArg;
 use crate::output::{print_text, tell};
 use crate::parse::NumberList;
+use kept::{Kept, is_svg};
 
 /// Options of `strait bench`.
 #[derive(ClapArgs)]
@@ -35,6 +37,8 @@ enum Command {
     Capture(CaptureArgs),
     /// How late packets reach the program, for each path and wait policy, against the rate
     Latency(LatencyArgs),
+    /// What a send costs with and without a copy, over loopback, veth and a route that copies nothing
+    Send(send::Args),
     /// Ratios of two results, with their spread
     Compare(CompareArgs),
     /// The report of results that were kept
@@ -42,12 +46,15 @@ enum Command {
     /// Receive as a measured program does; the benchmarks start it
     #[command(hide = true)]
     Receive(measured::ReceiveArgs),
+    /// Send as a measured program does; the benchmarks start it
+    #[command(hide = true)]
+    Transmit(measured::TransmitArgs),
     /// Become a measured program; the benchmarks start it
     #[command(hide = true)]
     Exec(measured::ExecArgs),
 }
 
-/// What both benchmarks are told.
+/// What the benchmarks of capture are told.
 #[derive(ClapArgs)]
 struct Common {
     /// Interface to capture on, cabled to --send-on [default: a private veth pair]
@@ -59,12 +66,6 @@ struct Common {
     /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, xdp (the best of the three), libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all that this machine has]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     paths: Vec<Way>,
-    /// How often everything is measured, in turn; medians and spread are reported
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// Seconds that each try lasts
-    #[arg(long, default_value_t = 1.0, value_parser = try_seconds)]
-    seconds: f64,
     /// CPUs of the receivers [default: all but the first]
     #[arg(long, value_name = "LIST")]
     cpus: Option<NumberList>,
@@ -74,18 +75,8 @@ struct Common {
     /// Path of the generator: live, sendmmsg, ring, xdp [default: sendmmsg, or live where a private pair needs it]
     #[arg(long, value_name = "PATH", value_parser = ["live", "sendmmsg", "ring", "xdp"])]
     generator: Option<String>,
-    /// Write the report to this file: one HTML page with plots
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write the results to this file as well, for compare and report
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-    /// Note the commit of what is measured in the results
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    commit: String,
-    /// Print the results as one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    kept: Kept,
 }
 
 #[derive(ClapArgs)]
@@ -164,9 +155,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     match &args.command {
         Command::Capture(args) => run_capture(args),
         Command::Latency(args) => run_latency(args),
+        Command::Send(args) => send::run(args),
         Command::Compare(args) => run_compare(args),
         Command::Report(args) => run_report(args),
         Command::Receive(args) => measured::receive(args),
+        Command::Transmit(args) => measured::transmit(args),
         Command::Exec(args) => Err(measured::exec(args)),
     }
 }
@@ -180,7 +173,7 @@ fn run_capture(args: &CaptureArgs) -> Result<(), Error> {
     let pair = (Reception::Batched, &args.lanes[..], Generator::ByRate);
     args.common.measure(pair, !args.no_stage, |rig, machine, progress| {
         let limits = Limits::default();
-        let (sizes, rounds) = (each_once(&args.sizes), args.common.rounds);
+        let (sizes, rounds) = (each_once(&args.sizes), args.common.kept.rounds);
         let plan = capture::Plan { contestants: args.contestants(), sizes, rounds, limits };
         capture::run(rig, &plan, machine, progress)
     })
@@ -196,7 +189,8 @@ fn run_latency(args: &LatencyArgs) -> Result<(), Error> {
                 "netsniff-ng and testpmd measure no delays: give other --paths".into(),
             ));
         }
-        let plan = latency::Plan { contestants, rates: each_once(&args.rates), rounds: args.common.rounds };
+        let plan =
+            latency::Plan { contestants, rates: each_once(&args.rates), rounds: args.common.kept.rounds };
         latency::run(rig, &plan, machine, progress)
     })
 }
@@ -219,10 +213,6 @@ fn run_report(args: &ReportArgs) -> Result<(), Error> {
         return print_text(&page);
     }
     Ok(write_file(&args.page, &page)?)
-}
-
-fn is_svg(page: &Path) -> bool {
-    page.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"))
 }
 
 impl CaptureArgs {
@@ -274,7 +264,7 @@ impl Common {
             &mut dyn FnMut(&Progress<'_>) -> strait_bench::Result<()>,
         ) -> strait_bench::Result<Results>,
     ) -> Result<(), Error> {
-        self.check_files()?;
+        self.kept.check_files()?;
         let terminated = strait_sys::process::on_termination()?;
         let wires = match (&self.send_on, &self.interface) {
             (Some(sender), Some(receiver)) => Wires::cabled(sender, receiver)?,
@@ -286,21 +276,7 @@ impl Common {
             None => Generator::Path("sendmmsg".into()),
         };
         let rig = self.rig(&wires, generator, stage, terminated)?;
-        let machine = Machine::look(command_line(), self.commit.clone(), program());
-        let results = measure(&rig, machine, &mut |progress| {
-            progress_line(progress);
-            self.keep(progress.results)
-        });
-        clear_progress();
-        let results = results?;
-        self.hand_out(&results)?;
-        match () {
-            () if !results.complete => Err(Error::Failed("interrupted".into())),
-            () if results.series.iter().all(|series| series.summary.is_empty()) => {
-                Err(Error::Failed("nothing was measured".into()))
-            }
-            () => Ok(()),
-        }
+        self.kept.measure(|machine, progress| measure(&rig, machine, progress))
     }
 
     fn rig<'a>(
@@ -310,96 +286,31 @@ impl Common {
         stage: bool,
         terminated: &'a AtomicBool,
     ) -> Result<Rig<'a>, Error> {
-        let strait =
-            std::env::current_exe().map_err(|error| Error::Failed(format!("find this program: {error}")))?;
-        let usable = machine::usable_cpus()?;
-        let (first, others) = usable.split_at(1.min(usable.len()));
-        let others = if others.is_empty() { first } else { others };
+        let [first, others] = sides()?;
         let given = |list: &Option<NumberList>| list.as_ref().map(|list| list.0.clone());
         Ok(Rig {
-            launcher: Launcher { strait },
+            launcher: launcher()?,
             wires,
             generator,
-            generator_cpus: given(&self.generator_cpus).unwrap_or_else(|| first.to_vec()),
-            receiver_cpus: given(&self.cpus).unwrap_or_else(|| others.to_vec()),
-            seconds: self.seconds,
+            generator_cpus: given(&self.generator_cpus).unwrap_or(first),
+            receiver_cpus: given(&self.cpus).unwrap_or(others),
+            seconds: self.kept.seconds,
             stage,
             terminated,
         })
     }
-
-    /// Refuses files that cannot be written, before hours of measuring.
-    fn check_files(&self) -> Result<(), Error> {
-        let page = self.html.as_deref();
-        if self.save.is_some() && self.save.as_deref() == page {
-            return Err(Error::Usage("--save and --html name the same file".into()));
-        }
-        if page.is_some_and(is_svg) {
-            return Err(Error::Usage(
-                "--html writes a page: strait bench report RESULTS PLOT.svg draws a plot".into(),
-            ));
-        }
-        for path in self.save.iter().chain(&self.html) {
-            if path.as_os_str() == "-" {
-                return Err(Error::Usage("give a file: --json prints the results".into()));
-            }
-            check_writable(path)?;
-        }
-        Ok(())
-    }
-
-    /// Writes what was measured so far where the results are to be kept.
-    fn keep(&self, results: &Results) -> strait_bench::Result<()> {
-        if results.series.is_empty() {
-            return Ok(());
-        }
-        if let Some(path) = &self.save {
-            write_file(path, &(results.to_json()? + "\n"))?;
-        }
-        match &self.html {
-            Some(path) => write_file(path, &report::html(results)),
-            None => Ok(()),
-        }
-    }
-
-    /// Prints the results, even where they cannot be kept.
-    fn hand_out(&self, results: &Results) -> Result<(), Error> {
-        let kept = self.keep(results);
-        print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) })?;
-        Ok(kept?)
-    }
 }
 
-/// The line as it was typed, without the program's directory.
-fn command_line() -> String {
-    let mut words: Vec<String> = std::env::args().collect();
-    if let Some(program) = words.first_mut() {
-        *program =
-            Path::new(program).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-    }
-    words.join(" ")
+/// This program, to start what is measured.
+fn launcher() -> Result<Launcher, Error> {
+    let strait =
+        std::env::current_exe().map_err(|error| Error::Failed(format!("find this program: {error}")))?;
+    Ok(Launcher { strait })
 }
 
-fn program() -> String {
-    format!("strait {}", env!("CARGO_PKG_VERSION"))
-}
-
-/// How far it is, on a terminal only.
-fn progress_line(progress: &Progress<'_>) {
-    if std::io::stderr().is_terminal() {
-        tell(format_args!("\r\x1b[K{} of {}: {}", progress.done + 1, progress.all, progress.next));
-    }
-}
-
-fn clear_progress() {
-    if std::io::stderr().is_terminal() {
-        tell(format_args!("\r\x1b[K"));
-    }
-}
-
-fn try_seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("give 0.1 to 600 seconds".into()),
-    }
+/// The first CPU, and the others, which stand for both where there is one.
+fn sides() -> Result<[Vec<u32>; 2], Error> {
+    let usable = machine::usable_cpus()?;
+    let (first, others) = usable.split_at(1.min(usable.len()));
+    Ok([first, if others.is_empty() { first } else { others }].map(<[u32]>::to_vec))
 }

@@ -1,11 +1,14 @@
 //! The programs that the benchmarks start: the receiver, and what puts a program on its CPUs and into its namespace.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use strait_bench::child::{self, Exec};
 use strait_bench::contestant::Way;
 use strait_bench::receiver;
+use strait_bench::send::{self, transmit};
 
 use crate::Error;
 use crate::capture::WaitArg;
@@ -40,6 +43,31 @@ pub(super) struct ReceiveArgs {
 }
 
 #[derive(ClapArgs)]
+pub(super) struct TransmitArgs {
+    /// Where to
+    #[arg(long)]
+    to: SocketAddr,
+    /// Way to send
+    #[arg(long)]
+    way: send::Way,
+    /// Small pieces of a message
+    #[arg(long, default_value_t = 0)]
+    pieces: usize,
+    /// Bytes of its body
+    #[arg(long, default_value_t = 0)]
+    body: usize,
+    /// Bytes of a file instead
+    #[arg(long, default_value_t = 0)]
+    file: u64,
+    /// How long
+    #[arg(long)]
+    seconds: f64,
+    /// How long before it counts
+    #[arg(long, default_value_t = 0.0)]
+    warm_up: f64,
+}
+
+#[derive(ClapArgs)]
 pub(super) struct ExecArgs {
     /// Network namespace to enter
     #[arg(long)]
@@ -68,6 +96,20 @@ pub(super) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
         delay_of_each: args.delay_of_each,
     };
     Ok(receiver::run(&options, terminated)?)
+}
+
+pub(super) fn transmit(args: &TransmitArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    let message = match (args.pieces, args.body, args.file) {
+        (0, 0, 0) => return Err(Error::Usage("give --pieces, --body or --file".into())),
+        (pieces, body, 0) => transmit::Message::Memory { pieces, body },
+        (.., bytes) => transmit::Message::File(bytes),
+    };
+    let seconds = |seconds| {
+        Duration::try_from_secs_f64(seconds).map_err(|error| Error::Usage(format!("{seconds} s: {error}")))
+    };
+    let (time, warm_up) = (seconds(args.seconds)?, seconds(args.warm_up)?);
+    Ok(transmit::run(&transmit::Options { to: args.to, way: args.way, message, time, warm_up }, terminated)?)
 }
 
 pub(super) fn exec(args: &ExecArgs) -> Error {

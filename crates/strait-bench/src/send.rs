@@ -1,0 +1,408 @@
+//! D5's measurements: what a send costs with and without a copy, over loopback, a veth pair, a route on which nothing copies,
+//! or to another machine; of one buffer, of a message of many small ones and a body, and of a file.
+//!
+//! The sender is a program of its own on a CPU of its own ([`transmit`]); the far end is a thread here ([`far_end`]).
+
+pub mod acknowledge;
+pub mod far_end;
+pub mod transmit;
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use strait_sys::interface::Interface;
+
+use crate::child::{Launcher, Program};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::measure::parse;
+use crate::results::{Figures, Results};
+use crate::rounds::{self, Asked, Progress};
+use crate::wire::{End, Wire};
+use acknowledge::Ends;
+use far_end::{FarEnd, Takes};
+use transmit::{Account, PIECE_BYTES};
+
+/// Bytes of a buffer, of D5's figures.
+pub const SIZES: [u32; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Small pieces beside a body.
+pub const PIECES: [u32; 5] = [1, 16, 256, 1024, 2048];
+/// Bytes of a file.
+pub const FILES: [u32; 3] = [64 << 10, 1 << 20, 16 << 20];
+/// Bytes of the body of a message with small pieces.
+pub const BODY_BYTES: u32 = 64 << 10;
+
+/// The private ends (RFC 5737).
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+/// How long a try sends before it counts: Strait's sender learns its route.
+const WARM_UP_SECONDS: f64 = 0.2;
+/// The try that shows whether a contestant can be measured.
+const PROBE_SECONDS: f64 = 0.02;
+/// What a program may need beyond its measured time.
+const SLACK: Duration = Duration::from_secs(30);
+/// How long the far end may take to read what is on its way when the sender has ended.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// One buffer; the axis is its size.
+    Buffer,
+    /// Small pieces and a body; the axis is how many.
+    Mixed,
+    /// A file; the axis is its size.
+    File,
+}
+
+/// A way to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// send(2) or sendmsg(2); of a file, read(2) before it.
+    Send,
+    /// `SEND_ZC` or `SENDMSG_ZC`, always.
+    ZeroCopy,
+    /// `SEND_ZC` from registered memory, always.
+    Registered,
+    /// Strait's sender with D5's split: small pieces by a send of their own, then `SEND_ZC`.
+    Split,
+    /// sendfile(2).
+    Sendfile,
+    /// Strait's sender as it is by default.
+    Strait,
+}
+
+const WAYS: [(&str, Way); 6] = [
+    ("send", Way::Send),
+    ("zc", Way::ZeroCopy),
+    ("zc-registered", Way::Registered),
+    ("split", Way::Split),
+    ("sendfile", Way::Sendfile),
+    ("strait", Way::Strait),
+];
+
+/// Over what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// 127.0.0.1.
+    Loopback,
+    /// A private veth pair.
+    Veth,
+    /// The same with a far end that acknowledges unread, so that nothing copies.
+    NoCopy,
+    /// To somebody who reads.
+    Peer(SocketAddr),
+}
+
+/// A way over a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contestant {
+    /// The route.
+    pub over: Over,
+    /// The way.
+    pub way: Way,
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What is sent.
+    pub load: Load,
+    /// Who.
+    pub contestants: Vec<Contestant>,
+    /// Places on the load's axis.
+    pub places: Vec<u32>,
+    /// How often.
+    pub rounds: u32,
+}
+
+/// What all tries share.
+#[derive(Debug)]
+pub struct Rig<'a> {
+    launcher: Launcher,
+    lines: Vec<Line>,
+    sender_cpus: Vec<u32>,
+    far_cpus: Vec<u32>,
+    seconds: f64,
+    terminated: &'a AtomicBool,
+}
+
+/// A route that was laid.
+#[derive(Debug)]
+struct Line {
+    over: Over,
+    near: End,
+    /// None where somebody else reads.
+    far: Option<(End, SocketAddr, Takes)>,
+}
+
+impl Load {
+    /// Its axis.
+    fn axis(self) -> &'static str {
+        match self {
+            Self::Buffer => "buffer, bytes",
+            Self::Mixed => "64-byte pieces before a body of 64 KiB",
+            Self::File => "file, bytes",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Buffer | Self::File => "bytes",
+            Self::Mixed => "pieces",
+        }
+    }
+
+    /// The name of its benchmark.
+    pub fn benchmark(self) -> &'static str {
+        match self {
+            Self::Buffer => "send buffer",
+            Self::Mixed => "send mixed",
+            Self::File => "send file",
+        }
+    }
+
+    /// The places that are measured unless others are given.
+    pub fn places(self) -> &'static [u32] {
+        match self {
+            Self::Buffer => &SIZES,
+            Self::Mixed => &PIECES,
+            Self::File => &FILES,
+        }
+    }
+
+    /// The ways that can carry it.
+    pub fn ways(self) -> &'static [Way] {
+        match self {
+            Self::Buffer => &[Way::Send, Way::ZeroCopy, Way::Registered, Way::Strait],
+            Self::Mixed => &[Way::Send, Way::ZeroCopy, Way::Split, Way::Strait],
+            Self::File => &[Way::Send, Way::Sendfile, Way::Strait],
+        }
+    }
+
+    /// The options of the sending program for a place.
+    fn arguments(self, place: u32) -> [String; 3] {
+        let [pieces, body, file] = match self {
+            Self::Buffer => [0, place, 0],
+            Self::Mixed => [place, BODY_BYTES, 0],
+            Self::File => [0, 0, place],
+        };
+        [format!("--pieces={pieces}"), format!("--body={body}"), format!("--file={file}")]
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = WAYS.into_iter().find(|(_, way)| way == self).map(|(name, _)| name);
+        f.write_str(name.expect("WAYS has every way"))
+    }
+}
+
+impl FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = WAYS.into_iter().find(|(name, _)| *name == text).map(|(_, way)| way);
+        found.ok_or_else(|| format!("'{text}': give one of {}", WAYS.map(|(name, _)| name).join(", ")))
+    }
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loopback => f.write_str("loopback"),
+            Self::Veth => f.write_str("veth"),
+            Self::NoCopy => f.write_str("no-copy"),
+            Self::Peer(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+impl FromStr for Over {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "loopback" => Ok(Self::Loopback),
+            "veth" => Ok(Self::Veth),
+            "no-copy" => Ok(Self::NoCopy),
+            _ => Err(format!("'{text}': give loopback, veth or no-copy")),
+        }
+    }
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.over, self.way)
+    }
+}
+
+impl Line {
+    fn lay(over: Over) -> Result<Self> {
+        match over {
+            Over::Loopback => {
+                let (far, address) = (End::own("lo"), (Ipv4Addr::LOCALHOST, 0).into());
+                Ok(Self { over, near: End::own("lo"), far: Some((far, address, Takes::Reading)) })
+            }
+            Over::Veth => Self::veth(over, false),
+            Over::NoCopy => Self::veth(over, true),
+            Over::Peer(_) => Ok(Self { over, near: End::own(""), far: None }),
+        }
+    }
+
+    fn veth(over: Over, acknowledges: bool) -> Result<Self> {
+        let (near, far) = Wire::routed(ADDRESSES)?.into_ends();
+        let mac = |end: &End| end.run(|| Interface::find(end.interface()).map(|found| found.mac));
+        let takes = if acknowledges {
+            near.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_timestamps", "0"))?
+                .map_err(|error| Error::file("switch TCP timestamps off", error))?;
+            Takes::Acknowledging(Ends { macs: [mac(&near)??, mac(&far)??], addresses: ADDRESSES })
+        } else {
+            Takes::Reading
+        };
+        let address = (ADDRESSES[1], 0).into();
+        Ok(Self { over, near, far: Some((far, address, takes)) })
+    }
+}
+
+impl<'a> Rig<'a> {
+    /// Lays the routes that the contestants need.
+    ///
+    /// # Errors
+    /// Refused without CAP_SYS_ADMIN and CAP_NET_ADMIN where a private pair is needed.
+    pub fn lay(
+        launcher: Launcher,
+        contestants: &[Contestant],
+        (sender_cpus, far_cpus): (Vec<u32>, Vec<u32>),
+        seconds: f64,
+        terminated: &'a AtomicBool,
+    ) -> Result<Self> {
+        let mut lines: Vec<Line> = Vec::new();
+        for contestant in contestants {
+            if lines.iter().all(|line| line.over != contestant.over) {
+                lines.push(Line::lay(contestant.over)?);
+            }
+        }
+        Ok(Self { launcher, lines, sender_cpus, far_cpus, seconds, terminated })
+    }
+
+    /// Makes a try.
+    fn measure(&self, load: Load, contestant: Contestant, place: u32, seconds: [f64; 2]) -> Result<Account> {
+        let interrupted = || self.terminated.load(Ordering::Relaxed);
+        let outcome = if interrupted() {
+            Err(Error::Interrupted)
+        } else {
+            self.attempt(load, contestant, place, seconds)
+        };
+        if interrupted() { Err(Error::Interrupted) } else { outcome }
+    }
+
+    fn attempt(
+        &self,
+        load: Load,
+        contestant: Contestant,
+        place: u32,
+        [warm_up, seconds]: [f64; 2],
+    ) -> Result<Account> {
+        let line = self.lines.iter().find(|line| line.over == contestant.over);
+        let line = line.expect("lines were laid for all contestants");
+        let far = line.far.as_ref();
+        let far = far.map(|(end, address, takes)| FarEnd::start(end, *address, *takes, &self.far_cpus));
+        let far = far.transpose()?;
+        let to = match (&far, contestant.over) {
+            (Some(far), _) => far.address(),
+            (None, Over::Peer(address)) => address,
+            (None, _) => unreachable!("every private route has a far end"),
+        };
+        let options = [
+            format!("--to={to}"),
+            format!("--way={}", contestant.way),
+            format!("--seconds={seconds}"),
+            format!("--warm-up={warm_up}"),
+        ];
+        let arguments = ["bench".to_owned(), "transmit".to_owned()];
+        let arguments = arguments.into_iter().chain(options).chain(load.arguments(place));
+        let program = Program::new(self.launcher.strait.to_string_lossy(), arguments);
+        let limit = Duration::from_secs_f64(warm_up + seconds) + SLACK;
+        let sending = self.launcher.start(&line.near, &program, &self.sender_cpus, limit)?;
+        let account: Account = parse(&program, &sending.finish(limit)?.stdout)?;
+        match far {
+            Some(far) if !matches!(contestant.over, Over::NoCopy) => judge(&far, &account)?,
+            _ => {}
+        }
+        Ok(account)
+    }
+}
+
+/// Whether all that was sent came.
+fn judge(far: &FarEnd, account: &Account) -> Result<()> {
+    let deadline = std::time::Instant::now() + DRAIN_MAX;
+    while far.bytes() < account.all_bytes && std::time::Instant::now() < deadline {
+        strait_sys::wait::sleep(LOOK);
+    }
+    match far.bytes() {
+        came if came == account.all_bytes => Ok(()),
+        came => Err(Error::Void(format!("{came} of {} bytes came", account.all_bytes))),
+    }
+}
+
+/// Measures. After an interruption the results are those so far.
+///
+/// # Errors
+/// None of the contestants can be measured here.
+pub fn run(
+    rig: &Rig<'_>,
+    plan: &Plan,
+    machine: Machine,
+    progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
+) -> Result<Results> {
+    let load = plan.load;
+    let asked = Asked {
+        benchmark: load.benchmark(),
+        about: about(load),
+        axis: load.axis(),
+        unit: load.unit(),
+        contestants: &plan.contestants,
+        places: &plan.places,
+        rounds: plan.rounds,
+        seconds: rig.seconds,
+    };
+    let smallest = plan.places.iter().copied().min().unwrap_or_default();
+    let probe = |contestant| rig.measure(load, contestant, smallest, [0.0, PROBE_SECONDS]).map(drop);
+    rounds::run(&asked, machine, progress, probe, |contestant, place| {
+        let account = rig.measure(load, contestant, place, [WARM_UP_SECONDS, rig.seconds])?;
+        Ok((figures(load, &account), account.got))
+    })
+}
+
+fn about(load: Load) -> String {
+    let what = match load {
+        Load::Buffer => "the same buffer over and over".to_owned(),
+        Load::Mixed => format!(
+            "messages of so many pieces of {PIECE_BYTES} bytes and a body of {} KiB",
+            BODY_BYTES >> 10
+        ),
+        Load::File => "the same file, which is in memory, over and over".to_owned(),
+    };
+    format!(
+        "Rate at which one core sends {what} on one TCP connection, and the CPU time of the sending program, after {WARM_UP_SECONDS} s \
+         of warm-up. zc is SEND_ZC of every buffer, strait decides by itself. no-copy is a veth pair whose far end acknowledges \
+         in eBPF and reads nothing."
+    )
+}
+
+fn figures(load: Load, account: &Account) -> Figures {
+    let gigabytes = account.bytes as f64 / 1e9;
+    let mut named = vec![
+        ("bytes_per_s", account.bytes as f64 / account.seconds),
+        ("cpu_s_per_gb", account.cpu_s / gigabytes),
+    ];
+    if load == Load::Mixed {
+        named.push(("messages_per_s", account.messages as f64 / account.seconds));
+    }
+    named.extend(account.zero_copy.map(|share| ("zero_copy_percent", share * 100.0)));
+    named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

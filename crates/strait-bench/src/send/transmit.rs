@@ -1,0 +1,422 @@
+//! The program that is measured: it sends the same message over and over on one connection, by one way, and says at its
+//! end how fast that was and what it cost.
+//!
+//! The plain ways are as plain as they can be: what they cost is what the system calls cost.
+
+use std::fs::File;
+use std::io::{IoSlice, Read as _, Seek as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use strait_sys::buffer::{BufMut, Frozen, Pool};
+use strait_sys::uring::{Event, How, Ring, VIEWS_MAX};
+use strait_transfer::plan::{Mixed, PIECES_MAX};
+use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender, ZeroCopy};
+
+use super::Way;
+use crate::error::{Error, Result};
+
+/// Bytes of a small piece of a message.
+pub const PIECE_BYTES: usize = 64;
+/// A connection that takes nothing for so long is broken.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for the far end.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Messages between two looks at the clock.
+const LOOK_EACH: u32 = 16;
+/// Sends that may be under way without a copy.
+const LENT_MAX: usize = 4096;
+/// Bytes that the plain way reads of a file at a time.
+const READ_BYTES: usize = 64 << 10;
+/// The congestion control of every way: bbr, where it is the default, paces loopback.
+const CONGESTION: &str = "reno";
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to.
+    pub to: SocketAddr,
+    /// How.
+    pub way: Way,
+    /// What.
+    pub message: Message,
+    /// How long.
+    pub time: Duration,
+    /// How long before it counts.
+    pub warm_up: Duration,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// So many pieces of [`PIECE_BYTES`] and a body of so many bytes.
+    Memory {
+        /// Pieces.
+        pieces: usize,
+        /// Bytes of the body.
+        body: usize,
+    },
+    /// A file of so many bytes.
+    File(u64),
+}
+
+impl Message {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Memory { pieces, body } => (pieces * PIECE_BYTES + body) as u64,
+            Self::File(bytes) => bytes,
+        }
+    }
+}
+
+/// What was sent in the time that counts, and all in all.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Account {
+    /// Whole messages.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the whole connection.
+    pub all_bytes: u64,
+    /// Seconds.
+    pub seconds: f64,
+    /// CPU seconds of this process, user and system.
+    pub cpu_s: f64,
+    /// Share of all bytes that went without a copy, as the kernel reported; none if nothing was asked.
+    pub zero_copy: Option<f64>,
+    /// What was got.
+    pub got: String,
+}
+
+/// Sends until the time is over or `terminated`, and prints an [`Account`] as JSON.
+pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
+    let failed = |source| Error::file(format!("connect to {}", options.to), source);
+    let stream = TcpStream::connect_timeout(&options.to, CONNECT_MAX).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    sockopt::set_tcp_congestion(&stream, CONGESTION)
+        .map_err(|error| Error::file(format!("use the congestion control {CONGESTION}"), error))?;
+    let mut transmitter = transmitter(options, stream)?;
+    let mut all = send_for(options.warm_up, &mut *transmitter, terminated)?;
+    let (began, cpu) = (Instant::now(), cpu_time());
+    let messages = send_for(options.time, &mut *transmitter, terminated)?;
+    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
+    all += messages;
+    let zero_copy = transmitter.finish()?;
+    let (bytes, all_bytes) = (messages * options.message.bytes(), all * options.message.bytes());
+    let got = format!("{}, {CONGESTION}", options.way);
+    let account = Account { messages, bytes, all_bytes, seconds, cpu_s, zero_copy, got };
+    let failed = |source| Error::file("write to standard output", source);
+    let text = serde_json::to_string(&account).map_err(|error| failed(error.into()))?;
+    writeln!(std::io::stdout(), "{text}").map_err(failed)
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Messages that were sent.
+fn send_for(time: Duration, transmitter: &mut dyn Transmit, terminated: &AtomicBool) -> Result<u64> {
+    let (began, mut messages) = (Instant::now(), 0);
+    while began.elapsed() < time && !terminated.load(Ordering::Relaxed) {
+        for _ in 0..LOOK_EACH {
+            transmitter.message()?;
+        }
+        messages += u64::from(LOOK_EACH);
+    }
+    Ok(messages)
+}
+
+/// A way to send.
+trait Transmit {
+    /// Hands one message to the kernel.
+    fn message(&mut self) -> Result<()>;
+
+    /// Waits until nothing is lent any more; the share of all bytes that went without a copy.
+    fn finish(&mut self) -> Result<Option<f64>>;
+}
+
+fn transmitter(options: &Options, stream: TcpStream) -> Result<Box<dyn Transmit>> {
+    let to = options.to.to_string();
+    match (options.way, options.message) {
+        (Way::Send, Message::Memory { pieces, body }) => {
+            Ok(Box::new(Copying { stream, pieces: views(&pool(pieces, body)?, pieces, body) }))
+        }
+        (Way::ZeroCopy | Way::Registered, Message::Memory { pieces, body }) => {
+            let (pool, mut ring) = (pool(pieces, body)?, Ring::new(8, LENT_MAX)?);
+            if options.way == Way::Registered {
+                ring.register(&pool)?;
+            }
+            let views = views(&pool, pieces, body);
+            let (socket, reported) = (Arc::new(OwnedFd::from(stream)), Reported::default());
+            Ok(Box::new(Lending { ring, socket, views, reported, to }))
+        }
+        (Way::Strait | Way::Split, message) => Ok(Box::new(Planned::new(options.way, message, stream)?)),
+        (Way::Send, Message::File(bytes)) => {
+            Ok(Box::new(Reading { stream, file: file(bytes)?, chunk: vec![0; READ_BYTES] }))
+        }
+        (Way::Sendfile, Message::File(bytes)) => Ok(Box::new(FromFile { stream, file: file(bytes)?, bytes })),
+        (way, _) => Err(Error::Usage(format!("{way} does not send this"))),
+    }
+}
+
+/// Memory for one message.
+fn pool(pieces: usize, body: usize) -> Result<Pool> {
+    Ok(Pool::new((pieces * PIECE_BYTES + body).max(1), 1)?)
+}
+
+/// The pieces and the body of a message.
+fn views(pool: &Pool, pieces: usize, body: usize) -> Vec<Frozen> {
+    let mut buffer = pool.take().expect("a new pool has its chunk");
+    fill(&mut buffer);
+    let len = pieces * PIECE_BYTES + body;
+    let whole = buffer.freeze(0..len);
+    let each = (0..pieces).map(|piece| whole.slice(piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES));
+    each.chain((body > 0).then(|| whole.slice(pieces * PIECE_BYTES..len))).collect()
+}
+
+fn fill(buffer: &mut BufMut) {
+    for (at, byte) in buffer.iter_mut().enumerate() {
+        *byte = at as u8;
+    }
+}
+
+/// A file that is in the page cache and nowhere else.
+fn file(bytes: u64) -> Result<File> {
+    let failed = |source| Error::file("make a file in memory", source);
+    let file = rustix::fs::memfd_create("message", rustix::fs::MemfdFlags::CLOEXEC);
+    let mut file = File::from(file.map_err(|error| failed(error.into()))?);
+    let chunk: Vec<u8> = (0..READ_BYTES).map(|at| at as u8).collect();
+    let mut left = bytes;
+    while left > 0 {
+        let some = left.min(chunk.len() as u64);
+        file.write_all(&chunk[..some as usize]).map_err(failed)?;
+        left -= some;
+    }
+    Ok(file)
+}
+
+fn failed(error: Errno) -> Error {
+    Error::file("send", error)
+}
+
+/// sendmsg(2).
+struct Copying {
+    stream: TcpStream,
+    pieces: Vec<Frozen>,
+}
+
+impl Transmit for Copying {
+    fn message(&mut self) -> Result<()> {
+        if let [body] = &self.pieces[..] {
+            return self.stream.write_all(body).map_err(|error| Error::file("send", error));
+        }
+        let last = self.pieces.chunks(PIECES_MAX).count() - 1;
+        for (number, pieces) in self.pieces.chunks(PIECES_MAX).enumerate() {
+            let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+            let mut slices = &mut slices[..];
+            let more = if number == last { SendFlags::empty() } else { SendFlags::MORE };
+            while !slices.is_empty() {
+                let sent = sendmsg(&self.stream, slices, &mut SendAncillaryBuffer::default(), more);
+                IoSlice::advance_slices(&mut slices, sent.map_err(failed)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        Ok(None)
+    }
+}
+
+/// What the kernel said of lent bytes.
+#[derive(Default)]
+struct Reported {
+    messages: u64,
+    copied: u64,
+}
+
+impl Reported {
+    /// Every lent buffer counts the same.
+    fn zero_copy(&self) -> f64 {
+        1.0 - self.copied as f64 / self.messages.max(1) as f64
+    }
+}
+
+/// `SEND_ZC` or `SENDMSG_ZC`, one request after the other.
+struct Lending {
+    ring: Ring,
+    socket: Arc<OwnedFd>,
+    views: Vec<Frozen>,
+    reported: Reported,
+    to: String,
+}
+
+impl Lending {
+    fn take(&mut self) -> Result<Option<usize>> {
+        let mut sent = None;
+        while let Some(event) = self.ring.next_event() {
+            match event {
+                Event::Sent { result: Ok(bytes), .. } => sent = Some(bytes),
+                Event::Sent { result: Err(errno), .. } => {
+                    return Err(Error::file(
+                        format!("send to {}", self.to),
+                        std::io::Error::from_raw_os_error(errno),
+                    ));
+                }
+                Event::Returned { copied, .. } => {
+                    self.reported.messages += 1;
+                    self.reported.copied += u64::from(copied);
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    fn lend(&mut self, views: &[Frozen], more: bool) -> Result<()> {
+        let how = How { zero_copy: true, whole: true, more, ..How::default() };
+        while self.ring.push(&self.socket, views.to_vec(), how, 0).is_err() {
+            self.ring.enter(1, PATIENCE)?;
+            self.take()?;
+        }
+        loop {
+            self.ring.enter(1, PATIENCE)?;
+            if self.take()?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Transmit for Lending {
+    fn message(&mut self) -> Result<()> {
+        let views = std::mem::take(&mut self.views);
+        let last = views.chunks(VIEWS_MAX).count() - 1;
+        for (number, some) in views.chunks(VIEWS_MAX).enumerate() {
+            self.lend(some, number < last)?;
+        }
+        self.views = views;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.ring.lent() > 0 && Instant::now() < deadline {
+            self.ring.enter(1, Duration::from_millis(100))?;
+            self.take()?;
+        }
+        Ok(Some(self.reported.zero_copy()))
+    }
+}
+
+/// Strait's sender.
+struct Planned {
+    engine: Engine,
+    sender: Sender,
+    segments: Vec<Segment>,
+}
+
+impl Planned {
+    fn new(way: Way, message: Message, stream: TcpStream) -> Result<Self> {
+        let options = match way {
+            Way::Split => EngineOptions {
+                zero_copy: ZeroCopy::From(strait_transfer::route::THRESHOLD_MIN),
+                mixed: Mixed::Split,
+                ..EngineOptions::default()
+            },
+            _ => EngineOptions::default(),
+        };
+        let (pieces, body) = match message {
+            Message::Memory { pieces, body } => (pieces, body),
+            Message::File(_) => (0, 0),
+        };
+        let buffer_bytes = options.buffer_bytes.max(pieces * PIECE_BYTES + body);
+        let engine = Engine::new(EngineOptions { buffer_bytes, ..options })?;
+        let segments = match message {
+            Message::Memory { .. } => {
+                let mut buffer = engine.buffer().ok_or_else(|| Error::Void("no buffer is free".into()))?;
+                fill(&mut buffer);
+                let len = pieces * PIECE_BYTES + body;
+                let whole = buffer.freeze(0..len);
+                let piece = |piece| whole.slice(piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES);
+                let body = (body > 0).then(|| whole.slice(pieces * PIECE_BYTES..len));
+                (0..pieces).map(piece).chain(body).map(Segment::Shared).collect()
+            }
+            Message::File(bytes) => {
+                vec![Segment::File(FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes })]
+            }
+        };
+        Ok(Self { engine, sender: Sender::new(stream)?, segments })
+    }
+}
+
+impl Transmit for Planned {
+    fn message(&mut self) -> Result<()> {
+        let mut plan = Plan::new();
+        for segment in &self.segments {
+            plan.push(segment.clone());
+        }
+        Ok(self.sender.send(&mut self.engine, plan, PATIENCE)?)
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        self.sender.finish(&mut self.engine, PATIENCE)?;
+        let account = self.sender.account();
+        Ok(Some(account.zero_copy as f64 / account.bytes().max(1) as f64))
+    }
+}
+
+/// read(2) and send(2).
+struct Reading {
+    stream: TcpStream,
+    file: File,
+    chunk: Vec<u8>,
+}
+
+impl Transmit for Reading {
+    fn message(&mut self) -> Result<()> {
+        let failed = |error| Error::file("send a file", error);
+        self.file.rewind().map_err(failed)?;
+        loop {
+            let read = self.file.read(&mut self.chunk).map_err(failed)?;
+            if read == 0 {
+                return Ok(());
+            }
+            self.stream.write_all(&self.chunk[..read]).map_err(failed)?;
+        }
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        Ok(None)
+    }
+}
+
+/// sendfile(2).
+struct FromFile {
+    stream: TcpStream,
+    file: File,
+    bytes: u64,
+}
+
+impl Transmit for FromFile {
+    fn message(&mut self) -> Result<()> {
+        let mut offset = 0;
+        while offset < self.bytes {
+            let left = (self.bytes - offset) as usize;
+            rustix::fs::sendfile(&self.stream, &self.file, Some(&mut offset), left).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Option<f64>> {
+        Ok(None)
+    }
+}

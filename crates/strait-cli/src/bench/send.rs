@@ -1,0 +1,108 @@
+//! `strait bench send`: what a send costs, by each way and over each route.
+
+use std::net::ToSocketAddrs as _;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use strait_bench::send::{self, Contestant, Load, Over, Plan, Rig, Way};
+
+use super::kept::Kept;
+use super::{each_once, launcher, sides};
+use crate::Error;
+use crate::parse::NumberList;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  strait bench send --html report.html
+  strait bench send mixed --over no-copy
+  strait bench send file --over loopback,veth
+  strait bench send --to 203.0.113.7:9000        there: nc -l 9000 >/dev/null
+
+A point takes a second and a half: all ways and sizes over three routes, three rounds, some six minutes. The pairs need root.")]
+pub(super) struct Args {
+    /// What is sent: one buffer, small pieces and a body, or a file
+    #[arg(value_enum, default_value = "buffer")]
+    load: LoadArg,
+    /// Routes: loopback, veth, no-copy [default: all three]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    over: Vec<Over>,
+    /// Send to this host and port, where somebody reads
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "over")]
+    to: Option<String>,
+    /// Ways to send: send, zc, zc-registered, split, sendfile, strait [default: all that carry the load]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    ways: Vec<Way>,
+    /// Bytes of the buffer or file, or numbers of pieces [default: of D5's figures]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    at: Vec<u32>,
+    /// CPUs of the sender [default: the first]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<NumberList>,
+    /// CPUs of the far end [default: all but the first]
+    #[arg(long, value_name = "LIST")]
+    far_cpus: Option<NumberList>,
+    #[command(flatten)]
+    kept: Kept,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LoadArg {
+    /// One buffer over and over
+    Buffer,
+    /// Small pieces and a body of 64 KiB
+    Mixed,
+    /// A file that is in memory
+    File,
+}
+
+impl From<LoadArg> for Load {
+    fn from(load: LoadArg) -> Self {
+        match load {
+            LoadArg::Buffer => Self::Buffer,
+            LoadArg::Mixed => Self::Mixed,
+            LoadArg::File => Self::File,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Error> {
+    args.kept.check_files()?;
+    let terminated = strait_sys::process::on_termination()?;
+    let plan = args.plan()?;
+    let [first, others] = sides()?;
+    let given = |list: &Option<NumberList>| list.as_ref().map(|list| list.0.clone());
+    let cpus = (given(&args.cpus).unwrap_or(first), given(&args.far_cpus).unwrap_or(others));
+    let rig = Rig::lay(launcher()?, &plan.contestants, cpus, args.kept.seconds, terminated)?;
+    args.kept.measure(|machine, progress| send::run(&rig, &plan, machine, progress))
+}
+
+impl Args {
+    fn plan(&self) -> Result<Plan, Error> {
+        let load = Load::from(self.load);
+        let ways = if self.ways.is_empty() { load.ways().to_vec() } else { each_once(&self.ways) };
+        if let Some(way) = ways.iter().find(|way| !load.ways().contains(way)) {
+            let names: Vec<_> = load.ways().iter().map(ToString::to_string).collect();
+            return Err(Error::Usage(format!("{way} does not carry this load: give {}", names.join(", "))));
+        }
+        let routes = self.routes()?;
+        let over = |&over| ways.iter().map(move |&way| Contestant { over, way });
+        let places = if self.at.is_empty() { load.places().to_vec() } else { each_once(&self.at) };
+        Ok(Plan {
+            load,
+            contestants: routes.iter().flat_map(over).collect(),
+            places,
+            rounds: self.kept.rounds,
+        })
+    }
+
+    fn routes(&self) -> Result<Vec<Over>, Error> {
+        match &self.to {
+            Some(to) => {
+                let address = to.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+                let address = address.ok_or_else(|| Error::Usage(format!("{to}: give a host and a port")))?;
+                Ok(vec![Over::Peer(address)])
+            }
+            None if self.over.is_empty() => Ok(vec![Over::Loopback, Over::Veth, Over::NoCopy]),
+            None => Ok(each_once(&self.over)),
+        }
+    }
+}
