@@ -96,7 +96,7 @@ impl Wire {
     /// # Errors
     /// Refused without CAP_SYS_ADMIN and CAP_NET_ADMIN.
     pub fn private(queues: u32, reception: Reception) -> Result<Self> {
-        let wire = Self::lay(queues)?;
+        let wire = Self::lay(queues, |_| Ok(()))?;
         wire.switch_offloads(&[Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum], false)?;
         wire.raise()?;
         if reception == Reception::Batched {
@@ -107,12 +107,13 @@ impl Wire {
         Ok(wire)
     }
 
-    /// A veth pair between two namespaces, down.
-    fn lay(queues: u32) -> Result<Self> {
+    /// A veth pair, down, between two namespaces, of which `prepare` sees the receiver's before.
+    fn lay(queues: u32, prepare: impl FnOnce(&Namespace) -> Result<()>) -> Result<Self> {
         let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
         for namespace in [&sender, &receiver] {
             namespace.run(netns::disable_ipv6)??;
         }
+        prepare(&receiver)?;
         sender.run(|| {
             let near = VethEnd { queues, ..VethEnd::new("sender") };
             let far = VethEnd { queues, namespace: Some(receiver.as_fd()), ..VethEnd::new("receiver") };
@@ -122,12 +123,16 @@ impl Wire {
         Ok(Self { sender: end(sender, "sender"), receiver: end(receiver, "receiver") })
     }
 
-    /// A veth pair with the offloads that a veth pair has, and an address at each end.
+    /// A veth pair with the offloads that a veth pair has, an address at each end; what is sent to the receiver is received on `cpu`,
+    /// if there is one, as a queue of a NIC is. Where any CPU may receive, packets overtake each other, and TCP takes it for loss.
     ///
     /// # Errors
     /// As for [`Wire::private`].
-    pub fn routed(addresses: [Ipv4Addr; 2]) -> Result<Self> {
-        let wire = Self::lay(1)?;
+    pub fn routed(addresses: [Ipv4Addr; 2], cpu: Option<u32>) -> Result<Self> {
+        let wire = Self::lay(1, |receiver| match cpu {
+            Some(cpu) => Ok(receiver.run(|| netns::steer_packets_to(cpu))??),
+            None => Ok(()),
+        })?;
         wire.raise()?;
         let macs = wire.ends().map(|end| end.run(|| Interface::find(&end.interface).map(|found| found.mac)));
         let [sender, receiver] = macs;

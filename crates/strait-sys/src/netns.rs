@@ -106,6 +106,19 @@ pub fn disable_ipv6() -> Result<()> {
     Ok(())
 }
 
+/// Has packets for links that are made in the calling thread's namespace from now on received on `cpu`, whichever CPU brought them
+/// (`net.core.rps_default_mask`). A kernel without it (before Linux 6.3) leaves them where they come.
+pub fn steer_packets_to(cpu: u32) -> Result<()> {
+    const PATH: &str = "/proc/sys/net/core/rps_default_mask";
+    const WORD_BITS: u32 = 32;
+    // The last word is the lowest.
+    let mask = format!("{:x}", 1_u32 << (cpu % WORD_BITS)) + &",00000000".repeat((cpu / WORD_BITS) as usize);
+    match fs::write(PATH, mask) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::from_io("write", PATH, &error)),
+        _ => Ok(()),
+    }
+}
+
 /// Where a system forbids user namespaces: three settings, by distribution.
 const FORBIDDEN: &str = "this system forbids user namespaces to ordinary users (see sysctl \
     user.max_user_namespaces, kernel.unprivileged_userns_clone, \
