@@ -244,7 +244,7 @@ impl Sending<'_> {
             },
             _ => return false,
         };
-        self.sender.push(&self.engine, Plan::new().with(segment));
+        self.sender.push(&mut self.engine, Plan::new().with(segment));
         true
     }
 
@@ -265,7 +265,7 @@ impl Sending<'_> {
                 _ => Ok(true),
             };
         }
-        self.sender.push(&self.engine, Plan::new().with(Segment::Shared(buffer.freeze(0..read))));
+        self.sender.push(&mut self.engine, Plan::new().with(Segment::Shared(buffer.freeze(0..read))));
         Ok(false)
     }
 

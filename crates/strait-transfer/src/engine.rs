@@ -11,7 +11,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rapidhash::RapidHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use smallvec::SmallVec;
 use strait_ledger::Transfer;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
 use strait_sys::uring::{Event, How, Ring};
@@ -73,6 +76,9 @@ impl Default for Options {
 /// From and to whom: what a route is known by.
 pub(crate) type Ends = (IpAddr, IpAddr);
 
+/// What the senders on a route share.
+pub(crate) type SharedRoute = Rc<RefCell<Route>>;
+
 /// What a sender counts, also when a report comes after it is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -85,7 +91,7 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 struct Loan {
     tally: Rc<RefCell<Tally>>,
-    ends: Option<Ends>,
+    route: SharedRoute,
     bytes: usize,
     probe: bool,
 }
@@ -110,11 +116,10 @@ pub struct Engine {
     no_ring: Option<strait_sys::Error>,
     pool: Pool,
     options: Options,
-    routes: HashMap<Ends, Route>,
-    loans: HashMap<u64, Loan>,
+    routes: HashMap<Ends, SharedRoute>,
+    loans: RapidHashMap<u64, Loan>,
     next_token: u64,
     lent_bytes: usize,
-    began: Instant,
 }
 
 impl Engine {
@@ -137,10 +142,9 @@ impl Engine {
             pool,
             options,
             routes: HashMap::new(),
-            loans: HashMap::new(),
+            loans: RapidHashMap::default(),
             next_token: 0,
             lent_bytes: 0,
-            began: Instant::now(),
         };
         engine.register();
         Ok(engine)
@@ -168,40 +172,31 @@ impl Engine {
         self.lent_bytes
     }
 
+    /// What is known of the way between `ends`.
+    pub(crate) fn route(&mut self, ends: Ends) -> SharedRoute {
+        if self.routes.len() >= ROUTES_MAX && !self.routes.contains_key(&ends) {
+            self.routes.clear();
+        }
+        self.routes.entry(ends).or_default().clone()
+    }
+
     /// By what rule a plan for this route is cut into runs.
-    pub(crate) fn policy(&self, ends: Option<Ends>) -> Policy {
+    pub(crate) fn policy(&self, route: &SharedRoute) -> Policy {
         let threshold = match self.options.zero_copy {
             _ if self.ring.is_none() => None,
             ZeroCopy::Never => None,
             ZeroCopy::From(bytes) => Some(bytes.max(1)),
-            ZeroCopy::Adaptive => match ends.and_then(|ends| self.routes.get(&ends)) {
-                Some(route) => route.threshold(self.now()),
-                None => ends.map(|_| crate::route::THRESHOLD_MIN),
-            },
+            ZeroCopy::Adaptive => route.borrow().threshold(now()),
         };
         Policy { threshold, mixed: self.options.mixed }
     }
 
-    fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
-    fn route(&mut self, ends: Ends) -> &mut Route {
-        if self.routes.len() >= ROUTES_MAX && !self.routes.contains_key(&ends) {
-            self.routes.clear();
-        }
-        self.routes.entry(ends).or_default()
-    }
-
     /// Whether a send of `bytes` is to be lent, and as a probe.
-    fn advise(&mut self, bytes: usize, ends: Option<Ends>, tally: &Rc<RefCell<Tally>>) -> Advice {
-        match (self.options.zero_copy, ends) {
-            (ZeroCopy::From(_), _) => Advice::Lend,
-            (ZeroCopy::Adaptive, Some(ends)) => {
-                let (now, alone) = (self.now(), tally.borrow().lent == 0);
-                self.route(ends).advise(bytes, now, alone)
-            }
-            (ZeroCopy::Never, _) | (ZeroCopy::Adaptive, None) => Advice::Copy,
+    fn advise(&self, bytes: usize, route: &SharedRoute, tally: &Rc<RefCell<Tally>>) -> Advice {
+        match self.options.zero_copy {
+            ZeroCopy::From(_) => Advice::Lend,
+            ZeroCopy::Adaptive => route.borrow_mut().advise(bytes, now(), tally.borrow().lent == 0),
+            ZeroCopy::Never => Advice::Copy,
         }
     }
 
@@ -211,11 +206,11 @@ impl Engine {
         socket: &Arc<OwnedFd>,
         views: &[Frozen],
         more: bool,
-        ends: Option<Ends>,
+        route: &SharedRoute,
         tally: &Rc<RefCell<Tally>>,
     ) -> Result<Lent> {
         let bytes: usize = views.iter().map(|view| view.len()).sum();
-        let advice = self.advise(bytes, ends, tally);
+        let advice = self.advise(bytes, route, tally);
         if advice == Advice::Copy {
             return Ok(Lent::Copy);
         }
@@ -225,7 +220,7 @@ impl Engine {
         }
         let Some(ring) = &mut self.ring else { return Ok(Lent::Copy) };
         let (token, how) = (self.next_token, How { zero_copy: true, more, at_once: true, ..How::default() });
-        if ring.push(socket, views.to_vec(), how, token).is_err() {
+        if ring.push(socket, views, how, token).is_err() {
             tally.borrow_mut().account.fall_back("as many sends are lent as may be");
             return Ok(Lent::Copy);
         }
@@ -237,11 +232,10 @@ impl Engine {
         if lent {
             tally.borrow_mut().lent += 1;
             self.lent_bytes += taken;
-            self.loans.insert(token, Loan { tally: tally.clone(), ends, bytes: taken, probe });
+            let (tally, route) = (tally.clone(), route.clone());
+            self.loans.insert(token, Loan { tally, route, bytes: taken, probe });
         }
-        if let Some(ends) = ends {
-            self.learn(ends, result, probe && !lent, began.elapsed());
-        }
+        learn(&mut route.borrow_mut(), result, probe && !lent, began.elapsed());
         Ok(outcome(result, &mut tally.borrow_mut().account))
     }
 
@@ -265,27 +259,6 @@ impl Engine {
         }
     }
 
-    fn learn(&mut self, ends: Ends, result: std::result::Result<usize, i32>, lost: bool, took: Duration) {
-        let now = self.now();
-        let route = self.route(ends);
-        match result {
-            Ok(bytes) => route.cost(bytes, true, took),
-            Err(errno::NOBUFS | errno::NOMEM) => route.refuse(Reason::NoMemory, now),
-            Err(errno::OPNOTSUPP) => route.refuse(Reason::Unsupported, now),
-            Err(_) => {}
-        }
-        if lost {
-            route.abandon();
-        }
-    }
-
-    /// What copying cost where lending was possible.
-    pub(crate) fn copied(&mut self, ends: Option<Ends>, bytes: usize, took: Duration) {
-        if let Some(ends) = ends {
-            self.route(ends).cost(bytes, false, took);
-        }
-    }
-
     fn returned(&mut self, token: u64, copied: bool) {
         let Some(loan) = self.loans.remove(&token) else { return };
         self.lent_bytes -= loan.bytes;
@@ -297,13 +270,11 @@ impl Engine {
                 tally.account.fall_back(Reason::Copied.text());
             }
         }
-        let now = self.now();
-        let Some(ends) = loan.ends else { return };
-        let route = self.route(ends);
+        let mut route = loan.route.borrow_mut();
         match (loan.probe, loan.bytes) {
             // It was refused or found no room: the report says nothing.
             (true, 0) => route.abandon(),
-            (true, _) => route.probed(copied, now),
+            (true, _) => route.probed(copied, now()),
             (false, 0) => {}
             (false, _) => route.reported(copied),
         }
@@ -324,9 +295,10 @@ impl Engine {
     /// Waits until `socket` is as `flags` say, or notifications have come, which are then taken. Returns whether anything came
     /// before the timeout.
     pub fn wait(&mut self, socket: Option<(BorrowedFd<'_>, PollFlags)>, timeout: Duration) -> Result<bool> {
-        let mut fds = Vec::with_capacity(2);
+        let listens = self.listen()?;
+        let mut fds: SmallVec<[PollFd<'_>; 2]> = SmallVec::new();
         fds.extend(socket.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
-        if let Some(ring) = self.ring.as_ref().filter(|ring| ring.lent() > 0) {
+        if let Some(ring) = self.ring.as_ref().filter(|_| listens) {
             fds.push(PollFd::new(ring, PollFlags::IN));
         }
         let timeout = Timespec::try_from(timeout).ok();
@@ -337,11 +309,42 @@ impl Engine {
             Err(error) => return Err(Error::os("wait for", "a socket", error)),
         };
         drop(fds);
-        if let Some(ring) = &self.ring {
+        if let Some(ring) = &mut self.ring {
             ring.quiet();
         }
         self.collect()?;
         Ok(ready)
+    }
+
+    /// Has the ring's descriptor tell of notifications, if any are to come.
+    fn listen(&mut self) -> Result<bool> {
+        let Some(ring) = &mut self.ring else { return Ok(false) };
+        if ring.lent() == 0 {
+            return Ok(false);
+        }
+        ring.listen();
+        // What came before.
+        self.collect()?;
+        Ok(true)
+    }
+}
+
+/// Time for the states of routes: some milliseconds are near enough, and cost nothing.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What the result of a lent send says of its route; `lost` says that a probe will have no report.
+fn learn(route: &mut Route, result: std::result::Result<usize, i32>, lost: bool, took: Duration) {
+    match result {
+        Ok(bytes) => route.cost(bytes, true, took),
+        Err(errno::NOBUFS | errno::NOMEM) => route.refuse(Reason::NoMemory, now()),
+        Err(errno::OPNOTSUPP) => route.refuse(Reason::Unsupported, now()),
+        Err(_) => {}
+    }
+    if lost {
+        route.abandon();
     }
 }
 

@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
 use strait_sys::buffer::Frozen;
 use strait_sys::uring::VIEWS_MAX;
 
@@ -77,7 +78,7 @@ impl Segment {
 /// Segments in the order in which their bytes are to stand in the stream.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    segments: Vec<Segment>,
+    segments: SmallVec<[Segment; 2]>,
 }
 
 impl Plan {
@@ -112,9 +113,16 @@ impl Plan {
 
     /// Joins and splits the segments into runs.
     pub fn runs(self, policy: &Policy) -> VecDeque<Run> {
-        let mut planner = Planner { policy, runs: VecDeque::new() };
+        let mut runs = VecDeque::new();
+        self.append_runs(policy, &mut runs);
+        runs
+    }
+
+    /// Appends its runs to those of earlier plans, which they are not joined with.
+    pub(crate) fn append_runs(self, policy: &Policy, runs: &mut VecDeque<Run>) {
+        let begin = runs.len();
+        let mut planner = Planner { policy, runs, begin };
         self.segments.into_iter().for_each(|segment| planner.add(segment));
-        planner.runs
     }
 }
 
@@ -137,6 +145,11 @@ pub enum Mixed {
     /// Each is lent as it is (what D5 measured as its baseline).
     LendAll,
 }
+
+/// Pieces of a send; most have one.
+pub type Pieces = SmallVec<[Piece; 1]>;
+/// Views of a request; most have one.
+pub type Views = SmallVec<[Frozen; 1]>;
 
 /// Bytes in memory.
 #[derive(Clone, Debug)]
@@ -162,13 +175,13 @@ impl Deref for Piece {
 #[derive(Clone, Debug)]
 pub enum Run {
     /// One send that copies: of 1 to [`PIECES_MAX`] pieces.
-    Copy(Vec<Piece>),
+    Copy(Pieces),
     /// One zero-copy request.
     ZeroCopy {
         /// Tiny pieces to be copied together into one buffer that goes first; often none.
-        gathered: Vec<Piece>,
+        gathered: Pieces,
         /// The buffers that are lent: at least one, at most [`VIEWS_MAX`] together with the gathered one.
-        lent: Vec<Frozen>,
+        lent: Views,
     },
     /// sendfile(2).
     File(FilePart),
@@ -201,7 +214,9 @@ fn bytes(pieces: &[Piece]) -> u64 {
 
 struct Planner<'a> {
     policy: &'a Policy,
-    runs: VecDeque<Run>,
+    runs: &'a mut VecDeque<Run>,
+    /// The first run of this plan.
+    begin: usize,
 }
 
 impl Planner<'_> {
@@ -220,15 +235,20 @@ impl Planner<'_> {
         large || (self.policy.mixed == Mixed::LendAll && self.policy.threshold.is_some())
     }
 
+    /// The last run of this plan.
+    fn last(&mut self) -> Option<&mut Run> {
+        if self.runs.len() > self.begin { self.runs.back_mut() } else { None }
+    }
+
     fn copy(&mut self, piece: Piece) {
-        match self.runs.back_mut() {
+        match self.last() {
             Some(Run::Copy(pieces)) if pieces.len() < PIECES_MAX => pieces.push(piece),
-            _ => self.runs.push_back(Run::Copy(vec![piece])),
+            _ => self.runs.push_back(Run::Copy(smallvec![piece])),
         }
     }
 
     fn lend(&mut self, view: Frozen) {
-        if let Some(Run::ZeroCopy { gathered, lent }) = self.runs.back_mut()
+        if let Some(Run::ZeroCopy { gathered, lent }) = self.last()
             && lent.len() + usize::from(!gathered.is_empty()) < VIEWS_MAX
         {
             lent.push(view);
@@ -236,36 +256,38 @@ impl Planner<'_> {
         }
         let run = match self.ride() {
             Some(pieces) => with_pieces(pieces, view),
-            None => Run::ZeroCopy { gathered: Vec::new(), lent: vec![view] },
+            None => Run::ZeroCopy { gathered: Pieces::new(), lent: smallvec![view] },
         };
         self.runs.push_back(run);
     }
 
     /// The tiny pieces just before a buffer that is lent, if they are to go with it.
-    fn ride(&mut self) -> Option<Vec<Piece>> {
+    fn ride(&mut self) -> Option<Pieces> {
+        let joins = self.policy.mixed == Mixed::Join;
         let rides = |pieces: &[Piece]| pieces.iter().all(|piece| piece.len() <= TINY_BYTES_MAX);
-        match self.runs.pop_back()? {
-            Run::Copy(pieces) if self.policy.mixed == Mixed::Join && rides(&pieces) => Some(pieces),
-            other => {
-                self.runs.push_back(other);
-                None
+        match self.last() {
+            Some(Run::Copy(pieces)) if joins && rides(pieces) => {
+                let pieces = std::mem::take(pieces);
+                self.runs.pop_back();
+                Some(pieces)
             }
+            _ => None,
         }
     }
 }
 
 /// One request of tiny pieces and the buffer behind them.
-fn with_pieces(pieces: Vec<Piece>, view: Frozen) -> Run {
+fn with_pieces(pieces: Pieces, view: Frozen) -> Run {
     let as_they_are =
         pieces.len() <= TINY_PIECES_MAX && pieces.iter().all(|piece| matches!(piece, Piece::Shared(_)));
     if !as_they_are {
-        return Run::ZeroCopy { gathered: pieces, lent: vec![view] };
+        return Run::ZeroCopy { gathered: pieces, lent: smallvec![view] };
     }
     let views = pieces.into_iter().filter_map(|piece| match piece {
         Piece::Shared(view) => Some(view),
         Piece::Bytes(_) => None,
     });
-    Run::ZeroCopy { gathered: Vec::new(), lent: views.chain([view]).collect() }
+    Run::ZeroCopy { gathered: Pieces::new(), lent: views.chain([view]).collect() }
 }
 
 #[cfg(test)]

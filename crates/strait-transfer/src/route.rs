@@ -28,17 +28,17 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// So many reports of copies in a row ask for a probe.
 const SUSPICIONS_MAX: u32 = 16;
-/// A route that is zero-copy is probed as often as this all the same: it may have changed.
+/// A route that is zero-copy is probed as often as this all the same, and what it costs is learned anew: it may have changed.
 const TRUST: Duration = Duration::from_secs(10);
 /// A probe whose report does not come is given up after this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One send in so many goes the way that is thought to be dearer, to learn whether it still is.
-const EXPLORE_EACH: u32 = 256;
-/// Before that, each way is tried so many times.
+/// So often each way is tried before the cheaper one is taken.
 const TRIES_MIN: u32 = 8;
 /// What a new measurement weighs against those before.
 const WEIGHT: f64 = 1.0 / 16.0;
+/// The most that a measurement counts, in terms of the mean.
+const OUTLIER: f64 = 2.0;
 
 /// Why a route copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +106,10 @@ const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
 struct Class {
     copied: Cost,
     lent: Cost,
-    since_explored: u32,
 }
 
-/// A running mean of nanoseconds a byte.
+/// Nanoseconds a byte: the least of the first tries, which find caches cold, then a running mean. A call during which the thread was
+/// off its CPU says nothing of its cost, so that none counts as more than so many times the mean.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     ns_per_byte: f64,
@@ -119,8 +119,13 @@ struct Cost {
 impl Cost {
     fn learn(&mut self, ns_per_byte: f64) {
         self.tries = self.tries.saturating_add(1);
-        let weight = WEIGHT.max(1.0 / f64::from(self.tries));
-        self.ns_per_byte += (ns_per_byte - self.ns_per_byte) * weight;
+        if self.tries <= TRIES_MIN {
+            let least = if self.tries == 1 { ns_per_byte } else { self.ns_per_byte.min(ns_per_byte) };
+            self.ns_per_byte = least;
+        } else {
+            let counted = ns_per_byte.min(self.ns_per_byte * OUTLIER);
+            self.ns_per_byte += (counted - self.ns_per_byte) * WEIGHT;
+        }
     }
 }
 
@@ -134,23 +139,14 @@ impl Class {
         self.copied.tries >= TRIES_MIN && self.lent.tries >= TRIES_MIN
     }
 
-    /// Whether to lend, once both ways were tried; the dearer one now and then.
-    fn choose(&mut self, default: bool) -> bool {
-        if !self.is_known() {
-            // In turn, the default first.
-            return match self.copied.tries.cmp(&self.lent.tries) {
-                std::cmp::Ordering::Less => false,
-                std::cmp::Ordering::Greater => true,
-                std::cmp::Ordering::Equal => default,
-            };
+    /// Whether to lend: the cheaper way, once both were tried; before that in turn, the default first.
+    fn lends(&self, default: bool) -> bool {
+        match self.copied.tries.cmp(&self.lent.tries) {
+            _ if self.is_known() => !self.is_dearer_lent(),
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Equal => default,
         }
-        let lend = !self.is_dearer_lent();
-        self.since_explored += 1;
-        if self.since_explored < EXPLORE_EACH {
-            return lend;
-        }
-        self.since_explored = 0;
-        !lend
     }
 }
 
@@ -189,9 +185,9 @@ impl Route {
         Advice::Probe
     }
 
-    fn lends(&mut self, bytes: usize) -> bool {
+    fn lends(&self, bytes: usize) -> bool {
         match class_of(bytes) {
-            Some(class) => self.classes[class].choose(bytes >= THRESHOLD_DEFAULT),
+            Some(class) => self.classes[class].lends(bytes >= THRESHOLD_DEFAULT),
             None => true,
         }
     }
@@ -227,8 +223,8 @@ impl Route {
         if copied {
             self.refuse(Reason::Copied, now);
         } else {
-            self.pause = PAUSE_MIN;
-            self.state = State::ZeroCopy { since: now, suspicions: 0 };
+            let state = State::ZeroCopy { since: now, suspicions: 0 };
+            *self = Self { state, ..Self::default() };
         }
     }
 

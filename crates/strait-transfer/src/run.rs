@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
-use crate::engine::{Ends, Engine, Tally};
+use crate::engine::{Engine, SharedRoute, Tally};
 use crate::error::Result;
 use crate::pipe::Pipes;
 use crate::plan::Run;
@@ -38,7 +38,7 @@ pub(crate) enum Step {
 pub(crate) struct To<'a> {
     pub(crate) socket: &'a Arc<OwnedFd>,
     pub(crate) peer: &'a str,
-    pub(crate) ends: Option<Ends>,
+    pub(crate) route: &'a SharedRoute,
     pub(crate) tally: &'a Rc<RefCell<Tally>>,
     /// Whether another run follows at once.
     pub(crate) more: bool,
@@ -67,7 +67,7 @@ impl Current {
     /// Moves what can be moved by one call.
     pub(crate) fn step(&mut self, engine: &mut Engine, pipes: &mut Pipes, to: &To<'_>) -> Result<Step> {
         match self {
-            Self::Copying(copying) => copying.step(engine, to),
+            Self::Copying(copying) => copying.step(to),
             Self::Lending(lending) => {
                 if let Some(step) = lending.step(engine, to)? {
                     return Ok(step);

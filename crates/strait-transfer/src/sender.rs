@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use strait_ledger::Transfer;
 
-use crate::engine::{Ends, Engine, Tally};
+use crate::engine::{Ends, Engine, SharedRoute, Tally};
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
 use crate::plan::{Plan, Run};
@@ -42,7 +42,9 @@ pub enum Progress {
 pub struct Sender {
     socket: Arc<OwnedFd>,
     peer: String,
-    ends: Option<Ends>,
+    /// What its route is known by, and then the route.
+    ends: Ends,
+    route: Option<SharedRoute>,
     runs: VecDeque<Run>,
     current: Option<Current>,
     pipes: Pipes,
@@ -59,11 +61,12 @@ impl Sender {
         let failed = |error: std::io::Error| Error::os("send on", "a socket", error);
         stream.set_nonblocking(true).map_err(failed)?;
         let peer = stream.peer_addr().map_err(failed)?;
-        let ends = stream.local_addr().ok().map(|local: SocketAddr| (local.ip(), peer.ip()));
+        let ends = (stream.local_addr().map_err(failed)?.ip(), peer.ip());
         Ok(Self {
             socket: Arc::new(stream.into()),
             peer: peer.to_string(),
             ends,
+            route: None,
             runs: VecDeque::new(),
             current: None,
             pipes: Pipes::default(),
@@ -73,9 +76,10 @@ impl Sender {
     }
 
     /// Puts a plan behind those that are not yet sent.
-    pub fn push(&mut self, engine: &Engine, plan: Plan) {
+    pub fn push(&mut self, engine: &mut Engine, plan: Plan) {
         self.began.get_or_insert_with(Instant::now);
-        self.runs.extend(plan.runs(&engine.policy(self.ends)));
+        let route = self.route.get_or_insert_with(|| engine.route(self.ends));
+        plan.append_runs(&engine.policy(route), &mut self.runs);
     }
 
     /// Moves what can be moved without waiting.
@@ -90,8 +94,9 @@ impl Sender {
                 self.current = Some(Current::begin(run, engine, &self.tally));
                 continue;
             };
-            let (more, ends) = (!self.runs.is_empty(), self.ends);
-            let to = To { socket: &self.socket, peer: &self.peer, ends, tally: &self.tally, more };
+            let more = !self.runs.is_empty();
+            let route = self.route.get_or_insert_with(|| engine.route(self.ends));
+            let to = To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more };
             match current.step(engine, &mut self.pipes, &to)? {
                 Step::Done => self.current = None,
                 Step::Moved => {}
@@ -117,22 +122,25 @@ impl Sender {
     /// Those of [`Sender::advance`]; late if the peer takes nothing for `patience`.
     pub fn send(&mut self, engine: &mut Engine, plan: Plan, patience: Duration) -> Result<()> {
         self.push(engine, plan);
-        let (mut sent, mut moved) = (0, Instant::now());
+        let mut stalled: Option<(u64, Instant)> = None;
         loop {
             let progress = self.advance(engine)?;
             match progress {
                 Progress::Idle => return Ok(()),
                 Progress::More => engine.collect()?,
                 Progress::Room | Progress::Input => {
-                    let left = (moved + patience).saturating_duration_since(Instant::now());
+                    let bytes = self.tally.borrow().account.bytes();
+                    let since = match stalled {
+                        Some((at, since)) if at == bytes => since,
+                        _ => Instant::now(),
+                    };
+                    stalled = Some((bytes, since));
+                    let left = patience.saturating_sub(since.elapsed());
+                    if left.is_zero() {
+                        return Err(Error::Late { operation: "send", limit: patience });
+                    }
                     engine.wait(self.waits_for(progress), left)?;
                 }
-            }
-            let bytes = self.account().bytes();
-            if bytes > sent {
-                (sent, moved) = (bytes, Instant::now());
-            } else if moved.elapsed() >= patience {
-                return Err(Error::Late { operation: "send", limit: patience });
             }
         }
     }

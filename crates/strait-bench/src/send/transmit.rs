@@ -107,7 +107,7 @@ pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
     let mut all = send_for(options.warm_up, &mut *transmitter, terminated)?;
     let (began, cpu) = (Instant::now(), cpu_time());
     let messages = send_for(options.time, &mut *transmitter, terminated)?;
-    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
+    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), cpu_time().saturating_sub(cpu).as_secs_f64());
     all += messages;
     let zero_copy = transmitter.finish()?;
     let (bytes, all_bytes) = (messages * options.message.bytes(), all * options.message.bytes());
@@ -283,7 +283,7 @@ impl Lending {
 
     fn lend(&mut self, views: &[Frozen], more: bool) -> Result<()> {
         let how = How { zero_copy: true, whole: true, more, ..How::default() };
-        while self.ring.push(&self.socket, views.to_vec(), how, 0).is_err() {
+        while self.ring.push(&self.socket, views, how, 0).is_err() {
             self.ring.enter(1, PATIENCE)?;
             self.take()?;
         }

@@ -106,7 +106,8 @@ impl std::fmt::Debug for Message {
 }
 
 impl Message {
-    fn boxed(views: Vec<Frozen>) -> Box<Self> {
+    fn boxed(views: &[Frozen]) -> Box<Self> {
+        let views = views.to_vec();
         let vectors = views
             .iter()
             .map(|view| libc::iovec { iov_base: view.as_ptr().cast_mut().cast(), iov_len: view.len() })
@@ -148,12 +149,13 @@ impl Ring {
     /// # Errors
     /// Refused where io_uring is missing or forbidden, or does not report usage (Linux 6.2): the remedy says which.
     pub fn new(entries: u32, slots: usize) -> Result<Self> {
-        let uring =
+        let mut uring =
             set_up(entries).map_err(|error| super::explain(Error::from_io("set up", "io_uring", &error)))?;
         let failed = |error: rustix::io::Errno| Error::from_io("make", "an eventfd", &error.into());
         let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
         let registered = uring.submitter().register_eventfd(signal.as_raw_fd());
         registered.map_err(|error| Error::from_io("register an eventfd with", "io_uring", &error))?;
+        uring.completion().disable_eventfd();
         let slots = Slots::new(slots);
         Ok(Self {
             uring,
@@ -183,8 +185,15 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes back the signal of the descriptor, once it was seen: before the completions are taken, so that none is missed.
-    pub fn quiet(&self) {
+    /// Has the descriptor tell of completions from now on, until [`Ring::quiet`]: a signal for each costs as much as a small send.
+    /// Those that have come before are not told of: enter and take them before the descriptor is waited for.
+    pub fn listen(&mut self) {
+        self.uring.completion().enable_eventfd();
+    }
+
+    /// Ends what [`Ring::listen`] began: before the completions are taken, so that none is missed.
+    pub fn quiet(&mut self) {
+        self.uring.completion().disable_eventfd();
         let mut count = [0; size_of::<u64>()];
         // It does not block: without a signal there is nothing to take back.
         let _ = rustix::io::read(&self.signal, &mut count);
@@ -216,7 +225,7 @@ impl Ring {
     pub fn push(
         &mut self,
         socket: &Arc<OwnedFd>,
-        mut views: Vec<Frozen>,
+        views: &[Frozen],
         how: How,
         token: u64,
     ) -> Result<(), Full> {
@@ -224,10 +233,9 @@ impl Ring {
         if self.uring.submission().is_full() {
             return Err(Full);
         }
-        let views = if views.len() == 1 {
-            Views::One(views.swap_remove(0))
-        } else {
-            Views::Many(Message::boxed(views))
+        let views = match views {
+            [view] => Views::One(view.clone()),
+            views => Views::Many(Message::boxed(views)),
         };
         let operation = Operation { token, socket: Some(socket.clone()), views };
         let key = self.slots.insert(operation).map_err(|_| Full)?;
@@ -316,7 +324,7 @@ impl Ring {
     }
 }
 
-/// Readable when completions have come, until [`Ring::quiet`]: for poll(2). It is an eventfd(2): the ring's own descriptor
+/// Readable when completions have come between [`Ring::listen`] and [`Ring::quiet`]: for poll(2). It is an eventfd(2): the ring's own descriptor
 /// does not wake who polls it for work that waits for the ring to be entered.
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {

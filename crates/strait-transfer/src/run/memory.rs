@@ -6,20 +6,20 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use strait_sys::buffer::Frozen;
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+use smallvec::SmallVec;
 
 use super::{Current, Step, To};
 use crate::engine::{Engine, Lent, Tally};
 use crate::error::{Error, Result};
-use crate::plan::{PIECES_MAX, Piece};
+use crate::plan::{PIECES_MAX, Piece, Pieces, Views};
 
 const OPERATION: &str = "send to";
 
 /// Pieces that the kernel copies.
 #[derive(Debug)]
 pub(crate) struct Copying {
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     /// The first piece that is not sent whole, and what of it is.
     at: usize,
     offset: usize,
@@ -28,38 +28,48 @@ pub(crate) struct Copying {
 }
 
 impl Copying {
-    pub(super) fn new(pieces: Vec<Piece>) -> Self {
+    pub(super) fn new(pieces: Pieces) -> Self {
         Self { pieces, at: 0, offset: 0, lendable: false }
     }
 
-    pub(super) fn step(&mut self, engine: &mut Engine, to: &To<'_>) -> Result<Step> {
-        let mut slices = Vec::with_capacity(self.pieces.len() - self.at);
-        let mut bytes = 0;
-        for (number, piece) in self.pieces[self.at..].iter().take(PIECES_MAX).enumerate() {
-            let piece = if number == 0 { &piece[self.offset..] } else { &piece[..] };
-            bytes += piece.len();
-            slices.push(IoSlice::new(piece));
-        }
+    pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
         let more = if to.more { SendFlags::MORE } else { SendFlags::empty() };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
         let began = self.lendable.then(Instant::now);
-        let sent = match sendmsg(to.socket, &slices, &mut SendAncillaryBuffer::default(), flags) {
+        let (asked, sent) = self.send(to, flags);
+        let sent = match sent {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoRoom),
             Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
         };
         if let Some(began) = began {
-            engine.copied(to.ends, sent, began.elapsed());
+            to.route.borrow_mut().cost(sent, false, began.elapsed());
         }
         to.tally.borrow_mut().account.sent += sent as u64;
         self.advance(sent);
         Ok(if self.at == self.pieces.len() {
             Step::Done
-        } else if sent < bytes {
+        } else if sent < asked {
             Step::NoRoom
         } else {
             Step::Moved
         })
+    }
+
+    /// Bytes asked for, and those that the kernel took.
+    fn send(&self, to: &To<'_>, flags: SendFlags) -> (usize, Result<usize, Errno>) {
+        if let [piece] = &self.pieces[self.at..] {
+            let piece = &piece[self.offset..];
+            return (piece.len(), send(to.socket, piece, flags));
+        }
+        let mut slices: SmallVec<[IoSlice<'_>; 16]> = SmallVec::new();
+        let mut asked = 0;
+        for (number, piece) in self.pieces[self.at..].iter().take(PIECES_MAX).enumerate() {
+            let piece = if number == 0 { &piece[self.offset..] } else { &piece[..] };
+            asked += piece.len();
+            slices.push(IoSlice::new(piece));
+        }
+        (asked, sendmsg(to.socket, &slices, &mut SendAncillaryBuffer::default(), flags))
     }
 
     fn advance(&mut self, mut sent: usize) {
@@ -79,17 +89,12 @@ impl Copying {
 #[derive(Debug)]
 pub(crate) struct Lending {
     /// What is left; the first view is cut where a send ended within it.
-    views: Vec<Frozen>,
+    views: Views,
 }
 
 /// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that goes first. Without a buffer
 /// that holds them all is copied by the kernel.
-pub(super) fn gather(
-    pieces: Vec<Piece>,
-    lent: Vec<Frozen>,
-    engine: &Engine,
-    tally: &Rc<RefCell<Tally>>,
-) -> Current {
+pub(super) fn gather(pieces: Pieces, lent: Views, engine: &Engine, tally: &Rc<RefCell<Tally>>) -> Current {
     let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
     if bytes == 0 {
         return Current::Lending(Lending { views: lent });
@@ -114,7 +119,7 @@ impl Lending {
     /// `None`: it is to be copied.
     pub(super) fn step(&mut self, engine: &mut Engine, to: &To<'_>) -> Result<Option<Step>> {
         let bytes: usize = self.views.iter().map(|view| view.len()).sum();
-        match engine.lend(to.socket, &self.views, to.more, to.ends, to.tally)? {
+        match engine.lend(to.socket, &self.views, to.more, to.route, to.tally)? {
             Lent::Copy => Ok(None),
             Lent::NoRoom => Ok(Some(Step::NoRoom)),
             Lent::Failed(errno) => Err(Error::os(OPERATION, to.peer, Errno::from_raw_os_error(errno))),
@@ -133,7 +138,7 @@ impl Lending {
             is_whole
         });
         let whole = whole.count();
-        self.views.drain(..whole);
+        drop(self.views.drain(..whole));
         if let Some(first) = self.views.first_mut() {
             *first = first.slice(taken..first.len());
         }

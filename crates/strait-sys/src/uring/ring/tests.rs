@@ -57,7 +57,7 @@ fn a_zero_copy_send_has_a_result_and_then_gives_the_memory_back() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (sender, mut peer) = connection();
     let view = Frozen::copied(&pattern(BLOCK, 1)).unwrap();
-    ring.push(&sender, vec![view.clone()], How { whole: true, ..ZERO_COPY }, 7).unwrap();
+    ring.push(&sender, std::slice::from_ref(&view), How { whole: true, ..ZERO_COPY }, 7).unwrap();
     ring.enter(1, PATIENCE).unwrap();
     assert_eq!(ring.next_event(), Some(Event::Sent { token: 7, result: Ok(BLOCK), lent: true }));
     let view = view.try_mut().unwrap_err();
@@ -80,10 +80,11 @@ fn many_views_leave_as_one_message_and_registered_memory_as_well() {
     let registered = buffer.freeze(0..BLOCK);
     let views =
         vec![Frozen::copied(b"head").unwrap(), registered.slice(0..10), Frozen::copied(b"tail").unwrap()];
-    ring.push(&sender, vec![registered.slice(5..9)], How { linked: true, ..ZERO_COPY }, 1).unwrap();
+    ring.push(&sender, &[registered.slice(5..9)], How { linked: true, ..ZERO_COPY }, 1).unwrap();
     // All in one chain: what is not linked overtakes what waits for its turn.
-    ring.push(&sender, views, How { linked: true, ..ZERO_COPY }, 2).unwrap();
-    ring.push(&sender, vec![registered], How { zero_copy: false, ..ZERO_COPY }, 3).unwrap();
+    ring.push(&sender, &views, How { linked: true, ..ZERO_COPY }, 2).unwrap();
+    drop(views);
+    ring.push(&sender, &[registered], How { zero_copy: false, ..ZERO_COPY }, 3).unwrap();
     let events = drain(&mut ring);
     assert!(events.contains(&Event::Sent { token: 3, result: Ok(BLOCK), lent: false }), "{events:?}");
     let mut got = vec![0; 4 + 18 + BLOCK];
@@ -97,7 +98,7 @@ fn many_views_leave_as_one_message_and_registered_memory_as_well() {
 fn an_error_is_followed_by_a_notification() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let view = Frozen::copied(&pattern(BLOCK, 0)).unwrap();
-    ring.push(&broken_connection(), vec![view.clone()], ZERO_COPY, 1).unwrap();
+    ring.push(&broken_connection(), std::slice::from_ref(&view), ZERO_COPY, 1).unwrap();
     let events = drain(&mut ring);
     assert_eq!(events[0], Event::Sent { token: 1, result: Err(libc::EPIPE), lent: true });
     assert!(matches!(events[1..], [Event::Returned { token: 1, .. }]), "{events:?}");
@@ -109,15 +110,15 @@ fn a_cancelled_link_has_no_more_and_its_stale_notification_is_counted() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (broken, (sender, mut peer)) = (broken_connection(), connection());
     let view = Frozen::copied(b"strait").unwrap();
-    ring.push(&broken, vec![view.clone()], How { linked: true, ..ZERO_COPY }, 1).unwrap();
-    ring.push(&broken, vec![view.clone()], ZERO_COPY, 2).unwrap();
+    ring.push(&broken, std::slice::from_ref(&view), How { linked: true, ..ZERO_COPY }, 1).unwrap();
+    ring.push(&broken, std::slice::from_ref(&view), ZERO_COPY, 2).unwrap();
     let events = drain(&mut ring);
     assert!(
         events.contains(&Event::Sent { token: 2, result: Err(libc::ECANCELED), lent: false }),
         "{events:?}"
     );
     // Its slot serves the next operation, which the late notification must not end.
-    ring.push(&sender, vec![view], ZERO_COPY, 3).unwrap();
+    ring.push(&sender, &[view], ZERO_COPY, 3).unwrap();
     let events = drain(&mut ring);
     assert_eq!(events[0], Event::Sent { token: 3, result: Ok(6), lent: true }, "{events:?}");
     assert_eq!(ring.stale(), 1);
@@ -132,7 +133,7 @@ fn a_full_completion_queue_loses_nothing() {
     let (sender, mut peer) = connection();
     let view = Frozen::copied(&[9; 512]).unwrap();
     for token in 0..64 {
-        while ring.push(&sender, vec![view.clone()], ZERO_COPY, token) == Err(Full) {
+        while ring.push(&sender, std::slice::from_ref(&view), ZERO_COPY, token) == Err(Full) {
             ring.enter(0, Duration::ZERO).unwrap();
         }
     }
@@ -148,10 +149,10 @@ fn a_full_table_refuses() {
     let Some(mut ring) = ring_or_skip(8, 1) else { return };
     let (sender, _peer) = connection();
     let view = Frozen::copied(b"x").unwrap();
-    ring.push(&sender, vec![view.clone()], ZERO_COPY, 1).unwrap();
-    assert_eq!(ring.push(&sender, vec![view.clone()], ZERO_COPY, 2), Err(Full));
+    ring.push(&sender, std::slice::from_ref(&view), ZERO_COPY, 1).unwrap();
+    assert_eq!(ring.push(&sender, std::slice::from_ref(&view), ZERO_COPY, 2), Err(Full));
     drop(drain(&mut ring));
-    ring.push(&sender, vec![view], ZERO_COPY, 2).unwrap();
+    ring.push(&sender, &[view], ZERO_COPY, 2).unwrap();
 }
 
 /// Sends blocks to a peer that reads only at the end, and scribbles over each buffer that it gets back. Returns whether the
@@ -168,7 +169,7 @@ fn arrives_unharmed(ring: &mut Ring) -> bool {
         let bytes = pattern(BLOCK, seed);
         buffer.copy_from_slice(&bytes);
         lent.push(buffer.freeze(0..BLOCK));
-        ring.push(&sender, vec![lent.last().unwrap().clone()], ZERO_COPY, seed.into()).unwrap();
+        ring.push(&sender, std::slice::from_ref(lent.last().unwrap()), ZERO_COPY, seed.into()).unwrap();
         ring.enter(1, Duration::from_millis(20)).unwrap();
         let mut sent = None;
         while let Some(event) = ring.next_event() {
@@ -221,7 +222,7 @@ fn a_dropped_ring_leaves_what_the_kernel_still_reads_alone() {
         let mut buffer = pool.take().unwrap();
         buffer.copy_from_slice(&pattern(1 << 20, seed));
         let view = buffer.freeze(0..1 << 20);
-        ring.push(&sender, vec![view.clone()], ZERO_COPY, seed.into()).unwrap();
+        ring.push(&sender, std::slice::from_ref(&view), ZERO_COPY, seed.into()).unwrap();
         ring.enter(1, Duration::from_millis(50)).unwrap();
         let Some(Event::Sent { result: Ok(sent), .. }) = ring.next_event() else { break };
         expected.extend_from_slice(&view[..sent]);
@@ -252,7 +253,7 @@ fn a_send_at_once_takes_what_there_is_room_for() {
     let view = Frozen::copied(&pattern(1 << 20, 1)).unwrap();
     let at_once = How { at_once: true, ..ZERO_COPY };
     for _ in 0..60 {
-        ring.push(&sender, vec![view.clone()], at_once, 1).unwrap();
+        ring.push(&sender, std::slice::from_ref(&view), at_once, 1).unwrap();
         ring.enter(0, Duration::ZERO).unwrap();
         let sent = std::iter::from_fn(|| ring.next_event()).find(|event| matches!(event, Event::Sent { .. }));
         match sent {
