@@ -219,13 +219,13 @@ impl Engine {
             return Ok(Lent::Copy);
         }
         let Some(ring) = &mut self.ring else { return Ok(Lent::Copy) };
+        let began = route.borrow().is_curious(bytes).then(Instant::now);
         let (token, how) = (self.next_token, How { zero_copy: true, more, at_once: true, ..How::default() });
         if ring.push(socket, views, how, token).is_err() {
             tally.borrow_mut().account.fall_back("as many sends are lent as may be");
             return Ok(Lent::Copy);
         }
         self.next_token += 1;
-        let began = Instant::now();
         let (result, lent) = self.submit(token)?;
         let taken = *result.as_ref().unwrap_or(&0);
         let probe = advice == Advice::Probe;
@@ -235,7 +235,7 @@ impl Engine {
             let (tally, route) = (tally.clone(), route.clone());
             self.loans.insert(token, Loan { tally, route, bytes: taken, probe });
         }
-        learn(&mut route.borrow_mut(), result, probe && !lent, began.elapsed());
+        learn(&mut route.borrow_mut(), result, probe && !lent, began);
         Ok(outcome(result, &mut tally.borrow_mut().account))
     }
 
@@ -335,13 +335,13 @@ fn now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What the result of a lent send says of its route; `lost` says that a probe will have no report.
-fn learn(route: &mut Route, result: std::result::Result<usize, i32>, lost: bool, took: Duration) {
-    match result {
-        Ok(bytes) => route.cost(bytes, true, took),
-        Err(errno::NOBUFS | errno::NOMEM) => route.refuse(Reason::NoMemory, now()),
-        Err(errno::OPNOTSUPP) => route.refuse(Reason::Unsupported, now()),
-        Err(_) => {}
+/// What the result of a lent send says of its route; `lost` says that a probe will have no report, `began` that its cost is wanted.
+fn learn(route: &mut Route, result: std::result::Result<usize, i32>, lost: bool, began: Option<Instant>) {
+    match (result, began) {
+        (Ok(bytes), Some(began)) => route.cost(bytes, true, began.elapsed()),
+        (Err(errno::NOBUFS | errno::NOMEM), _) => route.refuse(Reason::NoMemory, now()),
+        (Err(errno::OPNOTSUPP), _) => route.refuse(Reason::Unsupported, now()),
+        (Ok(_), None) | (Err(_), _) => {}
     }
     if lost {
         route.abandon();

@@ -20,8 +20,6 @@ use std::time::Duration;
 pub const THRESHOLD_MIN: usize = 4 << 10;
 /// Buffers of this size and above are lent wherever the kernel does not copy them.
 pub const THRESHOLD_MAX: usize = 1 << 20;
-/// What is taken until costs are known: where zero-copy was seen to pay at the latest.
-const THRESHOLD_DEFAULT: usize = 32 << 10;
 
 /// How long a route stays with copying before it is probed again; doubled with each probe that says the same.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -33,12 +31,12 @@ const TRUST: Duration = Duration::from_secs(10);
 /// A probe whose report does not come is given up after this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// So often each way is tried before the cheaper one is taken.
-const TRIES_MIN: u32 = 8;
-/// What a new measurement weighs against those before.
-const WEIGHT: f64 = 1.0 / 16.0;
-/// The most that a measurement counts, in terms of the mean.
-const OUTLIER: f64 = 2.0;
+/// What a way costs is learned from runs of so many sends in a row, for sends next to each other share packets; the first of a run
+/// still share them with the other way's and do not count.
+const RUN: u32 = 16;
+const RUN_UNCOUNTED: u32 = 4;
+/// Runs of each way, in turn. The cheapest counts: a thread that is off its CPU for a while makes a run dearer, never cheaper.
+const RUNS_EACH: u32 = 3;
 
 /// Why a route copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,51 +99,53 @@ pub struct Route {
 /// Size classes, a power of two each, from [`THRESHOLD_MIN`] to [`THRESHOLD_MAX`].
 const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
 
-/// What a byte costs in a size class.
+/// What sends of a size class cost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
-    copied: Cost,
-    lent: Cost,
-}
-
-/// Nanoseconds a byte: the least of the first tries, which find caches cold, then a running mean. A call during which the thread was
-/// off its CPU says nothing of its cost, so that none counts as more than so many times the mean.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cost {
-    ns_per_byte: f64,
+    /// Sends that were tried, both ways together.
     tries: u32,
-}
-
-impl Cost {
-    fn learn(&mut self, ns_per_byte: f64) {
-        self.tries = self.tries.saturating_add(1);
-        if self.tries <= TRIES_MIN {
-            let least = if self.tries == 1 { ns_per_byte } else { self.ns_per_byte.min(ns_per_byte) };
-            self.ns_per_byte = least;
-        } else {
-            let counted = ns_per_byte.min(self.ns_per_byte * OUTLIER);
-            self.ns_per_byte += (counted - self.ns_per_byte) * WEIGHT;
-        }
-    }
+    /// Time and bytes of the run under way.
+    run: (Duration, usize),
+    /// Nanoseconds a byte of the cheapest run: copied, lent.
+    costs: [Option<f64>; 2],
 }
 
 impl Class {
-    /// Whether both ways were tried often enough, and lending was the dearer one.
-    fn is_dearer_lent(&self) -> bool {
-        self.is_known() && self.lent.ns_per_byte > self.copied.ns_per_byte
+    /// Whether the next try is to be lent.
+    fn tries_lending(&self) -> bool {
+        (self.tries / RUN).is_multiple_of(2)
     }
 
+    /// Whether both ways were tried often enough.
     fn is_known(&self) -> bool {
-        self.copied.tries >= TRIES_MIN && self.lent.tries >= TRIES_MIN
+        self.tries >= 2 * RUNS_EACH * RUN
     }
 
-    /// Whether to lend: the cheaper way, once both were tried; before that in turn, the default first.
-    fn lends(&self, default: bool) -> bool {
-        match self.copied.tries.cmp(&self.lent.tries) {
-            _ if self.is_known() => !self.is_dearer_lent(),
-            std::cmp::Ordering::Less => false,
-            std::cmp::Ordering::Greater => true,
-            std::cmp::Ordering::Equal => default,
+    /// Whether both ways were tried, and lending was the dearer one.
+    fn is_dearer_lent(&self) -> bool {
+        let [copied, lent] = self.costs;
+        self.is_known() && lent > copied
+    }
+
+    /// Whether to lend: the cheaper way, once both were tried.
+    fn lends(&self) -> bool {
+        if self.is_known() { !self.is_dearer_lent() } else { self.tries_lending() }
+    }
+
+    /// Counts a try of the way that was to be tried.
+    fn learn(&mut self, bytes: usize, lent: bool, took: Duration) {
+        if self.is_known() || lent != self.tries_lending() {
+            return;
+        }
+        if self.tries % RUN >= RUN_UNCOUNTED {
+            self.run = (self.run.0 + took, self.run.1 + bytes);
+        }
+        self.tries += 1;
+        if self.tries.is_multiple_of(RUN) {
+            let (took, bytes) = std::mem::take(&mut self.run);
+            let cost = took.as_nanos() as f64 / bytes as f64;
+            let least = &mut self.costs[usize::from(lent)];
+            *least = Some(least.map_or(cost, |least| least.min(cost)));
         }
     }
 }
@@ -187,7 +187,7 @@ impl Route {
 
     fn lends(&self, bytes: usize) -> bool {
         match class_of(bytes) {
-            Some(class) => self.classes[class].lends(bytes >= THRESHOLD_DEFAULT),
+            Some(class) => self.classes[class].lends(),
             None => true,
         }
     }
@@ -241,12 +241,17 @@ impl Route {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
+    /// Whether it wants to know what a send of `bytes` costs.
+    pub fn is_curious(&self, bytes: usize) -> bool {
+        let is_zero_copy = matches!(self.state, State::ZeroCopy { .. });
+        is_zero_copy && class_of(bytes).is_some_and(|class| !self.classes[class].is_known())
+    }
+
     /// What a send of `bytes` cost the caller, all in all.
     pub fn cost(&mut self, bytes: usize, lent: bool, took: Duration) {
-        let Some(class) = class_of(bytes) else { return };
-        let ns_per_byte = took.as_nanos() as f64 / bytes as f64;
-        let class = &mut self.classes[class];
-        if lent { class.lent.learn(ns_per_byte) } else { class.copied.learn(ns_per_byte) }
+        if let Some(class) = class_of(bytes) {
+            self.classes[class].learn(bytes, lent, took);
+        }
     }
 }
 
@@ -312,10 +317,14 @@ mod tests {
                 lent[place] += u32::from(lend);
                 let took =
                     if lend { Duration::from_micros(10) } else { Duration::from_nanos(bytes as u64 / 10) };
-                route.cost(bytes, lend, took);
+                // Now and then the thread is off its CPU.
+                let stolen = Duration::from_millis(if step % 37 == 0 { 5 } else { 0 });
+                assert_eq!(route.is_curious(bytes), step < u64::from(2 * RUNS_EACH * RUN));
+                route.cost(bytes, lend, took + stolen);
             }
         }
-        assert!(lent[0] < 30 && lent[1] > 1970, "{lent:?}");
+        let tries = RUNS_EACH * RUN;
+        assert_eq!(lent, [tries, 2000 - tries]);
         assert_eq!(route.advise(2 * THRESHOLD_MAX, at(5000), false), Advice::Lend);
         // 4 and 8 KiB were never tried, so that they may be asked about.
         assert_eq!(route.threshold(at(5000)), Some(THRESHOLD_MIN));
@@ -345,9 +354,9 @@ mod tests {
     fn sizes_that_are_known_to_cost_more_are_not_asked_about() {
         let mut route = zero_copy();
         for bytes in [4 * KIB, 8 * KIB] {
-            for _ in 0..TRIES_MIN {
-                route.cost(bytes, true, Duration::from_micros(2));
-                route.cost(bytes, false, Duration::from_micros(1));
+            for step in 0..2 * RUNS_EACH * RUN {
+                let lent = (step / RUN).is_multiple_of(2);
+                route.cost(bytes, lent, Duration::from_micros(if lent { 2 } else { 1 }));
             }
         }
         assert_eq!(route.threshold(at(1)), Some(16 * KIB));

@@ -35,7 +35,8 @@ impl Copying {
     pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
         let more = if to.more { SendFlags::MORE } else { SendFlags::empty() };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
-        let began = self.lendable.then(Instant::now);
+        let curious = self.lendable && to.route.borrow().is_curious(self.pieces[self.at].len() - self.offset);
+        let began = curious.then(Instant::now);
         let (asked, sent) = self.send(to, flags);
         let sent = match sent {
             Ok(sent) => sent,
