@@ -205,7 +205,7 @@ impl Sending<'_> {
     fn all(&mut self) -> Result<(), Error> {
         let mut bar = Bar::new(self.source.length, self.first);
         let mut last = Instant::now();
-        let mut planned = self.plan_by_kernel();
+        let mut planned = self.plan_by_kernel()?;
         loop {
             planned = planned || self.read_one()?;
             let before = self.sender.account().bytes();
@@ -231,7 +231,7 @@ impl Sending<'_> {
     }
 
     /// Plans what the kernel moves by itself; false where bytes have to be read.
-    fn plan_by_kernel(&mut self) -> bool {
+    fn plan_by_kernel(&mut self) -> Result<bool, Error> {
         let segment = match (self.source.kernel, self.source.length) {
             (Some(ByKernel::Sendfile), Some(length)) => Segment::File(FilePart {
                 file: self.source.file.clone(),
@@ -240,12 +240,12 @@ impl Sending<'_> {
             }),
             (Some(ByKernel::Splice), _) => match self.source.file.as_fd().try_clone_to_owned() {
                 Ok(pipe) => Segment::Socket(StreamPart { socket: Arc::new(pipe), len: TO_THE_END }),
-                Err(_) => return false,
+                Err(_) => return Ok(false),
             },
-            _ => return false,
+            _ => return Ok(false),
         };
-        self.sender.push(&mut self.engine, Plan::new().with(segment));
-        true
+        self.sender.push(&mut self.engine, Plan::new().with(segment))?;
+        Ok(true)
     }
 
     /// Reads the next buffer and plans it; true at the end. Without a free buffer nothing is read.
@@ -265,7 +265,7 @@ impl Sending<'_> {
                 _ => Ok(true),
             };
         }
-        self.sender.push(&mut self.engine, Plan::new().with(Segment::Shared(buffer.freeze(0..read))));
+        self.sender.push(&mut self.engine, Plan::new().with(Segment::Shared(buffer.freeze(0..read))))?;
         Ok(false)
     }
 

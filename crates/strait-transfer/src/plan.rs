@@ -118,6 +118,20 @@ impl Plan {
         runs
     }
 
+    /// The piece that it is, where it is one and is to be copied; else the plan.
+    pub(crate) fn into_copied_piece(mut self, policy: &Policy) -> Result<Piece, Self> {
+        match &self.segments[..] {
+            [Segment::Bytes(_)] => {}
+            [Segment::Shared(view)] if !policy.lends(view) => {}
+            _ => return Err(self),
+        }
+        match self.segments.pop() {
+            Some(Segment::Bytes(bytes)) => Ok(Piece::Bytes(bytes)),
+            Some(Segment::Shared(view)) => Ok(Piece::Shared(view)),
+            _ => Err(self),
+        }
+    }
+
     /// Appends its runs to those of earlier plans, which they are not joined with.
     pub(crate) fn append_runs(self, policy: &Policy, runs: &mut VecDeque<Run>) {
         let begin = runs.len();
@@ -133,6 +147,13 @@ pub struct Policy {
     pub threshold: Option<usize>,
     /// What becomes of small buffers beside a lent one.
     pub mixed: Mixed,
+}
+
+impl Policy {
+    fn lends(&self, view: &Frozen) -> bool {
+        let large = self.threshold.is_some_and(|threshold| view.len() >= threshold);
+        large || (self.mixed == Mixed::LendAll && self.threshold.is_some())
+    }
 }
 
 /// What becomes of small buffers beside a large one.
@@ -225,14 +246,9 @@ impl Planner<'_> {
             Segment::File(part) => self.runs.push_back(Run::File(part)),
             Segment::Socket(part) => self.runs.push_back(Run::Socket(part)),
             Segment::Bytes(bytes) => self.copy(Piece::Bytes(bytes)),
-            Segment::Shared(view) if self.is_lent(&view) => self.lend(view),
+            Segment::Shared(view) if self.policy.lends(&view) => self.lend(view),
             Segment::Shared(view) => self.copy(Piece::Shared(view)),
         }
-    }
-
-    fn is_lent(&self, view: &Frozen) -> bool {
-        let large = self.policy.threshold.is_some_and(|threshold| view.len() >= threshold);
-        large || (self.policy.mixed == Mixed::LendAll && self.policy.threshold.is_some())
     }
 
     /// The last run of this plan.

@@ -200,10 +200,11 @@ impl Route {
         }
     }
 
-    /// From which size buffers are worth asking about; `None` while all are copied.
+    /// From which size buffers are worth asking about; `None` while all are copied, as during a probe.
     pub fn threshold(&self, now: Duration) -> Option<usize> {
         match self.state {
             State::Copying { until, .. } if now < until => None,
+            State::Probing { since } if now.saturating_sub(since) <= PATIENCE => None,
             _ => {
                 let dearer = self.classes.iter().take_while(|class| class.is_dearer_lent()).count();
                 Some(THRESHOLD_MIN << dearer)

@@ -16,7 +16,7 @@ use rustix::event::PollFlags;
 use crate::engine::{Engine, SharedRoute, Tally};
 use crate::error::Result;
 use crate::pipe::Pipes;
-use crate::plan::Run;
+use crate::plan::{Piece, Run};
 use file::FileRun;
 use memory::{Copying, Lending};
 use splice::SpliceRun;
@@ -62,6 +62,11 @@ impl Current {
             Run::File(part) => Self::File(FileRun::new(part)),
             Run::Socket(part) => Self::Splice(SpliceRun::new(part)),
         }
+    }
+
+    /// Sends one piece, and begins a run of what is left of it.
+    pub(crate) fn copy_at_once(piece: Piece, to: &To<'_>) -> Result<Option<Self>> {
+        Ok(Copying::at_once(piece, to)?.map(Self::Copying))
     }
 
     /// Moves what can be moved by one call.

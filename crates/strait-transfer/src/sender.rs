@@ -18,7 +18,7 @@ use strait_ledger::Transfer;
 use crate::engine::{Ends, Engine, SharedRoute, Tally};
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
-use crate::plan::{Plan, Run};
+use crate::plan::{Plan, Policy, Run};
 use crate::run::{Current, Step, To};
 
 /// Calls that one [`Sender::advance`] makes at most, so that one connection does not starve the others.
@@ -76,10 +76,21 @@ impl Sender {
     }
 
     /// Puts a plan behind those that are not yet sent.
-    pub fn push(&mut self, engine: &mut Engine, plan: Plan) {
+    ///
+    /// # Errors
+    /// io_uring_enter(2)'s.
+    pub fn push(&mut self, engine: &mut Engine, plan: Plan) -> Result<()> {
+        let policy = self.policy(engine)?;
+        plan.append_runs(&policy, &mut self.runs);
+        Ok(())
+    }
+
+    /// By what rule a plan is to be cut, after what has come to be known by now.
+    fn policy(&mut self, engine: &mut Engine) -> Result<Policy> {
+        engine.collect()?;
         self.began.get_or_insert_with(Instant::now);
         let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-        plan.append_runs(&engine.policy(route), &mut self.runs);
+        Ok(engine.policy(route))
     }
 
     /// Moves what can be moved without waiting.
@@ -121,7 +132,9 @@ impl Sender {
     /// # Errors
     /// Those of [`Sender::advance`]; late if the peer takes nothing for `patience`.
     pub fn send(&mut self, engine: &mut Engine, plan: Plan, patience: Duration) -> Result<()> {
-        self.push(engine, plan);
+        if self.send_at_once(engine, plan)? {
+            return Ok(());
+        }
         let mut stalled: Option<(u64, Instant)> = None;
         loop {
             let progress = self.advance(engine)?;
@@ -141,6 +154,29 @@ impl Sender {
                     }
                     engine.wait(self.waits_for(progress), left)?;
                 }
+            }
+        }
+    }
+
+    /// Puts a plan behind the others, unless it can be sent as it is: then says whether it went. Most plans are one small buffer
+    /// with nothing before it, and a run of its own would cost as much as a tenth of its send.
+    fn send_at_once(&mut self, engine: &mut Engine, plan: Plan) -> Result<bool> {
+        let policy = self.policy(engine)?;
+        if self.current.is_some() || !self.runs.is_empty() {
+            plan.append_runs(&policy, &mut self.runs);
+            return Ok(false);
+        }
+        match plan.into_copied_piece(&policy) {
+            Ok(piece) => {
+                let route = self.route.get_or_insert_with(|| engine.route(self.ends));
+                let to =
+                    To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more: false };
+                self.current = Current::copy_at_once(piece, &to)?;
+                Ok(self.current.is_none())
+            }
+            Err(plan) => {
+                plan.append_runs(&policy, &mut self.runs);
+                Ok(false)
             }
         }
     }

@@ -321,7 +321,7 @@ impl Transmit for Lending {
 struct Planned {
     engine: Engine,
     sender: Sender,
-    segments: Vec<Segment>,
+    plan: Plan,
 }
 
 impl Planned {
@@ -340,7 +340,7 @@ impl Planned {
         };
         let buffer_bytes = options.buffer_bytes.max(pieces * PIECE_BYTES + body);
         let engine = Engine::new(EngineOptions { buffer_bytes, ..options })?;
-        let segments = match message {
+        let segments: Vec<_> = match message {
             Message::Memory { .. } => {
                 let mut buffer = engine.buffer().ok_or_else(|| Error::Void("no buffer is free".into()))?;
                 fill(&mut buffer);
@@ -354,17 +354,14 @@ impl Planned {
                 vec![Segment::File(FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes })]
             }
         };
-        Ok(Self { engine, sender: Sender::new(stream)?, segments })
+        let plan = segments.into_iter().fold(Plan::new(), Plan::with);
+        Ok(Self { engine, sender: Sender::new(stream)?, plan })
     }
 }
 
 impl Transmit for Planned {
     fn message(&mut self) -> Result<()> {
-        let mut plan = Plan::new();
-        for segment in &self.segments {
-            plan.push(segment.clone());
-        }
-        Ok(self.sender.send(&mut self.engine, plan, PATIENCE)?)
+        Ok(self.sender.send(&mut self.engine, self.plan.clone(), PATIENCE)?)
     }
 
     fn finish(&mut self) -> Result<Option<f64>> {

@@ -290,6 +290,17 @@ impl Ring {
         }
     }
 
+    /// Whether completions have come, or wait for the ring to be entered. It costs no system call.
+    pub fn has_news(&mut self) -> bool {
+        if self.under_way() == 0 {
+            return false;
+        }
+        let queue = self.uring.submission();
+        let waits = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        waits || !self.uring.completion().is_empty()
+    }
+
     /// The next completion that is there.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {

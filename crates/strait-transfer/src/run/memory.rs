@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{Current, Step, To};
 use crate::engine::{Engine, Lent, Tally};
@@ -30,6 +30,17 @@ pub(crate) struct Copying {
 impl Copying {
     pub(super) fn new(pieces: Pieces) -> Self {
         Self { pieces, at: 0, offset: 0, lendable: false }
+    }
+
+    /// Sends a piece; what is left of it.
+    pub(super) fn at_once(piece: Piece, to: &To<'_>) -> Result<Option<Self>> {
+        let sent = match send(to.socket, &piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
+        };
+        to.tally.borrow_mut().account.sent += sent as u64;
+        Ok((sent < piece.len()).then(|| Self { offset: sent, ..Self::new(smallvec![piece]) }))
     }
 
     pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
