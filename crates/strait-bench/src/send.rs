@@ -38,7 +38,7 @@ pub const BODY_BYTES: u32 = 64 << 10;
 /// The private ends (RFC 5737).
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 /// How long a try sends before it counts: Strait's sender learns its route.
-const WARM_UP_SECONDS: f64 = 0.2;
+const WARM_UP_SECONDS: f64 = 0.1;
 /// The try that shows whether a contestant can be measured.
 const PROBE_SECONDS: f64 = 0.02;
 /// What a program may need beyond its measured time.
@@ -241,20 +241,20 @@ impl fmt::Display for Contestant {
 }
 
 impl Line {
-    fn lay(over: Over, far_cpu: u32) -> Result<Self> {
+    fn lay(over: Over, cpu: u32) -> Result<Self> {
         match over {
             Over::Loopback => {
                 let (far, address) = (End::own("lo"), (Ipv4Addr::LOCALHOST, 0).into());
                 Ok(Self { over, near: End::own("lo"), far: Some((far, address, Takes::Reading)) })
             }
-            Over::Veth => Self::veth(over, false, far_cpu),
-            Over::NoCopy => Self::veth(over, true, far_cpu),
+            Over::Veth => Self::veth(over, false, cpu),
+            Over::NoCopy => Self::veth(over, true, cpu),
             Over::Peer(_) => Ok(Self { over, near: End::own(""), far: None }),
         }
     }
 
-    fn veth(over: Over, acknowledges: bool, far_cpu: u32) -> Result<Self> {
-        let (near, far) = Wire::routed(ADDRESSES, (!acknowledges).then_some(far_cpu))?.into_ends();
+    fn veth(over: Over, acknowledges: bool, cpu: u32) -> Result<Self> {
+        let (near, far) = Wire::routed(ADDRESSES, (!acknowledges).then_some(cpu))?.into_ends();
         let mac = |end: &End| end.run(|| Interface::find(end.interface()).map(|found| found.mac));
         let takes = if acknowledges {
             near.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_timestamps", "0"))?
@@ -280,11 +280,11 @@ impl<'a> Rig<'a> {
         seconds: f64,
         terminated: &'a AtomicBool,
     ) -> Result<Self> {
-        let far_cpu = far_cpus.first().copied().unwrap_or(0);
+        let cpu = sender_cpus.first().copied().unwrap_or(0);
         let mut lines: Vec<Line> = Vec::new();
         for contestant in contestants {
             if lines.iter().all(|line| line.over != contestant.over) {
-                lines.push(Line::lay(contestant.over, far_cpu)?);
+                lines.push(Line::lay(contestant.over, cpu)?);
             }
         }
         Ok(Self { launcher, lines, sender_cpus, far_cpus, seconds, terminated })

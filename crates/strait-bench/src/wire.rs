@@ -107,13 +107,13 @@ impl Wire {
         Ok(wire)
     }
 
-    /// A veth pair, down, between two namespaces, of which `prepare` sees the receiver's before.
+    /// A veth pair, down, between two namespaces, of which `prepare` sees the sender's before.
     fn lay(queues: u32, prepare: impl FnOnce(&Namespace) -> Result<()>) -> Result<Self> {
         let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
         for namespace in [&sender, &receiver] {
             namespace.run(netns::disable_ipv6)??;
         }
-        prepare(&receiver)?;
+        prepare(&sender)?;
         sender.run(|| {
             let near = VethEnd { queues, ..VethEnd::new("sender") };
             let far = VethEnd { queues, namespace: Some(receiver.as_fd()), ..VethEnd::new("receiver") };
@@ -123,14 +123,14 @@ impl Wire {
         Ok(Self { sender: end(sender, "sender"), receiver: end(receiver, "receiver") })
     }
 
-    /// A veth pair with the offloads that a veth pair has, an address at each end; what is sent to the receiver is received on `cpu`,
-    /// if there is one, as a queue of a NIC is. Where any CPU may receive, packets overtake each other, and TCP takes it for loss.
+    /// A veth pair with the offloads that a veth pair has, and an address at each end. What comes back to the sender is received on
+    /// `cpu`, if there is one: where the sender's CPU sends all packets, none overtakes another, which TCP would take for loss.
     ///
     /// # Errors
     /// As for [`Wire::private`].
     pub fn routed(addresses: [Ipv4Addr; 2], cpu: Option<u32>) -> Result<Self> {
-        let wire = Self::lay(1, |receiver| match cpu {
-            Some(cpu) => Ok(receiver.run(|| netns::steer_packets_to(cpu))??),
+        let wire = Self::lay(1, |sender| match cpu {
+            Some(cpu) => Ok(sender.run(|| netns::steer_packets_to(cpu))??),
             None => Ok(()),
         })?;
         wire.raise()?;

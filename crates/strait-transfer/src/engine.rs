@@ -21,7 +21,7 @@ use strait_sys::uring::{Event, How, Ring};
 
 use crate::error::{Error, Result};
 use crate::plan::{Mixed, Policy};
-use crate::route::{Advice, Reason, Route};
+use crate::route::{Advice, Reason, Route, THRESHOLD_MIN};
 
 /// Submissions at a time: each is handed over at once.
 const ENTRIES: u32 = 8;
@@ -178,6 +178,16 @@ impl Engine {
             self.routes.clear();
         }
         self.routes.entry(ends).or_default().clone()
+    }
+
+    /// What is shorter is never lent, on any route.
+    pub(crate) fn lent_bytes_min(&self) -> usize {
+        match self.options.zero_copy {
+            ZeroCopy::From(_) if self.options.mixed == Mixed::LendAll => 0,
+            ZeroCopy::From(bytes) => bytes,
+            ZeroCopy::Adaptive => THRESHOLD_MIN,
+            ZeroCopy::Never => usize::MAX,
+        }
     }
 
     /// By what rule a plan for this route is cut into runs.

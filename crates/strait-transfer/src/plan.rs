@@ -78,7 +78,7 @@ impl Segment {
 /// Segments in the order in which their bytes are to stand in the stream.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    segments: SmallVec<[Segment; 2]>,
+    segments: SmallVec<[Segment; 1]>,
 }
 
 impl Plan {
@@ -118,17 +118,19 @@ impl Plan {
         runs
     }
 
-    /// The piece that it is, where it is one and is to be copied; else the plan.
-    pub(crate) fn into_copied_piece(mut self, policy: &Policy) -> Result<Piece, Self> {
-        match &self.segments[..] {
-            [Segment::Bytes(_)] => {}
-            [Segment::Shared(view)] if !policy.lends(view) => {}
-            _ => return Err(self),
-        }
+    /// The piece that it is, where it is one that is shorter than `limit`; else the plan.
+    pub(crate) fn into_short_piece(mut self, limit: usize) -> Result<Piece, Self> {
         match self.segments.pop() {
-            Some(Segment::Bytes(bytes)) => Ok(Piece::Bytes(bytes)),
-            Some(Segment::Shared(view)) => Ok(Piece::Shared(view)),
-            _ => Err(self),
+            Some(Segment::Bytes(bytes)) if self.segments.is_empty() && bytes.len() < limit => {
+                Ok(Piece::Bytes(bytes))
+            }
+            Some(Segment::Shared(view)) if self.segments.is_empty() && view.len() < limit => {
+                Ok(Piece::Shared(view))
+            }
+            last => {
+                self.segments.extend(last);
+                Err(self)
+            }
         }
     }
 

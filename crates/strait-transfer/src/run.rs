@@ -65,8 +65,13 @@ impl Current {
     }
 
     /// Sends one piece, and begins a run of what is left of it.
-    pub(crate) fn copy_at_once(piece: Piece, to: &To<'_>) -> Result<Option<Self>> {
-        Ok(Copying::at_once(piece, to)?.map(Self::Copying))
+    pub(crate) fn copy_at_once(
+        piece: Piece,
+        socket: &OwnedFd,
+        peer: &str,
+        tally: &RefCell<Tally>,
+    ) -> Result<Option<Self>> {
+        Ok(Copying::at_once(piece, socket, peer, tally)?.map(Self::Copying))
     }
 
     /// Moves what can be moved by one call.

@@ -158,24 +158,20 @@ impl Sender {
         }
     }
 
-    /// Puts a plan behind the others, unless it can be sent as it is: then says whether it went. Most plans are one small buffer
-    /// with nothing before it, and a run of its own would cost as much as a tenth of its send.
+    /// Puts a plan behind the others, unless it is sent at once; says whether it was. Most plans are one short buffer with nothing
+    /// before it, of which a run would cost a tenth of the send.
     fn send_at_once(&mut self, engine: &mut Engine, plan: Plan) -> Result<bool> {
-        let policy = self.policy(engine)?;
-        if self.current.is_some() || !self.runs.is_empty() {
-            plan.append_runs(&policy, &mut self.runs);
-            return Ok(false);
-        }
-        match plan.into_copied_piece(&policy) {
+        let is_first = self.current.is_none() && self.runs.is_empty();
+        let limit = if is_first { engine.lent_bytes_min() } else { 0 };
+        match plan.into_short_piece(limit) {
             Ok(piece) => {
-                let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-                let to =
-                    To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more: false };
-                self.current = Current::copy_at_once(piece, &to)?;
+                engine.collect()?;
+                self.began.get_or_insert_with(Instant::now);
+                self.current = Current::copy_at_once(piece, &self.socket, &self.peer, &self.tally)?;
                 Ok(self.current.is_none())
             }
             Err(plan) => {
-                plan.append_runs(&policy, &mut self.runs);
+                self.push(engine, plan)?;
                 Ok(false)
             }
         }

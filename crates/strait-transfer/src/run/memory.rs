@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::IoSlice;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -33,13 +34,18 @@ impl Copying {
     }
 
     /// Sends a piece; what is left of it.
-    pub(super) fn at_once(piece: Piece, to: &To<'_>) -> Result<Option<Self>> {
-        let sent = match send(to.socket, &piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    pub(super) fn at_once(
+        piece: Piece,
+        socket: &OwnedFd,
+        peer: &str,
+        tally: &RefCell<Tally>,
+    ) -> Result<Option<Self>> {
+        let sent = match send(socket, &piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
+            Err(error) => return Err(Error::os(OPERATION, peer, error)),
         };
-        to.tally.borrow_mut().account.sent += sent as u64;
+        tally.borrow_mut().account.sent += sent as u64;
         Ok((sent < piece.len()).then(|| Self { offset: sent, ..Self::new(smallvec![piece]) }))
     }
 
