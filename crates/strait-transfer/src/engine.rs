@@ -183,7 +183,6 @@ impl Engine {
     /// What is shorter is never lent, on any route.
     pub(crate) fn lent_bytes_min(&self) -> usize {
         match self.options.zero_copy {
-            ZeroCopy::From(_) if self.options.mixed == Mixed::LendAll => 0,
             ZeroCopy::From(bytes) => bytes,
             ZeroCopy::Adaptive => THRESHOLD_MIN,
             ZeroCopy::Never => usize::MAX,

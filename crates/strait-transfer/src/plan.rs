@@ -153,8 +153,7 @@ pub struct Policy {
 
 impl Policy {
     fn lends(&self, view: &Frozen) -> bool {
-        let large = self.threshold.is_some_and(|threshold| view.len() >= threshold);
-        large || (self.mixed == Mixed::LendAll && self.threshold.is_some())
+        self.threshold.is_some_and(|threshold| view.len() >= threshold)
     }
 }
 
@@ -165,8 +164,6 @@ pub enum Mixed {
     Join,
     /// A send of their own, before it (D5's answer).
     Split,
-    /// Each is lent as it is (what D5 measured as its baseline).
-    LendAll,
 }
 
 /// Pieces of a send; most have one.

@@ -158,11 +158,15 @@ impl Sender {
         }
     }
 
-    /// Puts a plan behind the others, unless it is sent at once; says whether it was. Most plans are one short buffer with nothing
-    /// before it, of which a run would cost a tenth of the send.
+    /// Puts a plan behind the others, unless it is sent at once; says whether it was. Most plans are one buffer that is to be copied,
+    /// with nothing before it; of a short one a run would cost a tenth of the send.
     fn send_at_once(&mut self, engine: &mut Engine, plan: Plan) -> Result<bool> {
         let is_first = self.current.is_none() && self.runs.is_empty();
-        let limit = if is_first { engine.lent_bytes_min() } else { 0 };
+        let limit = match engine.lent_bytes_min() {
+            _ if !is_first => 0,
+            least if plan.len() < least as u64 => least,
+            _ => self.policy(engine)?.threshold.unwrap_or(usize::MAX),
+        };
         match plan.into_short_piece(limit) {
             Ok(piece) => {
                 engine.collect()?;

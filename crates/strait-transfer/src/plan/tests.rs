@@ -77,16 +77,15 @@ fn bytes_on_the_heap_are_never_lent() {
 
 #[test]
 fn without_a_threshold_all_is_copied() {
-    let copy = Policy { threshold: None, mixed: Mixed::LendAll };
+    let copy = Policy { threshold: None, mixed: Mixed::Join };
     assert_eq!(shapes([shared(64), shared(64 * KIB)], copy), ["c[64,65536]"]);
 }
 
 #[test]
-fn lending_all_lends_the_smallest_too() {
-    assert_eq!(
-        shapes((0..20).map(|_| shared(64)), policy(Mixed::LendAll)),
-        ["z[64,64,64,64,64,64,64,64,64,64,64,64,64,64,64,64,64]", "z[64,64,64]"]
-    );
+fn a_request_carries_no_more_views_than_a_packet_has_fragments() {
+    let runs = shapes((0..VIEWS_MAX + 3).map(|_| shared(64 * KIB)), policy(Mixed::Join));
+    let of = |views: usize| format!("z[{}]", vec!["65536"; views].join(","));
+    assert_eq!(runs, [of(VIEWS_MAX), of(3)]);
 }
 
 #[test]
@@ -115,7 +114,7 @@ proptest! {
     fn runs_keep_order_and_length(
         segments in prop::collection::vec((any::<bool>(), prop_oneof![0..2000_usize, 10_000..40_000_usize]), 0..60),
         threshold in prop::option::of(1..50_000_usize),
-        mixed in prop_oneof![Just(Mixed::Join), Just(Mixed::Split), Just(Mixed::LendAll)],
+        mixed in prop_oneof![Just(Mixed::Join), Just(Mixed::Split)],
     ) {
         let (mut plan, mut expected) = (Plan::new(), Vec::new());
         for (number, (on_heap, len)) in segments.into_iter().enumerate() {

@@ -36,7 +36,7 @@ fn zero_copy() -> impl Strategy<Value = ZeroCopy> {
 }
 
 fn options() -> impl Strategy<Value = Options> {
-    let mixed = prop_oneof![Just(Mixed::Join), Just(Mixed::Split), Just(Mixed::LendAll)];
+    let mixed = prop_oneof![Just(Mixed::Join), Just(Mixed::Split)];
     (zero_copy(), mixed, 1..8_usize, 10_000..1_000_000_usize, any::<bool>()).prop_map(
         |(zero_copy, mixed, lent_max, lent_bytes_max, register)| Options {
             zero_copy,
