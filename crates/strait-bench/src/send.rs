@@ -67,7 +67,7 @@ pub enum Way {
     ZeroCopy,
     /// `SEND_ZC` from registered memory, always.
     Registered,
-    /// Strait's sender with D5's split: small pieces by a send of their own, then `SEND_ZC`.
+    /// D5's answer: the small pieces by `SENDMSG`, linked to `SEND_ZC` of the body.
     Split,
     /// sendfile(2).
     Sendfile,

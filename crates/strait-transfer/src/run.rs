@@ -54,13 +54,13 @@ pub(crate) enum Current {
 }
 
 impl Current {
-    /// Begins a run.
-    pub(crate) fn begin(run: Run, engine: &Engine, tally: &Rc<RefCell<Tally>>) -> Self {
+    /// Begins a run; what of it is to be a run of its own after all is returned.
+    pub(crate) fn begin(run: Run, engine: &Engine, tally: &RefCell<Tally>) -> (Self, Option<Run>) {
         match run {
-            Run::Copy(pieces) => Self::Copying(Copying::new(pieces)),
+            Run::Copy(pieces) => (Self::Copying(Copying::new(pieces)), None),
             Run::ZeroCopy { gathered, lent } => memory::gather(gathered, lent, engine, tally),
-            Run::File(part) => Self::File(FileRun::new(part)),
-            Run::Socket(part) => Self::Splice(SpliceRun::new(part)),
+            Run::File(part) => (Self::File(FileRun::new(part)), None),
+            Run::Socket(part) => (Self::Splice(SpliceRun::new(part)), None),
         }
     }
 

@@ -102,7 +102,11 @@ impl Sender {
         for _ in 0..STEPS_MAX {
             let Some(current) = &mut self.current else {
                 let Some(run) = self.runs.pop_front() else { return Ok(Progress::Idle) };
-                self.current = Some(Current::begin(run, engine, &self.tally));
+                let (current, rest) = Current::begin(run, engine, &self.tally);
+                self.current = Some(current);
+                if let Some(rest) = rest {
+                    self.runs.push_front(rest);
+                }
                 continue;
             };
             let more = !self.runs.is_empty();

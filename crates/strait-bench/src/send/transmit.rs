@@ -17,8 +17,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use strait_sys::buffer::{BufMut, Frozen, Pool};
 use strait_sys::uring::{Event, How, Ring, VIEWS_MAX};
-use strait_transfer::plan::{Mixed, PIECES_MAX};
-use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender, ZeroCopy};
+use strait_transfer::plan::PIECES_MAX;
+use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender};
 
 use super::Way;
 use crate::error::{Error, Result};
@@ -33,6 +33,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const LOOK_EACH: u32 = 16;
 /// Sends that may be under way without a copy.
 const LENT_MAX: usize = 4096;
+/// Requests of a message at most.
+const REQUESTS_MAX: usize = 8;
 /// Bytes that the plain way reads of a file at a time.
 const READ_BYTES: usize = 64 << 10;
 /// The congestion control of every way: bbr, where it is the default, paces loopback.
@@ -150,16 +152,17 @@ fn transmitter(options: &Options, stream: TcpStream) -> Result<Box<dyn Transmit>
         (Way::Send, Message::Memory { pieces, body }) => {
             Ok(Box::new(Copying { stream, pieces: views(&pool(pieces, body)?, pieces, body) }))
         }
-        (Way::ZeroCopy | Way::Registered, Message::Memory { pieces, body }) => {
-            let (pool, mut ring) = (pool(pieces, body)?, Ring::new(8, LENT_MAX)?);
+        (Way::ZeroCopy | Way::Registered | Way::Split, Message::Memory { pieces, body }) => {
+            let (pool, mut ring) = (pool(pieces, body)?, Ring::new(REQUESTS_MAX as u32, LENT_MAX)?);
             if options.way == Way::Registered {
                 ring.register(&pool)?;
             }
             let views = views(&pool, pieces, body);
             let (socket, reported) = (Arc::new(OwnedFd::from(stream)), Reported::default());
-            Ok(Box::new(Lending { ring, socket, views, reported, to }))
+            let copied = if options.way == Way::Split { pieces } else { 0 };
+            Ok(Box::new(Lending { ring, socket, views, copied, reported, to }))
         }
-        (Way::Strait | Way::Split, message) => Ok(Box::new(Planned::new(options.way, message, stream)?)),
+        (Way::Strait, message) => Ok(Box::new(Planned::new(message, stream)?)),
         (Way::Send, Message::File(bytes)) => {
             Ok(Box::new(Reading { stream, file: file(bytes)?, chunk: vec![0; READ_BYTES] }))
         }
@@ -175,18 +178,23 @@ fn pool(pieces: usize, body: usize) -> Result<Pool> {
 
 /// The pieces and the body of a message.
 fn views(pool: &Pool, pieces: usize, body: usize) -> Vec<Frozen> {
-    let mut buffer = pool.take().expect("a new pool has its chunk");
-    fill(&mut buffer);
-    let len = pieces * PIECE_BYTES + body;
-    let whole = buffer.freeze(0..len);
-    let each = (0..pieces).map(|piece| whole.slice(piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES));
-    each.chain((body > 0).then(|| whole.slice(pieces * PIECE_BYTES..len))).collect()
+    let whole = filled(pool.take().expect("a new pool has its chunk"), pieces * PIECE_BYTES + body);
+    let (head, body) = (whole.slice(0..pieces * PIECE_BYTES), whole.slice(pieces * PIECE_BYTES..whole.len()));
+    let body = (!body.is_empty()).then_some(body);
+    each(&head).chain(body).collect()
 }
 
-fn fill(buffer: &mut BufMut) {
+/// `len` bytes of a buffer.
+fn filled(mut buffer: BufMut, len: usize) -> Frozen {
     for (at, byte) in buffer.iter_mut().enumerate() {
         *byte = at as u8;
     }
+    buffer.freeze(0..len)
+}
+
+/// The pieces in `all`.
+fn each(all: &Frozen) -> impl Iterator<Item = Frozen> {
+    (0..all.len() / PIECE_BYTES).map(|piece| all.slice(piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES))
 }
 
 /// A file that is in the page cache and nowhere else.
@@ -251,21 +259,24 @@ impl Reported {
     }
 }
 
-/// `SEND_ZC` or `SENDMSG_ZC`, one request after the other.
+/// `SEND_ZC` or `SENDMSG_ZC`; with copied views, D5's answer: `SENDMSG` linked to `SEND_ZC`.
 struct Lending {
     ring: Ring,
     socket: Arc<OwnedFd>,
     views: Vec<Frozen>,
+    /// So many of the views are copied, by requests of their own.
+    copied: usize,
     reported: Reported,
     to: String,
 }
 
 impl Lending {
-    fn take(&mut self) -> Result<Option<usize>> {
-        let mut sent = None;
+    /// Takes the completions that are there; how many of them are results.
+    fn take(&mut self) -> Result<usize> {
+        let mut results = 0;
         while let Some(event) = self.ring.next_event() {
             match event {
-                Event::Sent { result: Ok(bytes), .. } => sent = Some(bytes),
+                Event::Sent { result: Ok(_), .. } => results += 1,
                 Event::Sent { result: Err(errno), .. } => {
                     return Err(Error::file(
                         format!("send to {}", self.to),
@@ -278,30 +289,33 @@ impl Lending {
                 }
             }
         }
-        Ok(sent)
-    }
-
-    fn lend(&mut self, views: &[Frozen], more: bool) -> Result<()> {
-        let how = How { zero_copy: true, whole: true, more, ..How::default() };
-        while self.ring.push(&self.socket, views, how, 0).is_err() {
-            self.ring.enter(1, PATIENCE)?;
-            self.take()?;
-        }
-        loop {
-            self.ring.enter(1, PATIENCE)?;
-            if self.take()?.is_some() {
-                return Ok(());
-            }
-        }
+        Ok(results)
     }
 }
 
 impl Transmit for Lending {
     fn message(&mut self) -> Result<()> {
+        // A chain that is handed over in parts is none.
+        while self.ring.under_way() + REQUESTS_MAX > LENT_MAX {
+            self.ring.enter(1, PATIENCE)?;
+            self.take()?;
+        }
         let views = std::mem::take(&mut self.views);
-        let last = views.chunks(VIEWS_MAX).count() - 1;
-        for (number, some) in views.chunks(VIEWS_MAX).enumerate() {
-            self.lend(some, number < last)?;
+        let (copied, lent) = views.split_at(self.copied);
+        let requests = copied.chunks(VIEWS_MAX).map(|some| (some, false));
+        let mut requests = requests.chain(lent.chunks(VIEWS_MAX).map(|some| (some, true))).peekable();
+        let mut under_way = 0;
+        while let Some((some, zero_copy)) = requests.next() {
+            let linked = requests.peek().is_some();
+            let how = How { zero_copy, whole: true, more: linked, linked, ..How::default() };
+            let pushed = self.ring.push(&self.socket, some, how, 0);
+            pushed
+                .map_err(|_| Error::Usage(format!("give at most {} pieces", REQUESTS_MAX * VIEWS_MAX / 2)))?;
+            under_way += 1;
+        }
+        while under_way > 0 {
+            self.ring.enter(under_way, PATIENCE)?;
+            under_way -= self.take()?;
         }
         self.views = views;
         Ok(())
@@ -317,51 +331,42 @@ impl Transmit for Lending {
     }
 }
 
-/// Strait's sender.
+/// Strait's sender. Small pieces are put into the plan, which is made anew for each message, as a server does.
 struct Planned {
     engine: Engine,
     sender: Sender,
-    plan: Plan,
+    pieces: Vec<Frozen>,
+    last: Segment,
 }
 
 impl Planned {
-    fn new(way: Way, message: Message, stream: TcpStream) -> Result<Self> {
-        let options = match way {
-            Way::Split => EngineOptions {
-                zero_copy: ZeroCopy::From(strait_transfer::route::THRESHOLD_MIN),
-                mixed: Mixed::Split,
-                ..EngineOptions::default()
-            },
-            _ => EngineOptions::default(),
-        };
-        let (pieces, body) = match message {
+    fn new(message: Message, stream: TcpStream) -> Result<Self> {
+        let options = EngineOptions::default();
+        let (pieces, last) = match message {
             Message::Memory { pieces, body } => (pieces, body),
             Message::File(_) => (0, 0),
         };
-        let buffer_bytes = options.buffer_bytes.max(pieces * PIECE_BYTES + body);
+        let buffer_bytes = options.buffer_bytes.max(pieces * PIECE_BYTES).max(last);
         let engine = Engine::new(EngineOptions { buffer_bytes, ..options })?;
-        let segments: Vec<_> = match message {
-            Message::Memory { .. } => {
-                let mut buffer = engine.buffer().ok_or_else(|| Error::Void("no buffer is free".into()))?;
-                fill(&mut buffer);
-                let len = pieces * PIECE_BYTES + body;
-                let whole = buffer.freeze(0..len);
-                let piece = |piece| whole.slice(piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES);
-                let body = (body > 0).then(|| whole.slice(pieces * PIECE_BYTES..len));
-                (0..pieces).map(piece).chain(body).map(Segment::Shared).collect()
-            }
+        let buffer = || engine.buffer().ok_or_else(|| Error::Void("no buffer is free".into()));
+        let last = match message {
+            Message::Memory { body, .. } => Segment::Shared(filled(buffer()?, body)),
             Message::File(bytes) => {
-                vec![Segment::File(FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes })]
+                Segment::File(FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes })
             }
         };
-        let plan = segments.into_iter().fold(Plan::new(), Plan::with);
-        Ok(Self { engine, sender: Sender::new(stream)?, plan })
+        let pieces =
+            if pieces > 0 { each(&filled(buffer()?, pieces * PIECE_BYTES)).collect() } else { Vec::new() };
+        Ok(Self { engine, sender: Sender::new(stream)?, pieces, last })
     }
 }
 
 impl Transmit for Planned {
     fn message(&mut self) -> Result<()> {
-        Ok(self.sender.send(&mut self.engine, self.plan.clone(), PATIENCE)?)
+        let mut plan = Plan::new();
+        self.pieces.iter().for_each(|piece| plan.put(piece));
+        plan.push(self.last.clone());
+        Ok(self.sender.send(&mut self.engine, plan, PATIENCE)?)
     }
 
     fn finish(&mut self) -> Result<Option<f64>> {

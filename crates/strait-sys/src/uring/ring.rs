@@ -26,9 +26,11 @@ use crate::error::{Error, Result};
 /// `IORING_SEND_ZC_REPORT_USAGE` and `IORING_NOTIF_USAGE_ZC_COPIED` (linux/io_uring.h; Linux 6.2).
 const REPORT_USAGE: u16 = 1 << 3;
 const USAGE_COPIED: u32 = 1 << 31;
+/// `IORING_RECVSEND_FIXED_BUF` (linux/io_uring.h): the memory is registered, as buffer 0 here.
+const FIXED_BUFFER: u16 = 1 << 2;
 
-/// Views that one operation may carry (`MAX_SKB_FRAGS` as kernels are built: more go into a second packet anyway).
-pub const VIEWS_MAX: usize = 17;
+/// Views that one operation may carry (`UIO_MAXIOV`, linux/uio.h).
+pub const VIEWS_MAX: usize = 1024;
 
 /// How an operation sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +138,8 @@ pub struct Ring {
     signal: OwnedFd,
     slots: Slots<Operation>,
     registered: Option<Pool>,
+    /// Whether messages of several views may be of registered memory (Linux 6.15).
+    registered_messages: bool,
     stale: u64,
     /// A fault that a test must find: memory is given back with the result already.
     #[cfg(test)]
@@ -162,6 +166,7 @@ impl Ring {
             signal,
             slots,
             registered: None,
+            registered_messages: false,
             stale: 0,
             #[cfg(test)]
             returns_early: false,
@@ -182,7 +187,34 @@ impl Ring {
             if error.errno() == Some(libc::ENOMEM) { error.remedy("raise ulimit -l") } else { error }
         })?;
         self.registered = Some(pool.clone());
+        self.registered_messages = self.takes_registered_messages()?;
         Ok(())
+    }
+
+    /// Whether the kernel takes a message of registered memory: it looks at that before it looks at the socket, of which there is
+    /// none.
+    fn takes_registered_messages(&mut self) -> Result<bool> {
+        const NO_SLOT: u64 = u64::MAX;
+        // SAFETY: msghdr is plain data, for which zeroes are valid.
+        let header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let send = opcode::SendMsgZc::new(Fd(-1), &raw const header).ioprio(FIXED_BUFFER);
+        // SAFETY: the header outlives the operation, which is over when its result is there.
+        let pushed = unsafe { self.uring.submission().push(&send.build().user_data(NO_SLOT)) };
+        if pushed.is_err() {
+            return Ok(false);
+        }
+        self.uring
+            .submit_and_wait(1)
+            .map_err(|error| Error::from_io("try a message of registered memory with", "io_uring", &error))?;
+        let mut result = 0;
+        for entry in self.uring.completion().filter(|entry| !cqueue::notif(entry.flags())) {
+            result = entry.result();
+        }
+        Ok(result == -libc::EBADF)
+    }
+
+    fn is_registered(&self, views: &[Frozen]) -> bool {
+        self.registered.as_ref().is_some_and(|pool| views.iter().all(|view| view.is_of(pool)))
     }
 
     /// Has the descriptor tell of completions from now on, until [`Ring::quiet`]: a signal for each costs as much as a small send.
@@ -256,14 +288,16 @@ impl Ring {
             | if how.at_once { libc::MSG_DONTWAIT } else { 0 };
         match &self.slots.get(key).expect("the operation was put in just now").views {
             Views::One(view) if how.zero_copy => {
-                let fixed = self.registered.as_ref().is_some_and(|pool| view.is_of(pool)).then_some(0);
+                let fixed = self.is_registered(std::slice::from_ref(view)).then_some(0);
                 let send = opcode::SendZc::new(fd, view.as_ptr(), view.len() as u32);
                 send.buf_index(fixed).flags(flags).zc_flags(REPORT_USAGE).build()
             }
             Views::One(view) => opcode::Send::new(fd, view.as_ptr(), view.len() as u32).flags(flags).build(),
             Views::Many(message) if how.zero_copy => {
+                let registered = self.registered_messages && self.is_registered(&message.views);
+                let how = REPORT_USAGE | if registered { FIXED_BUFFER } else { 0 };
                 let send = opcode::SendMsgZc::new(fd, &raw const message.header);
-                send.flags(flags as u32).ioprio(REPORT_USAGE).build()
+                send.flags(flags as u32).ioprio(how).build()
             }
             Views::Many(message) => {
                 opcode::SendMsg::new(fd, &raw const message.header).flags(flags as u32).build()

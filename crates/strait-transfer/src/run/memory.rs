@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -13,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{Current, Step, To};
 use crate::engine::{Engine, Lent, Tally};
 use crate::error::{Error, Result};
-use crate::plan::{PIECES_MAX, Piece, Pieces, Views};
+use crate::plan::{PIECES_MAX, Piece, Pieces, Run, Views};
 
 const OPERATION: &str = "send to";
 
@@ -110,18 +109,22 @@ pub(crate) struct Lending {
     views: Views,
 }
 
-/// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that goes first. Without a buffer
-/// that holds them all is copied by the kernel.
-pub(super) fn gather(pieces: Pieces, lent: Views, engine: &Engine, tally: &Rc<RefCell<Tally>>) -> Current {
+/// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that goes first. Without a buffer that
+/// holds them they are sent as they are, and the run of the lent ones, which is returned, follows.
+pub(super) fn gather(
+    pieces: Pieces,
+    lent: Views,
+    engine: &Engine,
+    tally: &RefCell<Tally>,
+) -> (Current, Option<Run>) {
     let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
     if bytes == 0 {
-        return Current::Lending(Lending { views: lent });
+        return (Current::Lending(Lending { views: lent }), None);
     }
     let Some(mut buffer) = engine.buffer().filter(|buffer| buffer.len() >= bytes) else {
         tally.borrow_mut().account.fall_back("no buffer to gather small pieces in");
-        return Current::Copying(Copying::new(
-            pieces.into_iter().chain(lent.into_iter().map(Piece::Shared)).collect(),
-        ));
+        let rest = Run::ZeroCopy { gathered: Pieces::new(), lent };
+        return (Current::Copying(Copying::new(pieces)), Some(rest));
     };
     let mut at = 0;
     for piece in &pieces {
@@ -130,7 +133,7 @@ pub(super) fn gather(pieces: Pieces, lent: Views, engine: &Engine, tally: &Rc<Re
     }
     tally.borrow_mut().account.gathered += bytes as u64;
     let views = std::iter::once(buffer.freeze(0..bytes)).chain(lent).collect();
-    Current::Lending(Lending { views })
+    (Current::Lending(Lending { views }), None)
 }
 
 impl Lending {

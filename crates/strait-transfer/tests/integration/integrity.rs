@@ -13,6 +13,7 @@ use crate::rig::{PATIENCE, Reads, connection, file_of, pattern, peer};
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Heap(usize),
+    Put(usize),
     Shared(usize),
     File(usize),
     Socket(usize),
@@ -25,6 +26,7 @@ fn length() -> impl Strategy<Value = usize> {
 fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         3 => length().prop_map(Part::Heap),
+        2 => length().prop_map(Part::Put),
         5 => length().prop_map(Part::Shared),
         1 => length().prop_map(Part::File),
         1 => length().prop_map(Part::Socket),
@@ -66,11 +68,13 @@ fn reads() -> impl Strategy<Value = Reads> {
 fn build(parts: &[Part]) -> (Plan, Vec<u8>, Vec<std::thread::JoinHandle<()>>) {
     let (mut plan, mut expected, mut feeders) = (Plan::new(), Vec::new(), Vec::new());
     for (seed, part) in parts.iter().enumerate() {
-        let (Part::Heap(len) | Part::Shared(len) | Part::File(len) | Part::Socket(len)) = *part;
+        let (Part::Heap(len) | Part::Put(len) | Part::Shared(len) | Part::File(len) | Part::Socket(len)) =
+            *part;
         let bytes = pattern(len, seed);
         expected.extend_from_slice(&bytes);
         match part {
             Part::Heap(_) => plan.push(Segment::Bytes(bytes.into())),
+            Part::Put(_) => bytes.chunks(100).for_each(|piece| plan.put(piece)),
             Part::Shared(0) => {}
             Part::Shared(_) => plan.push(Segment::Shared(Frozen::copied(&bytes).unwrap())),
             Part::File(_) => {
