@@ -52,7 +52,7 @@ impl Pool {
     pub fn take(&self) -> Option<BufMut> {
         let index = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let chunk = Chunk { pool: self.shared.clone(), index, read_on: AtomicBool::new(false) };
-        Some(BufMut { chunk })
+        Some(BufMut::whole(chunk))
     }
 
     /// Bytes in a chunk.
@@ -89,9 +89,11 @@ impl Drop for Chunk {
     }
 }
 
-/// A buffer with one owner, to be written. As long as its chunk.
+/// A buffer with one owner, to be written: a chunk, or the part of one that nobody else has.
 pub struct BufMut {
-    chunk: Chunk,
+    chunk: Arc<Chunk>,
+    start: usize,
+    len: usize,
 }
 
 impl BufMut {
@@ -104,13 +106,30 @@ impl BufMut {
         Ok(buffer.expect("a new pool of one chunk has it free"))
     }
 
+    fn whole(chunk: Chunk) -> Self {
+        let len = chunk.pool.chunk_bytes;
+        Self { chunk: Arc::new(chunk), start: 0, len }
+    }
+
+    /// Takes the first `len` bytes off: both parts can be written, and the chunk goes back when both are gone.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    #[must_use]
+    pub fn split_to(&mut self, len: usize) -> Self {
+        assert!(len <= self.len, "a part lies within its buffer");
+        let part = Self { chunk: self.chunk.clone(), start: self.start, len };
+        (self.start, self.len) = (self.start + len, self.len - len);
+        part
+    }
+
     /// Ends the writing: the bytes in `range` may be sent and read from now on, by any number of owners.
     ///
     /// # Panics
     /// If the range goes beyond the buffer, as slicing does.
     pub fn freeze(self, range: Range<usize>) -> Frozen {
         assert!(range.start <= range.end && range.end <= self.len(), "a view lies within its buffer");
-        Frozen { chunk: Arc::new(self.chunk), start: range.start, len: range.end - range.start }
+        Frozen { chunk: self.chunk, start: self.start + range.start, len: range.end - range.start }
     }
 }
 
@@ -118,21 +137,24 @@ impl Deref for BufMut {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the chunk is mapped, initialised (zeroed by mmap) and this value's alone; the kernel reads it at most.
-        unsafe { std::slice::from_raw_parts(self.chunk.start(), self.chunk.pool.chunk_bytes) }
+        let start = self.chunk.start().wrapping_add(self.start);
+        // SAFETY: the part is mapped, initialised (zeroed by mmap) and this value's alone; the kernel reads it at most.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
     }
 }
 
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has the chunk: its index is in no other `Chunk`, nor is there a `Frozen` of it.
-        unsafe { std::slice::from_raw_parts_mut(self.chunk.start(), self.chunk.pool.chunk_bytes) }
+        let start = self.chunk.start().wrapping_add(self.start);
+        // SAFETY: as above, and nobody else has the part: a chunk begins with one `BufMut`, which split_to divides and freeze
+        // consumes, and becomes one again only when nobody has any of it.
+        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
     }
 }
 
 impl fmt::Debug for BufMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufMut").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("BufMut").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -165,7 +187,7 @@ impl Frozen {
         Self { chunk: self.chunk.clone(), start: self.start + range.start, len: range.end - range.start }
     }
 
-    /// The buffer, to be written anew, if this is the last view of it and the kernel reads it no more.
+    /// The whole chunk, to be written anew, if this is the last that is left of it and the kernel reads it no more.
     ///
     /// # Errors
     /// Gives the view back where others have one too: an unfinished send is one of them.
@@ -175,7 +197,7 @@ impl Frozen {
         }
         let (start, len) = (self.start, self.len);
         match Arc::try_unwrap(self.chunk) {
-            Ok(chunk) => Ok(BufMut { chunk }),
+            Ok(chunk) => Ok(BufMut::whole(chunk)),
             Err(chunk) => Err(Self { chunk, start, len }),
         }
     }
@@ -244,6 +266,20 @@ mod tests {
         assert!(view.clone().try_mut().is_err());
         drop(view);
         assert!(pool.take().is_none());
+    }
+
+    #[test]
+    fn parts_of_a_chunk_are_written_apart_and_come_back_together() {
+        let pool = Pool::new(1, 1).unwrap();
+        let mut rest = pool.take().unwrap();
+        let mut part = rest.split_to(3);
+        part.copy_from_slice(b"one");
+        rest[..3].copy_from_slice(b"two");
+        let (one, two) = (part.freeze(0..3), rest.freeze(0..3));
+        assert_eq!((&*one, &*two), (&b"one"[..], &b"two"[..]));
+        let one = one.try_mut().unwrap_err();
+        drop(two);
+        assert_eq!(one.try_mut().unwrap().len(), PAGE_BYTES);
     }
 
     #[test]

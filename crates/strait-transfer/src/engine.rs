@@ -20,7 +20,7 @@ use strait_sys::buffer::{BufMut, Frozen, Pool};
 use strait_sys::uring::{Event, How, Ring};
 
 use crate::error::{Error, Result};
-use crate::plan::{Mixed, Policy};
+use crate::plan::{Mixed, Policy, Segment};
 use crate::route::{Advice, Reason, Route, THRESHOLD_MIN};
 
 /// Submissions at a time: each is handed over at once.
@@ -115,6 +115,8 @@ pub struct Engine {
     ring: Option<Ring>,
     no_ring: Option<strait_sys::Error>,
     pool: Pool,
+    /// What is left of the buffer in which small pieces are gathered.
+    gathering: Option<BufMut>,
     options: Options,
     routes: HashMap<Ends, SharedRoute>,
     loans: RapidHashMap<u64, Loan>,
@@ -140,6 +142,7 @@ impl Engine {
             ring,
             no_ring,
             pool,
+            gathering: None,
             options,
             routes: HashMap::new(),
             loans: RapidHashMap::default(),
@@ -165,6 +168,37 @@ impl Engine {
     /// A buffer to fill, from the memory that costs least to send; `None` while all are in use.
     pub fn buffer(&self) -> Option<BufMut> {
         self.pool.take()
+    }
+
+    /// Copies small pieces together, so that they can go as one, and be lent where that pays: headers, chunks' sizes, many short
+    /// records. While no buffer has room for them they stand on the heap.
+    pub fn gather<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>) -> Segment {
+        let pieces = pieces.into_iter();
+        let bytes = pieces.clone().map(<[u8]>::len).sum();
+        match self.gather_in_buffer(pieces.clone(), bytes) {
+            Some(view) => Segment::Shared(view),
+            None => Segment::Bytes(pieces.collect::<Vec<_>>().concat().into()),
+        }
+    }
+
+    /// The same of `bytes` bytes; none while no buffer has room.
+    pub(crate) fn gather_in_buffer<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        bytes: usize,
+    ) -> Option<Frozen> {
+        if self.gathering.as_ref().is_none_or(|left| left.len() < bytes) {
+            self.gathering = self.pool.take();
+        }
+        let left = self.gathering.as_mut().filter(|left| left.len() >= bytes)?;
+        let mut part = left.split_to(bytes);
+        let mut rest = &mut part[..];
+        for piece in pieces {
+            let (head, behind) = rest.split_at_mut(piece.len());
+            head.copy_from_slice(piece);
+            rest = behind;
+        }
+        Some(part.freeze(0..bytes))
     }
 
     /// Bytes that are lent to the kernel now.

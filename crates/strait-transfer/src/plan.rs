@@ -23,9 +23,6 @@ pub const TINY_BYTES_MAX: usize = 1024;
 /// pieces one request is a quarter to two fifths faster than two, and past that every fragment costs more than its copy.
 pub const TINY_PIECES_MAX: usize = 8;
 
-/// So many bytes of small pieces ride with a body at most; more are a send of their own.
-pub const GATHERED_BYTES_MAX: u64 = 256 << 10;
-
 /// The length of what a socket or pipe has up to its end.
 pub const TO_THE_END: u64 = u64::MAX;
 
@@ -54,8 +51,6 @@ pub struct StreamPart {
 pub enum Segment {
     /// Bytes on the heap: always copied by the kernel.
     Bytes(Arc<[u8]>),
-    /// Small pieces that were put into the plan, one behind the other ([`Plan::put`]): copied by the kernel.
-    Put(Vec<u8>),
     /// Bytes that can be lent to the kernel.
     Shared(Frozen),
     /// A part of a file.
@@ -69,7 +64,6 @@ impl Segment {
     pub fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Put(bytes) => bytes.len() as u64,
             Self::Shared(view) => view.len() as u64,
             Self::File(part) => part.len,
             Self::Socket(part) => part.len,
@@ -98,14 +92,6 @@ impl Plan {
     pub fn push(&mut self, segment: Segment) {
         if !segment.is_empty() {
             self.segments.push(segment);
-        }
-    }
-
-    /// Adds a copy of small bytes, headers for instance, at the end: that costs less than to share them.
-    pub fn put(&mut self, bytes: &[u8]) {
-        match self.segments.last_mut() {
-            Some(Segment::Put(all)) => all.extend_from_slice(bytes),
-            _ => self.push(Segment::Put(bytes.to_vec())),
         }
     }
 
@@ -138,9 +124,6 @@ impl Plan {
         match self.segments.pop() {
             Some(Segment::Bytes(bytes)) if self.segments.is_empty() && bytes.len() < limit => {
                 Ok(Piece::Bytes(bytes))
-            }
-            Some(Segment::Put(bytes)) if self.segments.is_empty() && bytes.len() < limit => {
-                Ok(Piece::Put(bytes))
             }
             Some(Segment::Shared(view)) if self.segments.is_empty() && view.len() < limit => {
                 Ok(Piece::Shared(view))
@@ -194,8 +177,6 @@ pub type Views = SmallVec<[Frozen; 1]>;
 pub enum Piece {
     /// On the heap.
     Bytes(Arc<[u8]>),
-    /// Small ones, one behind the other.
-    Put(Vec<u8>),
     /// In a buffer that can be lent.
     Shared(Frozen),
 }
@@ -206,7 +187,6 @@ impl Deref for Piece {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
-            Self::Put(bytes) => bytes,
             Self::Shared(view) => view,
         }
     }
@@ -266,7 +246,6 @@ impl Planner<'_> {
             Segment::File(part) => self.runs.push_back(Run::File(part)),
             Segment::Socket(part) => self.runs.push_back(Run::Socket(part)),
             Segment::Bytes(bytes) => self.copy(Piece::Bytes(bytes)),
-            Segment::Put(bytes) => self.copy(Piece::Put(bytes)),
             Segment::Shared(view) if self.policy.lends(&view) => self.lend(view),
             Segment::Shared(view) => self.copy(Piece::Shared(view)),
         }
@@ -301,8 +280,7 @@ impl Planner<'_> {
     /// The tiny pieces just before a buffer that is lent, if they are to go with it.
     fn ride(&mut self) -> Option<Pieces> {
         let joins = self.policy.mixed == Mixed::Join;
-        let is_small = |piece: &Piece| matches!(piece, Piece::Put(_)) || piece.len() <= TINY_BYTES_MAX;
-        let rides = |pieces: &[Piece]| bytes(pieces) <= GATHERED_BYTES_MAX && pieces.iter().all(is_small);
+        let rides = |pieces: &[Piece]| pieces.iter().all(|piece| piece.len() <= TINY_BYTES_MAX);
         match self.last() {
             Some(Run::Copy(pieces)) if joins && rides(pieces) => {
                 let pieces = std::mem::take(pieces);
@@ -323,7 +301,7 @@ fn with_pieces(pieces: Pieces, view: Frozen) -> Run {
     }
     let views = pieces.into_iter().filter_map(|piece| match piece {
         Piece::Shared(view) => Some(view),
-        Piece::Bytes(_) | Piece::Put(_) => None,
+        Piece::Bytes(_) => None,
     });
     Run::ZeroCopy { gathered: Pieces::new(), lent: views.chain([view]).collect() }
 }

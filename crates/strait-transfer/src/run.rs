@@ -55,7 +55,7 @@ pub(crate) enum Current {
 
 impl Current {
     /// Begins a run; what of it is to be a run of its own after all is returned.
-    pub(crate) fn begin(run: Run, engine: &Engine, tally: &RefCell<Tally>) -> (Self, Option<Run>) {
+    pub(crate) fn begin(run: Run, engine: &mut Engine, tally: &RefCell<Tally>) -> (Self, Option<Run>) {
         match run {
             Run::Copy(pieces) => (Self::Copying(Copying::new(pieces)), None),
             Run::ZeroCopy { gathered, lent } => memory::gather(gathered, lent, engine, tally),

@@ -331,7 +331,7 @@ impl Transmit for Lending {
     }
 }
 
-/// Strait's sender. Small pieces are put into the plan, which is made anew for each message, as a server does.
+/// Strait's sender. The plan is made anew for each message, as a server does.
 struct Planned {
     engine: Engine,
     sender: Sender,
@@ -364,7 +364,9 @@ impl Planned {
 impl Transmit for Planned {
     fn message(&mut self) -> Result<()> {
         let mut plan = Plan::new();
-        self.pieces.iter().for_each(|piece| plan.put(piece));
+        if !self.pieces.is_empty() {
+            plan.push(self.engine.gather(self.pieces.iter().map(|piece| &**piece)));
+        }
         plan.push(self.last.clone());
         Ok(self.sender.send(&mut self.engine, plan, PATIENCE)?)
     }

@@ -114,25 +114,20 @@ pub(crate) struct Lending {
 pub(super) fn gather(
     pieces: Pieces,
     lent: Views,
-    engine: &Engine,
+    engine: &mut Engine,
     tally: &RefCell<Tally>,
 ) -> (Current, Option<Run>) {
     let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
     if bytes == 0 {
         return (Current::Lending(Lending { views: lent }), None);
     }
-    let Some(mut buffer) = engine.buffer().filter(|buffer| buffer.len() >= bytes) else {
+    let Some(view) = engine.gather_in_buffer(pieces.iter().map(|piece| &**piece), bytes) else {
         tally.borrow_mut().account.fall_back("no buffer to gather small pieces in");
         let rest = Run::ZeroCopy { gathered: Pieces::new(), lent };
         return (Current::Copying(Copying::new(pieces)), Some(rest));
     };
-    let mut at = 0;
-    for piece in &pieces {
-        buffer[at..at + piece.len()].copy_from_slice(piece);
-        at += piece.len();
-    }
     tally.borrow_mut().account.gathered += bytes as u64;
-    let views = std::iter::once(buffer.freeze(0..bytes)).chain(lent).collect();
+    let views = std::iter::once(view).chain(lent).collect();
     (Current::Lending(Lending { views }), None)
 }
 

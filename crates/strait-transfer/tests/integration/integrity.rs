@@ -13,7 +13,7 @@ use crate::rig::{PATIENCE, Reads, connection, file_of, pattern, peer};
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Heap(usize),
-    Put(usize),
+    Gathered(usize),
     Shared(usize),
     File(usize),
     Socket(usize),
@@ -26,7 +26,7 @@ fn length() -> impl Strategy<Value = usize> {
 fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         3 => length().prop_map(Part::Heap),
-        2 => length().prop_map(Part::Put),
+        2 => length().prop_map(Part::Gathered),
         5 => length().prop_map(Part::Shared),
         1 => length().prop_map(Part::File),
         1 => length().prop_map(Part::Socket),
@@ -65,16 +65,16 @@ fn reads() -> impl Strategy<Value = Reads> {
 }
 
 /// The plan, the bytes that it stands for, and the threads that feed its sockets.
-fn build(parts: &[Part]) -> (Plan, Vec<u8>, Vec<std::thread::JoinHandle<()>>) {
+fn build(parts: &[Part], engine: &mut Engine) -> (Plan, Vec<u8>, Vec<std::thread::JoinHandle<()>>) {
     let (mut plan, mut expected, mut feeders) = (Plan::new(), Vec::new(), Vec::new());
     for (seed, part) in parts.iter().enumerate() {
-        let (Part::Heap(len) | Part::Put(len) | Part::Shared(len) | Part::File(len) | Part::Socket(len)) =
+        let (Part::Heap(len) | Part::Gathered(len) | Part::Shared(len) | Part::File(len) | Part::Socket(len)) =
             *part;
         let bytes = pattern(len, seed);
         expected.extend_from_slice(&bytes);
         match part {
             Part::Heap(_) => plan.push(Segment::Bytes(bytes.into())),
-            Part::Put(_) => bytes.chunks(100).for_each(|piece| plan.put(piece)),
+            Part::Gathered(_) => plan.push(engine.gather(bytes.chunks(100))),
             Part::Shared(0) => {}
             Part::Shared(_) => plan.push(Segment::Shared(Frozen::copied(&bytes).unwrap())),
             Part::File(_) => {
@@ -109,10 +109,10 @@ proptest! {
         options in options(),
         reads in reads(),
     ) {
-        let (plan, expected, feeders) = build(&parts);
+        let mut engine = Engine::new(options.clone()).unwrap();
+        let (plan, expected, feeders) = build(&parts, &mut engine);
         let (stream, far) = connection();
         let peer = peer(far, reads);
-        let mut engine = Engine::new(options.clone()).unwrap();
         let mut sender = Sender::new(stream).unwrap();
         let sent = sender.send(&mut engine, plan, PATIENCE);
         let still_lent = sender.finish(&mut engine, PATIENCE).unwrap();
@@ -137,8 +137,8 @@ proptest! {
         for feeder in feeders {
             feeder.join().unwrap();
         }
-        // All of the pool is free again.
+        // All of the pool is free again, but for the buffer in which small pieces are gathered.
         let buffers: Vec<_> = std::iter::from_fn(|| engine.buffer()).collect();
-        prop_assert_eq!(buffers.len(), 4);
+        prop_assert!(buffers.len() >= 3);
     }
 }
