@@ -278,7 +278,7 @@ impl Engine {
             let (tally, route) = (tally.clone(), route.clone());
             self.loans.insert(token, Loan { tally, route, bytes: taken, probe });
         }
-        learn(&mut route.borrow_mut(), result, probe && !lent, began);
+        learn(&mut route.borrow_mut(), bytes, result, probe && !lent, began);
         Ok(outcome(result, &mut tally.borrow_mut().account))
     }
 
@@ -381,10 +381,16 @@ fn now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What the result of a lent send says of its route; `lost` says that a probe will have no report, `began` that its cost is wanted.
-fn learn(route: &mut Route, result: std::result::Result<usize, i32>, lost: bool, began: Option<Instant>) {
+/// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have no report, `began` that its cost is wanted.
+fn learn(
+    route: &mut Route,
+    bytes: usize,
+    result: std::result::Result<usize, i32>,
+    lost: bool,
+    began: Option<Instant>,
+) {
     match (result, began) {
-        (Ok(bytes), Some(began)) => route.cost(bytes, true, began.elapsed()),
+        (Ok(taken), Some(began)) => route.cost(bytes, taken, true, began.elapsed()),
         (Err(errno::NOBUFS | errno::NOMEM), _) => route.refuse(Reason::NoMemory, now()),
         (Err(errno::OPNOTSUPP), _) => route.refuse(Reason::Unsupported, now()),
         (Ok(_), None) | (Err(_), _) => {}

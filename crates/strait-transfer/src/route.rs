@@ -133,17 +133,17 @@ impl Class {
     }
 
     /// Counts a try of the way that was to be tried.
-    fn learn(&mut self, bytes: usize, lent: bool, took: Duration) {
+    fn learn(&mut self, taken: usize, lent: bool, took: Duration) {
         if self.is_known() || lent != self.tries_lending() {
             return;
         }
         if self.tries % RUN >= RUN_UNCOUNTED {
-            self.run = (self.run.0 + took, self.run.1 + bytes);
+            self.run = (self.run.0 + took, self.run.1 + taken);
         }
         self.tries += 1;
         if self.tries.is_multiple_of(RUN) {
-            let (took, bytes) = std::mem::take(&mut self.run);
-            let cost = took.as_nanos() as f64 / bytes as f64;
+            let (took, taken) = std::mem::take(&mut self.run);
+            let cost = took.as_nanos() as f64 / taken.max(1) as f64;
             let least = &mut self.costs[usize::from(lent)];
             *least = Some(least.map_or(cost, |least| least.min(cost)));
         }
@@ -248,10 +248,10 @@ impl Route {
         is_zero_copy && class_of(bytes).is_some_and(|class| !self.classes[class].is_known())
     }
 
-    /// What a send of `bytes` cost the caller, all in all.
-    pub fn cost(&mut self, bytes: usize, lent: bool, took: Duration) {
+    /// What it cost the caller, all in all, that of a send of `bytes` the kernel took `taken`.
+    pub fn cost(&mut self, bytes: usize, taken: usize, lent: bool, took: Duration) {
         if let Some(class) = class_of(bytes) {
-            self.classes[class].learn(bytes, lent, took);
+            self.classes[class].learn(taken, lent, took);
         }
     }
 }
@@ -321,7 +321,7 @@ mod tests {
                 // Now and then the thread is off its CPU.
                 let stolen = Duration::from_millis(if step % 37 == 0 { 5 } else { 0 });
                 assert_eq!(route.is_curious(bytes), step < u64::from(2 * RUNS_EACH * RUN));
-                route.cost(bytes, lend, took + stolen);
+                route.cost(bytes, bytes, lend, took + stolen);
             }
         }
         let tries = RUNS_EACH * RUN;
@@ -357,7 +357,7 @@ mod tests {
         for bytes in [4 * KIB, 8 * KIB] {
             for step in 0..2 * RUNS_EACH * RUN {
                 let lent = (step / RUN).is_multiple_of(2);
-                route.cost(bytes, lent, Duration::from_micros(if lent { 2 } else { 1 }));
+                route.cost(bytes, bytes, lent, Duration::from_micros(if lent { 2 } else { 1 }));
             }
         }
         assert_eq!(route.threshold(at(1)), Some(16 * KIB));

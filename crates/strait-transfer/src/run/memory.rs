@@ -51,8 +51,7 @@ impl Copying {
     pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
         let more = if to.more { SendFlags::MORE } else { SendFlags::empty() };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
-        let curious = self.lendable && to.route.borrow().is_curious(self.pieces[self.at].len() - self.offset);
-        let began = curious.then(Instant::now);
+        let began = (self.lendable && to.route.borrow().is_curious(self.left())).then(Instant::now);
         let (asked, sent) = self.send(to, flags);
         let sent = match sent {
             Ok(sent) => sent,
@@ -60,7 +59,7 @@ impl Copying {
             Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
         };
         if let Some(began) = began {
-            to.route.borrow_mut().cost(sent, false, began.elapsed());
+            to.route.borrow_mut().cost(asked, sent, false, began.elapsed());
         }
         to.tally.borrow_mut().account.sent += sent as u64;
         self.advance(sent);
@@ -71,6 +70,11 @@ impl Copying {
         } else {
             Step::Moved
         })
+    }
+
+    /// Bytes that are left.
+    fn left(&self) -> usize {
+        self.pieces[self.at..].iter().map(|piece| piece.len()).sum::<usize>() - self.offset
     }
 
     /// Bytes asked for, and those that the kernel took.
