@@ -5,6 +5,7 @@
 
 pub mod acknowledge;
 pub mod far_end;
+pub mod pass;
 pub mod transmit;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use crate::rounds::{self, Asked, Progress};
 use crate::wire::{End, Wire};
 use acknowledge::Ends;
 use far_end::{FarEnd, Takes};
+use pass::Passing;
 use transmit::{Account, PIECE_BYTES};
 
 /// Bytes of a buffer, of D5's figures.
@@ -32,6 +34,8 @@ pub const SIZES: [u32; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 
 pub const PIECES: [u32; 5] = [1, 16, 256, 1024, 2048];
 /// Bytes of a file.
 pub const FILES: [u32; 3] = [64 << 10, 1 << 20, 16 << 20];
+/// Bytes that the source of a relay sends at once.
+pub const RELAYED: [u32; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// Bytes of the body of a message with small pieces.
 pub const BODY_BYTES: u32 = 64 << 10;
 
@@ -56,12 +60,14 @@ pub enum Load {
     Mixed,
     /// A file; the axis is its size.
     File,
+    /// What another connection sends; the axis is how much that sends at once.
+    Relay,
 }
 
 /// A way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// send(2) or sendmsg(2); of a file, read(2) before it.
+    /// send(2) or sendmsg(2); of a file or a connection, read(2) before it.
     Send,
     /// `SEND_ZC` or `SENDMSG_ZC`, always.
     ZeroCopy,
@@ -71,16 +77,19 @@ pub enum Way {
     Split,
     /// sendfile(2).
     Sendfile,
-    /// Strait's sender as it is by default.
+    /// HAProxy in TCP mode, splicing.
+    HaProxy,
+    /// Strait's sender as it is by default, or its relay.
     Strait,
 }
 
-const WAYS: [(&str, Way); 6] = [
+const WAYS: [(&str, Way); 7] = [
     ("send", Way::Send),
     ("zc", Way::ZeroCopy),
     ("zc-registered", Way::Registered),
     ("split", Way::Split),
     ("sendfile", Way::Sendfile),
+    ("haproxy", Way::HaProxy),
     ("strait", Way::Strait),
 ];
 
@@ -146,12 +155,13 @@ impl Load {
             Self::Buffer => "buffer, bytes",
             Self::Mixed => "64-byte pieces before a body of 64 KiB",
             Self::File => "file, bytes",
+            Self::Relay => "bytes that the source sends at once",
         }
     }
 
     fn unit(self) -> &'static str {
         match self {
-            Self::Buffer | Self::File => "bytes",
+            Self::Buffer | Self::File | Self::Relay => "bytes",
             Self::Mixed => "pieces",
         }
     }
@@ -162,6 +172,7 @@ impl Load {
             Self::Buffer => "send buffer",
             Self::Mixed => "send mixed",
             Self::File => "send file",
+            Self::Relay => "send relay",
         }
     }
 
@@ -171,6 +182,7 @@ impl Load {
             Self::Buffer => &SIZES,
             Self::Mixed => &PIECES,
             Self::File => &FILES,
+            Self::Relay => &RELAYED,
         }
     }
 
@@ -180,13 +192,22 @@ impl Load {
             Self::Buffer => &[Way::Send, Way::ZeroCopy, Way::Registered, Way::Strait],
             Self::Mixed => &[Way::Send, Way::ZeroCopy, Way::Split, Way::Strait],
             Self::File => &[Way::Send, Way::Sendfile, Way::Strait],
+            Self::Relay => &[Way::Send, Way::HaProxy, Way::Strait],
+        }
+    }
+
+    /// The routes that it is measured over.
+    pub fn routes(self) -> &'static [Over] {
+        match self {
+            Self::Relay => &[Over::Loopback],
+            _ => &[Over::Loopback, Over::Veth, Over::NoCopy],
         }
     }
 
     /// The options of the sending program for a place.
     fn arguments(self, place: u32) -> [String; 3] {
         let [pieces, body, file] = match self {
-            Self::Buffer => [0, place, 0],
+            Self::Buffer | Self::Relay => [0, place, 0],
             Self::Mixed => [place, BODY_BYTES, 0],
             Self::File => [0, 0, place],
         };
@@ -301,13 +322,7 @@ impl<'a> Rig<'a> {
         if interrupted() { Err(Error::Interrupted) } else { outcome }
     }
 
-    fn attempt(
-        &self,
-        load: Load,
-        contestant: Contestant,
-        place: u32,
-        [warm_up, seconds]: [f64; 2],
-    ) -> Result<Account> {
+    fn attempt(&self, load: Load, contestant: Contestant, place: u32, seconds: [f64; 2]) -> Result<Account> {
         let line = self.lines.iter().find(|line| line.over == contestant.over);
         let line = line.expect("lines were laid for all contestants");
         let far = line.far.as_ref();
@@ -318,9 +333,30 @@ impl<'a> Rig<'a> {
             (None, Over::Peer(address)) => address,
             (None, _) => unreachable!("every private route has a far end"),
         };
+        if load == Load::Relay {
+            return self.relay(contestant.way, (line, place), far.as_ref(), to, seconds);
+        }
+        let account = self.transmit((line, &self.sender_cpus), to, contestant.way, load, place, seconds)?;
+        match far {
+            Some(far) if contestant.over != Over::NoCopy => judge(&far, &account)?,
+            _ => {}
+        }
+        Ok(account)
+    }
+
+    /// Runs the sending program.
+    fn transmit(
+        &self,
+        (line, cpus): (&Line, &[u32]),
+        to: SocketAddr,
+        way: Way,
+        load: Load,
+        place: u32,
+        [warm_up, seconds]: [f64; 2],
+    ) -> Result<Account> {
         let options = [
             format!("--to={to}"),
-            format!("--way={}", contestant.way),
+            format!("--way={way}"),
             format!("--seconds={seconds}"),
             format!("--warm-up={warm_up}"),
         ];
@@ -328,13 +364,31 @@ impl<'a> Rig<'a> {
         let arguments = arguments.into_iter().chain(options).chain(load.arguments(place));
         let program = Program::new(self.launcher.strait.to_string_lossy(), arguments);
         let limit = Duration::from_secs_f64(warm_up + seconds) + SLACK;
-        let sending = self.launcher.start(&line.near, &program, &self.sender_cpus, limit)?;
-        let account: Account = parse(&program, &sending.finish(limit)?.stdout)?;
-        match far {
-            Some(far) if !matches!(contestant.over, Over::NoCopy) => judge(&far, &account)?,
-            _ => {}
-        }
-        Ok(account)
+        let sending = self.launcher.start(&line.near, &program, cpus, limit)?;
+        parse(&program, &sending.finish(limit)?.stdout)
+    }
+
+    /// Runs a program that passes bytes on, between a source, which shares the far end's CPUs, and the far end. The CPU time is that
+    /// program's, of all that it passed on.
+    fn relay(
+        &self,
+        way: Way,
+        (line, place): (&Line, u32),
+        far: Option<&FarEnd>,
+        to: SocketAddr,
+        seconds: [f64; 2],
+    ) -> Result<Account> {
+        let far = far.ok_or_else(|| Error::Usage("a relay is measured over loopback".into()))?;
+        let limit = Duration::from_secs_f64(seconds.iter().sum()) + SLACK;
+        let passing = Passing::start(&self.launcher, way, to, &self.sender_cpus, limit)?;
+        let before = passing.child.cost()?;
+        let source = (line, &self.far_cpus[..]);
+        let account = self.transmit(source, passing.address, Way::Send, Load::Relay, place, seconds)?;
+        judge(far, &account)?;
+        let cpu_s = passing.child.cost()?.since(before).cpu.as_secs_f64();
+        // The source counts a part of what was passed on.
+        let cpu_s = cpu_s * account.bytes as f64 / account.all_bytes.max(1) as f64;
+        Ok(Account { cpu_s, got: way.to_string(), ..account })
     }
 }
 
@@ -387,6 +441,11 @@ fn about(load: Load) -> String {
             BODY_BYTES >> 10
         ),
         Load::File => "the same file, which is in memory, over and over".to_owned(),
+        Load::Relay => {
+            return "Rate at which one core passes on what one TCP connection sends to another, and the CPU time of the program \
+                    that does; source and sink share the other CPU. send is a loop of read(2) and write(2) with 64 KiB."
+                .into();
+        }
     };
     format!(
         "Rate at which one core sends {what} on one TCP connection, and the CPU time of the sending program, after {WARM_UP_SECONDS} s \

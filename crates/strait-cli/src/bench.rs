@@ -49,6 +49,9 @@ enum Command {
     /// Send as a measured program does; the benchmarks start it
     #[command(hide = true)]
     Transmit(measured::TransmitArgs),
+    /// Pass on as the plainest relay does; the benchmarks start it
+    #[command(hide = true)]
+    Pass(measured::PassArgs),
     /// Become a measured program; the benchmarks start it
     #[command(hide = true)]
     Exec(measured::ExecArgs),
@@ -160,6 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         Command::Report(args) => run_report(args),
         Command::Receive(args) => measured::receive(args),
         Command::Transmit(args) => measured::transmit(args),
+        Command::Pass(args) => measured::pass(args),
         Command::Exec(args) => Err(measured::exec(args)),
     }
 }

@@ -68,6 +68,16 @@ pub(super) struct TransmitArgs {
 }
 
 #[derive(ClapArgs)]
+pub(super) struct PassArgs {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+    /// Where to
+    #[arg(long)]
+    to: SocketAddr,
+}
+
+#[derive(ClapArgs)]
 pub(super) struct ExecArgs {
     /// Network namespace to enter
     #[arg(long)]
@@ -110,6 +120,11 @@ pub(super) fn transmit(args: &TransmitArgs) -> Result<(), Error> {
     };
     let (time, warm_up) = (seconds(args.seconds)?, seconds(args.warm_up)?);
     Ok(transmit::run(&transmit::Options { to: args.to, way: args.way, message, time, warm_up }, terminated)?)
+}
+
+pub(super) fn pass(args: &PassArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    Ok(send::pass::run(args.listen, args.to, terminated)?)
 }
 
 pub(super) fn exec(args: &ExecArgs) -> Error {

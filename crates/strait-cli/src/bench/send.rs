@@ -15,20 +15,21 @@ use crate::parse::NumberList;
   strait bench send --html report.html
   strait bench send mixed --over no-copy
   strait bench send file --over loopback,veth
+  strait bench send relay
   strait bench send --to 203.0.113.7:9000        there: nc -l 9000 >/dev/null
 
 A point takes a second and a half: all ways and sizes over three routes, three rounds, some six minutes. The pairs need root.")]
 pub(super) struct Args {
-    /// What is sent: one buffer, small pieces and a body, or a file
+    /// What is sent
     #[arg(value_enum, default_value = "buffer")]
     load: LoadArg,
-    /// Routes: loopback, veth, no-copy [default: all three]
+    /// Routes: loopback, veth, no-copy [default: all three; of a relay loopback]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     over: Vec<Over>,
     /// Send to this host and port, where somebody reads
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "over")]
     to: Option<String>,
-    /// Ways to send: send, zc, zc-registered, split, sendfile, strait [default: all that carry the load]
+    /// Ways to send: send, zc, zc-registered, split, sendfile, haproxy, strait [default: all that carry the load]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ways: Vec<Way>,
     /// Bytes of the buffer or file, or numbers of pieces [default: of D5's figures]
@@ -52,6 +53,8 @@ enum LoadArg {
     Mixed,
     /// A file that is in memory
     File,
+    /// What another connection sends
+    Relay,
 }
 
 impl From<LoadArg> for Load {
@@ -60,6 +63,7 @@ impl From<LoadArg> for Load {
             LoadArg::Buffer => Self::Buffer,
             LoadArg::Mixed => Self::Mixed,
             LoadArg::File => Self::File,
+            LoadArg::Relay => Self::Relay,
         }
     }
 }
@@ -84,6 +88,9 @@ impl Args {
             return Err(Error::Usage(format!("{way} does not carry this load: give {}", names.join(", "))));
         }
         let routes = self.routes()?;
+        if load == Load::Relay && routes != load.routes() {
+            return Err(Error::Usage("a relay is measured over loopback: leave --over and --to away".into()));
+        }
         let over = |&over| ways.iter().map(move |&way| Contestant { over, way });
         let places = if self.at.is_empty() { load.places().to_vec() } else { each_once(&self.at) };
         Ok(Plan {
@@ -101,7 +108,7 @@ impl Args {
                 let address = address.ok_or_else(|| Error::Usage(format!("{to}: give a host and a port")))?;
                 Ok(vec![Over::Peer(address)])
             }
-            None if self.over.is_empty() => Ok(vec![Over::Loopback, Over::Veth, Over::NoCopy]),
+            None if self.over.is_empty() => Ok(Load::from(self.load).routes().to_vec()),
             None => Ok(each_once(&self.over)),
         }
     }

@@ -1,0 +1,107 @@
+//! Programs that pass what one connection sends on to another: Strait's relay, HAProxy, and the plainest there can be.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::MemfdFlags;
+
+use super::Way;
+use crate::child::{Child, Launcher, Program};
+use crate::error::{Error, Result};
+use crate::wire::End;
+
+/// Bytes that the plainest reads at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// How long a program may take to listen.
+const READY_MAX: Duration = Duration::from_secs(5);
+/// How long to wait for a connection before looking whether to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A program that passes bytes on, on the loopback.
+#[derive(Debug)]
+pub(super) struct Passing {
+    pub(super) child: Child,
+    /// Where it listens.
+    pub(super) address: SocketAddr,
+    /// HAProxy reads its configuration here.
+    _configuration: Option<File>,
+}
+
+impl Passing {
+    /// Starts the program of `way` on `cpus`, to pass on to `to`; it listens when this returns.
+    pub(super) fn start(
+        launcher: &Launcher,
+        way: Way,
+        to: SocketAddr,
+        cpus: &[u32],
+        limit: Duration,
+    ) -> Result<Self> {
+        let address = free_address()?;
+        let strait = |arguments: &[&str]| {
+            let ends = [format!("--listen={address}"), format!("--to={to}")];
+            let arguments = arguments.iter().map(|&argument| argument.to_owned()).chain(ends);
+            Program::new(launcher.strait.to_string_lossy(), arguments)
+        };
+        let (program, configuration) = match way {
+            Way::Send => (strait(&["bench", "pass"]), None),
+            Way::Strait => (strait(&["relay"]), None),
+            Way::HaProxy => {
+                let (path, file) = configuration(address, to)?;
+                (Program::new("haproxy", ["-db", "-q", "-f", &path]), Some(file))
+            }
+            way => return Err(Error::Usage(format!("{way} passes nothing on"))),
+        };
+        let mut child = launcher.start(&End::own("lo"), &program, cpus, limit)?;
+        child.wait_until(READY_MAX, |_| Ok(TcpStream::connect(address).is_ok()))?;
+        Ok(Self { child, address, _configuration: configuration })
+    }
+}
+
+fn free_address() -> Result<SocketAddr> {
+    let failed = |error| Error::file("find a free port", error);
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).map_err(failed)
+}
+
+/// HAProxy on one thread, splicing whatever it can: as a file in memory, with its path.
+fn configuration(listen: SocketAddr, to: SocketAddr) -> Result<(String, File)> {
+    let failed = |error| Error::file("write HAProxy's configuration", error);
+    let text = format!(
+        "global\n nbthread 1\n maxconn 100\ndefaults\n mode tcp\n option splice-request\n option splice-response\n \
+         timeout connect 5s\n timeout client 60s\n timeout server 60s\nlisten pass\n bind {listen}\n server far {to}\n"
+    );
+    let file = rustix::fs::memfd_create("haproxy.cfg", MemfdFlags::CLOEXEC);
+    let mut file = File::from(file.map_err(|error| failed(error.into()))?);
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    Ok((format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()), file))
+}
+
+/// The plainest: takes one connection after the other on `listen`, and writes what it reads to `to`, until `terminated`.
+pub fn run(listen: SocketAddr, to: SocketAddr, terminated: &AtomicBool) -> Result<()> {
+    let failed = |error| Error::file(format!("pass from {listen} to {to}"), error);
+    let listener = TcpListener::bind(listen).map_err(failed)?;
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while !terminated.load(Ordering::Relaxed) {
+        let mut fds = [PollFd::new(&listener, PollFlags::IN)];
+        let tick = Timespec::try_from(TICK).ok();
+        if poll(&mut fds, tick.as_ref()).unwrap_or(0) > 0 {
+            let (from, _) = listener.accept().map_err(failed)?;
+            pass(from, TcpStream::connect(to).map_err(failed)?, &mut chunk).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, chunk: &mut [u8]) -> std::io::Result<()> {
+    loop {
+        let read = from.read(chunk)?;
+        if read == 0 {
+            return Ok(());
+        }
+        to.write_all(&chunk[..read])?;
+    }
+}
