@@ -26,7 +26,7 @@ use crate::wire::{End, Wire};
 use acknowledge::Ends;
 use far_end::{FarEnd, Takes};
 use pass::Passing;
-use transmit::{Account, PIECE_BYTES};
+use transmit::{Account, BODIES_BYTES, PIECE_BYTES};
 
 /// Bytes of a buffer, of D5's figures.
 pub const SIZES: [u32; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -435,10 +435,11 @@ pub fn run(
 
 fn about(load: Load) -> String {
     let what = match load {
-        Load::Buffer => "the same buffer over and over".to_owned(),
+        Load::Buffer => format!("buffers, one of {} MiB after the other,", BODIES_BYTES >> 20),
         Load::Mixed => format!(
-            "messages of so many pieces of {PIECE_BYTES} bytes and a body of {} KiB",
-            BODY_BYTES >> 10
+            "messages of so many pieces of {PIECE_BYTES} bytes and a body of {} KiB, one of {} MiB after the other,",
+            BODY_BYTES >> 10,
+            BODIES_BYTES >> 20
         ),
         Load::File => "the same file, which is in memory, over and over".to_owned(),
         Load::Relay => {

@@ -25,6 +25,13 @@ use crate::error::{Error, Result};
 
 /// Bytes of a small piece of a message.
 pub const PIECE_BYTES: usize = 64;
+/// Bodies are taken in turn from so much memory, or from one body that is larger: what a server sends is rarely in its processor's
+/// nearest cache.
+pub const BODIES_BYTES: usize = 64 << 20;
+/// They stand in chunks of so much, or of one body that is larger.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks for what Strait gathers.
+const GATHERING: u32 = 64;
 /// A connection that takes nothing for so long is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for the far end.
@@ -150,17 +157,19 @@ fn transmitter(options: &Options, stream: TcpStream) -> Result<Box<dyn Transmit>
     let to = options.to.to_string();
     match (options.way, options.message) {
         (Way::Send, Message::Memory { pieces, body }) => {
-            Ok(Box::new(Copying { stream, pieces: views(&pool(pieces, body)?, pieces, body) }))
+            let pool = Pool::new(Parts::chunk_bytes(pieces, body), Parts::chunks(pieces, body))?;
+            Ok(Box::new(Copying { stream, parts: Parts::new(|| pool.take(), pieces, body)? }))
         }
         (Way::ZeroCopy | Way::Registered | Way::Split, Message::Memory { pieces, body }) => {
-            let (pool, mut ring) = (pool(pieces, body)?, Ring::new(REQUESTS_MAX as u32, LENT_MAX)?);
+            let pool = Pool::new(Parts::chunk_bytes(pieces, body), Parts::chunks(pieces, body))?;
+            let mut ring = Ring::new(REQUESTS_MAX as u32, LENT_MAX)?;
             if options.way == Way::Registered {
                 ring.register(&pool)?;
             }
-            let views = views(&pool, pieces, body);
+            let parts = Parts::new(|| pool.take(), pieces, body)?;
             let (socket, reported) = (Arc::new(OwnedFd::from(stream)), Reported::default());
-            let copied = if options.way == Way::Split { pieces } else { 0 };
-            Ok(Box::new(Lending { ring, socket, views, copied, reported, to }))
+            let splits = options.way == Way::Split;
+            Ok(Box::new(Lending { ring, socket, parts, splits, reported, to }))
         }
         (Way::Strait, message) => Ok(Box::new(Planned::new(message, stream)?)),
         (Way::Send, Message::File(bytes)) => {
@@ -171,30 +180,59 @@ fn transmitter(options: &Options, stream: TcpStream) -> Result<Box<dyn Transmit>
     }
 }
 
-/// Memory for one message.
-fn pool(pieces: usize, body: usize) -> Result<Pool> {
-    Ok(Pool::new((pieces * PIECE_BYTES + body).max(1), 1)?)
+/// Messages of the same pieces, with one body of many in turn.
+struct Parts {
+    pieces: usize,
+    bodies: Vec<Frozen>,
+    turn: usize,
+    /// The pieces, and behind them the body whose turn it is.
+    views: Vec<Frozen>,
 }
 
-/// The pieces and the body of a message.
-fn views(pool: &Pool, pieces: usize, body: usize) -> Vec<Frozen> {
-    let whole = filled(pool.take().expect("a new pool has its chunk"), pieces * PIECE_BYTES + body);
-    let (head, body) = (whole.slice(0..pieces * PIECE_BYTES), whole.slice(pieces * PIECE_BYTES..whole.len()));
-    let body = (!body.is_empty()).then_some(body);
-    each(&head).chain(body).collect()
-}
-
-/// `len` bytes of a buffer.
-fn filled(mut buffer: BufMut, len: usize) -> Frozen {
-    for (at, byte) in buffer.iter_mut().enumerate() {
-        *byte = at as u8;
+impl Parts {
+    /// Bytes of a chunk that holds all pieces, or a body at least.
+    fn chunk_bytes(pieces: usize, body: usize) -> usize {
+        (pieces * PIECE_BYTES).max(body).max(CHUNK_BYTES)
     }
-    buffer.freeze(0..len)
+
+    /// Chunks for the pieces and the bodies.
+    fn chunks(pieces: usize, body: usize) -> u32 {
+        1 + BODIES_BYTES.div_ceil(Self::chunk_bytes(pieces, body)) as u32
+    }
+
+    /// From chunks as large and as many as that.
+    fn new(mut take: impl FnMut() -> Option<BufMut>, pieces: usize, body: usize) -> Result<Self> {
+        let mut filled = || {
+            let mut chunk = take().ok_or_else(|| Error::Void("no buffer is free".into()))?;
+            for (at, byte) in chunk.iter_mut().enumerate() {
+                *byte = at as u8;
+            }
+            let len = chunk.len();
+            Ok::<_, Error>(chunk.freeze(0..len))
+        };
+        let mut views: Vec<_> = each(&filled()?, PIECE_BYTES).take(pieces).collect();
+        let mut bodies = Vec::new();
+        for _ in 1..Self::chunks(pieces, body) {
+            bodies.extend(each(&filled()?, body));
+        }
+        views.extend(bodies.first().cloned());
+        Ok(Self { pieces, bodies, turn: 0, views })
+    }
+
+    /// The next message: its pieces and its body.
+    fn next(&mut self) -> (&[Frozen], &[Frozen]) {
+        self.turn = (self.turn + 1) % self.bodies.len().max(1);
+        if let (Some(view), Some(body)) = (self.views.get_mut(self.pieces), self.bodies.get(self.turn)) {
+            *view = body.clone();
+        }
+        self.views.split_at(self.pieces)
+    }
 }
 
-/// The pieces in `all`.
-fn each(all: &Frozen) -> impl Iterator<Item = Frozen> {
-    (0..all.len() / PIECE_BYTES).map(|piece| all.slice(piece * PIECE_BYTES..(piece + 1) * PIECE_BYTES))
+/// As many parts of `bytes` bytes as there are in `all`.
+fn each(all: &Frozen, bytes: usize) -> impl Iterator<Item = Frozen> {
+    let parts = all.len().checked_div(bytes).unwrap_or(0);
+    (0..parts).map(move |part| all.slice(part * bytes..(part + 1) * bytes))
 }
 
 /// A file that is in the page cache and nowhere else.
@@ -219,16 +257,17 @@ fn failed(error: Errno) -> Error {
 /// sendmsg(2).
 struct Copying {
     stream: TcpStream,
-    pieces: Vec<Frozen>,
+    parts: Parts,
 }
 
 impl Transmit for Copying {
     fn message(&mut self) -> Result<()> {
-        if let [body] = &self.pieces[..] {
-            return self.stream.write_all(body).map_err(|error| Error::file("send", error));
-        }
-        let last = self.pieces.chunks(PIECES_MAX).count() - 1;
-        for (number, pieces) in self.pieces.chunks(PIECES_MAX).enumerate() {
+        let views = match self.parts.next() {
+            ([], [body]) => return self.stream.write_all(body).map_err(|error| Error::file("send", error)),
+            _ => &self.parts.views,
+        };
+        let last = views.chunks(PIECES_MAX).count() - 1;
+        for (number, pieces) in views.chunks(PIECES_MAX).enumerate() {
             let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
             let mut slices = &mut slices[..];
             let more = if number == last { SendFlags::empty() } else { SendFlags::MORE };
@@ -263,9 +302,9 @@ impl Reported {
 struct Lending {
     ring: Ring,
     socket: Arc<OwnedFd>,
-    views: Vec<Frozen>,
-    /// So many of the views are copied, by requests of their own.
-    copied: usize,
+    parts: Parts,
+    /// Whether the pieces are copied, by requests of their own.
+    splits: bool,
     reported: Reported,
     to: String,
 }
@@ -300,8 +339,8 @@ impl Transmit for Lending {
             self.ring.enter(1, PATIENCE)?;
             self.take()?;
         }
-        let views = std::mem::take(&mut self.views);
-        let (copied, lent) = views.split_at(self.copied);
+        let (pieces, body) = self.parts.next();
+        let (copied, lent) = if self.splits { (pieces, body) } else { (&[][..], &self.parts.views[..]) };
         let requests = copied.chunks(VIEWS_MAX).map(|some| (some, false));
         let mut requests = requests.chain(lent.chunks(VIEWS_MAX).map(|some| (some, true))).peekable();
         let mut under_way = 0;
@@ -317,7 +356,6 @@ impl Transmit for Lending {
             self.ring.enter(under_way, PATIENCE)?;
             under_way -= self.take()?;
         }
-        self.views = views;
         Ok(())
     }
 
@@ -335,39 +373,50 @@ impl Transmit for Lending {
 struct Planned {
     engine: Engine,
     sender: Sender,
-    pieces: Vec<Frozen>,
-    last: Segment,
+    what: What,
+}
+
+enum What {
+    Parts(Parts),
+    File(FilePart),
 }
 
 impl Planned {
     fn new(message: Message, stream: TcpStream) -> Result<Self> {
-        let options = EngineOptions::default();
-        let (pieces, last) = match message {
+        let sender = Sender::new(stream)?;
+        let (pieces, body) = match message {
             Message::Memory { pieces, body } => (pieces, body),
-            Message::File(_) => (0, 0),
-        };
-        let buffer_bytes = options.buffer_bytes.max(pieces * PIECE_BYTES).max(last);
-        let engine = Engine::new(EngineOptions { buffer_bytes, ..options })?;
-        let buffer = || engine.buffer().ok_or_else(|| Error::Void("no buffer is free".into()));
-        let last = match message {
-            Message::Memory { body, .. } => Segment::Shared(filled(buffer()?, body)),
             Message::File(bytes) => {
-                Segment::File(FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes })
+                let part = FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes };
+                let engine = Engine::new(EngineOptions::default())?;
+                return Ok(Self { engine, sender, what: What::File(part) });
             }
         };
-        let pieces =
-            if pieces > 0 { each(&filled(buffer()?, pieces * PIECE_BYTES)).collect() } else { Vec::new() };
-        Ok(Self { engine, sender: Sender::new(stream)?, pieces, last })
+        let engine = Engine::new(EngineOptions {
+            buffer_bytes: Parts::chunk_bytes(pieces, body),
+            buffers: Parts::chunks(pieces, body) + GATHERING,
+            ..EngineOptions::default()
+        })?;
+        let parts = Parts::new(|| engine.buffer(), pieces, body)?;
+        Ok(Self { engine, sender, what: What::Parts(parts) })
     }
 }
 
 impl Transmit for Planned {
     fn message(&mut self) -> Result<()> {
         let mut plan = Plan::new();
-        if !self.pieces.is_empty() {
-            plan.push(self.engine.gather(self.pieces.iter().map(|piece| &**piece)));
+        match &mut self.what {
+            What::File(part) => plan.push(Segment::File(part.clone())),
+            What::Parts(parts) => {
+                let (pieces, body) = parts.next();
+                if !pieces.is_empty() {
+                    plan.push(self.engine.gather(pieces.iter().map(|piece| &**piece)));
+                }
+                for body in body {
+                    plan.push(Segment::Shared(body.clone()));
+                }
+            }
         }
-        plan.push(self.last.clone());
         Ok(self.sender.send(&mut self.engine, plan, PATIENCE)?)
     }
 
