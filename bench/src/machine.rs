@@ -13,7 +13,7 @@ pub(crate) struct Machine {
     /// The benchmark's command line.
     command: String,
     /// Commit of the sources; `+` after it if they were changed since.
-    commit: String,
+    pub(crate) commit: String,
     kernel: String,
     cpu: String,
     cpus: u32,

@@ -20,6 +20,7 @@ mod measure;
 mod receiver;
 mod results;
 mod run;
+mod send;
 mod table;
 mod tools;
 
@@ -90,6 +91,8 @@ enum Command {
     Disk,
     /// A libpcap program on libpcap and on the drop-in
     Dropin,
+    /// Sends and relays, by `strait bench send`
+    Send,
     /// Measure delays; started by the latency benchmark
     #[command(hide = true)]
     Receiver(receiver::Args),
@@ -98,7 +101,7 @@ enum Command {
 /// A benchmark: prints its table and returns its results.
 type Benchmark = fn(&Context) -> Result<Results>;
 
-const ALL: [(&str, Benchmark); 7] = [
+const ALL: [(&str, Benchmark); 8] = [
     ("capture", capture::run),
     ("lossfree", lossfree::run),
     ("latency", latency::run),
@@ -106,6 +109,7 @@ const ALL: [(&str, Benchmark); 7] = [
     ("generate", generate::run),
     ("disk", disk::run),
     ("dropin", dropin::run),
+    ("send", send::run),
 ];
 
 fn main() -> ExitCode {
@@ -119,7 +123,8 @@ fn main() -> ExitCode {
         Command::Balanced => benchmarks(&bench.options, &ALL[3..4]),
         Command::Generate => benchmarks(&bench.options, &ALL[4..5]),
         Command::Disk => benchmarks(&bench.options, &ALL[5..6]),
-        Command::Dropin => benchmarks(&bench.options, &ALL[6..]),
+        Command::Dropin => benchmarks(&bench.options, &ALL[6..7]),
+        Command::Send => benchmarks(&bench.options, &ALL[7..]),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// `capture` or `latency`.
+    /// `capture`, `latency`, or `send` and the load.
     pub benchmark: String,
     /// What was measured and how.
     pub about: String,
@@ -154,9 +154,8 @@ impl Results {
             )));
         }
         let text = fs::read_to_string(path).map_err(|error| Error::file(operation(), error))?;
-        serde_json::from_str(&text).map_err(|_| {
-            Error::Usage(format!("{}: not results of strait bench capture or latency", path.display()))
-        })
+        serde_json::from_str(&text)
+            .map_err(|_| Error::Usage(format!("{}: not results of strait bench", path.display())))
     }
 }
 

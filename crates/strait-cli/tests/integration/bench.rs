@@ -5,6 +5,7 @@ use std::fs;
 use lab::{Launch, program_or_skip, root_or_skip, wait_until};
 use serde_json::{Value, json};
 
+use crate::doctor::io_uring_turn;
 use crate::rig::{LIMIT, STRAIT, run};
 
 /// A measurement that is short: what matters is that it is made.
@@ -67,6 +68,50 @@ fn a_latency_benchmark_tells_the_timers_of_libpcap_from_a_prompt_path() {
     let results: Value = serde_json::from_str(&results).unwrap();
     let p99 = |contestant| figure(&results, contestant, 200.0, "p99_us");
     assert!(p99("libpcap") > 10.0 * p99("v3"), "{results}");
+}
+
+/// A benchmark of sends, short.
+fn bench_send(arguments: &[&str]) -> Value {
+    let quick = ["--rounds", "1", "--seconds", "0.3", "--json"];
+    let results = run(&[&["bench", "send"][..], arguments, &quick].concat()).success().text();
+    serde_json::from_str(&results).unwrap()
+}
+
+#[test]
+fn large_buffers_go_without_a_copy_where_nothing_copies_and_only_there() {
+    if !root_or_skip() {
+        return;
+    }
+    let _turn = io_uring_turn();
+    let results = bench_send(&["--ways", "strait,zc", "--at", "1048576"]);
+    let skipped = results["skipped"].as_array().unwrap();
+    if let Some(zc) = skipped.iter().find(|skipped| skipped["contestant"] == "loopback zc") {
+        return lab::skip(zc["reason"].as_str().unwrap());
+    }
+    for way in ["strait", "zc"] {
+        let share = |over| figure(&results, &format!("{over} {way}"), 1_048_576.0, "zero_copy_percent");
+        // The kernel joins notifications of sends that are in flight together, and may then report a copy that was none.
+        assert!(share("no-copy") > 75.0, "{way}: {results}");
+        assert!(share("loopback") < 1.0 && share("veth") < 1.0, "{way}: {results}");
+    }
+}
+
+#[test]
+fn every_way_carries_messages_of_many_pieces_files_and_other_connections() {
+    if !root_or_skip() {
+        return;
+    }
+    let _turn = io_uring_turn();
+    let mixed = bench_send(&["mixed", "--over", "loopback", "--at", "3,1500"]);
+    assert!(figure(&mixed, "loopback strait", 1500.0, "messages_per_s") > 10.0, "{mixed}");
+    let file = bench_send(&["file", "--over", "veth", "--at", "100000"]);
+    for way in ["send", "sendfile", "strait"] {
+        assert!(figure(&file, &format!("veth {way}"), 100_000.0, "cpu_s_per_gb") > 0.0, "{file}");
+    }
+    let relay = bench_send(&["relay", "--ways", "send,strait", "--at", "65536"]);
+    for way in ["send", "strait"] {
+        assert!(figure(&relay, &format!("loopback {way}"), 65_536.0, "bytes_per_s") > 1e6, "{relay}");
+    }
 }
 
 #[test]
@@ -170,6 +215,11 @@ fn mistakes_are_told() {
         (vec!["bench", "capture", "--paths", "v9"], 2, "give one of recv, v2"),
         (vec!["bench", "capture", "-i", "lo"], 2, "--send-on"),
         (vec!["bench", "capture", "-i", "lo", "-o", "lo"], 2, "both ends"),
+        (vec!["bench", "send", "--ways", "sendfile"], 2, "does not carry this load: give send, zc"),
+        (vec!["bench", "send", "--over", "eth9"], 2, "give loopback, veth or no-copy"),
+        (vec!["bench", "send", "--to", "nowhere"], 2, "give a host and a port"),
+        (vec!["bench", "send", "relay", "--over", "veth"], 2, "measured over loopback"),
+        (vec!["bench", "send", "--to", "127.0.0.1:9", "--ways", "send"], 1, "127.0.0.1:9"),
         (vec!["bench", "compare", &file, &file], 2, "not results of strait bench"),
         (vec!["bench", "report", "/no/such/file", &file], 1, "/no/such/file"),
         (vec!["bench", "capture", "--save", "/no/such/directory/a.json"], 1, "/no/such/directory/a.json"),

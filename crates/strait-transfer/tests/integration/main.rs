@@ -2,5 +2,4 @@
 
 mod endings;
 mod integrity;
-mod no_copy;
 mod rig;
