@@ -289,10 +289,10 @@ impl Ring {
         match &self.slots.get(key).expect("the operation was put in just now").views {
             Views::One(view) if how.zero_copy => {
                 let fixed = self.is_registered(std::slice::from_ref(view)).then_some(0);
-                let send = opcode::SendZc::new(fd, view.as_ptr(), view.len() as u32);
+                let send = opcode::SendZc::new(fd, view.as_ptr(), len_of(view));
                 send.buf_index(fixed).flags(flags).zc_flags(REPORT_USAGE).build()
             }
-            Views::One(view) => opcode::Send::new(fd, view.as_ptr(), view.len() as u32).flags(flags).build(),
+            Views::One(view) => opcode::Send::new(fd, view.as_ptr(), len_of(view)).flags(flags).build(),
             Views::Many(message) if how.zero_copy => {
                 let registered = self.registered_messages && self.is_registered(&message.views);
                 let how = REPORT_USAGE | if registered { FIXED_BUFFER } else { 0 };
@@ -390,6 +390,11 @@ impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ring").field("under_way", &self.under_way()).field("lent", &self.lent()).finish()
     }
+}
+
+/// As much of a view as one operation sends; the kernel would stop there itself (`MAX_RW_COUNT`).
+fn len_of(view: &Frozen) -> u32 {
+    view.len().min(i32::MAX as usize) as u32
 }
 
 /// With completion work deferred to our own entering (Linux 6.1), or plainly.

@@ -1,7 +1,7 @@
 //! What does not go well: a file that is shorter than planned, a peer that takes nothing, io_uring forbidden, memory that
 //! cannot be locked, a sender that is dropped.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use strait_sys::buffer::Frozen;
@@ -122,4 +122,35 @@ fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
     drop(sender);
     assert_eq!(peer.join().unwrap().len(), 40 * 50_000);
     assert!(account.fallbacks["as much is lent as may be"] > 0 && account.sent > 0, "{account}");
+}
+
+/// What follows a lent run is announced to the kernel (`MSG_MORE`), which holds a short packet back for it: not for longer than
+/// it takes to come.
+#[test]
+fn what_goes_on_behind_a_lent_run_is_not_held_back() {
+    let (stream, mut far) = connection();
+    let (mut engine, mut sender) = (engine(ZeroCopy::From(4096)), Sender::new(stream).unwrap());
+    let piece = |len: usize| Segment::Shared(Frozen::copied(&pattern(len, len)).unwrap());
+    let echo = std::thread::spawn(move || {
+        let mut message = vec![0; 3 * 64 + 40_000 + 2000];
+        for _ in 0..30 {
+            far.read_exact(&mut message).unwrap();
+            far.write_all(b"!").unwrap();
+        }
+    });
+    let began = std::time::Instant::now();
+    for _ in 0..30 {
+        let plan =
+            (0..3).map(|_| piece(64)).chain([piece(40_000), piece(2000)]).fold(Plan::new(), Plan::with);
+        sender.send(&mut engine, plan, PATIENCE).unwrap();
+        let _ = rustix::event::poll(
+            &mut [rustix::event::PollFd::new(&sender.socket(), rustix::event::PollFlags::IN)],
+            None,
+        )
+        .unwrap();
+        let _ = rustix::io::read(sender.socket(), &mut [0; 1]).unwrap();
+    }
+    echo.join().unwrap();
+    // A packet that is held back waits for 200 ms.
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }

@@ -264,3 +264,56 @@ fn a_send_at_once_takes_what_there_is_room_for() {
     }
     panic!("a peer that reads nothing took 60 MiB");
 }
+
+/// Sends 4 MiB in a chain of three to a peer that reads little at a time: a part of one must not let the next run.
+#[test]
+fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
+    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let (sender, mut peer) = connection();
+    let views = [1, 2, 3].map(|seed| Frozen::copied(&pattern(4 << 20, seed)).unwrap());
+    for (token, view) in views.iter().enumerate() {
+        let how = How { linked: token < 2, whole: true, ..ZERO_COPY };
+        ring.push(&sender, std::slice::from_ref(view), how, token as u64).unwrap();
+    }
+    drop(sender);
+    let reading = std::thread::spawn(move || {
+        let (mut got, mut chunk) = (Vec::new(), vec![0; 100_000]);
+        while let Ok(read @ 1..) = peer.read(&mut chunk) {
+            got.extend_from_slice(&chunk[..read]);
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        got
+    });
+    let events = drain(&mut ring);
+    let results =
+        events.iter().filter(|event| matches!(event, Event::Sent { result, .. } if *result == Ok(4 << 20)));
+    assert_eq!(results.count(), 3, "{events:?}");
+    drop(ring);
+    assert!(reading.join().unwrap() == views.map(|view| view.to_vec()).concat());
+}
+
+/// In a process of its own, for the limit is a process's.
+#[test]
+fn beyond_the_locked_memory_limit_a_send_fails_and_gives_its_memory_back() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const ALONE: &str = "STRAIT_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name =
+            "uring::ring::tests::beyond_the_locked_memory_limit_a_send_fails_and_gives_its_memory_back";
+        let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = test.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        return assert!(output.status.success());
+    }
+    let limit = Rlimit { current: Some(64 << 10), maximum: getrlimit(Resource::Memlock).maximum };
+    setrlimit(Resource::Memlock, limit).unwrap();
+    // With CAP_IPC_LOCK it would mean nothing.
+    crate::process::drop_capabilities(false).unwrap();
+    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let (sender, _peer) = connection();
+    let view = Frozen::copied(&pattern(1 << 20, 5)).unwrap();
+    ring.push(&sender, std::slice::from_ref(&view), ZERO_COPY, 1).unwrap();
+    let events = drain(&mut ring);
+    assert_eq!(events[0], Event::Sent { token: 1, result: Err(libc::ENOMEM), lent: true }, "{events:?}");
+    assert!(view.try_mut().is_ok());
+}
