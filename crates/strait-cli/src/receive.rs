@@ -114,6 +114,12 @@ struct Output {
 }
 
 impl Output {
+    /// For messages.
+    fn name(&self) -> String {
+        let whole = self.names.as_ref().map(|(whole, _)| whole.display().to_string());
+        whole.unwrap_or_else(|| "standard output".into())
+    }
+
     fn open(name: Option<&Path>) -> Result<Self, Error> {
         let Some(name) = name else {
             let duplicate = std::io::stdout().as_fd().try_clone_to_owned();
@@ -205,7 +211,7 @@ impl<'a> Receiving<'a> {
         }
         output.begin_at(at)?;
         reset_on_death(&stream, true)?;
-        let receiver = Receiver::new(stream)?;
+        let receiver = Receiver::new(stream, output.name())?;
         Ok(Self { args, output, receiver, terminated, length, at })
     }
 

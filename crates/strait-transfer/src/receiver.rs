@@ -42,20 +42,24 @@ enum Way {
 pub struct Receiver {
     stream: TcpStream,
     pipe: Pipe,
+    /// What the output is called.
+    output: String,
     ended: bool,
     way: Way,
     account: Transfer,
 }
 
 impl Receiver {
-    /// A receiver on a connected stream, which does not block from now on.
+    /// A receiver on a connected stream, which does not block from now on; `output` is the name that errors give to what is
+    /// written to.
     ///
     /// # Errors
     /// No pipe can be made.
-    pub fn new(stream: TcpStream) -> Result<Self> {
+    pub fn new(stream: TcpStream, output: impl Into<String>) -> Result<Self> {
         stream.set_nonblocking(true).map_err(|error| Error::os("receive on", "a socket", error))?;
         let pipe = Pipes::default().take()?;
-        Ok(Self { stream, pipe, ended: false, way: Way::Splice, account: Transfer::default() })
+        let output = output.into();
+        Ok(Self { stream, pipe, output, ended: false, way: Way::Splice, account: Transfer::default() })
     }
 
     /// Moves what has come, up to `limit` bytes, to `output`: at `offset` if it is a file, which then moves on.
@@ -91,7 +95,7 @@ impl Receiver {
                 self.way = Way::Write;
                 Ok(Received::Bytes(0))
             }
-            Err(error) => Err(Error::os("write to", "the output", error)),
+            Err(error) => Err(Error::os("write to", &*self.output, error)),
         }
     }
 
@@ -120,7 +124,7 @@ impl Receiver {
             Some(offset) => output.write_all_at(&bytes[..read], *offset).map(|()| *offset += read as u64),
             None => output.write_all(&bytes[..read]),
         };
-        written.map_err(|error| Error::os("write to", "the output", error))?;
+        written.map_err(|error| Error::os("write to", &*self.output, error))?;
         self.account.sent += read as u64;
         Ok(Received::Bytes(read as u64))
     }

@@ -22,7 +22,11 @@ struct Receiver {
 
 impl Receiver {
     fn start(options: &[&str]) -> Self {
-        let process = Launch::new(STRAIT).args(["receive", "--json"]).args(options).spawn().unwrap();
+        Self::launch(Launch::new(STRAIT), options)
+    }
+
+    fn launch(launch: Launch<'static>, options: &[&str]) -> Self {
+        let process = launch.args(["receive", "--json"]).args(options).spawn().unwrap();
         process.wait_for_stderr("\n", LIMIT).unwrap();
         let said = process.stderr();
         let address = said.trim().strip_prefix(LISTENING).unwrap_or_else(|| panic!("{said}")).to_owned();
@@ -253,6 +257,44 @@ fn a_peer_that_takes_nothing_ends_the_transfer() {
         let (code, line) =
             failure(&run(&["send", "--raw", "--mode", mode, "--timeout", "0.3", &source, &address]));
         assert!(code == 1 && line.contains("has taken nothing for 0.3 s"), "{line}");
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_transfer_on_both_sides() {
+    if !root_or_skip() {
+        return;
+    }
+    let files = Files::with_source(LEN);
+    let mount = "mount -t tmpfs -o size=4m tmpfs /mnt && exec \"$@\"";
+    let launch = Launch::new("unshare").args(["--mount", "sh", "-c", mount, "sh", STRAIT]);
+    let receiver = Receiver::launch(launch, &["-o", "/mnt/out"]);
+    let (code, line) = failure(&files.send(&receiver, &[]));
+    assert!(code == 1 && line.contains("has closed the connection"), "{line}");
+    let (code, line) = failure(&receiver.end());
+    assert!(code == 1 && line.contains("/mnt/out") && line.contains("No space left"), "{line}");
+}
+
+#[test]
+fn a_file_that_shrinks_meanwhile_is_told() {
+    const SHRUNK: u64 = 20_000_000;
+    for mode in ["auto", "copy", "zc"] {
+        let files = Files::with_source(64 << 20);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let source = files.path("source").display().to_string();
+        let address = listener.local_addr().unwrap().to_string();
+        let arguments = ["send", "--raw", "--mode", mode, &source, &address];
+        let sender = Launch::new(STRAIT).args(arguments).spawn().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        // It has begun, and waits for its peer, which has taken less than is left of the file.
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        fs::File::options().write(true).open(&source).unwrap().set_len(SHRUNK).unwrap();
+        // The stream breaks off.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        let (code, line) = failure(&sender.wait(LIMIT).unwrap());
+        assert!(code == 1 && line.contains("ended") && line.contains("bytes early"), "{mode}: {line}");
+        assert!(content(64 << 20)[1000..SHRUNK as usize].starts_with(&rest), "{mode}");
     }
 }
 
