@@ -2,4 +2,5 @@
 
 mod endings;
 mod integrity;
+mod many;
 mod rig;
