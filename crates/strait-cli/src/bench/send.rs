@@ -1,9 +1,11 @@
 //! `strait bench send`: what a send costs, by each way and over each route.
 
-use std::net::ToSocketAddrs as _;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_bench::send::{self, Contestant, Load, Over, Plan, Rig, Way};
+
+use strait_sys::netlink::Netlink;
 
 use super::kept::Kept;
 use super::{each_once, launcher, sides};
@@ -16,7 +18,7 @@ use crate::parse::NumberList;
   strait bench send mixed --over no-copy
   strait bench send file --over loopback,veth
   strait bench send relay
-  strait bench send --to 203.0.113.7:9000        there: nc -l 9000 >/dev/null
+  strait bench send --to 203.0.113.7:9000 -i eth1        there: nc -lk 9000 >/dev/null
 
 A point takes a second and a half: all ways and sizes over three routes, three rounds, some six minutes. The pairs need root.")]
 pub(super) struct Args {
@@ -29,10 +31,13 @@ pub(super) struct Args {
     /// Send to this host and port, where somebody reads
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "over")]
     to: Option<String>,
-    /// Ways to send: send, zc, zc-registered, split, sendfile, haproxy, strait [default: all that carry the load]
+    /// The interface by which --to must be reached
+    #[arg(short, long, value_name = "IFACE", requires = "to")]
+    interface: Option<String>,
+    /// Ways: send (copies), zc (SEND_ZC always), zc-registered (from registered memory), split (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default: all that carry the load]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ways: Vec<Way>,
-    /// Bytes of the buffer or file, or numbers of pieces [default: of D5's figures]
+    /// Bytes of the buffer or file, or numbers of pieces [default: a range that shows where each way pays]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     at: Vec<u32>,
     /// CPUs of the sender [default: the first]
@@ -106,10 +111,25 @@ impl Args {
             Some(to) => {
                 let address = to.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
                 let address = address.ok_or_else(|| Error::Usage(format!("{to}: give a host and a port")))?;
+                if let Some(interface) = &self.interface {
+                    check_route(address, interface)?;
+                }
                 Ok(vec![Over::Peer(address)])
             }
             None if self.over.is_empty() => Ok(Load::from(self.load).routes().to_vec()),
             None => Ok(each_once(&self.over)),
         }
     }
+}
+
+/// Refuses an address that is reached by another interface.
+fn check_route(to: SocketAddr, interface: &str) -> Result<(), Error> {
+    let mut netlink = Netlink::open()?;
+    let asked = netlink.interface(interface)?.index;
+    let found = netlink.route(to)?.index;
+    if found == asked {
+        return Ok(());
+    }
+    let found = netlink.interface_at(found)?.name;
+    Err(Error::Usage(format!("{to} is reached by {found}: give -i {found}, or add a route by {interface}")))
 }
