@@ -9,8 +9,13 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::sync::{Arc, Mutex, atomic::AtomicBool};
+
+#[cfg(loom)]
+use loom::sync::{Arc, Mutex, atomic::AtomicBool};
 
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
@@ -52,7 +57,7 @@ impl Pool {
     pub fn take(&self) -> Option<BufMut> {
         let index = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let chunk = Chunk { pool: self.shared.clone(), index, read_on: AtomicBool::new(false) };
-        Some(BufMut::whole(chunk))
+        Some(BufMut::whole(Arc::new(chunk)))
     }
 
     /// Bytes in a chunk.
@@ -79,11 +84,16 @@ impl Chunk {
     fn start(&self) -> *mut u8 {
         self.pool.mapping.as_ptr().wrapping_add(self.index as usize * self.pool.chunk_bytes)
     }
+
+    /// To be asked by the last owner, when no other can say so any more.
+    fn is_read_on(&self) -> bool {
+        self.read_on.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if !*self.read_on.get_mut() {
+        if !self.is_read_on() {
             self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
         }
     }
@@ -106,9 +116,9 @@ impl BufMut {
         Ok(buffer.expect("a new pool of one chunk has it free"))
     }
 
-    fn whole(chunk: Chunk) -> Self {
+    fn whole(chunk: Arc<Chunk>) -> Self {
         let len = chunk.pool.chunk_bytes;
-        Self { chunk: Arc::new(chunk), start: 0, len }
+        Self { chunk, start: 0, len }
     }
 
     /// Takes the first `len` bytes off: both parts can be written, and the chunk goes back when both are gone.
@@ -191,21 +201,17 @@ impl Frozen {
     ///
     /// # Errors
     /// Gives the view back where others have one too: an unfinished send is one of them.
-    pub fn try_mut(self) -> std::result::Result<BufMut, Self> {
-        if self.chunk.read_on.load(Ordering::Acquire) {
-            return Err(self);
-        }
-        let (start, len) = (self.start, self.len);
-        match Arc::try_unwrap(self.chunk) {
-            Ok(chunk) => Ok(BufMut::whole(chunk)),
-            Err(chunk) => Err(Self { chunk, start, len }),
-        }
+    pub fn try_mut(mut self) -> std::result::Result<BufMut, Self> {
+        // In this order: another owner says that the kernel reads on before it lets its view go, on whatever thread.
+        let is_free = Arc::get_mut(&mut self.chunk).is_some_and(|chunk| !chunk.is_read_on());
+        if is_free { Ok(BufMut::whole(self.chunk)) } else { Err(self) }
     }
 
     /// Says that the kernel may read these pages for longer than anybody can tell: they are never written again, and
     /// their memory is freed with the pool's.
     pub(crate) fn read_on(&self) {
-        self.chunk.read_on.store(true, Ordering::Release);
+        // Relaxed: who looks is alone, and the count of owners has put this before it.
+        self.chunk.read_on.store(true, Ordering::Relaxed);
     }
 
     /// Whether the bytes are in `pool`.
@@ -229,6 +235,9 @@ impl fmt::Debug for Frozen {
         f.debug_struct("Frozen").field("len", &self.len).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, loom))]
+mod interleavings;
 
 #[cfg(test)]
 mod tests {
