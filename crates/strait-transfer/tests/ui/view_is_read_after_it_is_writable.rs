@@ -1,0 +1,12 @@
+//! A view that has become writable is a view no more.
+
+use strait_sys::buffer::{BufMut, Frozen};
+
+fn both(view: Frozen) -> (Option<BufMut>, u8) {
+    let buffer = view.try_mut().ok();
+    (buffer, view[0])
+}
+
+fn main() {
+    let _ = both;
+}
