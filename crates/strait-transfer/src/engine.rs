@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -355,23 +355,41 @@ impl Engine {
             Err(error) => return Err(Error::os("wait for", "a socket", error)),
         };
         drop(fds);
-        if let Some(ring) = &mut self.ring {
-            ring.quiet();
-        }
+        self.quiet();
         self.collect()?;
         Ok(ready)
     }
 
-    /// Has the ring's descriptor tell of notifications, if any are to come.
-    fn listen(&mut self) -> Result<bool> {
-        let Some(ring) = &mut self.ring else { return Ok(false) };
-        if ring.lent() == 0 {
-            return Ok(false);
-        }
+    /// The descriptor that tells of notifications between [`Engine::listen`] and [`Engine::quiet`], for whoever waits with a
+    /// reactor and not with [`Engine::wait`]; `None` where nothing can be lent. It is to be polled, not read.
+    ///
+    /// Level-triggered (poll(2)) it is readable until `quiet`: listen, wait, be quiet, collect. Edge-triggered (`EPOLLET`)
+    /// there is an edge for what comes after each `listen`, which takes what came before: listen after each edge, and be
+    /// quiet when nobody waits any more. Where several wait on one descriptor, `quiet` takes an edge from those who have
+    /// not seen it.
+    pub fn notifications(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes the notifications that have come, and has [`Engine::notifications`] tell of those to come until [`Engine::quiet`]
+    /// or the end of a [`Engine::wait`]. Returns whether any are to come.
+    ///
+    /// # Errors
+    /// io_uring_enter(2)'s.
+    pub fn listen(&mut self) -> Result<bool> {
+        let Some(ring) = self.ring.as_mut().filter(|ring| ring.lent() > 0) else { return Ok(false) };
         ring.listen();
-        // What came before.
+        // What came before is not told of.
         self.collect()?;
-        Ok(true)
+        Ok(!self.loans.is_empty())
+    }
+
+    /// Ends what [`Engine::listen`] began, and has the descriptor not be readable. While it listens every send that is lent
+    /// costs a signal more. Notifications that were told of are still to be collected.
+    pub fn quiet(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.quiet();
+        }
     }
 }
 

@@ -4,3 +4,4 @@ mod endings;
 mod integrity;
 mod many;
 mod rig;
+mod waiting;

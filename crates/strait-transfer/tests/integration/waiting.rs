@@ -1,0 +1,81 @@
+//! Waiting for notifications, with the engine and with a reactor of one's own.
+
+use std::io::Read as _;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use strait_sys::buffer::Frozen;
+use strait_transfer::{Engine, Options, Plan, Segment, Sender, ZeroCopy};
+
+use crate::rig::{PATIENCE, connection, pattern};
+
+/// More than the peer's socket has room for, and less than both have.
+const BYTES: usize = 200_000;
+
+/// An engine, a sender of what its peer has not read and the kernel therefore has, and the peer. `None` where nothing can be lent.
+fn lent() -> Option<(Engine, Sender, std::net::TcpStream)> {
+    let mut engine = Engine::new(Options { zero_copy: ZeroCopy::From(1), ..Options::default() }).unwrap();
+    if engine.notifications().is_none() {
+        lab::skip("no io_uring");
+        return None;
+    }
+    let (stream, far) = connection();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&far, 32 << 10).unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4 * BYTES).unwrap();
+    let mut sender = Sender::new(stream).unwrap();
+    sender.send(&mut engine, plan(), PATIENCE).unwrap();
+    engine.collect().unwrap();
+    assert!(sender.lent() > 0, "the peer has not read");
+    Some((engine, sender, far))
+}
+
+fn plan() -> Plan {
+    Plan::new().with(Segment::Shared(Frozen::copied(&pattern(BYTES, 1)).unwrap()))
+}
+
+fn read(mut peer: &std::net::TcpStream) {
+    peer.read_exact(&mut vec![0; BYTES]).unwrap();
+}
+
+fn timeout() -> Timespec {
+    Timespec::try_from(PATIENCE).unwrap()
+}
+
+/// Whether the descriptor is readable, after `timeout` at the latest.
+fn is_readable(engine: &Engine, timeout: Timespec) -> bool {
+    let notifications = engine.notifications().unwrap();
+    poll(&mut [PollFd::from_borrowed_fd(notifications, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+}
+
+#[test]
+fn the_descriptor_is_readable_from_a_notification_until_quiet() {
+    let Some((mut engine, sender, peer)) = lent() else { return };
+    assert!(engine.listen().unwrap());
+    assert!(!is_readable(&engine, Timespec::default()), "nothing has come");
+    read(&peer);
+    assert!(is_readable(&engine, timeout()));
+    engine.quiet();
+    assert!(!is_readable(&engine, Timespec::default()));
+    engine.collect().unwrap();
+    assert_eq!(sender.lent(), 0);
+    assert!(!engine.listen().unwrap(), "nothing is to come");
+}
+
+#[test]
+fn an_edge_comes_for_what_comes_after_listening() {
+    let Some((mut engine, mut sender, peer)) = lent() else { return };
+    let reactor = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let interest = EventFlags::IN | EventFlags::ET;
+    epoll::add(&reactor, engine.notifications().unwrap(), EventData::new_u64(0), interest).unwrap();
+    for turn in 1..=3 {
+        assert!(engine.listen().unwrap());
+        read(&peer);
+        while engine.listen().unwrap() {
+            let mut events = Vec::with_capacity(1);
+            epoll::wait(&reactor, rustix::buffer::spare_capacity(&mut events), Some(&timeout())).unwrap();
+            assert_eq!(events.len(), 1, "no edge for notification {turn}");
+        }
+        assert_eq!(sender.lent(), 0);
+        sender.send(&mut engine, plan(), PATIENCE).unwrap();
+    }
+}
