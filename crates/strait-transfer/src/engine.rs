@@ -341,7 +341,12 @@ impl Engine {
     /// Waits until `socket` is as `flags` say, or notifications have come, which are then taken. Returns whether anything came
     /// before the timeout.
     pub fn wait(&mut self, socket: Option<(BorrowedFd<'_>, PollFlags)>, timeout: Duration) -> Result<bool> {
+        let loans = self.loans.len();
         let listens = self.listen()?;
+        if self.loans.len() < loans {
+            self.quiet();
+            return Ok(true);
+        }
         let mut fds: SmallVec<[PollFd<'_>; 2]> = SmallVec::new();
         fds.extend(socket.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
         if let Some(ring) = self.ring.as_ref().filter(|_| listens) {

@@ -48,6 +48,17 @@ fn is_readable(engine: &Engine, timeout: Timespec) -> bool {
 }
 
 #[test]
+fn a_notification_that_came_before_the_wait_ends_it() {
+    let Some((mut engine, sender, peer)) = lent() else { return };
+    assert!(engine.listen().unwrap());
+    read(&peer);
+    assert!(is_readable(&engine, timeout()));
+    engine.quiet();
+    assert!(engine.wait(None, PATIENCE).unwrap());
+    assert_eq!(sender.lent(), 0);
+}
+
+#[test]
 fn the_descriptor_is_readable_from_a_notification_until_quiet() {
     let Some((mut engine, sender, peer)) = lent() else { return };
     assert!(engine.listen().unwrap());
