@@ -45,6 +45,7 @@ const FLOORS: &[(&str, Floor)] = &[
     ("lab", Floor::Development),
     ("bench", Floor::Development),
     ("xtask", Floor::Development),
+    ("tokio-send", Floor::Development),
 ];
 
 /// Imports that pass over an engine, with the reason.
