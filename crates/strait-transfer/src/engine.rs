@@ -360,7 +360,9 @@ impl Engine {
             Err(error) => return Err(Error::os("wait for", "a socket", error)),
         };
         drop(fds);
-        self.quiet();
+        if listens {
+            self.quiet();
+        }
         self.collect()?;
         Ok(ready)
     }

@@ -13,6 +13,7 @@
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -221,6 +222,8 @@ impl Ring {
     /// Those that have come before are not told of: enter and take them before the descriptor is waited for.
     pub fn listen(&mut self) {
         self.uring.completion().enable_eventfd();
+        // What the kernel wrote before it saw this is seen by the look that follows.
+        fence(Ordering::SeqCst);
     }
 
     /// Ends what [`Ring::listen`] began: before the completions are taken, so that none is missed.
