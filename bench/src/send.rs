@@ -38,10 +38,12 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
 /// Runs the benchmark of a load and takes its figures over.
 fn take(context: &Context, load: &str, results: &mut Results) -> Result<()> {
     let kept = context.out.join(format!("send-{load}.json"));
-    let mut command = Command::new(&context.tools.strait);
+    let cpus = [measure::GENERATOR_CPU, measure::RECEIVER_CPU].map(|cpu| cpu.to_string());
+    // This process stays on one CPU, and what it starts would, too.
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &cpus.join(",")]).arg(&context.tools.strait);
     command.args(["bench", "send", load, "--seconds", SECONDS, "--rounds", &results.rounds.to_string()]);
     command.arg("--save").arg(&kept).arg("--html").arg(kept.with_extension("html"));
-    let cpus = [measure::GENERATOR_CPU, measure::RECEIVER_CPU].map(|cpu| cpu.to_string());
     command.args(["--cpus", &cpus[0], "--far-cpus", &cpus[1]]);
     command.args(["--commit", &context.machine.commit]).stdout(Stdio::null());
     let program = format!("{command:?}");
