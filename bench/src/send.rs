@@ -43,7 +43,11 @@ fn take(context: &Context, load: &str, results: &mut Results) -> Result<()> {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &cpus.join(",")]).arg(&context.tools.strait);
     command.args(["bench", "send", load, "--seconds", SECONDS, "--rounds", &results.rounds.to_string()]);
-    command.arg("--save").arg(&kept).arg("--html").arg(kept.with_extension("html"));
+    // The command stands in the results, and no directory of this machine with it.
+    std::fs::create_dir_all(&context.out)
+        .map_err(|source| Error::file(format!("make {}", context.out.display()), source))?;
+    command.current_dir(&context.out);
+    command.args(["--save", &format!("send-{load}.json"), "--html", &format!("send-{load}.html")]);
     command.args(["--cpus", &cpus[0], "--far-cpus", &cpus[1]]);
     command.args(["--commit", &context.machine.commit]).stdout(Stdio::null());
     let program = format!("{command:?}");

@@ -42,7 +42,7 @@ impl FarEnd {
     /// Listens at `end` on `address`, on a free port if that is 0, and takes one connection after the other on `cpus`.
     ///
     /// # Errors
-    /// The address is not there; those of [`Acknowledger::attach`].
+    /// The address is not there, or this process may not run on `cpus`; those of [`Acknowledger::attach`].
     pub fn start(end: &End, address: SocketAddr, takes: Takes, cpus: &[u32]) -> Result<Self> {
         let failed = |source| Error::file(format!("listen on {address}"), source);
         let (listener, acknowledger) = end.run(|| {
@@ -57,17 +57,21 @@ impl FarEnd {
         let address = listener.local_addr().map_err(failed)?;
         let (bytes, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end, cpus) = (bytes.clone(), ended.clone(), cpus.to_vec());
+        let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            if !cpus.is_empty() {
-                process::pin_thread_to(&cpus)?;
-            }
+            // Whoever starts it waits for this, and has it before the thread goes on.
+            let _ = tell.send(if cpus.is_empty() { Ok(()) } else { process::pin_thread_to(&cpus) });
             match acknowledger {
                 // The listener stays, unread.
                 Some(acknowledger) => acknowledger.run(&end),
                 None => read_all(&listener, &count, &end),
             }
         });
-        Ok(Self { address, bytes, ended, thread: Some(thread) })
+        let far_end = Self { address, bytes, ended, thread: Some(thread) };
+        match told.recv() {
+            Ok(pinned) => pinned.map(|()| far_end).map_err(Error::from),
+            Err(_) => Err(Error::Void("the far end did not start".into())),
+        }
     }
 
     /// Where it listens.
