@@ -35,7 +35,8 @@ impl Tools {
             compile(name, needs_libpcap, &peers)?;
         }
         let strait = match strait {
-            Some(strait) => strait.to_owned(),
+            Some(strait) => std::path::absolute(strait)
+                .map_err(|source| Error::file(format!("find {}", strait.display()), source))?,
             None => build_strait(directory)?,
         };
         Ok(Self { strait, bench, peers })
