@@ -81,8 +81,9 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn start(&self) -> *mut u8 {
-        self.pool.mapping.as_ptr().wrapping_add(self.index as usize * self.pool.chunk_bytes)
+    /// The address of its byte at `offset`.
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.pool.mapping.as_ptr().wrapping_add(self.index as usize * self.pool.chunk_bytes + offset)
     }
 
     /// To be asked by the last owner, when no other can say so any more.
@@ -147,18 +148,16 @@ impl Deref for BufMut {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let start = self.chunk.start().wrapping_add(self.start);
         // SAFETY: the part is mapped, initialised (zeroed by mmap) and this value's alone; the kernel reads it at most.
-        unsafe { std::slice::from_raw_parts(start, self.len) }
+        unsafe { std::slice::from_raw_parts(self.chunk.at(self.start), self.len) }
     }
 }
 
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let start = self.chunk.start().wrapping_add(self.start);
         // SAFETY: as above, and nobody else has the part: a chunk begins with one `BufMut`, which split_to divides and freeze
         // consumes, and becomes one again only when nobody has any of it.
-        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.chunk.at(self.start), self.len) }
     }
 }
 
@@ -224,9 +223,8 @@ impl Deref for Frozen {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let start = self.chunk.start().wrapping_add(self.start);
         // SAFETY: the view lies within its chunk, which is mapped as long as `chunk` lives; nobody writes it meanwhile.
-        unsafe { std::slice::from_raw_parts(start, self.len) }
+        unsafe { std::slice::from_raw_parts(self.chunk.at(self.start), self.len) }
     }
 }
 

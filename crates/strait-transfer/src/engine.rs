@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use rapidhash::RapidHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
 use strait_ledger::Transfer;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
+use strait_sys::clock::monotonic_coarse as now;
 use strait_sys::uring::{Event, How, Ring};
 
 use crate::error::{Error, Result};
@@ -400,13 +400,8 @@ impl Engine {
     }
 }
 
-/// Time for the states of routes: some milliseconds are near enough, and cost nothing.
-fn now() -> Duration {
-    let time = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have no report, `began` that its cost is wanted.
+/// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have no report, `began` that its
+/// cost is wanted.
 fn learn(
     route: &mut Route,
     bytes: usize,
