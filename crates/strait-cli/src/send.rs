@@ -205,7 +205,7 @@ impl Sending<'_> {
     fn all(&mut self) -> Result<(), Error> {
         let mut bar = Bar::new(self.source.length, self.first);
         let mut last = Instant::now();
-        let mut planned = self.plan_by_kernel()?;
+        let mut planned = self.plan_by_kernel();
         loop {
             planned = planned || self.read_one()?;
             let before = self.sender.account().bytes();
@@ -218,10 +218,12 @@ impl Sending<'_> {
             last = if sent > before { Instant::now() } else { last };
             match progress {
                 Progress::Idle if planned => return Ok(()),
-                Progress::Idle | Progress::More => self.engine.collect()?,
-                Progress::Room | Progress::Input => {
-                    let _ = self.engine.wait(self.sender.waits_for(progress), TICK)?;
-                    if progress == Progress::Room && last.elapsed() > self.args.timeout {
+                Progress::More => {}
+                Progress::Idle if self.engine.buffer().is_some() => {}
+                // For the socket, or for a buffer to read into.
+                waits => {
+                    self.engine.wait(self.sender.waits_for(waits), TICK)?;
+                    if waits != Progress::Input && last.elapsed() > self.args.timeout {
                         let (peer, seconds) = (self.sender.peer(), self.args.timeout.as_secs_f64());
                         return Err(Error::Failed(format!("{peer} has taken nothing for {seconds} s")));
                     }
@@ -231,7 +233,7 @@ impl Sending<'_> {
     }
 
     /// Plans what the kernel moves by itself; false where bytes have to be read.
-    fn plan_by_kernel(&mut self) -> Result<bool, Error> {
+    fn plan_by_kernel(&mut self) -> bool {
         let segment = match (self.source.kernel, self.source.length) {
             (Some(ByKernel::Sendfile), Some(length)) => Segment::File(FilePart {
                 file: self.source.file.clone(),
@@ -240,12 +242,12 @@ impl Sending<'_> {
             }),
             (Some(ByKernel::Splice), _) => match self.source.file.as_fd().try_clone_to_owned() {
                 Ok(pipe) => Segment::Socket(StreamPart { socket: Arc::new(pipe), len: TO_THE_END }),
-                Err(_) => return Ok(false),
+                Err(_) => return false,
             },
-            _ => return Ok(false),
+            _ => return false,
         };
-        self.sender.push(&mut self.engine, Plan::new().with(segment))?;
-        Ok(true)
+        self.sender.push(&mut self.engine, Plan::new().with(segment));
+        true
     }
 
     /// Reads the next buffer and plans it; true at the end. Without a free buffer nothing is read.
@@ -265,7 +267,7 @@ impl Sending<'_> {
                 _ => Ok(true),
             };
         }
-        self.sender.push(&mut self.engine, Plan::new().with(Segment::Shared(buffer.freeze(0..read))))?;
+        self.sender.push(&mut self.engine, Plan::new().with(Segment::Shared(buffer.freeze(0..read))));
         Ok(false)
     }
 

@@ -11,9 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rapidhash::RapidHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use smallvec::SmallVec;
+use slab::Slab;
 use strait_ledger::Transfer;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
 use strait_sys::clock::monotonic_coarse as now;
@@ -119,8 +118,8 @@ pub struct Engine {
     gathering: Option<BufMut>,
     options: Options,
     routes: HashMap<Ends, SharedRoute>,
-    loans: RapidHashMap<u64, Loan>,
-    next_token: u64,
+    /// By the token of the send.
+    loans: Slab<Loan>,
     lent_bytes: usize,
 }
 
@@ -145,8 +144,7 @@ impl Engine {
             gathering: None,
             options,
             routes: HashMap::new(),
-            loans: RapidHashMap::default(),
-            next_token: 0,
+            loans: Slab::new(),
             lent_bytes: 0,
         };
         engine.register();
@@ -214,13 +212,14 @@ impl Engine {
         self.routes.entry(ends).or_default().clone()
     }
 
-    /// What is shorter is never lent, on any route.
-    pub(crate) fn lent_bytes_min(&self) -> usize {
-        match self.options.zero_copy {
-            ZeroCopy::From(bytes) => bytes,
-            ZeroCopy::Adaptive => THRESHOLD_MIN,
-            ZeroCopy::Never => usize::MAX,
-        }
+    /// Whether a buffer of `bytes` bytes is worth a closer look. What is short is never lent, whatever is known of the route.
+    pub(crate) fn may_lend(&self, bytes: usize, route: &SharedRoute) -> bool {
+        let is_long = match self.options.zero_copy {
+            ZeroCopy::From(least) => bytes >= least,
+            ZeroCopy::Adaptive => bytes >= THRESHOLD_MIN,
+            ZeroCopy::Never => false,
+        };
+        is_long && self.policy(route).lends(bytes)
     }
 
     /// By what rule a plan for this route is cut into runs.
@@ -263,23 +262,31 @@ impl Engine {
         }
         let Some(ring) = &mut self.ring else { return Ok(Lent::Copy) };
         let began = route.borrow().is_curious(bytes).then(Instant::now);
-        let (token, how) = (self.next_token, How { zero_copy: true, more, at_once: true, ..How::default() });
-        if ring.push(socket, views, how, token).is_err() {
+        let probe = advice == Advice::Probe;
+        // It stands here before the kernel knows of it: while its result is fetched, others come back.
+        let loan = self.loans.insert(Loan { tally: tally.clone(), route: route.clone(), bytes: 0, probe });
+        tally.borrow_mut().lent += 1;
+        let how = How { zero_copy: true, more, at_once: true, ..How::default() };
+        if ring.push(socket, views, how, loan as u64).is_err() {
+            self.withdraw(loan);
             tally.borrow_mut().account.fall_back("as many sends are lent as may be");
             return Ok(Lent::Copy);
         }
-        self.next_token += 1;
-        let (result, lent) = self.submit(token)?;
+        let (result, lent) = self.submit(loan as u64)?;
         let taken = *result.as_ref().unwrap_or(&0);
-        let probe = advice == Advice::Probe;
         if lent {
-            tally.borrow_mut().lent += 1;
+            self.loans[loan].bytes = taken;
             self.lent_bytes += taken;
-            let (tally, route) = (tally.clone(), route.clone());
-            self.loans.insert(token, Loan { tally, route, bytes: taken, probe });
+        } else {
+            self.withdraw(loan);
         }
         learn(&mut route.borrow_mut(), bytes, result, probe && !lent, began);
         Ok(outcome(result, &mut tally.borrow_mut().account))
+    }
+
+    /// Takes back what the kernel did not take.
+    fn withdraw(&mut self, loan: usize) {
+        self.loans.remove(loan).tally.borrow_mut().lent -= 1;
     }
 
     /// Hands over what was pushed and returns the result of `token`, and whether a notification follows.
@@ -303,7 +310,7 @@ impl Engine {
     }
 
     fn returned(&mut self, token: u64, copied: bool) {
-        let Some(loan) = self.loans.remove(&token) else { return };
+        let Some(loan) = self.loans.try_remove(token as usize) else { return };
         self.lent_bytes -= loan.bytes;
         {
             let mut tally = loan.tally.borrow_mut();
@@ -338,33 +345,30 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until `socket` is as `flags` say, or notifications have come, which are then taken. Returns whether anything came
-    /// before the timeout.
+    /// Waits until `socket` is as the flags say or, without one, until notifications have come or none is to come. Takes those that
+    /// have. Returns whether what was waited for came before the timeout.
+    ///
+    /// # Errors
+    /// poll(2)'s and io_uring_enter(2)'s.
     pub fn wait(&mut self, socket: Option<(BorrowedFd<'_>, PollFlags)>, timeout: Duration) -> Result<bool> {
-        let loans = self.loans.len();
-        let listens = self.listen()?;
-        if self.loans.len() < loans {
-            self.quiet();
-            return Ok(true);
-        }
-        let mut fds: SmallVec<[PollFd<'_>; 2]> = SmallVec::new();
-        fds.extend(socket.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
-        if let Some(ring) = self.ring.as_ref().filter(|_| listens) {
-            fds.push(PollFd::new(ring, PollFlags::IN));
-        }
-        let timeout = Timespec::try_from(timeout).ok();
-        let ready = match poll(&mut fds, timeout.as_ref()) {
-            Ok(ready) => ready > 0,
-            // A signal: whoever waits looks at what it changed.
-            Err(rustix::io::Errno::INTR) => true,
-            Err(error) => return Err(Error::os("wait for", "a socket", error)),
+        let ready = match socket {
+            Some((socket, flags)) => poll_one(PollFd::from_borrowed_fd(socket, flags), timeout)?,
+            None => self.wait_for_notifications(timeout)?,
         };
-        drop(fds);
-        if listens {
-            self.quiet();
-        }
         self.collect()?;
         Ok(ready)
+    }
+
+    fn wait_for_notifications(&mut self, timeout: Duration) -> Result<bool> {
+        let loans = self.loans.len();
+        let to_come = self.listen()?;
+        let came = self.loans.len() < loans;
+        let ready = match &self.ring {
+            Some(ring) if to_come && !came => poll_one(PollFd::new(ring, PollFlags::IN), timeout),
+            _ => Ok(came),
+        };
+        self.quiet();
+        ready
     }
 
     /// The descriptor that tells of notifications between [`Engine::listen`] and [`Engine::quiet`], for whoever waits with a
@@ -397,6 +401,16 @@ impl Engine {
         if let Some(ring) = &mut self.ring {
             ring.quiet();
         }
+    }
+}
+
+/// Waits for one descriptor; true unless the time was over first.
+fn poll_one(fd: PollFd<'_>, timeout: Duration) -> Result<bool> {
+    match poll(&mut [fd], Timespec::try_from(timeout).ok().as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        // A signal: whoever waits looks at what it changed.
+        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(error) => Err(Error::os("wait for", "a socket", error)),
     }
 }
 

@@ -119,15 +119,11 @@ impl Plan {
         runs
     }
 
-    /// The piece that it is, where it is one that is shorter than `limit`; else the plan.
-    pub(crate) fn into_short_piece(mut self, limit: usize) -> Result<Piece, Self> {
+    /// The piece that it is, where it is one; else the plan.
+    pub(crate) fn into_piece(mut self) -> Result<Piece, Self> {
         match self.segments.pop() {
-            Some(Segment::Bytes(bytes)) if self.segments.is_empty() && bytes.len() < limit => {
-                Ok(Piece::Bytes(bytes))
-            }
-            Some(Segment::Shared(view)) if self.segments.is_empty() && view.len() < limit => {
-                Ok(Piece::Shared(view))
-            }
+            Some(Segment::Bytes(bytes)) if self.segments.is_empty() => Ok(Piece::Bytes(bytes)),
+            Some(Segment::Shared(view)) if self.segments.is_empty() => Ok(Piece::Shared(view)),
             last => {
                 self.segments.extend(last);
                 Err(self)
@@ -153,8 +149,9 @@ pub struct Policy {
 }
 
 impl Policy {
-    fn lends(&self, view: &Frozen) -> bool {
-        self.threshold.is_some_and(|threshold| view.len() >= threshold)
+    /// Whether a buffer of so many bytes is to be lent.
+    pub(crate) fn lends(&self, bytes: usize) -> bool {
+        self.threshold.is_some_and(|threshold| bytes >= threshold)
     }
 }
 
@@ -246,7 +243,7 @@ impl Planner<'_> {
             Segment::File(part) => self.runs.push_back(Run::File(part)),
             Segment::Socket(part) => self.runs.push_back(Run::Socket(part)),
             Segment::Bytes(bytes) => self.copy(Piece::Bytes(bytes)),
-            Segment::Shared(view) if self.policy.lends(&view) => self.lend(view),
+            Segment::Shared(view) if self.policy.lends(view.len()) => self.lend(view),
             Segment::Shared(view) => self.copy(Piece::Shared(view)),
         }
     }

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
+use smallvec::smallvec;
 
 use crate::engine::{Engine, SharedRoute, Tally};
 use crate::error::Result;
@@ -64,14 +65,27 @@ impl Current {
         }
     }
 
-    /// Sends one piece, and begins a run of what is left of it.
-    pub(crate) fn copy_at_once(
-        piece: Piece,
-        socket: &OwnedFd,
-        peer: &str,
-        tally: &RefCell<Tally>,
-    ) -> Result<Option<Self>> {
-        Ok(Copying::at_once(piece, socket, peer, tally)?.map(Self::Copying))
+    /// Sends a piece; a run of what is left of it.
+    pub(crate) fn begin_at_once(piece: Piece, engine: &mut Engine, to: &To<'_>) -> Result<Option<Self>> {
+        match piece {
+            Piece::Shared(view) if engine.may_lend(view.len(), to.route) => {
+                let mut lending = Lending::new(smallvec![view]);
+                Ok(match lending.step(engine, to)? {
+                    Some(Step::Done) => None,
+                    Some(_) => Some(Self::Lending(lending)),
+                    None => Some(Self::Copying(lending.copy())),
+                })
+            }
+            piece => {
+                engine.collect()?;
+                Ok(Copying::at_once(piece, to)?.map(Self::Copying))
+            }
+        }
+    }
+
+    /// Whether the next step is to lend.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self, Self::Lending(_))
     }
 
     /// Moves what can be moved by one call.

@@ -18,7 +18,7 @@ use strait_ledger::Transfer;
 use crate::engine::{Ends, Engine, SharedRoute, Tally};
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
-use crate::plan::{Plan, Policy, Run};
+use crate::plan::{Plan, Run};
 use crate::run::{Current, Step, To};
 
 /// Calls that one [`Sender::advance`] makes at most, so that one connection does not starve the others.
@@ -76,21 +76,11 @@ impl Sender {
     }
 
     /// Puts a plan behind those that are not yet sent.
-    ///
-    /// # Errors
-    /// io_uring_enter(2)'s.
-    pub fn push(&mut self, engine: &mut Engine, plan: Plan) -> Result<()> {
-        let policy = self.policy(engine)?;
-        plan.append_runs(&policy, &mut self.runs);
-        Ok(())
-    }
-
-    /// By what rule a plan is to be cut, after what has come to be known by now.
-    fn policy(&mut self, engine: &mut Engine) -> Result<Policy> {
-        engine.collect()?;
+    pub fn push(&mut self, engine: &mut Engine, plan: Plan) {
         self.began.get_or_insert_with(Instant::now);
         let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-        Ok(engine.policy(route))
+        let policy = engine.policy(route);
+        plan.append_runs(&policy, &mut self.runs);
     }
 
     /// Moves what can be moved without waiting.
@@ -109,6 +99,10 @@ impl Sender {
                 }
                 continue;
             };
+            // What is lent takes the news by itself.
+            if !current.is_lent() {
+                engine.collect()?;
+            }
             let more = !self.runs.is_empty();
             let route = self.route.get_or_insert_with(|| engine.route(self.ends));
             let to = To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more };
@@ -136,15 +130,13 @@ impl Sender {
     /// # Errors
     /// Those of [`Sender::advance`]; late if the peer takes nothing for `patience`.
     pub fn send(&mut self, engine: &mut Engine, plan: Plan, patience: Duration) -> Result<()> {
-        if self.send_at_once(engine, plan)? {
-            return Ok(());
-        }
+        self.begin(engine, plan)?;
         let mut stalled: Option<(u64, Instant)> = None;
         loop {
             let progress = self.advance(engine)?;
             match progress {
                 Progress::Idle => return Ok(()),
-                Progress::More => engine.collect()?,
+                Progress::More => {}
                 Progress::Room | Progress::Input => {
                     let bytes = self.tally.borrow().account.bytes();
                     let since = match stalled {
@@ -162,27 +154,24 @@ impl Sender {
         }
     }
 
-    /// Puts a plan behind the others, unless it is sent at once; says whether it was. Most plans are one buffer that is to be copied,
-    /// with nothing before it; of a short one a run would cost a tenth of the send.
-    fn send_at_once(&mut self, engine: &mut Engine, plan: Plan) -> Result<bool> {
-        let is_first = self.current.is_none() && self.runs.is_empty();
-        let limit = match engine.lent_bytes_min() {
-            _ if !is_first => 0,
-            least if plan.len() < least as u64 => least,
-            _ => self.policy(engine)?.threshold.unwrap_or(usize::MAX),
-        };
-        match plan.into_short_piece(limit) {
-            Ok(piece) => {
-                engine.collect()?;
-                self.began.get_or_insert_with(Instant::now);
-                self.current = Current::copy_at_once(piece, &self.socket, &self.peer, &self.tally)?;
-                Ok(self.current.is_none())
-            }
-            Err(plan) => {
-                self.push(engine, plan)?;
-                Ok(false)
-            }
+    /// Puts a plan behind the others, or, where it is one piece and nothing is before it, sends what the kernel takes at once. Most
+    /// plans are: of a short one the runs and their queue would cost a tenth of the send.
+    fn begin(&mut self, engine: &mut Engine, plan: Plan) -> Result<()> {
+        if self.current.is_some() || !self.runs.is_empty() {
+            self.push(engine, plan);
+            return Ok(());
         }
+        match plan.into_piece() {
+            Ok(piece) => {
+                self.began.get_or_insert_with(Instant::now);
+                let route = self.route.get_or_insert_with(|| engine.route(self.ends));
+                let to =
+                    To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more: false };
+                self.current = Current::begin_at_once(piece, engine, &to)?;
+            }
+            Err(plan) => self.push(engine, plan),
+        }
+        Ok(())
     }
 
     /// Buffers that the kernel has not given back.

@@ -131,7 +131,7 @@ impl AsyncSender {
     /// [`Sender::advance`]'s and epoll_ctl(2)'s.
     pub async fn send(&mut self, plan: Plan) -> Result<()> {
         let sender = &mut self.connection.get_mut().0;
-        self.engine.with(|engine| sender.push(engine, plan))?;
+        self.engine.with(|engine| sender.push(engine, plan));
         loop {
             match self.advance()? {
                 Progress::Idle => return Ok(()),
@@ -166,11 +166,7 @@ impl AsyncSender {
 
     fn advance(&mut self) -> Result<Progress> {
         let sender = &mut self.connection.get_mut().0;
-        let progress = self.engine.with(|engine| {
-            engine.collect()?;
-            sender.advance(engine)
-        });
-        Ok(progress?)
+        Ok(self.engine.with(|engine| sender.advance(engine))?)
     }
 
     /// Waits for the stream that the plan reads from. It is another one in each plan, so it is watched for this once.

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::io::IoSlice;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -33,18 +32,13 @@ impl Copying {
     }
 
     /// Sends a piece; what is left of it.
-    pub(super) fn at_once(
-        piece: Piece,
-        socket: &OwnedFd,
-        peer: &str,
-        tally: &RefCell<Tally>,
-    ) -> Result<Option<Self>> {
-        let sent = match send(socket, &piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    pub(super) fn at_once(piece: Piece, to: &To<'_>) -> Result<Option<Self>> {
+        let sent = match send(to.socket, &piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(error) => return Err(Error::os(OPERATION, peer, error)),
+            Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
         };
-        tally.borrow_mut().account.sent += sent as u64;
+        to.tally.borrow_mut().account.sent += sent as u64;
         Ok((sent < piece.len()).then(|| Self { offset: sent, ..Self::new(smallvec![piece]) }))
     }
 
@@ -123,7 +117,7 @@ pub(super) fn gather(
 ) -> (Current, Option<Run>) {
     let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
     if bytes == 0 {
-        return (Current::Lending(Lending { views: lent }), None);
+        return (Current::Lending(Lending::new(lent)), None);
     }
     let Some(view) = engine.gather_in_buffer(pieces.iter().map(|piece| &**piece), bytes) else {
         tally.borrow_mut().account.fall_back("no buffer to gather small pieces in");
@@ -131,11 +125,14 @@ pub(super) fn gather(
         return (Current::Copying(Copying::new(pieces)), Some(rest));
     };
     tally.borrow_mut().account.gathered += bytes as u64;
-    let views = std::iter::once(view).chain(lent).collect();
-    (Current::Lending(Lending { views }), None)
+    (Current::Lending(Lending::new(std::iter::once(view).chain(lent).collect())), None)
 }
 
 impl Lending {
+    pub(super) fn new(views: Views) -> Self {
+        Self { views }
+    }
+
     /// `None`: it is to be copied.
     pub(super) fn step(&mut self, engine: &mut Engine, to: &To<'_>) -> Result<Option<Step>> {
         let bytes: usize = self.views.iter().map(|view| view.len()).sum();

@@ -68,7 +68,7 @@ fn a_sender_that_is_dropped_leaves_its_bytes_to_the_kernel() {
     let mut buffer = engine.buffer().unwrap();
     let bytes = pattern(buffer.len(), 3);
     buffer.copy_from_slice(&bytes);
-    sender.push(&mut engine, Plan::new().with(Segment::Shared(buffer.freeze(0..bytes.len())))).unwrap();
+    sender.push(&mut engine, Plan::new().with(Segment::Shared(buffer.freeze(0..bytes.len()))));
     assert_eq!(sender.advance(&mut engine).unwrap(), Progress::Idle);
     drop(sender);
     // Whatever can be written is written over.
@@ -113,7 +113,7 @@ fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
     for seed in 0..40 {
         plan.push(Segment::Shared(Frozen::copied(&pattern(50_000, seed)).unwrap()));
     }
-    sender.push(&mut engine, plan).unwrap();
+    sender.push(&mut engine, plan);
     let _ = sender.advance(&mut engine).unwrap();
     assert!(engine.lent_bytes() <= 100_000);
     let peer = peer(far, READS);

@@ -50,7 +50,7 @@ fn a_thousand_connections_share_what_may_be_lent() {
     for _ in 0..CONNECTIONS {
         let (stream, far) = connection();
         let mut sender = Sender::new(stream).unwrap();
-        sender.push(&mut engine, Plan::new().with(Segment::Shared(view.clone()))).unwrap();
+        sender.push(&mut engine, Plan::new().with(Segment::Shared(view.clone())));
         senders.push(sender);
         streams.push(far);
     }
