@@ -35,8 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// still share them with the other way's and do not count.
 const RUN: u32 = 16;
 const RUN_UNCOUNTED: u32 = 4;
-/// Runs of each way, in turn. The cheapest counts: a thread that is off its CPU for a while makes a run dearer, never cheaper.
-const RUNS_EACH: u32 = 3;
+/// The two ways take turns, and each run is compared with the one before it: what a send costs falls by a factor while a connection
+/// starts, so that runs far apart tell nothing. A way is taken when it has won so many comparisons more than the other.
+const LEAD: i32 = 6;
+/// So many runs are made at most: where no way takes the lead, it matters little.
+const RUNS_MAX: u32 = 64;
 
 /// Why a route copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +109,10 @@ struct Class {
     tries: u32,
     /// Time and bytes of the run under way.
     run: (Duration, usize),
-    /// Nanoseconds a byte of the cheapest run: copied, lent.
-    costs: [Option<f64>; 2],
+    /// Nanoseconds a byte of the run before, once there was one.
+    before: Option<f64>,
+    /// Comparisons that lending won, less those that copying won.
+    lead: i32,
 }
 
 impl Class {
@@ -118,13 +123,12 @@ impl Class {
 
     /// Whether both ways were tried often enough.
     fn is_known(&self) -> bool {
-        self.tries >= 2 * RUNS_EACH * RUN
+        self.lead.abs() >= LEAD || self.tries >= RUNS_MAX * RUN
     }
 
     /// Whether both ways were tried, and lending was the dearer one.
     fn is_dearer_lent(&self) -> bool {
-        let [copied, lent] = self.costs;
-        self.is_known() && lent > copied
+        self.is_known() && self.lead < 0
     }
 
     /// Whether to lend: the cheaper way, once both were tried.
@@ -144,8 +148,10 @@ impl Class {
         if self.tries.is_multiple_of(RUN) {
             let (took, taken) = std::mem::take(&mut self.run);
             let cost = took.as_nanos() as f64 / taken.max(1) as f64;
-            let least = &mut self.costs[usize::from(lent)];
-            *least = Some(least.map_or(cost, |least| least.min(cost)));
+            if let Some(before) = self.before.replace(cost) {
+                let winner = cost.total_cmp(&before) as i32;
+                self.lead += if lent { -winner } else { winner };
+            }
         }
     }
 }
@@ -320,15 +326,41 @@ mod tests {
                     if lend { Duration::from_micros(10) } else { Duration::from_nanos(bytes as u64 / 10) };
                 // Now and then the thread is off its CPU.
                 let stolen = Duration::from_millis(if step % 37 == 0 { 5 } else { 0 });
-                assert_eq!(route.is_curious(bytes), step < u64::from(2 * RUNS_EACH * RUN));
                 route.cost(bytes, bytes, lend, took + stolen);
             }
         }
-        let tries = RUNS_EACH * RUN;
-        assert_eq!(lent, [tries, 2000 - tries]);
+        let [few, most] = lent;
+        assert!(few <= RUNS_MAX / 4 * RUN && most >= 2000 - RUNS_MAX / 4 * RUN, "{lent:?}");
         assert_eq!(route.advise(2 * THRESHOLD_MAX, at(5000), false), Advice::Lend);
         // 4 and 8 KiB were never tried, so that they may be asked about.
         assert_eq!(route.threshold(at(5000)), Some(THRESHOLD_MIN));
+    }
+
+    #[test]
+    fn a_connection_that_starts_slowly_misleads_nobody() {
+        // Whatever the send with which all becomes cheaper by a factor, and whichever way is tried then.
+        for fast in 0..500 {
+            let mut route = zero_copy();
+            for step in 0..2000 {
+                let lends = route.lends(64 * KIB);
+                let took = if lends { 5 } else { 11 } * if step < fast { 7 } else { 1 };
+                route.cost(64 * KIB, 64 * KIB, lends, Duration::from_micros(took));
+            }
+            assert!(!route.is_curious(64 * KIB) && route.lends(64 * KIB), "{fast}");
+        }
+    }
+
+    #[test]
+    fn ways_that_cost_the_same_are_compared_a_while_and_no_longer() {
+        let mut route = zero_copy();
+        for step in 0..RUNS_MAX * RUN {
+            assert!(route.is_curious(64 * KIB), "{step}");
+            let lends = route.lends(64 * KIB);
+            // Each run costs less than the one before by turns, for one way and for the other.
+            let took = [10, 10, 11, 11][(step / RUN) as usize % 4];
+            route.cost(64 * KIB, 64 * KIB, lends, Duration::from_micros(took));
+        }
+        assert!(!route.is_curious(64 * KIB));
     }
 
     #[test]
@@ -355,8 +387,8 @@ mod tests {
     fn sizes_that_are_known_to_cost_more_are_not_asked_about() {
         let mut route = zero_copy();
         for bytes in [4 * KIB, 8 * KIB] {
-            for step in 0..2 * RUNS_EACH * RUN {
-                let lent = (step / RUN).is_multiple_of(2);
+            while route.is_curious(bytes) {
+                let lent = route.lends(bytes);
                 route.cost(bytes, bytes, lent, Duration::from_micros(if lent { 2 } else { 1 }));
             }
         }
