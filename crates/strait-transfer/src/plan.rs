@@ -119,16 +119,9 @@ impl Plan {
         runs
     }
 
-    /// The piece that it is, where it is one; else the plan.
-    pub(crate) fn into_piece(mut self) -> Result<Piece, Self> {
-        match self.segments.pop() {
-            Some(Segment::Bytes(bytes)) if self.segments.is_empty() => Ok(Piece::Bytes(bytes)),
-            Some(Segment::Shared(view)) if self.segments.is_empty() => Ok(Piece::Shared(view)),
-            last => {
-                self.segments.extend(last);
-                Err(self)
-            }
-        }
+    /// The segment that it is, where it is one.
+    pub(crate) fn only(&self) -> Option<&Segment> {
+        if let [segment] = &self.segments[..] { Some(segment) } else { None }
     }
 
     /// Appends its runs to those of earlier plans, which they are not joined with.

@@ -12,12 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
-use smallvec::smallvec;
 
 use crate::engine::{Engine, SharedRoute, Tally};
 use crate::error::Result;
 use crate::pipe::Pipes;
-use crate::plan::{Piece, Run};
+use crate::plan::{Piece, Run, Segment};
 use file::FileRun;
 use memory::{Copying, Lending};
 use splice::SpliceRun;
@@ -65,21 +64,14 @@ impl Current {
         }
     }
 
-    /// Sends a piece; a run of what is left of it.
-    pub(crate) fn begin_at_once(piece: Piece, engine: &mut Engine, to: &To<'_>) -> Result<Option<Self>> {
-        match piece {
-            Piece::Shared(view) if engine.may_lend(view.len(), to.route) => {
-                let mut lending = Lending::new(smallvec![view]);
-                Ok(match lending.step(engine, to)? {
-                    Some(Step::Done) => None,
-                    Some(_) => Some(Self::Lending(lending)),
-                    None => Some(Self::Copying(lending.copy())),
-                })
-            }
-            piece => {
-                engine.collect()?;
-                Ok(Copying::at_once(piece, to)?.map(Self::Copying))
-            }
+    /// Sends what the kernel takes at once of a segment in memory. A run of the segment, or of what is left of it.
+    pub(crate) fn begin_at_once(segment: &Segment, engine: &mut Engine, to: &To<'_>) -> Result<Option<Self>> {
+        match segment {
+            Segment::Shared(view) if engine.may_lend(view.len(), to.route) => memory::lend(view, engine, to),
+            Segment::Shared(view) => memory::copy(view, || Piece::Shared(view.clone()), engine, to),
+            Segment::Bytes(bytes) => memory::copy(bytes, || Piece::Bytes(bytes.clone()), engine, to),
+            Segment::File(part) => Ok(Some(Self::File(FileRun::new(part.clone())))),
+            Segment::Socket(part) => Ok(Some(Self::Splice(SpliceRun::new(part.clone())))),
         }
     }
 

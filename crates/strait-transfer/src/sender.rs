@@ -154,22 +154,19 @@ impl Sender {
         }
     }
 
-    /// Puts a plan behind the others, or, where it is one piece and nothing is before it, sends what the kernel takes at once. Most
+    /// Puts a plan behind the others or, where it is one segment and nothing is before it, sends what the kernel takes at once. Most
     /// plans are: of a short one the runs and their queue would cost a tenth of the send.
     fn begin(&mut self, engine: &mut Engine, plan: Plan) -> Result<()> {
-        if self.current.is_some() || !self.runs.is_empty() {
+        let is_idle = self.current.is_none() && self.runs.is_empty();
+        let Some(segment) = plan.only().filter(|_| is_idle) else {
             self.push(engine, plan);
             return Ok(());
-        }
-        match plan.into_piece() {
-            Ok(piece) => {
-                self.began.get_or_insert_with(Instant::now);
-                let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-                let to =
-                    To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more: false };
-                self.current = Current::begin_at_once(piece, engine, &to)?;
-            }
-            Err(plan) => self.push(engine, plan),
+        };
+        self.began.get_or_insert_with(Instant::now);
+        let route = self.route.get_or_insert_with(|| engine.route(self.ends));
+        let to = To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more: false };
+        if let Some(rest) = Current::begin_at_once(segment, engine, &to)? {
+            self.current = Some(rest);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use smallvec::{SmallVec, smallvec};
+use strait_sys::buffer::Frozen;
 
 use super::{Current, Step, To};
 use crate::engine::{Engine, Lent, Tally};
@@ -29,17 +30,6 @@ pub(crate) struct Copying {
 impl Copying {
     pub(super) fn new(pieces: Pieces) -> Self {
         Self { pieces, at: 0, offset: 0, lendable: false }
-    }
-
-    /// Sends a piece; what is left of it.
-    pub(super) fn at_once(piece: Piece, to: &To<'_>) -> Result<Option<Self>> {
-        let sent = match send(to.socket, &piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(sent) => sent,
-            Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
-        };
-        to.tally.borrow_mut().account.sent += sent as u64;
-        Ok((sent < piece.len()).then(|| Self { offset: sent, ..Self::new(smallvec![piece]) }))
     }
 
     pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
@@ -107,6 +97,45 @@ pub(crate) struct Lending {
     views: Views,
 }
 
+/// Sends `bytes`, of a piece, at once; a run of what is left of it.
+pub(super) fn copy(
+    bytes: &[u8],
+    piece: impl FnOnce() -> Piece,
+    engine: &mut Engine,
+    to: &To<'_>,
+) -> Result<Option<Current>> {
+    engine.collect()?;
+    let sent = match send(to.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(sent) => sent,
+        Err(Errno::AGAIN | Errno::INTR) => 0,
+        Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
+    };
+    to.tally.borrow_mut().account.sent += sent as u64;
+    if sent == bytes.len() {
+        return Ok(None);
+    }
+    Ok(Some(Current::Copying(Copying { offset: sent, ..Copying::new(smallvec![piece()]) })))
+}
+
+/// Lends a view at once; a run of what is left of it.
+pub(super) fn lend(view: &Frozen, engine: &mut Engine, to: &To<'_>) -> Result<Option<Current>> {
+    Ok(match hand_over(std::slice::from_ref(view), engine, to)? {
+        Some(taken) if taken == view.len() => None,
+        Some(taken) => Some(Current::Lending(Lending::new(smallvec![view.slice(taken..view.len())]))),
+        None => Some(Current::Copying(Lending::new(smallvec![view.clone()]).copy())),
+    })
+}
+
+/// Lends views; the bytes that the kernel took, or `None`: they are to be copied.
+fn hand_over(views: &[Frozen], engine: &mut Engine, to: &To<'_>) -> Result<Option<usize>> {
+    match engine.lend(to.socket, views, to.more, to.route, to.tally)? {
+        Lent::Copy => Ok(None),
+        Lent::NoRoom => Ok(Some(0)),
+        Lent::Taken(taken) => Ok(Some(taken)),
+        Lent::Failed(errno) => Err(Error::os(OPERATION, to.peer, Errno::from_raw_os_error(errno))),
+    }
+}
+
 /// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that goes first. Without a buffer that
 /// holds them they are sent as they are, and the run of the lent ones, which is returned, follows.
 pub(super) fn gather(
@@ -129,23 +158,15 @@ pub(super) fn gather(
 }
 
 impl Lending {
-    pub(super) fn new(views: Views) -> Self {
+    fn new(views: Views) -> Self {
         Self { views }
     }
 
     /// `None`: it is to be copied.
     pub(super) fn step(&mut self, engine: &mut Engine, to: &To<'_>) -> Result<Option<Step>> {
-        let bytes: usize = self.views.iter().map(|view| view.len()).sum();
-        match engine.lend(to.socket, &self.views, to.more, to.route, to.tally)? {
-            Lent::Copy => Ok(None),
-            Lent::NoRoom => Ok(Some(Step::NoRoom)),
-            Lent::Failed(errno) => Err(Error::os(OPERATION, to.peer, Errno::from_raw_os_error(errno))),
-            Lent::Taken(taken) if taken == bytes => Ok(Some(Step::Done)),
-            Lent::Taken(taken) => {
-                self.advance(taken);
-                Ok(Some(Step::NoRoom))
-            }
-        }
+        let Some(taken) = hand_over(&self.views, engine, to)? else { return Ok(None) };
+        self.advance(taken);
+        Ok(Some(if self.views.is_empty() { Step::Done } else { Step::NoRoom }))
     }
 
     fn advance(&mut self, mut taken: usize) {
