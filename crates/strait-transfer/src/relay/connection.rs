@@ -107,13 +107,12 @@ impl Connection {
             return self.both(pipes, now);
         }
         let gone = flags.intersects(EventFlags::ERR | EventFlags::HUP);
-        let (readable, writable) = (
-            gone || flags.intersects(EventFlags::IN | EventFlags::RDHUP),
-            gone || flags.contains(EventFlags::OUT),
-        );
+        let readable = gone || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
+        let writable = flags.contains(EventFlags::OUT);
+        // Room matters to the direction that waits for it.
         let (up, down) = match side {
-            Side::Client => (readable, writable),
-            Side::Server => (writable, readable),
+            Side::Client => (readable, gone || writable && self.down.is_held_up()),
+            Side::Server => (gone || writable && self.up.is_held_up(), readable),
         };
         let up = if up { Some(self.up.turn(&self.client, &self.server, pipes)?) } else { None };
         let down = if down { Some(self.down.turn(&self.server, &self.client, pipes)?) } else { None };

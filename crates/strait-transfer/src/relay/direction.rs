@@ -135,6 +135,11 @@ impl Direction {
         }
     }
 
+    /// Whether it waits for room in its destination.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.pipe.is_some()
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
