@@ -26,8 +26,8 @@ const SIZES: [u32; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 2
 /// Measures, and returns the claims.
 pub(crate) fn run(context: &Context) -> Result<Results> {
     let mut results = context.results("send", ABOUT);
+    results.rounds = context.rounds * ROUNDS_FACTOR;
     for load in ["buffer", "mixed", "file", "relay"] {
-        results.rounds = context.rounds * ROUNDS_FACTOR;
         take(context, load, &mut results)?;
     }
     results.claims = claims(&results);
@@ -83,17 +83,17 @@ fn at(load: &str, place: u32, contestant: &str) -> String {
 
 fn claims(results: &Results) -> Vec<Claim> {
     let mut claims = Vec::new();
+    let no_copy = |load, place, way| at(load, place, &format!("no-copy {way}"));
     for size in SIZES {
-        claims.push(beside_the_best(
-            format!("Adaptive send without copies, {size} bytes: rate, to the better of send and registered SEND_ZC"),
-            results,
-            "bytes_per_s",
-            (&at("buffer", size, "no-copy strait"), &["send", "zc-registered"].map(|way| at("buffer", size, &format!("no-copy {way}")))),
-            0.97,
-        ));
+        let others = ["send", "zc-registered"].map(|way| no_copy("buffer", size, way));
+        let text = format!(
+            "Adaptive send without copies, {size} bytes: rate, to the better of send and registered SEND_ZC"
+        );
+        let series = (no_copy("buffer", size, "strait"), &others[..]);
+        claims.push(beside_the_best(text, results, "bytes_per_s", series, 0.97));
     }
     for (size, times) in [(256 << 10, 2.5), (1 << 20, 3.0)] {
-        let series = ["strait", "send"].map(|way| at("buffer", size, &format!("no-copy {way}")));
+        let series = ["strait", "send"].map(|way| no_copy("buffer", size, way));
         let text = format!("Adaptive send without copies, {size} bytes: rate, to send");
         claims.push(of_ratio(text, results, "bytes_per_s", &series, Bound::AtLeast(times)));
     }
@@ -107,19 +107,16 @@ fn claims(results: &Results) -> Vec<Claim> {
     for (pieces, to, times) in
         [(1024, "zc", 10.0), (2048, "zc", 10.0), (1024, "split", 4.0), (2048, "split", 4.0)]
     {
-        let series = ["strait", to].map(|way| at("mixed", pieces, &format!("no-copy {way}")));
+        let series = ["strait", to].map(|way| no_copy("mixed", pieces, way));
         let text = format!("{pieces} small pieces and a body without copies: messages/s, to {to}");
         claims.push(of_ratio(text, results, "messages_per_s", &series, Bound::AtLeast(times)));
     }
     for pieces in [1, 16] {
-        let others = ["send", "zc", "split"].map(|way| at("mixed", pieces, &format!("no-copy {way}")));
-        claims.push(beside_the_best(
-            format!("{pieces} small pieces and a body without copies: messages/s, to the best other way"),
-            results,
-            "messages_per_s",
-            (&at("mixed", pieces, "no-copy strait"), &others),
-            0.95,
-        ));
+        let others = ["send", "zc", "split"].map(|way| no_copy("mixed", pieces, way));
+        let text =
+            format!("{pieces} small pieces and a body without copies: messages/s, to the best other way");
+        let series = (no_copy("mixed", pieces, "strait"), &others[..]);
+        claims.push(beside_the_best(text, results, "messages_per_s", series, 0.95));
     }
     for (to, most) in [("send", 0.5), ("haproxy", 1.0)] {
         for size in [64 << 10, 1 << 20] {
@@ -149,11 +146,11 @@ fn beside_the_best(
     text: String,
     results: &Results,
     figure: &str,
-    (this, others): (&str, &[String]),
+    (this, others): (String, &[String]),
     share: f64,
 ) -> Claim {
     let median = |name: &&String| results.summary(name, figure).map_or(0.0, |summary| summary.median);
     let best = others.iter().max_by(|one, other| median(one).total_cmp(&median(other)));
     let best = best.map_or("", String::as_str);
-    Claim::of_ratio(text, results, figure, (this, best), Bound::AtLeast(share))
+    Claim::of_ratio(text, results, figure, (&this, best), Bound::AtLeast(share))
 }

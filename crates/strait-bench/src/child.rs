@@ -4,19 +4,20 @@
 //! started through `strait bench exec` ([`exec`]), so that none outlives this process, however that ends.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
 use strait_sys::netns::Namespace;
 use strait_sys::perf::Cycles;
 use strait_sys::{process, wait};
 
 use crate::error::{Error, Result};
+use crate::memory_file;
 use crate::wire::End;
 
 /// How often a wait looks.
@@ -105,18 +106,13 @@ impl Launcher {
             command.args(["--netns", &namespace]);
         }
         command.arg("--").arg(&program.path).args(&program.arguments);
-        let (stdout, stderr) = (output()?, output()?);
+        // What is written to them can be read at any time, and nobody waits for a reader.
+        let (stdout, stderr) = (memory_file::create("stdout")?, memory_file::create("stderr")?);
         command.stdin(Stdio::null()).stdout(duplicate(&stdout)?).stderr(duplicate(&stderr)?);
         let process = command.spawn().map_err(|error| program.failed(error.to_string()))?;
         let cycles = Cycles::of(process.id()).ok();
         Ok(Child { program: program.clone(), process, stdout, stderr, cycles })
     }
-}
-
-/// A file in memory: what is written to it can be read at any time, and nobody waits for a reader.
-fn output() -> Result<File> {
-    let file = rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC);
-    Ok(File::from(file.map_err(|error| Error::file("make a file in memory", error))?))
 }
 
 fn duplicate(file: &File) -> Result<Stdio> {
@@ -211,11 +207,25 @@ fn text(file: &File) -> Result<String> {
     let failed = |error: io::Error| Error::file("read a program's output", error);
     // The descriptor shares its offset with the program's: look without moving it.
     let mut bytes = Vec::new();
-    let mut copy =
-        File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file))).map_err(failed)?;
+    let mut copy = File::open(memory_file::path_of(file)).map_err(failed)?;
     copy.rewind().map_err(failed)?;
     copy.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Prints what a measured program of ours has to say, for [`parse`].
+pub(crate) fn print(account: &impl Serialize) -> Result<()> {
+    let failed = |source| Error::file("write to standard output", source);
+    let text = serde_json::to_string(account).map_err(|error| failed(error.into()))?;
+    writeln!(io::stdout(), "{text}").map_err(failed)
+}
+
+/// What it printed.
+pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| Error::Program {
+        program: program.name(),
+        said: format!("it prints no account: {error}"),
+    })
 }
 
 /// What `strait bench exec` is asked for.

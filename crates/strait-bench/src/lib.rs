@@ -12,6 +12,7 @@ mod error;
 pub mod latency;
 pub mod machine;
 pub mod measure;
+mod memory_file;
 mod peer;
 mod plot;
 pub mod receiver;

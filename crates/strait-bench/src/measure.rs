@@ -1,16 +1,17 @@
 //! One try: a receiver and a generator on a wire, each on CPUs of its own, and what came of it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::Deserialize;
 use strait_sys::wait;
 
-use crate::child::{Child, Cost, Launcher, Program};
+use crate::child::{Child, Cost, Launcher, Program, parse};
 use crate::contestant::{Contestant, Way};
 use crate::error::{Error, Result};
 use crate::receiver::{self, Account, Delays, MEASURED_MAC, WARM_UP_MAC};
+use crate::rounds;
 use crate::wire::Wires;
 
 /// What a receiver gets before what counts: its memory has been touched and its code has run.
@@ -129,11 +130,9 @@ impl Rig<'_> {
         self.measure(contestant, &PROBE).map(drop)
     }
 
-    /// Makes a try. What goes wrong after a signal is the signal's: the programs get it too.
+    /// Makes a try.
     pub fn measure(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
-        let interrupted = || self.terminated.load(Ordering::Relaxed);
-        let outcome = if interrupted() { Err(Error::Interrupted) } else { self.attempt(contestant, load) };
-        if interrupted() { Err(Error::Interrupted) } else { outcome }
+        rounds::attempt(self.terminated, || self.attempt(contestant, load))
     }
 
     fn attempt(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
@@ -217,11 +216,4 @@ fn judge(sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
     }
     let (delay, got) = (account.delay, account.got);
     Ok(Outcome { offered, offered_pps: sent.achieved_pps, delivered, cost, delay, got })
-}
-
-pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
-    serde_json::from_str(text).map_err(|error| Error::Program {
-        program: program.name(),
-        said: format!("it prints no account: {error}"),
-    })
 }

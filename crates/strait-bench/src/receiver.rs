@@ -14,6 +14,7 @@ use strait_packet::probe;
 use strait_sys::interface::Interface;
 use strait_sys::{clock, libpcap};
 
+use crate::child;
 use crate::contestant::Way;
 use crate::error::{Error, Result};
 use crate::stage::Stage;
@@ -106,9 +107,7 @@ pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
         By::Strait { path, wait, timestamps } => by_strait(options, (path, wait, timestamps), terminated)?,
         By::Libpcap { timeout, immediate } => by_libpcap(options, timeout, immediate, terminated)?,
     };
-    let failed = |source| Error::file("write to standard output", source);
-    let text = serde_json::to_string(&account).map_err(|error| failed(error.into()))?;
-    writeln!(std::io::stdout(), "{text}").map_err(failed)
+    child::print(&account)
 }
 
 /// What one lane does with packets.

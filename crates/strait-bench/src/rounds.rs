@@ -3,6 +3,7 @@
 //! All benchmarks run so; they say what to measure at a place on the axis.
 
 use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -19,6 +20,13 @@ pub struct Progress<'a> {
     pub all: usize,
     /// The one that comes next.
     pub next: String,
+}
+
+/// Makes a try. What goes wrong after a signal is the signal's: the programs that are measured get it too.
+pub(crate) fn attempt<T>(terminated: &AtomicBool, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
+    let interrupted = || terminated.load(Ordering::Relaxed);
+    let outcome = if interrupted() { Err(Error::Interrupted) } else { attempt() };
+    if interrupted() { Err(Error::Interrupted) } else { outcome }
 }
 
 /// What a benchmark measures.

@@ -1,5 +1,6 @@
 //! D5's measurements: what a send costs with and without a copy, over loopback, a veth pair, a route on which nothing copies,
-//! or to another machine; of one buffer, of a message of many small ones and a body, and of a file.
+//! or to another machine; of one buffer, of a message of many small ones and a body, of a file, and of what another connection
+//! sends.
 //!
 //! The sender is a program of its own on a CPU of its own ([`transmit`]); the far end is a thread here ([`far_end`]).
 
@@ -11,15 +12,14 @@ pub mod transmit;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use strait_sys::interface::Interface;
 
-use crate::child::{Launcher, Program};
+use crate::child::{Launcher, Program, parse};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::measure::parse;
 use crate::results::{Figures, Results};
 use crate::rounds::{self, Asked, Progress};
 use crate::wire::{End, Wire};
@@ -313,13 +313,7 @@ impl<'a> Rig<'a> {
 
     /// Makes a try.
     fn measure(&self, load: Load, contestant: Contestant, place: u32, seconds: [f64; 2]) -> Result<Account> {
-        let interrupted = || self.terminated.load(Ordering::Relaxed);
-        let outcome = if interrupted() {
-            Err(Error::Interrupted)
-        } else {
-            self.attempt(load, contestant, place, seconds)
-        };
-        if interrupted() { Err(Error::Interrupted) } else { outcome }
+        rounds::attempt(self.terminated, || self.attempt(load, contestant, place, seconds))
     }
 
     fn attempt(&self, load: Load, contestant: Contestant, place: u32, seconds: [f64; 2]) -> Result<Account> {

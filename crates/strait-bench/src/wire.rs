@@ -5,7 +5,7 @@
 //! frame on it is one that was sent to be measured.
 
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use strait_sys::ethtool::{Ethtool, Offload};
@@ -15,6 +15,7 @@ use strait_sys::netns::{self, Namespace};
 use strait_sys::wait;
 
 use crate::error::{Error, Result};
+use crate::memory_file;
 
 /// How long the kernel may take to bring a link up.
 const UP_MAX: Duration = Duration::from_secs(10);
@@ -259,8 +260,7 @@ impl End {
 
     /// A path at which another process of the same user can open its namespace, while this process lives.
     pub(crate) fn namespace_path(&self) -> Option<String> {
-        let namespace = self.namespace.as_ref()?;
-        Some(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd()))
+        self.namespace.as_ref().map(memory_file::path_of)
     }
 
     fn is_running(&self) -> Result<bool> {

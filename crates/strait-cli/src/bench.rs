@@ -291,13 +291,12 @@ impl Common {
         terminated: &'a AtomicBool,
     ) -> Result<Rig<'a>, Error> {
         let [first, others] = sides()?;
-        let given = |list: &Option<NumberList>| list.as_ref().map(|list| list.0.clone());
         Ok(Rig {
             launcher: launcher()?,
             wires,
             generator,
-            generator_cpus: given(&self.generator_cpus).unwrap_or(first),
-            receiver_cpus: given(&self.cpus).unwrap_or(others),
+            generator_cpus: given_or(self.generator_cpus.as_ref(), first),
+            receiver_cpus: given_or(self.cpus.as_ref(), others),
             seconds: self.kept.seconds,
             stage,
             terminated,
@@ -310,6 +309,10 @@ fn launcher() -> Result<Launcher, Error> {
     let strait =
         std::env::current_exe().map_err(|error| Error::Failed(format!("find this program: {error}")))?;
     Ok(Launcher { strait })
+}
+
+fn given_or(given: Option<&NumberList>, otherwise: Vec<u32>) -> Vec<u32> {
+    given.map_or(otherwise, |list| list.0.clone())
 }
 
 /// The first CPU, and the others, which stand for both where there is one.

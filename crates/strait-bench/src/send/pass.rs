@@ -3,16 +3,15 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::MemfdFlags;
 
 use super::Way;
 use crate::child::{Child, Launcher, Program};
 use crate::error::{Error, Result};
+use crate::memory_file;
 use crate::wire::End;
 
 /// Bytes that the plainest reads at a time.
@@ -74,10 +73,9 @@ fn configuration(listen: SocketAddr, to: SocketAddr) -> Result<(String, File)> {
         "global\n nbthread 1\n maxconn 100\ndefaults\n mode tcp\n option splice-request\n option splice-response\n \
          timeout connect 5s\n timeout client 60s\n timeout server 60s\nlisten pass\n bind {listen}\n server far {to}\n"
     );
-    let file = rustix::fs::memfd_create("haproxy.cfg", MemfdFlags::CLOEXEC);
-    let mut file = File::from(file.map_err(|error| failed(error.into()))?);
+    let mut file = memory_file::create("haproxy.cfg")?;
     file.write_all(text.as_bytes()).map_err(failed)?;
-    Ok((format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()), file))
+    Ok((memory_file::path_of(&file), file))
 }
 
 /// The plainest: takes one connection after the other on `listen`, and writes what it reads to `to`, until `terminated`.

@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use strait_sys::buffer::{BufMut, Frozen, Pool};
+use strait_sys::process;
 use strait_sys::uring::{Event, How, Ring, VIEWS_MAX};
 use strait_transfer::plan::PIECES_MAX;
 use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender};
 
 use super::Way;
+use crate::child;
 use crate::error::{Error, Result};
+use crate::memory_file;
 
 /// Bytes of a small piece of a message.
 pub const PIECE_BYTES: usize = 64;
@@ -114,22 +116,19 @@ pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
         .map_err(|error| Error::file(format!("use the congestion control {CONGESTION}"), error))?;
     let mut transmitter = transmitter(options, stream)?;
     let mut all = send_for(options.warm_up, &mut *transmitter, terminated)?;
-    let (began, cpu) = (Instant::now(), cpu_time());
+    let (began, cpu) = (Instant::now(), cpu_time()?);
     let messages = send_for(options.time, &mut *transmitter, terminated)?;
-    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), cpu_time().saturating_sub(cpu).as_secs_f64());
+    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), cpu_time()?.saturating_sub(cpu).as_secs_f64());
     all += messages;
     let zero_copy = transmitter.finish()?;
     let (bytes, all_bytes) = (messages * options.message.bytes(), all * options.message.bytes());
     let got = format!("{}, {CONGESTION}", options.way);
     let account = Account { messages, bytes, all_bytes, seconds, cpu_s, zero_copy, got };
-    let failed = |source| Error::file("write to standard output", source);
-    let text = serde_json::to_string(&account).map_err(|error| failed(error.into()))?;
-    writeln!(std::io::stdout(), "{text}").map_err(failed)
+    child::print(&account)
 }
 
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+fn cpu_time() -> Result<Duration> {
+    Ok(process::cpu_time_of(std::process::id())?)
 }
 
 /// Messages that were sent.
@@ -149,19 +148,21 @@ trait Transmit {
     /// Hands one message to the kernel.
     fn message(&mut self) -> Result<()>;
 
-    /// Waits until nothing is lent any more; the share of all bytes that went without a copy.
-    fn finish(&mut self) -> Result<Option<f64>>;
+    /// Waits until nothing is lent any more; the share of all bytes that went without a copy, of a way that may go so.
+    fn finish(&mut self) -> Result<Option<f64>> {
+        Ok(None)
+    }
 }
 
 fn transmitter(options: &Options, stream: TcpStream) -> Result<Box<dyn Transmit>> {
     let to = options.to.to_string();
     match (options.way, options.message) {
         (Way::Send, Message::Memory { pieces, body }) => {
-            let pool = Pool::new(Parts::chunk_bytes(pieces, body), Parts::chunks(pieces, body))?;
+            let pool = Parts::pool(pieces, body)?;
             Ok(Box::new(Copying { stream, parts: Parts::new(|| pool.take(), pieces, body)? }))
         }
         (Way::ZeroCopy | Way::Registered | Way::Split, Message::Memory { pieces, body }) => {
-            let pool = Pool::new(Parts::chunk_bytes(pieces, body), Parts::chunks(pieces, body))?;
+            let pool = Parts::pool(pieces, body)?;
             let mut ring = Ring::new(REQUESTS_MAX as u32, LENT_MAX)?;
             if options.way == Way::Registered {
                 ring.register(&pool)?;
@@ -190,6 +191,11 @@ struct Parts {
 }
 
 impl Parts {
+    /// Memory for the pieces and the bodies.
+    fn pool(pieces: usize, body: usize) -> Result<Pool> {
+        Ok(Pool::new(Self::chunk_bytes(pieces, body), Self::chunks(pieces, body))?)
+    }
+
     /// Bytes of a chunk that holds all pieces, or a body at least.
     fn chunk_bytes(pieces: usize, body: usize) -> usize {
         (pieces * PIECE_BYTES).max(body).max(CHUNK_BYTES)
@@ -237,14 +243,13 @@ fn each(all: &Frozen, bytes: usize) -> impl Iterator<Item = Frozen> {
 
 /// A file that is in the page cache and nowhere else.
 fn file(bytes: u64) -> Result<File> {
-    let failed = |source| Error::file("make a file in memory", source);
-    let file = rustix::fs::memfd_create("message", rustix::fs::MemfdFlags::CLOEXEC);
-    let mut file = File::from(file.map_err(|error| failed(error.into()))?);
+    let mut file = memory_file::create("message")?;
     let chunk: Vec<u8> = (0..READ_BYTES).map(|at| at as u8).collect();
     let mut left = bytes;
     while left > 0 {
         let some = left.min(chunk.len() as u64);
-        file.write_all(&chunk[..some as usize]).map_err(failed)?;
+        file.write_all(&chunk[..some as usize])
+            .map_err(|error| Error::file("write a file in memory", error))?;
         left -= some;
     }
     Ok(file)
@@ -277,10 +282,6 @@ impl Transmit for Copying {
             }
         }
         Ok(())
-    }
-
-    fn finish(&mut self) -> Result<Option<f64>> {
-        Ok(None)
     }
 }
 
@@ -446,10 +447,6 @@ impl Transmit for Reading {
             self.stream.write_all(&self.chunk[..read]).map_err(failed)?;
         }
     }
-
-    fn finish(&mut self) -> Result<Option<f64>> {
-        Ok(None)
-    }
 }
 
 /// sendfile(2).
@@ -467,9 +464,5 @@ impl Transmit for FromFile {
             rustix::fs::sendfile(&self.stream, &self.file, Some(&mut offset), left).map_err(failed)?;
         }
         Ok(())
-    }
-
-    fn finish(&mut self) -> Result<Option<f64>> {
-        Ok(None)
     }
 }

@@ -1,15 +1,15 @@
 //! `strait bench send`: what a send costs, by each way and over each route.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_bench::send::{self, Contestant, Load, Over, Plan, Rig, Way};
-
 use strait_sys::netlink::Netlink;
 
 use super::kept::Kept;
-use super::{each_once, launcher, sides};
+use super::{each_once, given_or, launcher, sides};
 use crate::Error;
+use crate::bulk;
 use crate::parse::NumberList;
 
 #[derive(ClapArgs)]
@@ -78,8 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
     let plan = args.plan()?;
     let [first, others] = sides()?;
-    let given = |list: &Option<NumberList>| list.as_ref().map(|list| list.0.clone());
-    let cpus = (given(&args.cpus).unwrap_or(first), given(&args.far_cpus).unwrap_or(others));
+    let cpus = (given_or(args.cpus.as_ref(), first), given_or(args.far_cpus.as_ref(), others));
     let rig = Rig::lay(launcher()?, &plan.contestants, cpus, args.kept.seconds, terminated)?;
     args.kept.measure(|machine, progress| send::run(&rig, &plan, machine, progress))
 }
@@ -109,8 +108,7 @@ impl Args {
     fn routes(&self) -> Result<Vec<Over>, Error> {
         match &self.to {
             Some(to) => {
-                let address = to.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-                let address = address.ok_or_else(|| Error::Usage(format!("{to}: give a host and a port")))?;
+                let address = bulk::look_up(to)?.next().ok_or_else(|| bulk::no_address(to))?;
                 if let Some(interface) = &self.interface {
                     check_route(address, interface)?;
                 }

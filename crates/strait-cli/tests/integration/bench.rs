@@ -217,7 +217,7 @@ fn mistakes_are_told() {
         (vec!["bench", "capture", "-i", "lo", "-o", "lo"], 2, "both ends"),
         (vec!["bench", "send", "--ways", "sendfile"], 2, "does not carry this load: give send, zc"),
         (vec!["bench", "send", "--over", "eth9"], 2, "give loopback, veth or no-copy"),
-        (vec!["bench", "send", "--to", "nowhere"], 2, "give a host and a port"),
+        (vec!["bench", "send", "--to", "nowhere"], 2, "write it as HOST:PORT"),
         (vec!["bench", "send", "-i", "lo"], 2, "--to"),
         (vec!["bench", "send", "-i", "no9", "--to", "127.0.0.1:9"], 2, "no9"),
         (vec!["bench", "send", "relay", "--over", "veth"], 2, "measured over loopback"),

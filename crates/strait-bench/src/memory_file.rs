@@ -1,0 +1,19 @@
+//! Files in memory (memfd_create(2)), and paths of descriptors (proc_pid_fd(5)).
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd as _};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::error::{Error, Result};
+
+/// A file in memory; `name` is for whoever looks at the descriptor.
+pub(crate) fn create(name: &str) -> Result<File> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC);
+    Ok(File::from(file.map_err(|error| Error::file("make a file in memory", error))?))
+}
+
+/// A path at which any process of the same user can open what `fd` is, while this process has it open.
+pub(crate) fn path_of(fd: impl AsFd) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), fd.as_fd().as_raw_fd())
+}
