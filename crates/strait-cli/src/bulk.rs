@@ -1,21 +1,24 @@
-//! What `strait send`, `strait receive` and `strait relay` have in common: addresses, the connection, the lines of the protocol, the line that shows how
-//! far they are.
+//! What `strait send`, `strait receive` and `strait relay` have in common: addresses, the connection, the lines of the protocol, the
+//! line that shows how far they are.
 
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use strait_transfer::offer::LINE_BYTES_MAX;
+use strait_transfer::offer::{LINE_BYTES_MAX, WAIT};
 
 use crate::Error;
 
 /// How often the line is drawn.
 const PERIOD: Duration = Duration::from_millis(200);
+/// How often who is at work says so; less than anybody waits for an answer.
+const WAIT_PERIOD: Duration = Duration::from_millis(500);
 
 /// The addresses of a HOST:PORT.
 pub(crate) fn look_up(to: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error> {
     to.to_socket_addrs().map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidInput => Error::Usage(format!("'{to}': write it as HOST:PORT")),
+        ErrorKind::InvalidInput => Error::Usage(format!("'{to}': write it as HOST:PORT")),
         _ => Error::Failed(format!("look up {to}: {error}")),
     })
 }
@@ -36,32 +39,63 @@ pub(crate) fn say(mut stream: &TcpStream, line: &impl std::fmt::Display) -> Resu
     stream.write_all(line.to_string().as_bytes()).map_err(|error| talk("talk to", stream, &error))
 }
 
+/// Does what may take longer than the other end waits, and tells it so meanwhile.
+pub(crate) fn while_waited_for<T: Send>(
+    stream: &TcpStream,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let (done, told) = std::sync::mpsc::sync_channel(1);
+        // Nobody hears of it where the other end is gone already.
+        scope.spawn(move || done.send(work()).ok());
+        loop {
+            match told.recv_timeout(WAIT_PERIOD) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) => say(stream, &WAIT)?,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Failed("a thread died".into())),
+            }
+        }
+    })
+}
+
 /// Receives a line of the protocol and not a byte more: what follows is for the kernel to move.
-pub(crate) fn hear<T: std::str::FromStr<Err: std::fmt::Display>>(mut stream: &TcpStream) -> Result<T, Error> {
+pub(crate) fn hear<T: std::str::FromStr<Err: std::fmt::Display>>(stream: &TcpStream) -> Result<T, Error> {
+    loop {
+        let line = hear_line(stream)?;
+        if line != WAIT {
+            return line.parse().map_err(|error: T::Err| Error::Failed(format!("{}: {error}", name(stream))));
+        }
+    }
+}
+
+fn hear_line(mut stream: &TcpStream) -> Result<String, Error> {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') && line.len() < LINE_BYTES_MAX {
         let mut byte = [0];
         match stream.read(&mut byte) {
-            Ok(0) if line.is_empty() => {
-                return Err(Error::Failed(format!("{} has closed the connection", name(stream))));
-            }
+            Ok(0) if line.is_empty() => return Err(closed(stream)),
             Ok(0) => break,
             Ok(_) => line.push(byte[0]),
             Err(error) => return Err(talk("hear", stream, &error)),
         }
     }
-    let line = String::from_utf8_lossy(&line);
-    line.parse().map_err(|error: T::Err| Error::Failed(format!("{}: {error}", name(stream))))
+    Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
 fn talk(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
     match error.kind() {
-        std::io::ErrorKind::WouldBlock => Error::Failed(format!(
+        ErrorKind::Interrupted => Error::Failed("interrupted".into()),
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => closed(stream),
+        ErrorKind::WouldBlock => Error::Failed(format!(
             "{}: no answer in time: is the other end strait send or strait receive? --raw does without",
             name(stream)
         )),
         _ => Error::Failed(format!("{operation} {}: {error}", name(stream))),
     }
+}
+
+fn closed(stream: &TcpStream) -> Error {
+    Error::Failed(format!("{} has closed the connection", name(stream)))
 }
 
 fn name(stream: &TcpStream) -> String {

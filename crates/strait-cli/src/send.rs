@@ -1,6 +1,7 @@
 //! `strait send`: a file or standard input to a listening `strait receive`, or to any program that reads a connection.
 
 use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
@@ -9,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
-use strait_transfer::offer::{Done, From, Have, Offer, hash};
+use strait_sys::buffer::BufMut;
+use strait_transfer::offer::{Done, From, Have, Offer};
 use strait_transfer::plan::TO_THE_END;
 use strait_transfer::{Engine, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy};
 
 use crate::Error;
-use crate::bulk::{Bar, hear, look_up, no_address, reset_on_death, say, set_timeouts};
+use crate::bulk::{Bar, hear, look_up, no_address, reset_on_death, say, set_timeouts, while_waited_for};
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
 
@@ -84,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let stream = connect(&args.to, args.timeout)?;
     let from = if args.raw { 0 } else { agree(&stream, &source)? };
     reset_on_death(&stream, true)?;
-    let engine = Engine::new(options(args))?;
+    let engine = Engine::new(options(args, source.kernel))?;
     let own = stream.try_clone().map_err(|error| Error::Failed(format!("duplicate a socket: {error}")))?;
     let sender = Sender::new(own)?;
     let mut sending = Sending { args, source, engine, sender, terminated, first: from, at: from };
@@ -97,8 +99,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     failure.map_or(Ok(()), Err)
 }
 
-fn options(args: &Args) -> Options {
+fn options(args: &Args, kernel: Option<ByKernel>) -> Options {
     let zero_copy = match (args.mode, args.threshold) {
+        _ if kernel.is_some() => ZeroCopy::Never,
         (Mode::Copy | Mode::Sendfile, _) => ZeroCopy::Never,
         (_, Threshold::Bytes(bytes)) => ZeroCopy::From(bytes),
         (Mode::Auto | Mode::Zc, Threshold::Auto) => ZeroCopy::Adaptive,
@@ -122,10 +125,16 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
 
 /// Offers the bytes, hears what the receiver has, and says from where they come.
 fn agree(stream: &TcpStream, source: &Source) -> Result<u64, Error> {
-    say(stream, &Offer { length: source.length() })?;
+    say(stream, &Offer { length: source.length })?;
     let have: Have = hear(stream)?;
-    let from = if source.ends_so(&have)? { have.bytes } else { 0 };
+    let from = if while_waited_for(stream, || source.begins_so(&have))?? { have.bytes } else { 0 };
     say(stream, &From(from))?;
+    if let Some(length) = source.length.filter(|_| have.bytes > 0) {
+        match from {
+            0 => tell(format_args!("the other end has something else: sending all {length} bytes\n")),
+            _ => tell(format_args!("the other end has {from} of {length} bytes: sending the rest\n")),
+        }
+    }
     Ok(from)
 }
 
@@ -133,7 +142,7 @@ fn agree(stream: &TcpStream, source: &Source) -> Result<u64, Error> {
 struct Source {
     name: String,
     file: Arc<File>,
-    /// Of a regular file.
+    /// Of a regular file from its start.
     length: Option<u64>,
     /// How the kernel can move the bytes by itself.
     kernel: Option<ByKernel>,
@@ -160,32 +169,29 @@ impl Source {
                 "{name} is a directory: tar c {name} | strait send - HOST:PORT"
             )));
         }
+        // A file of the kernel's own says that it has no bytes, and one on standard input may be read in part: streams both.
+        let is_stream = metadata.len() == 0 || (&file).stream_position().is_ok_and(|at| at > 0);
+        let length = (metadata.is_file() && !is_stream).then_some(metadata.len());
         let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&metadata.file_type());
         let kernel = match mode {
-            Mode::Auto | Mode::Sendfile if metadata.is_file() => Some(ByKernel::Sendfile),
+            Mode::Auto | Mode::Sendfile if length.is_some() => Some(ByKernel::Sendfile),
             Mode::Auto if is_pipe => Some(ByKernel::Splice),
-            Mode::Sendfile => {
+            Mode::Sendfile if !metadata.is_file() => {
                 return Err(Error::Usage(format!("{name} is no file: sendfile cannot send it")));
             }
             _ => None,
         };
-        let length = metadata.is_file().then_some(metadata.len());
         Ok(Self { name: name.to_owned(), file: Arc::new(file), length, kernel })
     }
 
-    fn length(&self) -> Option<u64> {
-        self.length
-    }
-
-    /// Whether the file's first bytes end as those do that the receiver has.
-    fn ends_so(&self, have: &Have) -> Result<bool, Error> {
+    /// Whether the file begins with the bytes that the receiver has.
+    fn begins_so(&self, have: &Have) -> Result<bool, Error> {
         if have.bytes == 0 || self.length.is_none_or(|length| have.bytes > length) {
             return Ok(false);
         }
-        let mut tail = vec![0; have.tail as usize];
-        let read = self.file.read_exact_at(&mut tail, have.bytes - have.tail);
-        read.map_err(|error| Error::Failed(format!("{}: {error}", self.name)))?;
-        Ok(hash(&tail) == have.hash)
+        let mut file = &*self.file;
+        let own = file.rewind().and_then(|()| Have::first(have.bytes, file));
+        Ok(own.map_err(|error| Error::Failed(format!("{}: {error}", self.name)))? == *have)
     }
 }
 
@@ -207,7 +213,6 @@ impl Sending<'_> {
         let mut last = Instant::now();
         let mut planned = self.plan_by_kernel();
         loop {
-            planned = planned || self.read_one()?;
             let before = self.sender.account().bytes();
             let progress = self.sender.advance(&mut self.engine)?;
             let sent = self.sender.account().bytes();
@@ -217,17 +222,24 @@ impl Sending<'_> {
             }
             last = if sent > before { Instant::now() } else { last };
             match progress {
+                Progress::More => continue,
                 Progress::Idle if planned => return Ok(()),
-                Progress::More => {}
-                Progress::Idle if self.engine.buffer().is_some() => {}
-                // For the socket, or for a buffer to read into.
-                waits => {
-                    self.engine.wait(self.sender.waits_for(waits), TICK)?;
-                    if waits != Progress::Input && last.elapsed() > self.args.timeout {
-                        let (peer, seconds) = (self.sender.peer(), self.args.timeout.as_secs_f64());
-                        return Err(Error::Failed(format!("{peer} has taken nothing for {seconds} s")));
+                // Reading may take a while, so that all that was read before is on its way.
+                Progress::Idle => match self.engine.buffer() {
+                    Some(buffer) => {
+                        planned = self.read_one(buffer)?;
+                        last = Instant::now();
+                        continue;
                     }
+                    None => self.engine.wait(None, TICK)?,
+                },
+                Progress::Room | Progress::Input => {
+                    self.engine.wait(self.sender.waits_for(progress), TICK)?
                 }
+            };
+            if progress != Progress::Input && last.elapsed() > self.args.timeout {
+                let (peer, seconds) = (self.sender.peer(), self.args.timeout.as_secs_f64());
+                return Err(Error::Failed(format!("{peer} has taken nothing for {seconds} s")));
             }
         }
     }
@@ -250,13 +262,16 @@ impl Sending<'_> {
         true
     }
 
-    /// Reads the next buffer and plans it; true at the end. Without a free buffer nothing is read.
-    fn read_one(&mut self) -> Result<bool, Error> {
-        let Some(mut buffer) = self.engine.buffer() else { return Ok(false) };
-        let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", self.source.name));
+    /// Reads into a buffer and plans it; true at the end.
+    fn read_one(&mut self, mut buffer: BufMut) -> Result<bool, Error> {
         let read = match self.source.length {
-            Some(_) => self.source.file.read_at(&mut buffer, self.at).map_err(failed)?,
-            None => std::io::Read::read(&mut &*self.source.file, &mut buffer).map_err(failed)?,
+            Some(_) => self.source.file.read_at(&mut buffer, self.at),
+            None => (&*self.source.file).read(&mut buffer),
+        };
+        let read = match read {
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(false),
+            Err(error) => return Err(Error::Failed(format!("{}: {error}", self.source.name))),
         };
         self.at += read as u64;
         if read == 0 {
@@ -276,9 +291,16 @@ impl Sending<'_> {
         let failed = |error: std::io::Error| Error::Failed(format!("end the stream: {error}"));
         reset_on_death(stream, false)?;
         stream.shutdown(Shutdown::Write).map_err(failed)?;
-        let lent = self.sender.finish(&mut self.engine, self.args.timeout)?;
-        if lent > 0 {
-            return Err(Error::Failed(format!("{} has not acknowledged all in time", self.sender.peer())));
+        let mut lent = self.sender.lent();
+        while lent > 0 {
+            let left = self.sender.finish(&mut self.engine, self.args.timeout)?;
+            if left == lent {
+                return Err(Error::Failed(format!(
+                    "{} has not acknowledged all in time",
+                    self.sender.peer()
+                )));
+            }
+            lent = left;
         }
         if self.args.raw {
             return Ok(());

@@ -58,7 +58,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// For some hundred connections that send files or messages: 16 MiB of buffers, 64 MiB lent at most.
+    /// For some hundred connections that send files or messages: 6 MiB of buffers, which an ordinary user's limit of locked memory (8 MiB)
+    /// has room for, and 64 MiB lent at most.
     fn default() -> Self {
         Self {
             zero_copy: ZeroCopy::Adaptive,
@@ -66,7 +67,7 @@ impl Default for Options {
             lent_bytes_max: 64 << 20,
             lent_max: 4096,
             buffer_bytes: 256 << 10,
-            buffers: 64,
+            buffers: 24,
             register: true,
         }
     }
@@ -185,6 +186,9 @@ impl Engine {
         pieces: impl Iterator<Item = &'a [u8]>,
         bytes: usize,
     ) -> Option<Frozen> {
+        if bytes > self.options.buffer_bytes {
+            return None;
+        }
         if self.gathering.as_ref().is_none_or(|left| left.len() < bytes) {
             self.gathering = self.pool.take();
         }
@@ -253,14 +257,13 @@ impl Engine {
     ) -> Result<Lent> {
         let bytes: usize = views.iter().map(|view| view.len()).sum();
         let advice = self.advise(bytes, route, tally);
-        if advice == Advice::Copy {
+        if advice == Advice::Copy || self.ring.is_none() {
             return Ok(Lent::Copy);
         }
-        if self.lent_bytes + bytes > self.options.lent_bytes_max {
-            tally.borrow_mut().account.fall_back("as much is lent as may be");
-            return Ok(Lent::Copy);
-        }
-        let Some(ring) = &mut self.ring else { return Ok(Lent::Copy) };
+        let fits = self.lent_bytes + bytes <= self.options.lent_bytes_max;
+        let Some(ring) = self.ring.as_mut().filter(|_| fits) else {
+            return Ok(not_lent("as much is lent as may be", route, tally));
+        };
         let began = route.borrow().is_curious(bytes).then(Instant::now);
         let probe = advice == Advice::Probe;
         // It stands here before the kernel knows of it: while its result is fetched, others come back.
@@ -269,8 +272,7 @@ impl Engine {
         let how = How { zero_copy: true, more, at_once: true, ..How::default() };
         if ring.push(socket, views, how, loan as u64).is_err() {
             self.withdraw(loan);
-            tally.borrow_mut().account.fall_back("as many sends are lent as may be");
-            return Ok(Lent::Copy);
+            return Ok(not_lent("as many sends are lent as may be", route, tally));
         }
         let (result, lent) = self.submit(loan as u64)?;
         let taken = *result.as_ref().unwrap_or(&0);
@@ -295,7 +297,10 @@ impl Engine {
         let mut want = 0;
         loop {
             let Some(ring) = &mut self.ring else { unreachable!("it was pushed to") };
-            ring.enter(want, Duration::from_secs(1))?;
+            if let Err(error) = ring.enter(want, Duration::from_secs(1)) {
+                self.lose_ring();
+                return Err(error.into());
+            }
             want = 1;
             while let Some(event) = self.ring.as_mut().and_then(Ring::next_event) {
                 match event {
@@ -306,6 +311,16 @@ impl Engine {
                     Event::Returned { token, copied } => self.returned(token, copied),
                 }
             }
+        }
+    }
+
+    /// Lets a ring go that the kernel does not serve any more: what it still has in its queue would stand in the stream twice. All is
+    /// copied from now on.
+    fn lose_ring(&mut self) {
+        self.ring = None;
+        self.lent_bytes = 0;
+        for loan in self.loans.drain() {
+            loan.tally.borrow_mut().lent -= 1;
         }
     }
 
@@ -336,7 +351,10 @@ impl Engine {
         if !ring.has_news() {
             return Ok(());
         }
-        ring.enter(0, Duration::ZERO)?;
+        if let Err(error) = ring.enter(0, Duration::ZERO) {
+            self.lose_ring();
+            return Err(error.into());
+        }
         while let Some(event) = self.ring.as_mut().and_then(Ring::next_event) {
             if let Event::Returned { token, copied } = event {
                 self.returned(token, copied);
@@ -426,12 +444,19 @@ fn learn(
     match (result, began) {
         (Ok(taken), Some(began)) => route.cost(bytes, taken, true, began.elapsed()),
         (Err(errno::NOBUFS | errno::NOMEM), _) => route.refuse(Reason::NoMemory, now()),
-        (Err(errno::OPNOTSUPP), _) => route.refuse(Reason::Unsupported, now()),
+        (Err(errno::OPNOTSUPP | errno::INVAL), _) => route.refuse(Reason::Unsupported, now()),
         (Ok(_), None) | (Err(_), _) => {}
     }
     if lost {
         route.abandon();
     }
+}
+
+/// A send for which there is no room beside those that are lent; a probe that did not take place tells nothing.
+fn not_lent(reason: &'static str, route: &SharedRoute, tally: &RefCell<Tally>) -> Lent {
+    route.borrow_mut().abandon();
+    tally.borrow_mut().account.fall_back(reason);
+    Lent::Copy
 }
 
 /// What a sender is to do after a result.
@@ -446,7 +471,7 @@ fn outcome(result: std::result::Result<usize, i32>, account: &mut Transfer) -> L
             account.fall_back(Reason::NoMemory.text());
             Lent::Copy
         }
-        Err(errno::OPNOTSUPP) => {
+        Err(errno::OPNOTSUPP | errno::INVAL) => {
             account.fall_back(Reason::Unsupported.text());
             Lent::Copy
         }
@@ -459,6 +484,7 @@ mod errno {
     use rustix::io::Errno;
 
     pub(super) const AGAIN: i32 = Errno::AGAIN.raw_os_error();
+    pub(super) const INVAL: i32 = Errno::INVAL.raw_os_error();
     pub(super) const NOBUFS: i32 = Errno::NOBUFS.raw_os_error();
     pub(super) const NOMEM: i32 = Errno::NOMEM.raw_os_error();
     pub(super) const OPNOTSUPP: i32 = Errno::OPNOTSUPP.raw_os_error();

@@ -1,22 +1,24 @@
 //! How `strait send` and `strait receive` agree on what is sent: three lines before the bytes, one after.
 //!
 //! ```text
-//! sender:   strait-send 1 length=1048576          (or length=? of a stream)
-//! receiver: have=524288 tail=65536 hash=0123456789abcdef
-//! sender:   from=524288                           (or 0, where its file does not end so at that place)
+//! sender:   strait-send 2 length=1048576          (or length=? of a stream)
+//! receiver: have=524288 hash=0123456789abcdef     (of all that it has)
+//! sender:   from=524288                           (or 0, where its file does not begin so)
 //!           ... bytes from there to the end ...
 //! receiver: done=1048576
 //! ```
 //!
-//! The lines are ASCII and end with LF. Pure: bytes in, bytes out. A line that is not as it should be is refused whole.
+//! Who needs long for an answer says `wait` meanwhile. The lines are ASCII and end with LF. A line that is not as it should be is
+//! refused whole.
 
 use std::fmt;
+use std::io::{Read, Result as IoResult};
 use std::str::FromStr;
 
 /// The most bytes of a line, LF included.
 pub const LINE_BYTES_MAX: usize = 96;
-/// The most bytes at the end of what a receiver has that are compared before a transfer goes on there.
-pub const TAIL_BYTES_MAX: u64 = 64 << 10;
+/// Said by who is at work on an answer.
+pub const WAIT: &str = "wait\n";
 
 /// What a sender has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +32,6 @@ pub struct Offer {
 pub struct Have {
     /// Bytes from the start.
     pub bytes: u64,
-    /// Bytes at their end that the hash is of.
-    pub tail: u64,
     /// Their hash.
     pub hash: u64,
 }
@@ -52,28 +52,32 @@ pub struct Unexpected {
     expected: &'static str,
 }
 
-/// The hash of the end of a file.
-pub fn hash(tail: &[u8]) -> u64 {
-    rapidhash::v3::rapidhash_v3(tail)
-}
-
 impl Have {
     /// Nothing yet.
-    pub const NOTHING: Self = Self { bytes: 0, tail: 0, hash: 0 };
+    pub const NOTHING: Self = Self { bytes: 0, hash: 0 };
+
+    /// The first `bytes` bytes of what is read from its start, or as many as there are. The hash finds what changed by accident or by
+    /// use, not what somebody has forged.
+    ///
+    /// # Errors
+    /// read(2)'s.
+    pub fn first(bytes: u64, of: impl Read) -> IoResult<Self> {
+        Ok(Self { bytes, hash: rapidhash::v3::rapidhash_v3_file(of.take(bytes))? })
+    }
 }
 
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length {
-            Some(length) => writeln!(f, "strait-send 1 length={length}"),
-            None => writeln!(f, "strait-send 1 length=?"),
+            Some(length) => writeln!(f, "strait-send 2 length={length}"),
+            None => writeln!(f, "strait-send 2 length=?"),
         }
     }
 }
 
 impl fmt::Display for Have {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "have={} tail={} hash={:016x}", self.bytes, self.tail, self.hash)
+        writeln!(f, "have={} hash={:016x}", self.bytes, self.hash)
     }
 }
 
@@ -112,7 +116,7 @@ impl FromStr for Offer {
     type Err = Unexpected;
 
     fn from_str(line: &str) -> Result<Self, Unexpected> {
-        parse(line, "strait send's offer", |line| match line.strip_prefix("strait-send 1 length=")? {
+        parse(line, "strait send's offer", |line| match line.strip_prefix("strait-send 2 length=")? {
             "?" => Some(Self { length: None }),
             length => Some(Self { length: Some(number(length)?) }),
         })
@@ -124,12 +128,10 @@ impl FromStr for Have {
 
     fn from_str(line: &str) -> Result<Self, Unexpected> {
         parse(line, "what the receiver has", |line| {
-            let (bytes, rest) = line.strip_prefix("have=")?.split_once(" tail=")?;
-            let (tail, hash) = rest.split_once(" hash=")?;
-            let (bytes, tail) = (number(bytes)?, number(tail)?);
+            let (bytes, hash) = line.strip_prefix("have=")?.split_once(" hash=")?;
             let is_hash = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
             let hash = is_hash.then(|| u64::from_str_radix(hash, 16).ok())??;
-            (tail <= bytes && tail <= TAIL_BYTES_MAX).then_some(Self { bytes, tail, hash })
+            Some(Self { bytes: number(bytes)?, hash })
         })
     }
 }
@@ -158,10 +160,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(length: Option<u64>, bytes: u64, tail in 0..=TAIL_BYTES_MAX, hash: u64) {
+        fn what_is_written_is_read(length: Option<u64>, bytes: u64, hash: u64) {
             let offer = Offer { length };
             prop_assert_eq!(offer.to_string().parse(), Ok(offer));
-            let have = Have { bytes: bytes.max(tail), tail, hash };
+            let have = Have { bytes, hash };
             prop_assert_eq!(have.to_string().parse(), Ok(have));
             prop_assert!(have.to_string().len() <= LINE_BYTES_MAX);
             prop_assert_eq!(From(bytes).to_string().parse(), Ok(From(bytes)));
@@ -179,21 +181,21 @@ mod tests {
     #[test]
     fn lines_that_only_look_right_are_refused() {
         for line in [
-            "strait-send 1 length=1",
-            "strait-send 2 length=1\n",
-            "strait-send 1 length=01\n",
-            "strait-send 1 length=+1\n",
-            "strait-send 1 length=1 \n",
-            "strait-send 1 length=18446744073709551616\n",
+            "strait-send 2 length=1",
+            "strait-send 1 length=1\n",
+            "strait-send 2 length=01\n",
+            "strait-send 2 length=+1\n",
+            "strait-send 2 length=1 \n",
+            "strait-send 2 length=18446744073709551616\n",
             "GET / HTTP/1.1\r\n",
         ] {
             assert!(line.parse::<Offer>().is_err(), "{line}");
         }
         for line in [
-            "have=1 tail=2 hash=0000000000000000\n",
-            "have=99999999 tail=65537 hash=0000000000000000\n",
-            "have=1 tail=1 hash=+000000000000000\n",
-            "have=1 tail=1 hash=0\n",
+            "have=1 tail=1 hash=0000000000000000\n",
+            "have=1 hash=+000000000000000\n",
+            "have=1 hash=0\n",
+            "have= hash=0000000000000000\n",
         ] {
             assert!(line.parse::<Have>().is_err(), "{line}");
         }

@@ -103,7 +103,8 @@ impl Sender {
             if !current.is_lent() {
                 engine.collect()?;
             }
-            let more = !self.runs.is_empty();
+            // Of a stream nobody knows when it goes on.
+            let more = self.runs.front().is_some_and(|next| !matches!(next, Run::Socket(_)));
             let route = self.route.get_or_insert_with(|| engine.route(self.ends));
             let to = To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more };
             match current.step(engine, &mut self.pipes, &to)? {
@@ -182,10 +183,10 @@ impl Sender {
     /// # Errors
     /// poll(2)'s and io_uring_enter(2)'s.
     pub fn finish(&mut self, engine: &mut Engine, patience: Duration) -> Result<usize> {
-        let deadline = Instant::now() + patience;
+        let began = Instant::now();
         engine.collect()?;
-        while self.lent() > 0 && Instant::now() < deadline {
-            engine.wait(None, deadline.saturating_duration_since(Instant::now()))?;
+        while self.lent() > 0 && began.elapsed() < patience {
+            engine.wait(None, patience.saturating_sub(began.elapsed()))?;
         }
         Ok(self.lent())
     }

@@ -52,7 +52,7 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum LoadArg {
-    /// One buffer over and over
+    /// One buffer after the other, out of 64 MiB
     Buffer,
     /// Small pieces and a body of 64 KiB
     Mixed,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use lab::{Finished, Launch, Process, root_or_skip};
@@ -166,15 +167,58 @@ fn a_stream_goes_from_pipe_to_pipe_in_the_kernel() {
 #[test]
 fn an_interrupted_transfer_goes_on_where_it_stopped_if_the_file_is_the_same() {
     let files = Files::with_source(LEN);
-    for (there, left) in
-        [(content(4_000_000), LEN - 4_000_000), (vec![1; 4_000_000], LEN), (content(LEN + 5), LEN)]
-    {
+    let mut changed = content(4_000_000);
+    changed[0] ^= 1;
+    for (there, left) in [
+        (content(4_000_000), LEN - 4_000_000),
+        // As it ends, so it does not begin.
+        (changed, LEN),
+        (vec![1; 4_000_000], LEN),
+        (content(LEN + 5), LEN),
+        (content(LEN), 0),
+    ] {
         fs::write(files.path("out.part"), there).unwrap();
         let receiver = Receiver::into(&files.path("out"));
         assert_eq!(account(files.send(&receiver, &[]))["sendfile"], left);
         let _ = receiver.end().success();
         assert!(fs::read(files.path("out")).unwrap() == content(LEN));
     }
+}
+
+#[test]
+fn what_is_no_file_is_written_and_not_replaced() {
+    let files = Files::with_source(100_000);
+    let (pipe, target) = (files.path("pipe"), files.path("target"));
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut cat =
+        std::process::Command::new("cat").arg(&pipe).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let receiver = Receiver::into(&pipe);
+    let _ = files.send(&receiver, &[]).success();
+    let _ = receiver.end().success();
+    let mut read = Vec::new();
+    cat.stdout.take().unwrap().read_to_end(&mut read).unwrap();
+    cat.wait().unwrap();
+    assert!(read == content(100_000));
+    assert!(!fs::metadata(&pipe).unwrap().is_file());
+    // A link stays one, and the file behind it keeps who may read it.
+    fs::write(&target, "before").unwrap();
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink(&target, files.path("link")).unwrap();
+    let receiver = Receiver::into(&files.path("link"));
+    let _ = files.send(&receiver, &[]).success();
+    let _ = receiver.end().success();
+    assert!(fs::symlink_metadata(files.path("link")).unwrap().is_symlink());
+    assert!(fs::read(&target).unwrap() == content(100_000));
+    assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_file_that_says_it_is_empty_is_read_to_its_end() {
+    let files = Files::with_source(0);
+    let receiver = Receiver::into(&files.path("out"));
+    let _ = run(&["send", "/proc/version", &receiver.address]).success();
+    let _ = receiver.end().success();
+    assert_eq!(fs::read(files.path("out")).unwrap(), fs::read("/proc/version").unwrap());
 }
 
 #[test]
@@ -237,8 +281,12 @@ fn who_speaks_something_else_is_told_apart() {
     let files = Files::with_source(10);
     let receiver = Receiver::into(&files.path("out"));
     TcpStream::connect(&receiver.address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let (code, line) = failure(&receiver.end());
-    assert!(code == 1 && line.contains("'GET / HTTP/1.1' where strait send's offer"), "{line}");
+    drop(TcpStream::connect(&receiver.address).unwrap());
+    // It listens on, for whoever has something to offer.
+    let _ = files.send(&receiver, &[]).success();
+    let received = receiver.end().success();
+    assert!(received.stderr.contains("'GET / HTTP/1.1' where strait send's offer"), "{}", received.stderr);
+    assert!(received.stderr.contains("has closed the connection; listening on"), "{}", received.stderr);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let source = files.path("source").display().to_string();

@@ -22,13 +22,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::slots::{Key, Resulted, Slots};
 use crate::buffer::{Frozen, Pool};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
 /// `IORING_SEND_ZC_REPORT_USAGE` and `IORING_NOTIF_USAGE_ZC_COPIED` (linux/io_uring.h; Linux 6.2).
 const REPORT_USAGE: u16 = 1 << 3;
 const USAGE_COPIED: u32 = 1 << 31;
 /// `IORING_RECVSEND_FIXED_BUF` (linux/io_uring.h): the memory is registered, as buffer 0 here.
 const FIXED_BUFFER: u16 = 1 << 2;
+
+/// How long to leave a kernel alone that has no memory for a request.
+const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Views that one operation may carry (`UIO_MAXIOV`, linux/uio.h).
 pub const VIEWS_MAX: usize = 1024;
@@ -161,18 +164,27 @@ impl Ring {
         let registered = uring.submitter().register_eventfd(signal.as_raw_fd());
         registered.map_err(|error| Error::from_io("register an eventfd with", "io_uring", &error))?;
         uring.completion().disable_eventfd();
-        let slots = Slots::new(slots);
-        Ok(Self {
+        let mut ring = Self {
             uring,
             signal,
-            slots,
+            slots: Slots::new(slots),
             registered: None,
             registered_messages: false,
             stale: 0,
             #[cfg(test)]
             returns_early: false,
             _one_thread: PhantomData,
-        })
+        };
+        if ring.reports_usage()? {
+            return Ok(ring);
+        }
+        let error = Error::said(
+            Kind::Refused,
+            "send without a copy",
+            "io_uring",
+            "this kernel does not report copies",
+        );
+        Err(error.remedy("Linux 6.2 or newer"))
     }
 
     /// Registers the memory of `pool`: sends from it find their pages pinned. One pool a ring.
@@ -192,26 +204,28 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether the kernel takes a message of registered memory: it looks at that before it looks at the socket, of which there is
-    /// none.
+    /// Whether the kernel takes a message of registered memory: it looks at that before it looks at the message, of which there is none.
     fn takes_registered_messages(&mut self) -> Result<bool> {
+        let send = opcode::SendMsgZc::new(Fd(-1), std::ptr::null()).ioprio(FIXED_BUFFER);
+        Ok(matches!(self.try_out(send.build())?, libc::EFAULT | libc::EBADF))
+    }
+
+    /// Whether the kernel reports whether it copied (Linux 6.2): it looks at that before it looks at the socket, of which there is none.
+    fn reports_usage(&mut self) -> Result<bool> {
+        let send = opcode::SendZc::new(Fd(-1), std::ptr::null(), 0).zc_flags(REPORT_USAGE);
+        Ok(self.try_out(send.build())? == libc::EBADF)
+    }
+
+    /// The errno of an operation that cannot but fail.
+    fn try_out(&mut self, entry: squeue::Entry) -> Result<i32> {
         const NO_SLOT: u64 = u64::MAX;
-        // SAFETY: msghdr is plain data, for which zeroes are valid.
-        let header: libc::msghdr = unsafe { std::mem::zeroed() };
-        let send = opcode::SendMsgZc::new(Fd(-1), &raw const header).ioprio(FIXED_BUFFER);
-        // SAFETY: the header outlives the operation, which is over when its result is there.
-        let pushed = unsafe { self.uring.submission().push(&send.build().user_data(NO_SLOT)) };
-        if pushed.is_err() {
-            return Ok(false);
-        }
-        self.uring
-            .submit_and_wait(1)
-            .map_err(|error| Error::from_io("try a message of registered memory with", "io_uring", &error))?;
-        let mut result = 0;
-        for entry in self.uring.completion().filter(|entry| !cqueue::notif(entry.flags())) {
-            result = entry.result();
-        }
-        Ok(result == -libc::EBADF)
+        let failed = |error: std::io::Error| Error::from_io("try a send with", "io_uring", &error);
+        // SAFETY: the operation has neither socket nor memory.
+        let pushed = unsafe { self.uring.submission().push(&entry.user_data(NO_SLOT)) };
+        pushed.map_err(|_| failed(rustix::io::Errno::BUSY.into()))?;
+        self.uring.submit_and_wait(1).map_err(failed)?;
+        let results = self.uring.completion().filter(|entry| !cqueue::notif(entry.flags()));
+        Ok(results.last().map_or(0, |entry| -entry.result()))
     }
 
     fn is_registered(&self, views: &[Frozen]) -> bool {
@@ -322,6 +336,11 @@ impl Ring {
             Err(error) => match error.raw_os_error() {
                 // The time is over, a signal came, or the completion queue must be emptied first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
+                // No memory for a request: it stays in the queue, for the next time.
+                Some(libc::EAGAIN) => {
+                    crate::wait::sleep(NO_MEMORY_PAUSE);
+                    Ok(())
+                }
                 _ => Err(Error::from_io("enter", "io_uring", &error)),
             },
         }
