@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -32,19 +32,19 @@ pub(crate) struct Args {
     /// Host and port that connections go to; the name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
-    /// Copy what passes to files: PREFIX.N.up from client N, PREFIX.N.down to it
+    /// Copy what passes to files: PREFIX.N.up from client N, PREFIX.N.down to it; numbers go on after those that are there
     #[arg(long, value_name = "PREFIX")]
     tee: Option<PathBuf>,
     /// Connections at a time; more wait until one ends [default: 10000, or as many as open files are allowed for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: Option<u32>,
-    /// Close connections on which nothing moved for so many seconds
+    /// Reset connections on which nothing moved for so many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     idle: Option<Duration>,
     /// Seconds that the server may take to accept
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     connect_timeout: Duration,
-    /// Seconds that connections may go on after SIGTERM or SIGINT
+    /// Seconds that connections, idle ones too, may go on after SIGTERM or SIGINT; then they are reset, as after a second signal
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     drain: Duration,
     /// Tell the server who its client is: v1 or v2 of the PROXY protocol
@@ -65,47 +65,91 @@ pub(crate) struct Args {
 const BACKLOG: i32 = 4096;
 /// Connections at a time unless told otherwise.
 const CONNECTIONS_MAX: u32 = 10_000;
-/// Descriptors of a connection: two sockets; with files a file and a pipe each way.
+/// Descriptors of a connection: two sockets; with files a file and a pipe each way. While its ends take less than comes it has a pipe
+/// each way beside.
 const DESCRIPTORS: u64 = 2;
 const DESCRIPTORS_TEED: u64 = 8;
-/// Descriptors beside those: pipes for bytes on their way, listeners, epoll sets.
-const DESCRIPTORS_BESIDE: u64 = 512;
+const DESCRIPTORS_HELD_UP: u64 = 4;
+/// Descriptors beside those: a listener and an epoll set a worker, standard streams.
+const DESCRIPTORS_BESIDE: u64 = 16;
+const DESCRIPTORS_WORKER: u64 = 2;
+/// Pipes that a worker has at least; past those that there are it copies.
+const PIPES_MIN: u64 = 128;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
-    let to = look_up(&args.to)?.next().ok_or_else(|| no_address(&args.to))?;
-    if to == args.listen {
-        return Err(Error::Usage(format!("{to} would relay to itself: give --to another address")));
+    let to: Vec<SocketAddr> = look_up(&args.to)?.collect();
+    if to.is_empty() {
+        return Err(no_address(&args.to));
     }
-    let connections_max = connections_max(args)?;
+    if to.contains(&args.listen) {
+        return Err(Error::Usage(format!(
+            "{} would relay to itself: give --to another address",
+            args.listen
+        )));
+    }
+    let room = Room::of(args)?;
+    let numbers = first_number(args)?;
     let listeners = listen_on(args.listen, args.workers)?;
     strait_sys::process::drop_capabilities(false)?;
     if let Some(listener) = listeners.first() {
         let address = listener.local_addr().map_err(|error| Error::Failed(format!("listen: {error}")))?;
-        tell(format_args!("relaying {address} to {to}\n"));
+        tell(format_args!("relaying {address} to {}, {} connections at a time\n", args.to, room.connections));
     }
-    let account = relay(args, to, connections_max, listeners, terminated)?;
+    let options = options(args, to, &room, numbers);
+    let account = relay(args, &options, listeners, terminated)?;
     let line = if args.json { as_json(&account).to_string() } else { as_text(&account) };
     print_line(&line)
 }
 
-/// How many connections there may be. The limit of open files is raised as far as it is needed and may be.
-fn connections_max(args: &Args) -> Result<u32, Error> {
-    let each = if args.tee.is_some() { DESCRIPTORS_TEED } else { DESCRIPTORS };
-    let wanted = args.max_connections.unwrap_or(CONNECTIONS_MAX);
-    let files = u64::from(wanted) * each + DESCRIPTORS_BESIDE;
-    let allowed = allow_files(files)?;
-    if allowed >= files {
-        return Ok(wanted);
+/// What the limit of open files has room for.
+struct Room {
+    connections: u32,
+    /// Pipes of each worker.
+    pipes: u64,
+}
+
+impl Room {
+    /// The limit of open files is raised as far as it is needed and may be.
+    fn of(args: &Args) -> Result<Self, Error> {
+        let each = if args.tee.is_some() { DESCRIPTORS_TEED } else { DESCRIPTORS };
+        let workers = u64::from(args.workers);
+        let wanted = args.max_connections.unwrap_or(CONNECTIONS_MAX);
+        let beside = DESCRIPTORS_BESIDE + workers * DESCRIPTORS_WORKER;
+        let all = beside + u64::from(wanted) * (each + DESCRIPTORS_HELD_UP);
+        let allowed = allow_files(all)?;
+        let least = if allowed < all { beside + workers * 2 * PIPES_MIN } else { beside };
+        let fitting = u32::try_from(allowed.saturating_sub(least) / each).unwrap_or(wanted).min(wanted);
+        if fitting == 0 || fitting < args.max_connections.unwrap_or(0) {
+            let connections = args.max_connections.unwrap_or(1);
+            let files = least + u64::from(connections) * each;
+            return Err(Error::Refused(format!(
+                "{allowed} open files are allowed, and for {connections} connections {files} are needed: ulimit -n {files}"
+            )));
+        }
+        let pipes = (allowed - beside - u64::from(fitting) * each) / 2 / workers;
+        Ok(Self { connections: fitting, pipes })
     }
-    let fitting = allowed.saturating_sub(DESCRIPTORS_BESIDE) / each;
-    if args.max_connections.is_some() || fitting == 0 {
-        return Err(Error::Refused(format!(
-            "{allowed} open files are allowed, and {wanted} connections need {files}: ulimit -n {files}, or a lower --max-connections"
-        )));
-    }
-    Ok(u32::try_from(fitting).unwrap_or(wanted))
+}
+
+/// The number that connections are counted from: past those whose files are there already.
+fn first_number(args: &Args) -> Result<u64, Error> {
+    let Some(prefix) = &args.tee else { return Ok(0) };
+    let directory = match prefix.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let name = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
+    let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", directory.display()));
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).map_err(|error| failed(error.into()))?;
+    let entries = std::fs::read_dir(directory).map_err(failed)?.filter_map(Result::ok);
+    let numbers = entries.filter_map(|entry| {
+        let entry = entry.file_name();
+        let (number, _way) = entry.to_str()?.strip_prefix(&name)?.split_once('.')?;
+        number.parse().ok()
+    });
+    Ok(numbers.max().unwrap_or(0))
 }
 
 /// Raises the limit of open files to `wanted`, or as far as this process may; returns what it is then.
@@ -146,23 +190,26 @@ fn listen_on(address: SocketAddr, workers: u32) -> Result<Vec<TcpListener>, Erro
     Ok(listeners)
 }
 
-fn relay(
-    args: &Args,
-    to: SocketAddr,
-    connections_max: u32,
-    listeners: Vec<TcpListener>,
-    terminated: &AtomicBool,
-) -> Result<Account, Error> {
-    let options = Options {
+fn options(args: &Args, to: Vec<SocketAddr>, room: &Room, first_number: u64) -> Options {
+    Options {
         to,
         tee: args.tee.clone(),
-        connections_max: (connections_max / args.workers).max(1) as usize,
+        connections_max: (room.connections / args.workers).max(1) as usize,
+        pipes_max: usize::try_from(room.pipes).unwrap_or(usize::MAX),
         idle: args.idle,
         connect: args.connect_timeout,
         drain: args.drain,
         proxy_protocol: args.proxy_protocol,
-        numbers: Arc::new(AtomicU64::new(0)),
-    };
+        numbers: Arc::new(AtomicU64::new(first_number)),
+    }
+}
+
+fn relay(
+    args: &Args,
+    options: &Options,
+    listeners: Vec<TcpListener>,
+    terminated: &AtomicBool,
+) -> Result<Account, Error> {
     std::thread::scope(|scope| {
         let work = |listener| {
             let options = options.clone();
@@ -184,7 +231,7 @@ fn report(args: &Args, ended: &Ended) {
     if args.json_log {
         let line = json!({
             "number": ended.number, "client": ended.client.to_string(), "seconds": ended.lasted.as_secs_f64(),
-            "up": ended.up, "down": ended.down, "teed": ended.teed, "end": ended.cause.name(),
+            "up": ended.up, "down": ended.down, "copied": ended.copied, "teed": ended.teed, "end": ended.cause.name(),
             "failure": ended.failure, "tee_failure": ended.tee_failure,
         });
         // A log whose reader is gone ends no connection.
@@ -196,14 +243,21 @@ fn report(args: &Args, ended: &Ended) {
 
 fn as_json(account: &Account) -> serde_json::Value {
     json!({
-        "connections": account.connections, "failed": account.failed, "spliced": account.bytes, "teed": account.teed,
+        "connections": account.connections, "failed": account.failed, "spliced": account.bytes - account.copied, "copied": account.copied,
+        "teed": account.teed,
         "full": account.full, "connections_max": account.connections_max,
     })
 }
 
 fn as_text(account: &Account) -> String {
+    let spliced = account.bytes - account.copied;
     format!(
-        "relayed {} connections, {} at most at a time, {} not to their end: {} bytes spliced, {} teed",
-        account.connections, account.connections_max, account.failed, account.bytes, account.teed
+        "relayed {} connections, {} at most at a time, {} not to their end, {} times as many as may be: {spliced} bytes spliced, {} copied, {} teed",
+        account.connections,
+        account.connections_max,
+        account.failed,
+        account.full,
+        account.copied,
+        account.teed
     )
 }

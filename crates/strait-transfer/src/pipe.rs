@@ -25,13 +25,10 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    fn new() -> Result<Self> {
-        let failed = |error| Error::os("make", "a pipe", error);
-        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).map_err(failed)?;
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         // Past a user's share of pipe memory (pipe(7)) it stays small: it works all the same.
-        let bytes = fcntl_setpipe_size(&writer, PIPE_BYTES)
-            .or_else(|_| fcntl_getpipe_size(&writer))
-            .map_err(failed)?;
+        let bytes = fcntl_setpipe_size(&writer, PIPE_BYTES).or_else(|_| fcntl_getpipe_size(&writer))?;
         Ok(Self { reader, writer, bytes, held: 0 })
     }
 
@@ -49,8 +46,18 @@ impl Pipe {
 
     /// Moves bytes out of it to `to`, at `offset` of a file that has one, which then moves on.
     pub(crate) fn empty(&mut self, to: impl AsFd, offset: Option<&mut u64>) -> Result<usize, Errno> {
+        self.empty_some(to, offset, self.held)
+    }
+
+    /// The same of `most` bytes at most.
+    pub(crate) fn empty_some(
+        &mut self,
+        to: impl AsFd,
+        offset: Option<&mut u64>,
+        most: usize,
+    ) -> Result<usize, Errno> {
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        let moved = splice(&self.reader, None, to, offset, self.held, flags)?;
+        let moved = splice(&self.reader, None, to, offset, most.min(self.held), flags)?;
         self.held -= moved;
         Ok(moved)
     }
@@ -69,20 +76,44 @@ impl Pipe {
     }
 }
 
-/// Empty pipes.
-#[derive(Debug, Default)]
+/// Empty pipes, and how many are out.
+#[derive(Debug)]
 pub(crate) struct Pipes {
     kept: Vec<Pipe>,
+    out: usize,
+    out_max: usize,
+}
+
+impl Default for Pipes {
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
 }
 
 impl Pipes {
+    /// Of which so many may be out at a time.
+    pub(crate) fn new(out_max: usize) -> Self {
+        Self { kept: Vec::new(), out: 0, out_max }
+    }
+
     /// An empty pipe.
     pub(crate) fn take(&mut self) -> Result<Pipe> {
-        self.kept.pop().map_or_else(Pipe::new, Ok)
+        self.kept.pop().map_or_else(Pipe::new, Ok).map_err(|error| Error::os("make", "a pipe", error))
+    }
+
+    /// An empty pipe, or none where as many are out as may be, or there are no descriptors.
+    pub(crate) fn try_take(&mut self) -> Option<Pipe> {
+        if self.out >= self.out_max {
+            return None;
+        }
+        let pipe = self.kept.pop().or_else(|| Pipe::new().ok())?;
+        self.out += 1;
+        Some(pipe)
     }
 
     /// Keeps an empty pipe for the next; one that is not is closed with its bytes.
     pub(crate) fn give_back(&mut self, pipe: Pipe) {
+        self.out = self.out.saturating_sub(1);
         if pipe.held == 0 && self.kept.len() < KEPT_MAX {
             self.kept.push(pipe);
         }

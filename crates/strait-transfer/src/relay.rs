@@ -10,6 +10,7 @@ pub mod proxy_protocol;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, ipproto, socket_with, sockopt,
 };
+use strait_sys::tcp;
 
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
@@ -35,18 +37,25 @@ const EVENTS: usize = 256;
 const ACCEPTED_MAX: usize = 64;
 /// How often idle connections are looked for, and a signal.
 const TICK: Duration = Duration::from_millis(500);
+/// How long what was passed on before a reset may take to arrive.
+const DYING_MAX: Duration = Duration::from_secs(5);
+/// What is watched on the sockets of a connection.
+const WATCHED: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 /// The token of the listener.
 const LISTENER: u64 = u64::MAX;
 
 /// How to relay.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where connections go.
-    pub to: SocketAddr,
+    /// Where connections go: the first of these that is reached.
+    pub to: Vec<SocketAddr>,
     /// Copies of what passes: connection n leaves `PREFIX.n.up` (from its client) and `PREFIX.n.down`.
     pub tee: Option<PathBuf>,
     /// Connections at a time; more wait in the listener's queue.
     pub connections_max: usize,
+    /// Pipes with bytes on their way at a time, two descriptors each; beyond that bytes are copied.
+    pub pipes_max: usize,
     /// A connection on which nothing moves for so long is closed.
     pub idle: Option<Duration>,
     /// How long the server may take to accept.
@@ -98,6 +107,8 @@ pub struct Ended {
     pub up: u64,
     /// Bytes to the client.
     pub down: u64,
+    /// Bytes of both that were copied, for there was no pipe.
+    pub copied: u64,
     /// Bytes that went to files as well.
     pub teed: u64,
     /// What kept bytes from the files.
@@ -119,6 +130,8 @@ pub struct Account {
     pub failed: u64,
     /// Bytes passed on, both ways.
     pub bytes: u64,
+    /// Bytes of these that were copied, for there was no pipe.
+    pub copied: u64,
     /// Bytes that went to files as well.
     pub teed: u64,
     /// Times that the listener had to wait, because there were as many connections or descriptors as may be.
@@ -128,11 +141,12 @@ pub struct Account {
 }
 
 impl Account {
-    /// Adds the account of another relay that ran beside it.
+    /// Adds the account of another relay that ran beside it: `connections_max` is then a bound, for the two may have had theirs apart.
     pub fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.failed += other.failed;
         self.bytes += other.bytes;
+        self.copied += other.copied;
         self.teed += other.teed;
         self.full += other.full;
         self.connections_max += other.connections_max;
@@ -157,6 +171,8 @@ pub struct Relay {
     free: Vec<usize>,
     ready: Vec<usize>,
     pipes: Pipes,
+    /// Sockets that are reset when what was passed on has arrived, or after [`DYING_MAX`].
+    dying: Vec<(Instant, OwnedFd)>,
     account: Account,
 }
 
@@ -170,6 +186,7 @@ impl Relay {
         listener.set_nonblocking(true).map_err(|error| Error::os("watch", "the listening socket", error))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(failed)?;
+        let pipes = Pipes::new(options.pipes_max);
         Ok(Self {
             listener: Some(listener),
             listening: true,
@@ -178,7 +195,8 @@ impl Relay {
             slots: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
-            pipes: Pipes::default(),
+            pipes,
+            dying: Vec::new(),
             account: Account::default(),
         })
     }
@@ -282,6 +300,7 @@ impl Relay {
                 client: peer,
                 up: 0,
                 down: 0,
+                copied: 0,
                 teed: 0,
                 tee_failure: None,
                 lasted: Duration::ZERO,
@@ -293,29 +312,62 @@ impl Relay {
     }
 
     fn try_begin(&mut self, number: u64, client: OwnedFd, peer: SocketAddr, now: Instant) -> Result<()> {
-        let to = self.options.to;
-        let failed = |error: Errno| Error::os("connect to", to.to_string(), error);
-        // Bytes are passed on as they come, not gathered.
+        let failed = |error: Errno| Error::os("take", "a connection", error);
+        // Bytes are passed on as they come, not gathered; and whoever sees it end early sees it reset, also if this process dies.
         sockopt::set_tcp_nodelay(&client, true).map_err(failed)?;
-        let server = reach(to).map_err(failed)?;
+        sockopt::set_socket_linger(&client, Some(Duration::ZERO)).map_err(failed)?;
+        let server = self.reach(0)?;
         let told = self.options.proxy_protocol.map(|version| {
             let own = rustix::net::getsockname(&client).ok().and_then(|own| SocketAddr::try_from(own).ok());
-            header(version, peer, own.unwrap_or(to))
+            header(version, peer, own.unwrap_or(peer))
         });
-        let directions = (self.direction(number, "up")?, self.direction(number, "down")?);
+        let directions = (self.direction(number, "up"), self.direction(number, "down"));
         let connection =
             Connection::new(number, (client, peer), server, told.unwrap_or_default(), directions, now);
         self.put(connection)
     }
 
-    fn direction(&mut self, number: u64, name: &str) -> Result<Direction> {
-        let file = self.options.tee.as_ref().map(|prefix| {
+    /// Begins to connect to the first of the server's addresses from `first` on that there is a way to.
+    fn reach(&self, first: usize) -> Result<(OwnedFd, usize)> {
+        let mut last = Errno::ADDRNOTAVAIL;
+        for (number, to) in self.options.to.iter().enumerate().skip(first) {
+            match reach(*to) {
+                Ok(socket) => return Ok((socket, number)),
+                Err(error) => last = error,
+            }
+        }
+        Err(Error::os("connect to", self.server(), last))
+    }
+
+    /// For messages.
+    fn server(&self) -> String {
+        let names: Vec<_> = self.options.to.iter().map(ToString::to_string).collect();
+        names.join(" or ")
+    }
+
+    /// Goes on with the server's next address, where a connection did not reach one; false where there is none.
+    fn reach_next(&mut self, index: usize) -> bool {
+        let slot = &self.slots[index];
+        let Some(connection) = slot.connection.as_ref().filter(|connection| connection.is_connecting())
+        else {
+            return false;
+        };
+        let Ok(server) = self.reach(connection.tried + 1) else { return false };
+        let data = EventData::new_u64(token(index, slot.generation, Side::Server));
+        let added = epoll::add(&self.epoll, &server.0, data, WATCHED).is_ok();
+        if let Some(connection) = self.slots[index].connection.as_mut().filter(|_| added) {
+            connection.try_server(server);
+        }
+        added
+    }
+
+    fn direction(&self, number: u64, name: &str) -> Direction {
+        Direction::teed_to(self.options.tee.as_ref().map(|prefix| {
             let mut path = prefix.clone().into_os_string();
             path.push(format!(".{number}.{name}"));
-            let path = PathBuf::from(path);
-            File::create(&path).map_err(|error| Error::os("write", path.display().to_string(), error))
-        });
-        Direction::teed_to(file.transpose()?, &mut self.pipes)
+            // What passes is nobody else's business.
+            File::options().write(true).create_new(true).mode(0o600).open(path)
+        }))
     }
 
     /// Puts a connection into the table and its sockets into the set.
@@ -325,10 +377,9 @@ impl Relay {
             self.slots.len() - 1
         });
         let generation = self.slots[index].generation;
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         for side in [Side::Client, Side::Server] {
             let data = EventData::new_u64(token(index, generation, side));
-            if let Err(error) = epoll::add(&self.epoll, connection.socket(side), data, flags) {
+            if let Err(error) = epoll::add(&self.epoll, connection.socket(side), data, WATCHED) {
                 self.free.push(index);
                 return Err(Error::os("watch", "a connection", error));
             }
@@ -361,6 +412,7 @@ impl Relay {
             Ok(State::Waiting) => {}
             Ok(State::Ready) => self.ready.push(index),
             Ok(State::Over) => self.close(index, Cause::Closed, None, now, ended),
+            Err(_) if self.reach_next(index) => {}
             Err(error) => {
                 let connecting = self.slots[index].connection.as_ref().is_some_and(Connection::is_connecting);
                 let cause = if connecting { Cause::Unreached } else { Cause::Reset };
@@ -388,6 +440,7 @@ impl Relay {
             client: connection.peer,
             up: up.bytes,
             down: down.bytes,
+            copied: up.copied + down.copied,
             teed: up.teed + down.teed,
             tee_failure: tee_failure.map(|errno| errno.to_string()),
             lasted: now.saturating_duration_since(connection.began),
@@ -395,9 +448,17 @@ impl Relay {
             failure,
         };
         self.account.bytes += told.up + told.down;
+        self.account.copied += told.copied;
         self.account.teed += told.teed;
         self.account.failed += u64::from(cause != Cause::Closed);
-        connection.close(cause == Cause::Closed, &mut self.pipes);
+        for socket in connection.close(cause == Cause::Closed, &mut self.pipes) {
+            if cause == Cause::Reset
+                && is_under_way(&socket)
+                && self.dying.len() < self.options.connections_max
+            {
+                self.dying.push((now, socket));
+            }
+        }
         ended(&told);
         self.listen(true);
     }
@@ -405,11 +466,14 @@ impl Relay {
     /// Closes what has been idle for too long, and what did not reach its server in time.
     fn close_late(&mut self, now: Instant, ended: &mut dyn FnMut(&Ended)) {
         self.listen(true);
+        self.dying.retain(|(since, socket)| {
+            now.saturating_duration_since(*since) < DYING_MAX && is_under_way(socket)
+        });
         for index in 0..self.slots.len() {
             let Some(connection) = &self.slots[index].connection else { continue };
             let idle = connection.idle(now);
             if connection.is_connecting() && idle >= self.options.connect {
-                let failure = Some(format!("{} does not answer", self.options.to));
+                let failure = Some(format!("{} does not answer", self.server()));
                 self.close(index, Cause::Unreached, failure, now, ended);
             } else if self.options.idle.is_some_and(|limit| idle >= limit) {
                 self.close(index, Cause::Idle, None, now, ended);
@@ -425,12 +489,18 @@ impl Relay {
     }
 }
 
+/// Whether bytes that were sent on it have not arrived.
+fn is_under_way(socket: &OwnedFd) -> bool {
+    tcp::unacknowledged(socket).is_ok_and(|bytes| bytes > 0)
+}
+
 /// Begins to connect.
 fn reach(to: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
     match connect(socket.as_fd(), &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error),

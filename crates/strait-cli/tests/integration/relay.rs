@@ -295,6 +295,101 @@ fn as_many_connections_as_may_be_and_the_next_waits() {
     assert!(account(relay.end())["full"].as_u64().unwrap() > 0);
 }
 
+/// What a held-up client leaves others: the relay has as many pipes as its open files allow for, and copies beyond.
+#[test]
+fn without_a_pipe_bytes_are_copied() {
+    const HELD_UP: usize = 260;
+    let server = server();
+    // Root could raise the limit again.
+    let limit = "ulimit -n 1100
+        [ $(id -u) != 0 ] || exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \"$@\"
+        exec \"$@\"";
+    let launch = Launch::new("sh").args(["-c", limit, "sh"]);
+    let relay =
+        Relay::launch(launch, &server.local_addr().unwrap().to_string(), &["--max-connections", "400"]);
+    // None of these reads, and more comes for each than its socket has room for.
+    let held_up: Vec<_> = (0..HELD_UP)
+        .map(|_| {
+            let pair = (relay.connect(), accept(&server));
+            rustix::net::sockopt::set_socket_recv_buffer_size(&pair.0, 4096).unwrap();
+            pair.1.set_nonblocking(true).unwrap();
+            let chunk = vec![0; 1 << 20];
+            while (&pair.1).write(&chunk).is_ok() {}
+            pair
+        })
+        .collect();
+    let (client, stream) = (relay.connect(), accept(&server));
+    let bytes = content(3_000_000, 1);
+    let sent = bytes.clone();
+    let writer = thread::spawn(move || (&stream).write_all(&sent).unwrap());
+    assert!(read_all(&client) == bytes);
+    writer.join().unwrap();
+    drop((client, held_up));
+    let account = account(relay.end());
+    assert!(account["copied"].as_u64().unwrap() >= bytes.len() as u64, "{account}");
+}
+
+#[test]
+fn a_client_that_resets_after_it_ended_its_stream_is_let_go() {
+    let server = server();
+    let relay = Relay::start(&server, &["--json-log"]);
+    let client = relay.connect();
+    let stream = accept(&server);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(read_all(&stream).is_empty());
+    // Closed with a byte unread: a reset. The server says nothing more.
+    (&stream).write_all(b"x").unwrap();
+    client.peek(&mut [0]).unwrap();
+    drop(client);
+    assert!(wait_until(LIMIT, || sockets(&relay) == 1), "{} sockets", sockets(&relay));
+    let said = relay.end().success().text();
+    let first: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!(first["end"], "reset", "{said}");
+}
+
+#[test]
+fn what_a_server_said_before_it_left_reaches_the_client() {
+    let server = server();
+    let relay = Relay::start(&server, &[]);
+    let client = relay.connect();
+    let stream = accept(&server);
+    let answer = content(1_000_000, 2);
+    // It has not read what its client said when it closes: a reset follows the answer.
+    (&client).write_all(&vec![0; 300_000]).unwrap();
+    stream.peek(&mut [0]).unwrap();
+    (&stream).write_all(&answer).unwrap();
+    // The relay has it; what it does not have yet, a reset takes away.
+    assert!(wait_until(LIMIT, || strait_sys::tcp::unacknowledged(&stream).unwrap() == 0));
+    drop(stream);
+    let mut got = Vec::new();
+    // It ends with a reset: nobody takes it for whole.
+    let end = (&client).read_to_end(&mut got);
+    assert!(end.is_err(), "{} bytes", got.len());
+    assert!(got == answer, "{} bytes", got.len());
+    let _ = relay.end();
+}
+
+#[test]
+fn the_next_address_is_tried() {
+    if !root_or_skip() {
+        return;
+    }
+    // In a mount namespace of its own the name has two addresses, and nobody listens on the first.
+    let server = server();
+    let port = server.local_addr().unwrap().port();
+    let names = "printf '127.0.0.2 two\\n127.0.0.1 two\\n' > /tmp/hosts.$$ && mount --bind /tmp/hosts.$$ /etc/hosts \
+        && rm /tmp/hosts.$$ && exec \"$@\"";
+    let launch = Launch::new("unshare").args(["--mount", "sh", "-c", names, "sh"]);
+    let relay = Relay::launch(launch, &format!("two:{port}"), &[]);
+    let client = relay.connect();
+    let stream = accept(&server);
+    (&client).write_all(b"through").unwrap();
+    drop(client);
+    assert_eq!(read_all(&stream), b"through");
+    drop(stream);
+    let _ = relay.end().success();
+}
+
 #[test]
 fn a_server_that_is_not_there_is_told_and_the_client_is_let_go() {
     let gone = server().local_addr().unwrap().to_string();

@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     client: OwnedFd,
     server: OwnedFd,
+    /// Which of the server's addresses is tried.
+    pub(crate) tried: usize,
     /// Until the server has been reached, and the header that it gets first.
     connecting: Option<Vec<u8>>,
     /// From the client to the server, and back.
@@ -51,7 +53,7 @@ impl Connection {
     pub(crate) fn new(
         number: u64,
         (client, peer): (OwnedFd, SocketAddr),
-        server: OwnedFd,
+        (server, tried): (OwnedFd, usize),
         header: Vec<u8>,
         directions: (Direction, Direction),
         now: Instant,
@@ -62,6 +64,7 @@ impl Connection {
             peer,
             client,
             server,
+            tried,
             connecting: Some(header),
             up,
             down,
@@ -114,30 +117,42 @@ impl Connection {
             Side::Client => (readable, gone || writable && self.down.is_held_up()),
             Side::Server => (gone || writable && self.up.is_held_up(), readable),
         };
-        let up = if up { Some(self.up.turn(&self.client, &self.server, pipes)?) } else { None };
-        let down = if down { Some(self.down.turn(&self.server, &self.client, pipes)?) } else { None };
-        Ok(self.state([up, down], now))
+        if flags.contains(EventFlags::ERR) {
+            // Reset: what is still to be read of it is read, and nothing more goes there.
+            match side {
+                Side::Client => self.down.break_off(Errno::CONNRESET),
+                Side::Server => self.up.break_off(Errno::CONNRESET),
+            }
+        }
+        self.turns([up, down], pipes, now)
     }
 
     /// Moves what can be moved in both directions.
     pub(crate) fn both(&mut self, pipes: &mut Pipes, now: Instant) -> Result<State> {
-        let up = self.up.turn(&self.client, &self.server, pipes)?;
-        let down = self.down.turn(&self.server, &self.client, pipes)?;
-        Ok(self.state([Some(up), Some(down)], now))
+        self.turns([true, true], pipes, now)
     }
 
-    fn state(&mut self, waits: [Option<Waits>; 2], now: Instant) -> State {
+    /// Each has its turn, whatever becomes of the other.
+    fn turns(&mut self, [up, down]: [bool; 2], pipes: &mut Pipes, now: Instant) -> Result<State> {
+        let up = up.then(|| self.up.turn(&self.client, &self.server, pipes));
+        let down = down.then(|| self.down.turn(&self.server, &self.client, pipes));
+        let waits = [up.transpose()?, down.transpose()?];
         let moved = self.up.bytes + self.down.bytes;
         if moved != self.moved {
             (self.moved, self.active) = (moved, now);
         }
-        if self.up.is_over() && self.down.is_over() {
-            State::Over
-        } else if waits.contains(&Some(Waits::Turn)) {
-            State::Ready
-        } else {
-            State::Waiting
+        if !self.up.is_over() || !self.down.is_over() {
+            return Ok(if waits.contains(&Some(Waits::Turn)) { State::Ready } else { State::Waiting });
         }
+        match self.up.broken().or(self.down.broken()) {
+            Some(errno) => Err(Error::os("relay to", "a connection", errno)),
+            None => Ok(State::Over),
+        }
+    }
+
+    /// Tries another address of the server; the socket of the one before closes.
+    pub(crate) fn try_server(&mut self, (server, tried): (OwnedFd, usize)) {
+        (self.server, self.tried) = (server, tried);
     }
 
     /// The server was reached, or not; it gets the header first, which always fits an empty socket buffer.
@@ -155,16 +170,17 @@ impl Connection {
         }
     }
 
-    /// Returns its pipes. The sockets close with it; one whose bytes were not all passed on is reset, so that nobody takes
-    /// the part for the whole.
-    pub(crate) fn close(mut self, in_order: bool, pipes: &mut Pipes) {
-        if !in_order {
-            for socket in [&self.client, &self.server] {
-                // A socket that is gone needs no reset.
-                let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
-            }
-        }
+    /// Returns its pipes and its sockets. Those reset when they are closed (`SO_LINGER`), so that nobody takes a part for the whole,
+    /// unless all ended in order.
+    pub(crate) fn close(mut self, in_order: bool, pipes: &mut Pipes) -> [OwnedFd; 2] {
         self.up.close(pipes);
         self.down.close(pipes);
+        if in_order {
+            for socket in [&self.client, &self.server] {
+                // A socket that is gone has nothing to end.
+                let _ = sockopt::set_socket_linger(socket, None);
+            }
+        }
+        [self.client, self.server]
     }
 }

@@ -5,21 +5,24 @@
 //!                    \--tee--> pipe --splice--> file
 //! ```
 //!
-//! A direction holds a pipe only while bytes are in it: an idle connection costs two descriptors. Nothing is read while
-//! the other side takes nothing, so that back-pressure reaches the sender. The end of a stream is passed on as the end of a
-//! stream, and the other direction goes on.
+//! A direction holds a pipe only while bytes are in it: an idle connection costs two descriptors. Where no pipe is to be had bytes are
+//! copied, and counted so. Nothing is read while the other side takes nothing, so that back-pressure reaches the sender. The end of a
+//! stream is passed on as the end of a stream, and the other direction goes on.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use crate::error::{Error, Result};
 use crate::pipe::{Pipe, Pipes};
 
 /// Calls that one turn makes at most, so that one connection does not starve the others.
 const TURN_MAX: usize = 16;
+/// Bytes copied at a time where there is no pipe.
+const COPIED_MAX: usize = 16 << 10;
 
 /// What a direction waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub(crate) enum Waits {
     Room,
     /// Nothing: it is another's turn.
     Turn,
-    /// Nothing any more: the stream has ended, and its end was passed on.
+    /// Nothing any more: the stream has ended, and its end was passed on, or its destination is gone.
     Over,
 }
 
@@ -45,10 +48,16 @@ struct Tee {
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
     pipe: Option<Pipe>,
+    /// Bytes in the pipe that are in the file already.
+    ahead: usize,
+    held_up: bool,
     over: bool,
+    /// Its destination takes nothing any more.
+    broken: Option<Errno>,
     tee: Option<Tee>,
-    /// Bytes that were passed on.
+    /// Bytes that were passed on, and those of them that were copied for it.
     pub(crate) bytes: u64,
+    pub(crate) copied: u64,
     /// Bytes that went to the file as well.
     pub(crate) teed: u64,
     /// Why the file got no more.
@@ -56,92 +65,156 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    /// A direction whose bytes go to `file` as well.
-    pub(crate) fn teed_to(file: Option<File>, pipes: &mut Pipes) -> Result<Self> {
-        let tee = file.map(|file| Ok::<_, Error>(Tee { file, pipe: pipes.take()? })).transpose()?;
-        Ok(Self { tee, ..Self::default() })
+    /// A direction whose bytes go to a file as well, if there is one. The connection matters more.
+    pub(crate) fn teed_to(file: Option<std::io::Result<File>>) -> Self {
+        let Some(file) = file else { return Self::default() };
+        let file = file.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        match file.and_then(|file| Ok(Tee { file, pipe: Pipe::new()? })) {
+            Ok(tee) => Self { tee: Some(tee), ..Self::default() },
+            Err(errno) => Self { tee_failure: Some(errno), ..Self::default() },
+        }
     }
 
     /// Moves what can be moved without waiting.
     pub(crate) fn turn(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Waits> {
-        if self.over {
-            return Ok(Waits::Over);
-        }
-        for _ in 0..TURN_MAX {
-            if self.pipe.is_none()
-                && let Some(waits) = self.fill(from, to, pipes)?
-            {
+        let mut moves = 0;
+        while !self.is_over() {
+            if moves == TURN_MAX {
+                return Ok(Waits::Turn);
+            }
+            moves += 1;
+            if self.pipe.is_none() {
+                self.pipe = pipes.try_take();
+            }
+            let moved = match self.pipe.take() {
+                Some(pipe) => self.splice(pipe, from, to, pipes),
+                None => self.copy(from, to),
+            };
+            if let Some(waits) = moved? {
+                self.held_up = waits == Waits::Room;
                 return Ok(waits);
             }
-            match self.empty(to, pipes) {
-                Ok(()) => {}
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(Waits::Room),
-                Err(error) => return Err(Error::os("relay to", "a connection", error)),
-            }
         }
-        Ok(Waits::Turn)
+        Ok(Waits::Over)
     }
 
-    /// Fills the pipe; what to wait for if nothing came.
-    fn fill(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Option<Waits>> {
-        let mut pipe = pipes.take()?;
-        match pipe.fill(from, u64::MAX) {
-            Ok(0) => {
-                pipes.give_back(pipe);
-                self.end(to)?;
-                return Ok(Some(Waits::Over));
+    /// Fills a pipe and empties it; what to wait for if that did not go all the way.
+    fn splice(
+        &mut self,
+        mut pipe: Pipe,
+        from: &OwnedFd,
+        to: &OwnedFd,
+        pipes: &mut Pipes,
+    ) -> Result<Option<Waits>> {
+        if pipe.held() == 0 {
+            match pipe.fill(from, u64::MAX) {
+                Ok(moved) if moved > 0 => {}
+                other => {
+                    pipes.give_back(pipe);
+                    return self.nothing_came(other.err(), to);
+                }
             }
-            Ok(_) => {}
-            Err(Errno::AGAIN | Errno::INTR) => {
-                pipes.give_back(pipe);
-                return Ok(Some(Waits::Input));
-            }
-            Err(error) => return Err(Error::os("relay from", "a connection", error)),
         }
-        self.copy_to_file(&pipe);
-        self.pipe = Some(pipe);
+        let sent = self.empty(&mut pipe, to);
+        match sent {
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.pipe = Some(pipe);
+                return Ok(Some(Waits::Room));
+            }
+            Err(errno) => self.broken = Some(errno),
+            Ok(()) => {}
+        }
+        pipes.give_back(pipe);
         Ok(None)
     }
 
-    /// Sends the pipe's bytes on, and gives it back.
-    fn empty(&mut self, to: &OwnedFd, pipes: &mut Pipes) -> Result<(), Errno> {
-        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+    /// Sends the pipe's bytes on: to the file first, before they leave it.
+    fn empty(&mut self, pipe: &mut Pipe, to: &OwnedFd) -> Result<(), Errno> {
         while pipe.held() > 0 {
-            self.bytes += pipe.empty(to, None)? as u64;
+            if self.ahead == 0 {
+                self.ahead = self.copy_to_file(|tee| tee.write(pipe)).unwrap_or(pipe.held());
+            }
+            let moved = pipe.empty_some(to, None, self.ahead)?;
+            self.ahead -= moved;
+            self.bytes += moved as u64;
         }
-        self.close(pipes);
         Ok(())
     }
 
-    /// Copies the pipe's bytes to the file, before they leave it. A file that takes no more is left as it is: the connection
-    /// matters more.
-    fn copy_to_file(&mut self, pipe: &Pipe) {
-        let Some(copy) = &mut self.tee else { return };
-        match copy.write(pipe) {
-            Ok(()) => self.teed += pipe.held() as u64,
+    /// Sends on what it looks at, and takes then what was sent: what was not stays where it is.
+    fn copy(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<Option<Waits>> {
+        let mut bytes = [0; COPIED_MAX];
+        let came = match recv(from, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((came, _)) if came > 0 => came,
+            other => return self.nothing_came(other.err(), to),
+        };
+        let sent = match send(to, &bytes[..came], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Some(Waits::Room)),
             Err(errno) => {
-                self.tee_failure = Some(errno);
-                self.tee = None;
+                self.broken = Some(errno);
+                return Ok(None);
+            }
+        };
+        let taken = recv(from, &mut bytes[..sent], RecvFlags::DONTWAIT);
+        taken.map_err(|error| Error::os("relay from", "a connection", error))?;
+        self.copy_to_file(|tee| tee.write_bytes(&bytes[..sent]));
+        self.bytes += sent as u64;
+        self.copied += sent as u64;
+        Ok(None)
+    }
+
+    /// What to do where there was nothing to move: at the end of the stream, or before more comes.
+    fn nothing_came(&mut self, error: Option<Errno>, to: &OwnedFd) -> Result<Option<Waits>> {
+        match error {
+            Some(Errno::AGAIN | Errno::INTR) => Ok(Some(Waits::Input)),
+            Some(error) => Err(Error::os("relay from", "a connection", error)),
+            None => {
+                self.over = true;
+                match shutdown(to, Shutdown::Write) {
+                    // The peer is gone already: its own direction says so.
+                    Ok(()) | Err(Errno::NOTCONN) => Ok(Some(Waits::Over)),
+                    Err(error) => Err(Error::os("end the stream to", "a connection", error)),
+                }
             }
         }
     }
 
-    fn end(&mut self, to: &OwnedFd) -> Result<()> {
-        self.over = true;
-        match shutdown(to, Shutdown::Write) {
-            // The peer is gone already: its own direction says so.
-            Ok(()) | Err(Errno::NOTCONN) => Ok(()),
-            Err(error) => Err(Error::os("end the stream to", "a connection", error)),
+    /// Copies bytes to the file; how many, or `None` without one. A file that takes no more is left as it is.
+    fn copy_to_file(&mut self, write: impl FnOnce(&mut Tee) -> Result<usize, Errno>) -> Option<usize> {
+        match write(self.tee.as_mut()?) {
+            Ok(bytes) => {
+                self.teed += bytes as u64;
+                Some(bytes)
+            }
+            Err(errno) => {
+                self.tee_failure = Some(errno);
+                self.tee = None;
+                None
+            }
+        }
+    }
+
+    /// Its destination is gone: what is on its way there is lost.
+    pub(crate) fn break_off(&mut self, errno: Errno) {
+        if !self.is_over() {
+            self.broken = Some(errno);
         }
     }
 
     /// Whether it waits for room in its destination.
     pub(crate) fn is_held_up(&self) -> bool {
-        self.pipe.is_some()
+        self.held_up
     }
 
+    /// Whether nothing more will be moved.
     pub(crate) fn is_over(&self) -> bool {
-        self.over
+        self.over || self.broken.is_some()
+    }
+
+    /// Why it is over before its stream was.
+    pub(crate) fn broken(&self) -> Option<Errno> {
+        self.broken
     }
 
     /// Gives its pipe back.
@@ -153,13 +226,19 @@ impl Direction {
 }
 
 impl Tee {
-    /// The pipes are of one size, so that what one holds fits the other.
-    fn write(&mut self, from: &Pipe) -> Result<(), Errno> {
+    /// Copies the head of a pipe, by reference, as much as the other holds; how much that was.
+    fn write(&mut self, from: &Pipe) -> Result<usize, Errno> {
         from.tee(&mut self.pipe)?;
-        let is_whole = self.pipe.held() == from.held();
+        let bytes = self.pipe.held();
         while self.pipe.held() > 0 {
             self.pipe.empty(&self.file, None)?;
         }
-        if is_whole { Ok(()) } else { Err(Errno::NOBUFS) }
+        Ok(bytes)
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let written = self.file.write_all(bytes);
+        written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Ok(bytes.len())
     }
 }
