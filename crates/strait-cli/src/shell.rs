@@ -36,6 +36,14 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> Result<(), Error> {
         .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", args.directory.display())))
 }
 
+/// What the help says last is examples: man-pages(7) has a heading for them, and their lines stay as they are.
+fn with_examples(page: &str) -> String {
+    let Some((before, behind)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
+    let behind = behind.strip_prefix("Examples:\n").unwrap_or(behind);
+    let (examples, rest) = behind.find(".SH ").map_or((behind, ""), |at| behind.split_at(at));
+    format!("{before}.SH EXAMPLES\n.nf\n{examples}.fi\n{rest}")
+}
+
 fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     clap_mangen::generate_to(command, directory)?;
@@ -43,8 +51,7 @@ fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
         let path = entry?.path();
         let is_ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("strait"));
         if is_ours && path.extension().is_some_and(|extension| extension == "1") {
-            // What the help says last is examples, and man-pages(7) has a heading for them.
-            fs::write(&path, fs::read_to_string(&path)?.replace(".SH EXTRA", ".SH EXAMPLES"))?;
+            fs::write(&path, with_examples(&fs::read_to_string(&path)?))?;
         }
     }
     Ok(())

@@ -51,8 +51,17 @@ impl Error {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 Self::Closed { operation, peer: subject }
             }
-            _ => Self::System(strait_sys::Error::from_io(operation, subject, &error)),
+            _ => Self::output(operation, subject, error),
         }
+    }
+
+    /// The same of what is no connection.
+    pub(crate) fn output(
+        operation: &'static str,
+        subject: impl Into<String>,
+        error: impl Into<io::Error>,
+    ) -> Self {
+        Self::System(strait_sys::Error::from_io(operation, subject, &error.into()))
     }
 
     /// What a caller can do about it.

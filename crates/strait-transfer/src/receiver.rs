@@ -95,7 +95,7 @@ impl Receiver {
                 self.way = Way::Write;
                 Ok(Received::Bytes(0))
             }
-            Err(error) => Err(Error::os("write to", &*self.output, error)),
+            Err(error) => Err(Error::output("write to", &*self.output, error)),
         }
     }
 
@@ -124,7 +124,7 @@ impl Receiver {
             Some(offset) => output.write_all_at(&bytes[..read], *offset).map(|()| *offset += read as u64),
             None => output.write_all(&bytes[..read]),
         };
-        written.map_err(|error| Error::os("write to", &*self.output, error))?;
+        written.map_err(|error| Error::output("write to", &*self.output, error))?;
         self.account.sent += read as u64;
         Ok(Received::Bytes(read as u64))
     }

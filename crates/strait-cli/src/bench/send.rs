@@ -79,6 +79,9 @@ pub(super) fn run(args: &Args) -> Result<(), Error> {
     let plan = args.plan()?;
     let [first, others] = sides()?;
     let cpus = (given_or(args.cpus.as_ref(), first), given_or(args.far_cpus.as_ref(), others));
+    for &cpu in cpus.0.iter().chain(&cpus.1) {
+        strait_sys::process::check_cpu(cpu)?;
+    }
     let rig = Rig::lay(launcher()?, &plan.contestants, cpus, args.kept.seconds, terminated)?;
     args.kept.measure(|machine, progress| send::run(&rig, &plan, machine, progress))
 }
