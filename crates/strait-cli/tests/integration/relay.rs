@@ -380,8 +380,8 @@ fn the_next_address_is_tried() {
     // In a mount namespace of its own the name has two addresses, and nobody listens on the first.
     let server = server();
     let port = server.local_addr().unwrap().port();
-    let names = "printf '127.0.0.2 two\\n127.0.0.1 two\\n' > /tmp/hosts.$$ && mount --bind /tmp/hosts.$$ /etc/hosts \
-        && rm /tmp/hosts.$$ && exec \"$@\"";
+    let names = "hosts=$(mktemp) && printf '127.0.0.2 two\\n127.0.0.1 two\\n' > $hosts && mount --bind $hosts /etc/hosts \
+        && rm $hosts && exec \"$@\"";
     let launch = Launch::new("unshare").args(["--mount", "sh", "-c", names, "sh"]);
     let relay = Relay::launch(launch, &format!("two:{port}"), &[]);
     let client = relay.connect();
