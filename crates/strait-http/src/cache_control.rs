@@ -1,0 +1,222 @@
+//! The directives of Cache-Control (RFC 9111, section 5.2; RFC 5861; RFC 8246) and of CDN-Cache-Control (RFC 9213).
+//!
+//! Directives that are not known are passed over. One that stands twice, or with a value that cannot be read, counts in the way that
+//! stores and reuses less (RFC 9111, section 4.2.1).
+
+use crate::fields::{Fields, parameter, split_list};
+
+/// Seconds beyond which a cache need not count (RFC 9111, section 1.2.2).
+const SECONDS_MAX: u64 = 1 << 31;
+
+/// A directive that is about the whole response, or about the fields that it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// It is not there.
+    #[default]
+    None,
+    /// It is about these fields, in lower case.
+    Fields(Vec<String>),
+    /// It is about all.
+    All,
+}
+
+impl Scope {
+    /// Adds an occurrence of the directive.
+    fn add(&mut self, value: Option<&str>) {
+        let Some(value) = value else { return *self = Self::All };
+        let names = split_list(value).map(str::to_ascii_lowercase);
+        match self {
+            Self::None => *self = Self::Fields(names.collect()),
+            Self::Fields(all) => all.extend(names),
+            Self::All => {}
+        }
+    }
+}
+
+/// The directives of a response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a directive, and any may stand beside any")]
+pub struct OfResponse {
+    /// Do not store it.
+    pub no_store: bool,
+    /// Do not reuse it, or these fields of it, before it was validated.
+    pub no_cache: Scope,
+    /// Not for a shared cache, or these fields of it.
+    pub private: Scope,
+    /// A shared cache may store what it otherwise might not.
+    pub public: bool,
+    /// Seconds for which it is fresh.
+    pub max_age: Option<u64>,
+    /// The same in a shared cache.
+    pub s_maxage: Option<u64>,
+    /// Do not reuse it when it is stale.
+    pub must_revalidate: bool,
+    /// The same in a shared cache.
+    pub proxy_revalidate: bool,
+    /// Store it only if its status is understood.
+    pub must_understand: bool,
+    /// Do not change its content.
+    pub no_transform: bool,
+    /// It does not change while it is fresh (RFC 8246).
+    pub immutable: bool,
+    /// Seconds for which it may be reused stale while it is validated (RFC 5861, section 3).
+    pub stale_while_revalidate: Option<u64>,
+    /// Seconds for which it may be reused stale where the origin fails (RFC 5861, section 4).
+    pub stale_if_error: Option<u64>,
+}
+
+impl OfResponse {
+    /// What the fields say: CDN-Cache-Control where there is one, for it is meant for caches such as this (RFC 9213, section 2.2).
+    pub fn of(fields: &Fields<'_>) -> Self {
+        let targeted = "cdn-cache-control";
+        let name = if fields.has(targeted) { targeted } else { "cache-control" };
+        let mut directives = Self::default();
+        for element in fields.elements(name) {
+            directives.add(element);
+        }
+        directives
+    }
+
+    fn add(&mut self, element: &str) {
+        let (name, value) = parameter(element);
+        match &*name.to_ascii_lowercase() {
+            "no-store" => self.no_store = true,
+            "no-cache" => self.no_cache.add(value),
+            "private" => self.private.add(value),
+            "public" => self.public = true,
+            "max-age" => least(&mut self.max_age, value),
+            "s-maxage" => least(&mut self.s_maxage, value),
+            "must-revalidate" => self.must_revalidate = true,
+            "proxy-revalidate" => self.proxy_revalidate = true,
+            "must-understand" => self.must_understand = true,
+            "no-transform" => self.no_transform = true,
+            "immutable" => self.immutable = true,
+            "stale-while-revalidate" => least(&mut self.stale_while_revalidate, value),
+            "stale-if-error" => least(&mut self.stale_if_error, value),
+            _ => {}
+        }
+    }
+}
+
+/// The directives of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a directive, and any may stand beside any")]
+pub struct OfRequest {
+    /// Validate before you reuse.
+    pub no_cache: bool,
+    /// Do not store the response.
+    pub no_store: bool,
+    /// Seconds of age that are not too many.
+    pub max_age: Option<u64>,
+    /// Seconds by which a response may be stale; [`u64::MAX`] where any will do.
+    pub max_stale: Option<u64>,
+    /// Seconds for which it is still to be fresh.
+    pub min_fresh: Option<u64>,
+    /// Only what is stored, or 504.
+    pub only_if_cached: bool,
+    /// Do not change the content.
+    pub no_transform: bool,
+    /// Seconds for which a response may be reused stale where the origin fails (RFC 5861, section 4).
+    pub stale_if_error: Option<u64>,
+}
+
+impl OfRequest {
+    /// What the fields say; without Cache-Control what Pragma says (RFC 9111, section 5.4).
+    pub fn of(fields: &Fields<'_>) -> Self {
+        let mut directives = Self::default();
+        for element in fields.elements("cache-control") {
+            directives.add(element);
+        }
+        if !fields.has("cache-control") {
+            directives.no_cache =
+                fields.elements("pragma").any(|element| element.eq_ignore_ascii_case("no-cache"));
+        }
+        directives
+    }
+
+    fn add(&mut self, element: &str) {
+        let (name, value) = parameter(element);
+        match &*name.to_ascii_lowercase() {
+            "no-cache" => self.no_cache = true,
+            "no-store" => self.no_store = true,
+            "max-age" => least(&mut self.max_age, value),
+            "max-stale" if value.is_none() && self.max_stale.is_none() => self.max_stale = Some(u64::MAX),
+            "max-stale" if value.is_none() => {}
+            "max-stale" => least(&mut self.max_stale, value),
+            "min-fresh" => self.min_fresh = self.min_fresh.max(Some(seconds(value).unwrap_or(SECONDS_MAX))),
+            "only-if-cached" => self.only_if_cached = true,
+            "no-transform" => self.no_transform = true,
+            "stale-if-error" => least(&mut self.stale_if_error, value),
+            _ => {}
+        }
+    }
+}
+
+/// Of several values the least counts, and one that cannot be read is none.
+fn least(so_far: &mut Option<u64>, value: Option<&str>) {
+    let value = seconds(value).unwrap_or(0);
+    *so_far = Some(so_far.map_or(value, |so_far| so_far.min(value)));
+}
+
+fn seconds(value: Option<&str>) -> Option<u64> {
+    let digits =
+        value.filter(|value| !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()))?;
+    Some(digits.parse().unwrap_or(SECONDS_MAX).min(SECONDS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::Field;
+
+    fn fields(lines: &[(&'static str, &'static str)]) -> Fields<'static> {
+        lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
+    }
+
+    fn response(value: &'static str) -> OfResponse {
+        OfResponse::of(&fields(&[("Cache-Control", value)]))
+    }
+
+    fn request(value: &'static str) -> OfRequest {
+        OfRequest::of(&fields(&[("Cache-Control", value)]))
+    }
+
+    #[test]
+    fn directives_of_a_response_are_read() {
+        let read =
+            response(r#"Public, max-age="60" ,s-maxage=5,no-cache="Set-Cookie, X", immutable, unknown=1"#);
+        let expected = OfResponse {
+            public: true,
+            max_age: Some(60),
+            s_maxage: Some(5),
+            no_cache: Scope::Fields(vec!["set-cookie".into(), "x".into()]),
+            immutable: true,
+            ..OfResponse::default()
+        };
+        assert_eq!(read, expected);
+        assert_eq!(response("private=\"a\", private").private, Scope::All);
+        assert_eq!(response("private, private=\"a\"").private, Scope::All);
+    }
+
+    #[test]
+    fn in_doubt_less_is_stored_and_reused() {
+        assert_eq!(response("max-age=60, max-age=5").max_age, Some(5));
+        for value in ["max-age=x", "max-age", "max-age=-1", "max-age=1.5", "max-age="] {
+            assert_eq!(response(value).max_age, Some(0), "{value}");
+        }
+        assert_eq!(response("max-age=99999999999999999999").max_age, Some(SECONDS_MAX));
+        assert_eq!(request("min-fresh=5, min-fresh=9").min_fresh, Some(9));
+        assert_eq!(request("min-fresh=x").min_fresh, Some(SECONDS_MAX));
+        assert_eq!(request("max-stale").max_stale, Some(u64::MAX));
+        assert_eq!(request("max-stale, max-stale=3").max_stale, Some(3));
+        assert_eq!(request("max-stale=3, max-stale").max_stale, Some(3));
+    }
+
+    #[test]
+    fn what_is_meant_for_this_cache_counts_alone() {
+        let both = fields(&[("Cache-Control", "no-store"), ("CDN-Cache-Control", "max-age=9")]);
+        assert_eq!(OfResponse::of(&both), OfResponse { max_age: Some(9), ..OfResponse::default() });
+        assert!(OfRequest::of(&fields(&[("Pragma", "no-cache")])).no_cache);
+        assert!(!OfRequest::of(&fields(&[("Pragma", "no-cache"), ("Cache-Control", "max-age=1")])).no_cache);
+    }
+}

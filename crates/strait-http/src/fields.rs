@@ -1,0 +1,122 @@
+//! Header fields as they stand in a message (RFC 9110, section 5).
+
+use smallvec::SmallVec;
+
+/// A field line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'b> {
+    /// As it was written; compared without regard to case.
+    pub name: &'b str,
+    /// Without the whitespace around it.
+    pub value: &'b [u8],
+}
+
+impl<'b> Field<'b> {
+    /// The value where it is ASCII, which all that matter to a proxy are.
+    pub fn text(&self) -> Option<&'b str> {
+        std::str::from_utf8(self.value).ok().filter(|text| text.is_ascii())
+    }
+}
+
+/// The field lines of a head, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields<'b>(SmallVec<[Field<'b>; 32]>);
+
+impl<'b> FromIterator<Field<'b>> for Fields<'b> {
+    fn from_iter<T: IntoIterator<Item = Field<'b>>>(fields: T) -> Self {
+        Self(fields.into_iter().collect())
+    }
+}
+
+impl<'b> Fields<'b> {
+    /// All lines.
+    pub fn iter(&self) -> impl Iterator<Item = &Field<'b>> {
+        self.0.iter()
+    }
+
+    /// The lines of one name.
+    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Field<'b>> {
+        self.0.iter().filter(move |field| field.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether there is a line of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.all(name).next().is_some()
+    }
+
+    /// The value of a field of which there may be one line only; `None` where there is none, or several, or bytes that are not ASCII.
+    pub fn one(&self, name: &str) -> Option<&'b str> {
+        let mut lines = self.all(name);
+        let line = lines.next()?;
+        if lines.next().is_some() { None } else { line.text() }
+    }
+
+    /// The elements of a field that is a list, those of all its lines (RFC 9110, section 5.6.1): without empty ones. Of a line that is not
+    /// ASCII there are none.
+    pub fn elements<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'b str> + 's {
+        self.all(name).filter_map(Field::text).flat_map(split_list)
+    }
+}
+
+/// Splits a list at its commas, those in quoted strings excepted.
+pub fn split_list(list: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(list);
+    std::iter::from_fn(move || {
+        let list = rest?;
+        let (element, behind) = match comma(list) {
+            Some(at) => (&list[..at], Some(&list[at + 1..])),
+            None => (list, None),
+        };
+        rest = behind;
+        Some(element.trim_matches([' ', '\t']))
+    })
+    .filter(|element| !element.is_empty())
+}
+
+/// Where the first comma outside of a quoted string is.
+fn comma(list: &str) -> Option<usize> {
+    let (mut quoted, mut escaped) = (false, false);
+    list.bytes().position(|byte| {
+        let is_comma = byte == b',' && !quoted;
+        (quoted, escaped) = match byte {
+            _ if escaped => (quoted, false),
+            b'\\' if quoted => (true, true),
+            b'"' => (!quoted, false),
+            _ => (quoted, false),
+        };
+        is_comma
+    })
+}
+
+/// A name and what stands behind its `=`: a token, or the inside of a quoted string with what is escaped in it as it is.
+pub(crate) fn parameter(element: &str) -> (&str, Option<&str>) {
+    let Some((name, value)) = element.split_once('=') else { return (element, None) };
+    let (name, value) = (name.trim_end_matches([' ', '\t']), value.trim_start_matches([' ', '\t']));
+    let inside = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+    (name, Some(inside.unwrap_or(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_split_at_commas_outside_of_strings() {
+        let split = |list| split_list(list).collect::<Vec<_>>();
+        assert_eq!(split("a, b ,,\tc"), ["a", "b", "c"]);
+        assert_eq!(split(r#"private="a, b", x="\",", z"#), [r#"private="a, b""#, r#"x="\",""#, "z"]);
+        assert!(split(" , ,").is_empty());
+        // An open string goes on to the end.
+        assert_eq!(split("a=\"b, c"), ["a=\"b, c"]);
+    }
+
+    #[test]
+    fn a_field_that_stands_twice_is_not_one() {
+        let field = |name, value| Field { name, value };
+        let fields: Fields<'_> =
+            [field("ETag", b"\"a\"" as &[u8]), field("age", b"1"), field("Age", b"2")].into_iter().collect();
+        assert_eq!(fields.one("etag"), Some("\"a\""));
+        assert_eq!((fields.one("Age"), fields.one("date")), (None, None));
+        assert_eq!(fields.elements("AGE").collect::<Vec<_>>(), ["1", "2"]);
+    }
+}

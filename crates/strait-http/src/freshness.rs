@@ -1,0 +1,155 @@
+//! How old a stored response is and until when it is fresh (RFC 9111, section 4.2).
+//!
+//! Times are seconds since 1970, by the clock of the caller.
+
+use crate::cache_control::OfResponse;
+use crate::fields::Fields;
+
+/// Without an explicit lifetime a response is fresh for this part of the time since it was last changed (RFC 9111, section 4.2.2)...
+const HEURISTIC_PART: u64 = 10;
+/// ...and for a day at most.
+const HEURISTIC_MAX: u64 = 24 * 60 * 60;
+
+/// What of a response its age and freshness follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// When its request was sent.
+    pub requested: u64,
+    /// When it came.
+    pub received: u64,
+    /// Its Date; where it has none, when it came (RFC 9110, section 6.6.1).
+    pub date: u64,
+    /// Its Age.
+    pub age: u64,
+    /// Seconds for which it is fresh.
+    pub lifetime: u64,
+}
+
+impl Times {
+    /// Of a response that was requested and received then.
+    pub fn of(
+        status: u16,
+        fields: &Fields<'_>,
+        directives: &OfResponse,
+        requested: u64,
+        received: u64,
+    ) -> Self {
+        let date = date_of(fields, "date").unwrap_or(received);
+        let age = age_of(fields);
+        Self { requested, received, date, age, lifetime: lifetime(status, fields, directives, date) }
+    }
+
+    /// Its age (RFC 9111, section 4.2.3).
+    pub fn age_at(&self, now: u64) -> u64 {
+        let apparent = self.received.saturating_sub(self.date);
+        let delay = self.received.saturating_sub(self.requested);
+        let corrected = self.age.saturating_add(delay);
+        apparent.max(corrected).saturating_add(now.saturating_sub(self.received))
+    }
+
+    /// Seconds that it stays fresh; 0 once it is stale.
+    pub fn fresh_for(&self, now: u64) -> u64 {
+        self.lifetime.saturating_sub(self.age_at(now))
+    }
+
+    /// Seconds by which it is stale; 0 while it is fresh.
+    pub fn stale_by(&self, now: u64) -> u64 {
+        self.age_at(now).saturating_sub(self.lifetime)
+    }
+
+    /// Whether it is fresh (RFC 9111, section 4.2): its lifetime is greater than its age.
+    pub fn is_fresh(&self, now: u64) -> bool {
+        self.lifetime > self.age_at(now)
+    }
+}
+
+/// RFC 9111 s4.2.1, of a shared cache: s-maxage, max-age, Expires; else a guess.
+fn lifetime(status: u16, fields: &Fields<'_>, directives: &OfResponse, date: u64) -> u64 {
+    if let Some(seconds) = directives.s_maxage.or(directives.max_age) {
+        return seconds;
+    }
+    // RFC 9111 s5.3: what is no date is in the past.
+    if fields.has("expires") {
+        return date_of(fields, "expires").map_or(0, |expires| expires.saturating_sub(date));
+    }
+    let may_guess = directives.public || is_heuristically_cacheable(status);
+    match date_of(fields, "last-modified") {
+        Some(modified) if may_guess => (date.saturating_sub(modified) / HEURISTIC_PART).min(HEURISTIC_MAX),
+        _ => 0,
+    }
+}
+
+/// Statuses that may be stored without being told so (RFC 9110, section 15.1).
+pub fn is_heuristically_cacheable(status: u16) -> bool {
+    matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// RFC 9111 s5.1: the first of several; what is no number is none.
+fn age_of(fields: &Fields<'_>) -> u64 {
+    let first = fields.elements("age").next();
+    first
+        .filter(|age| age.bytes().all(|byte| byte.is_ascii_digit()))
+        .map_or(0, |age| age.parse().unwrap_or(u64::MAX))
+}
+
+/// The date in a field, in any of the three forms (RFC 9110, section 5.6.7).
+pub fn date_of(fields: &Fields<'_>, name: &str) -> Option<u64> {
+    let date = httpdate::parse_http_date(fields.one(name)?).ok()?;
+    Some(date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fields::Field;
+
+    const DATE: u64 = 784_111_777;
+
+    fn times(status: u16, lines: &[(&'static str, &'static str)], requested: u64, received: u64) -> Times {
+        let fields = lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect();
+        Times::of(status, &fields, &OfResponse::of(&fields), requested, received)
+    }
+
+    #[test]
+    fn the_age_counts_what_passed_before_it_came() {
+        let dated = [("Date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("Age", "10")];
+        let times = times(200, &dated, DATE + 3, DATE + 5);
+        // 10 s told and 2 s on the way are more than the 5 s by the clocks.
+        assert_eq!((times.date, times.age_at(DATE + 5), times.age_at(DATE + 8)), (DATE, 12, 15));
+        let late = super::tests::times(200, &dated, DATE + 99, DATE + 100);
+        assert_eq!(late.age_at(DATE + 100), 100);
+    }
+
+    #[test]
+    fn a_lifetime_is_what_is_told_first_in_order() {
+        let date = ("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        let expires = ("Expires", "Sunday, 06-Nov-94 08:50:37 GMT");
+        let of = |status, lines: &[(&'static str, &'static str)]| times(status, lines, DATE, DATE).lifetime;
+        assert_eq!(of(200, &[date, expires]), 60);
+        assert_eq!(of(200, &[date, expires, ("Cache-Control", "max-age=5")]), 5);
+        assert_eq!(of(200, &[date, expires, ("Cache-Control", "max-age=5, s-maxage=7")]), 7);
+        assert_eq!(of(200, &[date, ("Expires", "0"), ("Last-Modified", "Sun, 06 Nov 1994 08:00:00 GMT")]), 0);
+        // An hour ago: six minutes; a year ago: a day.
+        let modified = ("Last-Modified", "Sun, 06 Nov 1994 07:49:37 GMT");
+        assert_eq!(of(200, &[date, modified]), 360);
+        assert_eq!(of(200, &[date, ("Last-Modified", "Sat, 06 Nov 1993 08:49:37 GMT")]), HEURISTIC_MAX);
+        assert_eq!(of(302, &[date, modified]), 0);
+        assert_eq!(of(302, &[date, modified, ("Cache-Control", "public")]), 360);
+    }
+
+    proptest! {
+        /// It is fresh or stale, by as much, and never gets younger.
+        #[test]
+        fn time_goes_one_way(requested: u32, delay: u16, date: u32, age: u32, lifetime: u32, later: u32, more: u16) {
+            let (requested, received) = (u64::from(requested), u64::from(requested) + u64::from(delay));
+            let times = Times { requested, received, date: date.into(), age: age.into(), lifetime: lifetime.into() };
+            let now = received + u64::from(later);
+            prop_assert_eq!(times.is_fresh(now), times.fresh_for(now) > 0);
+            prop_assert!(times.fresh_for(now) == 0 || times.stale_by(now) == 0);
+            prop_assert_eq!(times.age_at(now + u64::from(more)), times.age_at(now) + u64::from(more));
+            prop_assert!(times.age_at(now) >= u64::from(delay));
+        }
+    }
+}

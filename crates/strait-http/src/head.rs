@@ -1,0 +1,213 @@
+//! The head of a message: its first line and its fields (RFC 9112, sections 2 to 5).
+//!
+//! httparse knows the tokens. What it lets pass and others read differently is refused here: lines that end with LF alone, CR in the
+//! middle of a line, NUL, and lines that go on in the next one.
+
+use crate::error::Malformed;
+use crate::fields::{Field, Fields};
+
+/// Bytes of a head at most.
+pub const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Field lines of a head at most.
+pub const FIELDS_MAX: usize = 100;
+
+/// The version of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+/// The head of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request<'b> {
+    /// As it was written: methods are told apart by case.
+    pub method: &'b str,
+    /// As it was written.
+    pub target: &'b str,
+    /// Its version.
+    pub version: Version,
+    /// Its fields.
+    pub fields: Fields<'b>,
+}
+
+/// The head of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response<'b> {
+    /// 100 to 999.
+    pub status: u16,
+    /// Its version.
+    pub version: Version,
+    /// Its fields.
+    pub fields: Fields<'b>,
+}
+
+/// The head that `bytes` begin with, and its length with the empty line; `None` while it is not whole. One empty line before it is
+/// skipped (RFC 9112, section 2.2).
+///
+/// # Errors
+/// It is not as the grammar says, or longer than [`HEAD_BYTES_MAX`].
+pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> {
+    let skipped = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
+    let bytes = &bytes[skipped..];
+    let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut lines);
+    let Some(len) = whole(parsed.parse(bytes), bytes)? else { return Ok(None) };
+    let (Some(method), Some(target)) = (parsed.method, parsed.path) else {
+        return Err(Malformed::Syntax("a request line without method or target"));
+    };
+    let fields = fields(parsed.headers);
+    Ok(Some((Request { method, target, version: version(parsed.version)?, fields }, skipped + len)))
+}
+
+/// The same of a response.
+///
+/// # Errors
+/// As above.
+pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed> {
+    let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut parsed = httparse::Response::new(&mut lines);
+    let Some(len) = whole(parsed.parse(bytes), bytes)? else { return Ok(None) };
+    let status = parsed.code.filter(|code| *code >= 100);
+    let status = status.ok_or(Malformed::Syntax("a status below 100"))?;
+    let fields = fields(parsed.headers);
+    Ok(Some((Response { status, version: version(parsed.version)?, fields }, len)))
+}
+
+/// The length of a head that is whole and strictly so.
+fn whole(parsed: httparse::Result<usize>, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    let len = match parsed.map_err(why)? {
+        httparse::Status::Complete(len) => len,
+        httparse::Status::Partial if bytes.len() >= HEAD_BYTES_MAX => return Err(TOO_LARGE),
+        httparse::Status::Partial => return Ok(None),
+    };
+    if len > HEAD_BYTES_MAX {
+        return Err(TOO_LARGE);
+    }
+    check_lines(&bytes[..len])?;
+    Ok(Some(len))
+}
+
+const TOO_LARGE: Malformed = Malformed::TooLarge("a head of more than 32 KiB");
+
+fn why(error: httparse::Error) -> Malformed {
+    match error {
+        httparse::Error::TooManyHeaders => Malformed::TooLarge("more than 100 header fields"),
+        httparse::Error::Version => Malformed::Version,
+        httparse::Error::HeaderName => Malformed::Syntax("a malformed field name"),
+        httparse::Error::HeaderValue => Malformed::Syntax("a malformed field value"),
+        httparse::Error::NewLine => Malformed::Syntax("a line that does not end with CR LF"),
+        httparse::Error::Status => Malformed::Syntax("a malformed status"),
+        httparse::Error::Token => Malformed::Syntax("a malformed first line"),
+    }
+}
+
+fn version(minor: Option<u8>) -> Result<Version, Malformed> {
+    match minor {
+        Some(0) => Ok(Version::Http10),
+        Some(1) => Ok(Version::Http11),
+        _ => Err(Malformed::Version),
+    }
+}
+
+fn fields<'b>(lines: &[httparse::Header<'b>]) -> Fields<'b> {
+    let trim = |value: &'b [u8]| value.trim_ascii();
+    lines.iter().map(|line| Field { name: line.name, value: trim(line.value) }).collect()
+}
+
+/// Every line ends with CR LF, and neither stands elsewhere; there is no NUL, and no line goes on in the next (obs-fold).
+fn check_lines(head: &[u8]) -> Result<(), Malformed> {
+    let mut before = b'\n';
+    for (at, &byte) in head.iter().enumerate() {
+        match (before, byte) {
+            (_, 0) => return Err(Malformed::Syntax("NUL in a head")),
+            (b'\r', b'\n') => {}
+            (b'\r', _) => return Err(Malformed::Syntax("CR without LF")),
+            (_, b'\n') => return Err(Malformed::Syntax("LF without CR")),
+            (b'\n', b' ' | b'\t') if at > 0 => {
+                return Err(Malformed::Syntax("a field that goes on in a new line"));
+            }
+            _ => {}
+        }
+        before = byte;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_head_is_read_as_it_was_written() {
+        let bytes = b"\r\nGET http://a/b?c HTTP/1.0\r\nHost: a\r\nX:\t one \r\nX: two\r\n\r\nrest";
+        let (request, len) = request(bytes).unwrap().unwrap();
+        assert_eq!(
+            (request.method, request.target, request.version),
+            ("GET", "http://a/b?c", Version::Http10)
+        );
+        assert_eq!(&bytes[len..], b"rest");
+        let values: Vec<_> = request.fields.all("x").map(|field| field.value).collect();
+        assert_eq!(values, [b"one", b"two"]);
+        let (response, len) = response(b"HTTP/1.1 404\r\nAge: 3\r\n\r\n").unwrap().unwrap();
+        assert_eq!((response.status, response.fields.one("age"), len), (404, Some("3"), 24));
+    }
+
+    #[test]
+    fn what_others_might_read_differently_is_refused() {
+        for head in [
+            "GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\n",
+            "GET / HTTP/1.1\r\nHost: a\rb\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n",
+            "GET / HTTP/1.1\r\n Host: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHo st: a\r\n\r\n",
+            "GET / HTTP/1.1\r\n: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\0\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /  HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1 \r\nHost: a\r\n\r\n",
+            "GET /\r\nHost: a\r\n\r\n",
+            "G(T / HTTP/1.1\r\nHost: a\r\n\r\n",
+        ] {
+            assert!(request(head.as_bytes()).is_err(), "{head:?}");
+        }
+        assert_eq!(request(b"GET / HTTP/2.0\r\n\r\n"), Err(Malformed::Version));
+        assert!(response(b"HTTP/1.1 099 X\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn heads_have_limits() {
+        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(HEAD_BYTES_MAX));
+        assert_eq!(request(long.as_bytes()).unwrap_err().status(), 431);
+        assert_eq!(request(&long.as_bytes()[..HEAD_BYTES_MAX]).unwrap_err().status(), 431);
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(FIELDS_MAX + 1));
+        assert_eq!(request(many.as_bytes()).unwrap_err().status(), 431);
+    }
+
+    proptest! {
+        /// However it is cut, a head is whole at its last byte and not before.
+        #[test]
+        fn a_head_is_whole_at_its_end(names in prop::collection::vec("[A-Za-z-]{1,12}", 0..20), value in "[ -~]{0,40}") {
+            let lines: Vec<_> = names.iter().map(|name| format!("{name}: {value}\r\n")).collect();
+            let head = format!("GET /x HTTP/1.1\r\n{}\r\n", lines.concat());
+            for len in 0..head.len() {
+                prop_assert_eq!(request(&head.as_bytes()[..len]), Ok(None));
+            }
+            let (parsed, len) = request(head.as_bytes()).unwrap().unwrap();
+            prop_assert_eq!((parsed.fields.iter().count(), len), (names.len(), head.len()));
+        }
+
+        #[test]
+        fn whatever_comes_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (request(&bytes).is_ok(), response(&bytes).is_ok());
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What a caching proxy has to know of HTTP, without I/O and without a clock: heads and bodies of HTTP/1.1 messages (RFC 9112), ranges
+//! (RFC 9110, section 14), and when a shared cache may store and reuse a response (RFC 9111).
+//!
+//! Everything is a function of bytes and of the time that it is given. What is not exactly as the grammar says is refused and never
+//! repaired: two programs that read one message differently are how requests are smuggled (RFC 9112, section 11.2).
+//!
+//! ```
+//! use strait_http::{framing::Body, head};
+//!
+//! let bytes = b"POST /cart HTTP/1.1\r\nHost: shop\r\nContent-Length: 5\r\n\r\nmilk\n";
+//! let (request, len) = head::request(bytes)?.expect("it is whole");
+//! assert_eq!((request.method, request.target, len), ("POST", "/cart", 54));
+//! assert_eq!(strait_http::framing::of_request(&request)?, Body::Length(5));
+//! # Ok::<(), strait_http::Malformed>(())
+//! ```
+
+pub mod cache_control;
+pub mod chunked;
+mod error;
+pub mod fields;
+pub mod framing;
+pub mod freshness;
+pub mod head;
+pub mod range;
+
+pub use error::Malformed;
+pub use fields::{Field, Fields};
