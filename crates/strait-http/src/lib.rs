@@ -16,12 +16,17 @@
 
 pub mod cache_control;
 pub mod chunked;
+pub mod conditional;
 mod error;
 pub mod fields;
+pub mod forward;
 pub mod framing;
 pub mod freshness;
 pub mod head;
 pub mod range;
+pub mod reuse;
+pub mod storing;
+pub mod vary;
 
 pub use error::Malformed;
 pub use fields::{Field, Fields};

@@ -1,0 +1,147 @@
+//! Conditional requests (RFC 9110, section 13): what a cache answers from what it has, and how it validates it.
+
+use crate::fields::Fields;
+use crate::freshness::date_of;
+
+/// An entity tag (RFC 9110, section 8.8.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag<'a> {
+    /// It does not tell every change of a byte.
+    pub weak: bool,
+    /// With its quotes.
+    pub opaque: &'a str,
+}
+
+impl<'a> Tag<'a> {
+    /// The tag that a text is; `None` if it is none.
+    pub fn parse(text: &'a str) -> Option<Self> {
+        let (weak, opaque) = text.strip_prefix("W/").map_or((false, text), |opaque| (true, opaque));
+        let inside = opaque.strip_prefix('"')?.strip_suffix('"')?;
+        let is_tag = inside.bytes().all(|byte| matches!(byte, 0x21 | 0x23..=0x7e));
+        is_tag.then_some(Self { weak, opaque })
+    }
+
+    /// Weak comparison (RFC 9110, section 8.8.3.2): as good as the same.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.opaque == other.opaque
+    }
+
+    /// Strong comparison: byte by byte the same.
+    pub fn is(&self, other: &Self) -> bool {
+        !self.weak && !other.weak && self.opaque == other.opaque
+    }
+}
+
+/// Whether what is stored is what the client says it has: 304 (RFC 9110, section 13.2.2, steps 3 and 4). `stored` are its fields.
+pub fn is_not_modified(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
+    if asked.has("if-none-match") {
+        let tag = stored.one("etag").and_then(Tag::parse);
+        return asked.elements("if-none-match").any(|element| {
+            element == "*" || Tag::parse(element).zip(tag).is_some_and(|(one, other)| one.is_like(&other))
+        });
+    }
+    let (since, modified) = (date_of(asked, "if-modified-since"), date_of(stored, "last-modified"));
+    since.zip(modified).is_some_and(|(since, modified)| modified <= since)
+}
+
+/// Whether the Range of a request counts, beside its If-Range (RFC 9110, section 13.1.5).
+pub fn range_counts(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
+    if !asked.has("if-range") {
+        return true;
+    }
+    let Some(condition) = asked.one("if-range") else { return false };
+    if let Some(tag) = Tag::parse(condition) {
+        return stored.one("etag").and_then(Tag::parse).is_some_and(|own| own.is(&tag));
+    }
+    // A date counts if it is exact and a strong validator (s8.8.2.2): the Date is a minute later at least.
+    let Some(modified) = date_of(stored, "last-modified") else { return false };
+    let is_strong = date_of(stored, "date").is_some_and(|date| date >= modified + 60);
+    is_strong && stored.one("last-modified") == Some(condition)
+}
+
+/// The fields that ask an origin whether what is stored is still good (RFC 9111, section 4.3.1): names and values. None where it has no
+/// validator.
+pub fn validators<'b>(stored: &Fields<'b>) -> impl Iterator<Item = (&'static str, &'b str)> + use<'b> {
+    let tag = stored.one("etag").filter(|tag| Tag::parse(tag).is_some());
+    let modified = stored.one("last-modified").filter(|_| date_of(stored, "last-modified").is_some());
+    tag.map(|tag| ("If-None-Match", tag)).into_iter().chain(modified.map(|date| ("If-Modified-Since", date)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::Field;
+
+    const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATE: &str = "Sun, 06 Nov 1994 08:50:37 GMT";
+
+    fn fields(lines: &[(&'static str, &'static str)]) -> Fields<'static> {
+        lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
+    }
+
+    #[test]
+    fn tags_are_compared_as_the_rfc_says() {
+        // RFC 9110 s8.8.3.2's table.
+        for (one, other, strong, weak) in [
+            ("W/\"1\"", "W/\"1\"", false, true),
+            ("W/\"1\"", "W/\"2\"", false, false),
+            ("W/\"1\"", "\"1\"", false, true),
+            ("\"1\"", "\"1\"", true, true),
+        ] {
+            let (one, other) = (Tag::parse(one).unwrap(), Tag::parse(other).unwrap());
+            assert_eq!((one.is(&other), one.is_like(&other)), (strong, weak));
+        }
+        for text in ["1", "\"1", "w/\"1\"", "\"a b\"", "\"a\"b\"", ""] {
+            assert_eq!(Tag::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_has_it_is_told_so() {
+        let stored = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY)]);
+        for (asked, expected) in [
+            (&[("If-None-Match", "\"b\", \"a\"")][..], true),
+            (&[("If-None-Match", "*")], true),
+            (&[("If-None-Match", "\"b\"")], false),
+            // The tag alone counts.
+            (&[("If-None-Match", "\"b\""), ("If-Modified-Since", LATE)], false),
+            (&[("If-Modified-Since", EARLY)], true),
+            (&[("If-Modified-Since", LATE)], true),
+            (&[("If-Modified-Since", "Sun, 06 Nov 1994 08:49:36 GMT")], false),
+            (&[("If-Modified-Since", "yesterday")], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_not_modified(&fields(asked), &stored), expected, "{asked:?}");
+        }
+        assert!(!is_not_modified(&fields(&[("If-None-Match", "\"a\"")]), &fields(&[])));
+    }
+
+    #[test]
+    fn a_part_is_given_of_the_same_bytes_only() {
+        let strong = fields(&[("ETag", "\"a\""), ("Last-Modified", EARLY), ("Date", LATE)]);
+        let weak = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY), ("Date", EARLY)]);
+        for (condition, of_strong, of_weak) in [
+            ("\"a\"", true, false),
+            ("\"b\"", false, false),
+            ("W/\"a\"", false, false),
+            (EARLY, true, false),
+            (LATE, false, false),
+        ] {
+            let asked = [Field { name: "If-Range", value: condition.as_bytes() }].into_iter().collect();
+            assert_eq!(
+                (range_counts(&asked, &strong), range_counts(&asked, &weak)),
+                (of_strong, of_weak),
+                "{condition}"
+            );
+        }
+        assert!(range_counts(&fields(&[]), &weak));
+    }
+
+    #[test]
+    fn an_origin_is_asked_with_what_it_gave() {
+        let stored = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY)]);
+        let asked: Vec<_> = validators(&stored).collect();
+        assert_eq!(asked, [("If-None-Match", "W/\"a\""), ("If-Modified-Since", EARLY)]);
+        assert_eq!(validators(&fields(&[("ETag", "a"), ("Last-Modified", "x")])).count(), 0);
+    }
+}

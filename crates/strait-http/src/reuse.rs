@@ -1,0 +1,150 @@
+//! Whether a stored response answers a request (RFC 9111, section 4; RFC 5861).
+
+use crate::cache_control::{OfRequest, OfResponse, Scope};
+use crate::freshness::Times;
+
+/// What to do with a stored response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// It answers the request.
+    Serve,
+    /// It answers the request, and is validated meanwhile (RFC 5861, section 3).
+    ServeAndValidate,
+    /// It is to be validated first.
+    Validate,
+    /// It would have to be validated, and the client does not want that: 504 (RFC 9111, section 5.2.1.7).
+    Refuse,
+}
+
+/// What to do with a stored response at the time `now`.
+pub fn reuse(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Reuse {
+    match serves(now, times, stored, asked) {
+        Reuse::Validate if asked.only_if_cached => Reuse::Refuse,
+        decision => decision,
+    }
+}
+
+fn serves(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Reuse {
+    // Fields that are not to be reused are not told apart: all is validated.
+    if asked.no_cache || stored.no_cache != Scope::None {
+        return Reuse::Validate;
+    }
+    let is_too_old = asked.max_age.is_some_and(|most| times.age_at(now) > most);
+    let is_soon_stale = asked.min_fresh.is_some_and(|least| times.fresh_for(now) < least);
+    if is_too_old || is_soon_stale {
+        return Reuse::Validate;
+    }
+    if times.is_fresh(now) {
+        return Reuse::Serve;
+    }
+    let by = times.stale_by(now);
+    if forbids_stale(stored) {
+        Reuse::Validate
+    } else if asked.max_stale.is_some_and(|most| by <= most) {
+        Reuse::Serve
+    } else if stored.stale_while_revalidate.is_some_and(|most| by <= most) {
+        Reuse::ServeAndValidate
+    } else {
+        Reuse::Validate
+    }
+}
+
+/// Whether a stale response may stand in for an origin that fails (RFC 5861, section 4): where the response or the request says so, the
+/// response for its own part.
+pub fn stands_in(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> bool {
+    let by = times.stale_by(now);
+    let allows = |most: Option<u64>| most.is_some_and(|most| by <= most);
+    !forbids_stale(stored)
+        && stored.no_cache == Scope::None
+        && (allows(stored.stale_if_error) || allows(asked.stale_if_error))
+}
+
+/// RFC 9111 s4.2.4, of a shared cache; s-maxage says what proxy-revalidate does (s5.2.2.10).
+fn forbids_stale(stored: &OfResponse) -> bool {
+    stored.must_revalidate || stored.proxy_revalidate || stored.s_maxage.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fields::{Field, Fields};
+
+    fn fields(value: &'static str) -> Fields<'static> {
+        [Field { name: "cache-control", value: value.as_bytes() }].into_iter().collect()
+    }
+
+    /// Received at 1000 with this Cache-Control, asked for with that one after so many seconds.
+    fn decide(stored: &'static str, asked: &'static str, later: u64) -> (Reuse, bool) {
+        let (response, request) = (OfResponse::of(&fields(stored)), OfRequest::of(&fields(asked)));
+        let times = Times::of(200, &fields(stored), &response, 1000, 1000);
+        let now = 1000 + later;
+        (reuse(now, &times, &response, &request), stands_in(now, &times, &response, &request))
+    }
+
+    #[test]
+    fn rules_of_section_4() {
+        for (stored, asked, later, expected) in [
+            ("max-age=10", "", 9, Reuse::Serve),
+            ("max-age=10", "", 10, Reuse::Validate),
+            ("max-age=10", "no-cache", 1, Reuse::Validate),
+            ("max-age=10, no-cache", "", 1, Reuse::Validate),
+            ("max-age=10, no-cache=\"x\"", "", 1, Reuse::Validate),
+            ("max-age=10", "max-age=3", 3, Reuse::Serve),
+            ("max-age=10", "max-age=3", 4, Reuse::Validate),
+            ("max-age=10", "min-fresh=5", 5, Reuse::Serve),
+            ("max-age=10", "min-fresh=5", 6, Reuse::Validate),
+            ("max-age=10", "max-stale", 9999, Reuse::Serve),
+            ("max-age=10", "max-stale=5", 15, Reuse::Serve),
+            ("max-age=10", "max-stale=5", 16, Reuse::Validate),
+            ("max-age=10, must-revalidate", "max-stale", 11, Reuse::Validate),
+            ("max-age=10, proxy-revalidate", "max-stale", 11, Reuse::Validate),
+            ("s-maxage=10", "max-stale", 11, Reuse::Validate),
+            ("max-age=10, stale-while-revalidate=5", "", 15, Reuse::ServeAndValidate),
+            ("max-age=10, stale-while-revalidate=5", "", 16, Reuse::Validate),
+            ("max-age=10", "only-if-cached", 9, Reuse::Serve),
+            ("max-age=10", "only-if-cached", 10, Reuse::Refuse),
+        ] {
+            assert_eq!(decide(stored, asked, later).0, expected, "{stored}; {asked}; {later}");
+        }
+    }
+
+    #[test]
+    fn a_stale_response_stands_in_where_somebody_says_so() {
+        assert!(decide("max-age=10, stale-if-error=5", "", 15).1);
+        assert!(!decide("max-age=10, stale-if-error=5", "", 16).1);
+        assert!(decide("max-age=10", "stale-if-error=5", 15).1);
+        assert!(!decide("max-age=10", "", 11).1);
+        assert!(!decide("max-age=10, must-revalidate, stale-if-error=5", "", 11).1);
+    }
+
+    proptest! {
+        /// What is served without validation is fresh, or somebody has allowed it to be stale; and a client that wants nothing new is never
+        /// made to wait for it.
+        #[test]
+        fn nothing_stale_is_served_unasked(
+            max_age: Option<u8>, s_maxage: Option<u8>, must_revalidate: bool, later: u8, swr: Option<u8>,
+            asked_age: Option<u8>, max_stale: Option<u8>, only_if_cached: bool,
+        ) {
+            let stored = OfResponse {
+                max_age: max_age.map(u64::from),
+                s_maxage: s_maxage.map(u64::from),
+                must_revalidate,
+                stale_while_revalidate: swr.map(u64::from),
+                ..OfResponse::default()
+            };
+            let asked = OfRequest {
+                max_age: asked_age.map(u64::from), max_stale: max_stale.map(u64::from), only_if_cached, ..OfRequest::default()
+            };
+            let times = Times::of(200, &Fields::default(), &stored, 0, 0);
+            let now = u64::from(later);
+            let decision = reuse(now, &times, &stored, &asked);
+            if matches!(decision, Reuse::Serve | Reuse::ServeAndValidate) && !times.is_fresh(now) {
+                prop_assert!(!must_revalidate && s_maxage.is_none());
+                prop_assert!(max_stale.is_some() || swr.is_some());
+            }
+            prop_assert!(!(only_if_cached && decision == Reuse::Validate));
+        }
+    }
+}

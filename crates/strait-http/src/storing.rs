@@ -1,0 +1,149 @@
+//! Whether a shared cache may store a response (RFC 9111, section 3).
+
+use crate::cache_control::{OfRequest, OfResponse, Scope};
+use crate::fields::Fields;
+use crate::freshness::is_heuristically_cacheable;
+
+/// Why a response is not stored; for Cache-Status (RFC 9211) and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStored {
+    /// Only answers to GET are.
+    Method,
+    /// The status says nothing that a cache could keep.
+    Status,
+    /// The request forbids it.
+    RequestNoStore,
+    /// The response forbids it.
+    NoStore,
+    /// It is for one user.
+    Private,
+    /// The request had credentials, and the response does not say that others may have it.
+    Authorization,
+    /// It varies with what no request tells.
+    VaryAll,
+    /// Nothing says that it may be reused.
+    NotCacheable,
+}
+
+impl NotStored {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Method => "method",
+            Self::Status => "status",
+            Self::RequestNoStore => "request-no-store",
+            Self::NoStore => "no-store",
+            Self::Private => "private",
+            Self::Authorization => "authorization",
+            Self::VaryAll => "vary-all",
+            Self::NotCacheable => "not-cacheable",
+        }
+    }
+}
+
+/// What of a request matters.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a, 'b> {
+    /// Its method.
+    pub method: &'a str,
+    /// Its fields.
+    pub fields: &'a Fields<'b>,
+    /// The directives among them.
+    pub directives: OfRequest,
+}
+
+/// Whether a response may be stored.
+///
+/// # Errors
+/// The first rule that forbids it.
+pub fn may_store(
+    asked: &Asked<'_, '_>,
+    status: u16,
+    fields: &Fields<'_>,
+    directives: &OfResponse,
+) -> Result<(), NotStored> {
+    let refuse = |refused, why| if refused { Err(why) } else { Ok(()) };
+    refuse(asked.method != "GET", NotStored::Method)?;
+    refuse(!is_understood(status) && (directives.must_understand || !is_final(status)), NotStored::Status)?;
+    refuse(asked.directives.no_store, NotStored::RequestNoStore)?;
+    // RFC 9111 s5.2.2.3: for caches that know the directive no-store stands for those that do not.
+    refuse(directives.no_store && !directives.must_understand, NotStored::NoStore)?;
+    refuse(directives.private == Scope::All, NotStored::Private)?;
+    // RFC 9111 s3.5.
+    let is_for_all = directives.must_revalidate || directives.public || directives.s_maxage.is_some();
+    refuse(asked.fields.has("authorization") && !is_for_all, NotStored::Authorization)?;
+    refuse(fields.elements("vary").any(|name| name == "*"), NotStored::VaryAll)?;
+    let is_told = directives.public
+        || directives.max_age.is_some()
+        || directives.s_maxage.is_some()
+        || fields.has("expires")
+        || is_heuristically_cacheable(status);
+    refuse(!is_told, NotStored::NotCacheable)
+}
+
+/// Statuses whose rules for caches are known here. 304 is about a response that is stored already, and is none itself.
+fn is_understood(status: u16) -> bool {
+    matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 302 | 303 | 307 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// A final status that a cache which does not understand it may store as it is.
+fn is_final(status: u16) -> bool {
+    (200..=599).contains(&status) && status != 304
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::Field;
+
+    fn fields(text: &'static str) -> Fields<'static> {
+        let lines = text.split('|').filter_map(|line| line.split_once(": "));
+        lines.map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
+    }
+
+    fn stores(
+        method: &str,
+        request: &'static str,
+        status: u16,
+        response: &'static str,
+    ) -> Result<(), NotStored> {
+        let (request, response) = (fields(request), fields(response));
+        let asked = Asked { method, fields: &request, directives: OfRequest::of(&request) };
+        may_store(&asked, status, &response, &OfResponse::of(&response))
+    }
+
+    #[test]
+    fn rules_of_section_3() {
+        for (method, request, status, response, expected) in [
+            ("GET", "", 200, "", Ok(())),
+            ("GET", "", 206, "", Ok(())),
+            ("GET", "", 404, "", Ok(())),
+            ("POST", "", 200, "Cache-Control: max-age=1", Err(NotStored::Method)),
+            ("get", "", 200, "", Err(NotStored::Method)),
+            ("GET", "", 304, "Cache-Control: max-age=1", Err(NotStored::Status)),
+            ("GET", "", 103, "Cache-Control: max-age=1", Err(NotStored::Status)),
+            ("GET", "", 302, "", Err(NotStored::NotCacheable)),
+            ("GET", "", 302, "Cache-Control: max-age=0", Ok(())),
+            ("GET", "", 302, "Expires: 0", Ok(())),
+            ("GET", "", 599, "Cache-Control: public", Ok(())),
+            ("GET", "", 599, "Cache-Control: public, must-understand", Err(NotStored::Status)),
+            ("GET", "", 200, "Cache-Control: no-store", Err(NotStored::NoStore)),
+            ("GET", "", 200, "Cache-Control: no-store, must-understand", Ok(())),
+            ("GET", "Cache-Control: no-store", 200, "", Err(NotStored::RequestNoStore)),
+            ("GET", "", 200, "Cache-Control: private", Err(NotStored::Private)),
+            ("GET", "", 200, "Cache-Control: private=\"set-cookie\"", Ok(())),
+            ("GET", "Authorization: x", 200, "Cache-Control: max-age=1", Err(NotStored::Authorization)),
+            ("GET", "Authorization: x", 200, "Cache-Control: s-maxage=1", Ok(())),
+            ("GET", "Authorization: x", 200, "Cache-Control: public", Ok(())),
+            ("GET", "Authorization: x", 200, "Cache-Control: must-revalidate", Ok(())),
+            ("GET", "", 200, "Vary: accept, *", Err(NotStored::VaryAll)),
+            ("GET", "", 200, "CDN-Cache-Control: no-store|Cache-Control: max-age=1", Err(NotStored::NoStore)),
+        ] {
+            assert_eq!(
+                stores(method, request, status, response),
+                expected,
+                "{method} {request} {status} {response}"
+            );
+        }
+    }
+}
