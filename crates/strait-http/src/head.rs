@@ -52,6 +52,10 @@ pub struct Response<'b> {
 pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> {
     let skipped = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
     let bytes = &bytes[skipped..];
+    if skipped == 0 && bytes == b"\r" {
+        return Ok(None);
+    }
+    check_start(bytes)?;
     let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut lines);
     let Some(len) = whole(parsed.parse(bytes), bytes)? else { return Ok(None) };
@@ -67,6 +71,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
 /// # Errors
 /// As above.
 pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed> {
+    check_start(bytes)?;
     let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut parsed = httparse::Response::new(&mut lines);
     let Some(len) = whole(parsed.parse(bytes), bytes)? else { return Ok(None) };
@@ -74,6 +79,14 @@ pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed
     let status = status.ok_or(Malformed::Syntax("a status below 100"))?;
     let fields = fields(parsed.headers);
     Ok(Some((Response { status, version: version(parsed.version)?, fields }, len)))
+}
+
+/// httparse passes over any number of empty lines.
+fn check_start(bytes: &[u8]) -> Result<(), Malformed> {
+    match bytes.first() {
+        Some(b'\r' | b'\n') => Err(Malformed::Syntax("an empty line in place of the first one")),
+        _ => Ok(()),
+    }
 }
 
 /// The length of a head that is whole and strictly so.
@@ -175,12 +188,15 @@ mod tests {
             "GET /  HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET / HTTP/1.1 \r\nHost: a\r\n\r\n",
             "GET /\r\nHost: a\r\n\r\n",
+            "\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "\nGET / HTTP/1.1\r\n\r\n",
             "G(T / HTTP/1.1\r\nHost: a\r\n\r\n",
         ] {
             assert!(request(head.as_bytes()).is_err(), "{head:?}");
         }
         assert_eq!(request(b"GET / HTTP/2.0\r\n\r\n"), Err(Malformed::Version));
         assert!(response(b"HTTP/1.1 099 X\r\n\r\n").is_err());
+        assert!(response(b"\r\nHTTP/1.1 200 X\r\n\r\n").is_err());
     }
 
     #[test]

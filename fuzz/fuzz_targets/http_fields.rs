@@ -1,0 +1,38 @@
+//! Any text as Range, Cache-Control, Vary and the conditions of a request: parts lie within what there is, and nothing is served
+//! that is not fresh unless somebody said so.
+//!
+//! Input: eight bytes for a length and a time, then the text.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use strait_http::cache_control::{OfRequest, OfResponse};
+use strait_http::freshness::Times;
+use strait_http::range::{RANGES_MAX, Wanted, wanted};
+use strait_http::reuse::{Reuse, reuse};
+use strait_http::vary::Variant;
+use strait_http::{Field, Fields, conditional};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((numbers, text)) = data.split_first_chunk::<8>() else { return };
+    let length = u64::from(u32::from_le_bytes(numbers[..4].try_into().expect("four bytes")));
+    let later = u64::from(u32::from_le_bytes(numbers[4..].try_into().expect("four bytes")));
+    if let Ok(range) = std::str::from_utf8(text)
+        && let Wanted::Parts(parts) = wanted(range, length)
+    {
+        assert!((1..=RANGES_MAX).contains(&parts.len()));
+        assert!(parts.iter().all(|part| part.start < part.end && part.end <= length));
+    }
+    let of = |name| -> Fields<'_> { [Field { name, value: text }].into_iter().collect() };
+    let (stored, asked) = (OfResponse::of(&of("cache-control")), OfRequest::of(&of("cache-control")));
+    let times = Times::of(200, &of("cache-control"), &stored, 0, 0);
+    if reuse(later, &times, &stored, &asked) == Reuse::Serve && !times.is_fresh(later) {
+        assert!(asked.max_stale.is_some() && !stored.must_revalidate);
+    }
+    let _ = Times::of(200, &of("age"), &stored, 0, 0).age_at(later);
+    let _ = (
+        conditional::is_not_modified(&of("if-none-match"), &of("etag")),
+        conditional::range_counts(&of("if-range"), &of("etag")),
+    );
+    let _ = Variant::of(&of("vary"), &of("accept-encoding"));
+});

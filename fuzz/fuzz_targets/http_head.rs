@@ -1,0 +1,36 @@
+//! Any bytes as the head of a request and of a response: refused, or read so that nobody could read them differently.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use strait_http::head::{HEAD_BYTES_MAX, request, response};
+use strait_http::{Fields, forward, framing};
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(Some((head, len))) = request(data) {
+        check(&data[..len], &head.fields);
+        // What follows changes nothing, and with a byte less it is not whole.
+        assert_eq!(request(&data[..len]), Ok(Some((head.clone(), len))));
+        assert_eq!(request(&data[..len - 1]), Ok(None));
+        let _ = (framing::of_request(&head), forward::keeps_alive(head.version, &head.fields));
+    }
+    if let Ok(Some((head, len))) = response(data) {
+        check(&data[..len], &head.fields);
+        assert_eq!(response(&data[..len - 1]), Ok(None));
+        let _ = framing::of_response(&head, "GET");
+    }
+});
+
+fn check(head: &[u8], fields: &Fields<'_>) {
+    assert!(head.len() <= HEAD_BYTES_MAX + 2 && head.ends_with(b"\r\n\r\n"));
+    let feeds = head.iter().filter(|byte| **byte == b'\n').count();
+    let ends = head.windows(2).filter(|pair| pair == b"\r\n").count();
+    let returns = head.iter().filter(|byte| **byte == b'\r').count();
+    assert!(feeds == ends && returns == ends && !head.contains(&0));
+    // One line each, with the first and the empty one, and perhaps an empty one before.
+    let lines = fields.iter().count() + 2;
+    assert!(ends == lines || ends == lines + 1);
+    for field in forward::passed_on(fields) {
+        assert!(!field.name.is_empty() && !field.name.contains([' ', '\t', ':']));
+    }
+}
