@@ -81,6 +81,11 @@ pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
+/// The same, or 0.
+pub(crate) fn seconds_or_none(text: &str) -> Result<std::time::Duration, String> {
+    if text == "0" { Ok(std::time::Duration::ZERO) } else { seconds(text) }
+}
+
 /// Ten years.
 const DURATION_MAX: std::time::Duration = std::time::Duration::from_hours(87_600);
 

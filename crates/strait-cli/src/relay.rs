@@ -17,7 +17,7 @@ use strait_transfer::relay::{Account, Ended, Options, Relay};
 use crate::Error;
 use crate::bulk::{look_up, no_address};
 use crate::output::{print_line, tell};
-use crate::parse::seconds;
+use crate::parse::{seconds, seconds_or_none};
 
 /// Options of `strait relay`.
 #[derive(ClapArgs)]
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     connect_timeout: Duration,
     /// Seconds that connections, idle ones too, may go on after SIGTERM or SIGINT; then they are reset, as after a second signal
-    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds_or_none)]
     drain: Duration,
     /// Tell the server who its client is: v1 or v2 of the PROXY protocol
     #[arg(long, value_name = "VERSION")]

@@ -26,6 +26,7 @@ pub mod head;
 pub mod range;
 pub mod reuse;
 pub mod storing;
+pub mod update;
 pub mod vary;
 
 pub use error::Malformed;

@@ -246,9 +246,13 @@ fn told_to_end_it_takes_nobody_and_lets_the_others_finish() {
 #[test]
 fn one_that_does_not_end_is_ended() {
     let server = server();
-    let relay = Relay::start(&server, &["--drain", "0.1"]);
-    let (_client, _stream) = (relay.connect(), accept(&server));
-    assert_eq!(account(relay.end())["failed"], 1);
+    for drain in ["0.1", "0"] {
+        let relay = Relay::start(&server, &["--drain", drain]);
+        let (client, stream) = (relay.connect(), accept(&server));
+        assert_eq!(account(relay.end())["failed"], 1);
+        // Neither takes what it got for whole.
+        assert!([client, stream].iter().all(|mut end| end.read(&mut [0]).is_err()));
+    }
 }
 
 #[test]
@@ -296,6 +300,19 @@ fn as_many_connections_as_may_be_and_the_next_waits() {
     assert_eq!(&got, b"third");
     drop((second, third, stream));
     assert!(account(relay.end())["full"].as_u64().unwrap() > 0);
+}
+
+/// A relay that is killed passes on no end that nobody meant.
+#[test]
+fn connections_of_a_killed_relay_are_reset() {
+    let server = server();
+    let relay = Relay::start(&server, &[]);
+    let (client, stream) = (relay.connect(), accept(&server));
+    (&client).write_all(b"begun").unwrap();
+    (&stream).read_exact(&mut [0; 5]).unwrap();
+    relay.process.signal(Signal::KILL);
+    let _ = relay.process.wait(LIMIT).unwrap();
+    assert!([client, stream].iter().all(|mut end| end.read(&mut [0]).is_err()));
 }
 
 /// What a held-up client leaves others: the relay has as many pipes as its open files allow for, and copies beyond.
