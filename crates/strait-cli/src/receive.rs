@@ -4,7 +4,7 @@
 //! as it is.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{ErrorKind, Seek as _};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, fchown};
@@ -58,14 +58,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
     let listener = listen(args.listen)?;
     let output = Output::open(args.output.as_deref())?;
-    let (stream, offer) =
-        first_sender(args, &listener, terminated).inspect_err(|_| output.discard_empty())?;
+    let (stream, offer) = first_sender(args, &listener, terminated)?;
     drop(listener);
     let mut receiving = Receiving::begin(args, output, stream, offer, terminated)?;
     let began = Instant::now();
     let failure = receiving.all().and_then(|()| receiving.end()).err();
     if failure.is_some() {
-        receiving.output.discard_empty();
         receiving.output.tell_of_part();
     }
     let mut account = receiving.receiver.account().clone();
@@ -205,11 +203,7 @@ impl Output {
     /// What is there already.
     fn have(&self) -> Result<Have, Error> {
         let Some((_, part)) = &self.paths else { return Ok(Have::NOTHING) };
-        let mut file = &self.file;
-        let have = file.metadata().and_then(|metadata| {
-            file.rewind()?;
-            Have::first(metadata.len(), file)
-        });
+        let have = self.file.metadata().and_then(|metadata| Have::first(metadata.len(), &self.file));
         have.map_err(|error| Error::Failed(format!("{}: {error}", part.display())))
     }
 
@@ -224,10 +218,12 @@ impl Output {
     }
 
     /// Gives a whole file its name.
-    fn finish(&self) -> Result<(), Error> {
+    fn finish(&mut self) -> Result<(), Error> {
         let Some((whole, part)) = &self.paths else { return Ok(()) };
         let done = self.file.sync_all().and_then(|()| std::fs::rename(part, whole));
-        done.map_err(|error| Error::Failed(format!("{}: {error}", self.name)))
+        done.map_err(|error| Error::Failed(format!("{}: {error}", self.name)))?;
+        self.paths = None;
+        Ok(())
     }
 
     /// Bytes of what is not whole.
@@ -236,20 +232,21 @@ impl Output {
         Some((self.file.metadata().ok()?.len(), part))
     }
 
-    /// Removes a part of no bytes: nobody can go on with it.
-    fn discard_empty(&self) {
-        if let Some((0, part)) = self.bytes_of_part() {
-            // It is in nobody's way if it stays.
-            let _ = std::fs::remove_file(part);
-        }
-    }
-
     fn tell_of_part(&self) {
         if let Some((bytes, part)) = self.bytes_of_part().filter(|(bytes, _)| *bytes > 0) {
             let part = part.display();
             tell(format_args!(
                 "{bytes} bytes are in {part}: of a file, the same two commands again go on there\n"
             ));
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // With a part of no bytes nobody can go on; it is in nobody's way if it stays.
+        if let Some((0, part)) = self.bytes_of_part() {
+            let _ = std::fs::remove_file(part);
         }
     }
 }
@@ -277,7 +274,6 @@ impl<'a> Receiving<'a> {
         if let Some(offer) = offer {
             length = offer.length;
             if let Some(length) = length.filter(|length| *length > args.size_max) {
-                output.discard_empty();
                 let most = args.size_max;
                 return Err(Error::Failed(format!(
                     "the sender has {length} bytes: --size-max {most} refuses"

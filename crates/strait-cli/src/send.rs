@@ -189,8 +189,7 @@ impl Source {
         if have.bytes == 0 || self.length.is_none_or(|length| have.bytes > length) {
             return Ok(false);
         }
-        let mut file = &*self.file;
-        let own = file.rewind().and_then(|()| Have::first(have.bytes, file));
+        let own = Have::first(have.bytes, &*self.file);
         Ok(own.map_err(|error| Error::Failed(format!("{}: {error}", self.name)))? == *have)
     }
 }

@@ -167,11 +167,7 @@ fn seconds(value: Option<&str>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Field;
-
-    fn fields(lines: &[(&'static str, &'static str)]) -> Fields<'static> {
-        lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
-    }
+    use crate::fields::tests::fields;
 
     fn response(value: &'static str) -> OfResponse {
         OfResponse::of(&fields(&[("Cache-Control", value)]))

@@ -71,13 +71,10 @@ pub fn validators<'b>(stored: &Fields<'b>) -> impl Iterator<Item = (&'static str
 mod tests {
     use super::*;
     use crate::fields::Field;
+    use crate::fields::tests::fields;
 
     const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const LATE: &str = "Sun, 06 Nov 1994 08:50:37 GMT";
-
-    fn fields(lines: &[(&'static str, &'static str)]) -> Fields<'static> {
-        lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
-    }
 
     #[test]
     fn tags_are_compared_as_the_rfc_says() {

@@ -62,10 +62,7 @@ pub fn has_passed(fields: &Fields<'_>, by: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn fields(lines: &[(&'static str, &'static str)]) -> Fields<'static> {
-        lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
-    }
+    use crate::fields::tests::fields;
 
     #[test]
     fn what_is_of_the_connection_stays_there() {

@@ -103,12 +103,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fields::Field;
+    use crate::fields::tests::fields;
 
     const DATE: u64 = 784_111_777;
 
     fn times(status: u16, lines: &[(&'static str, &'static str)], requested: u64, received: u64) -> Times {
-        let fields = lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect();
+        let fields = fields(lines);
         Times::of(status, &fields, &OfResponse::of(&fields), requested, received)
     }
 

@@ -69,16 +69,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fields::{Field, Fields};
+    use crate::fields::Fields;
+    use crate::fields::tests::fields;
 
-    fn fields(value: &'static str) -> Fields<'static> {
-        [Field { name: "cache-control", value: value.as_bytes() }].into_iter().collect()
+    fn directives(value: &str) -> Fields<'_> {
+        fields(&[("cache-control", value)])
     }
 
     /// Received at 1000 with this Cache-Control, asked for with that one after so many seconds.
     fn decide(stored: &'static str, asked: &'static str, later: u64) -> (Reuse, bool) {
-        let (response, request) = (OfResponse::of(&fields(stored)), OfRequest::of(&fields(asked)));
-        let times = Times::of(200, &fields(stored), &response, 1000, 1000);
+        let (response, request) = (OfResponse::of(&directives(stored)), OfRequest::of(&directives(asked)));
+        let times = Times::of(200, &directives(stored), &response, 1000, 1000);
         let now = 1000 + later;
         (reuse(now, &times, &response, &request), stands_in(now, &times, &response, &request))
     }

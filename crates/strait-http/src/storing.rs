@@ -94,11 +94,10 @@ fn is_final(status: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Field;
+    use crate::fields::tests::fields;
 
-    fn fields(text: &'static str) -> Fields<'static> {
-        let lines = text.split('|').filter_map(|line| line.split_once(": "));
-        lines.map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
+    fn lines(text: &str) -> Fields<'_> {
+        fields(&text.split('|').filter_map(|line| line.split_once(": ")).collect::<Vec<_>>())
     }
 
     fn stores(
@@ -107,7 +106,7 @@ mod tests {
         status: u16,
         response: &'static str,
     ) -> Result<(), NotStored> {
-        let (request, response) = (fields(request), fields(response));
+        let (request, response) = (lines(request), lines(response));
         let asked = Asked { method, fields: &request, directives: OfRequest::of(&request) };
         may_store(&asked, status, &response, &OfResponse::of(&response))
     }

@@ -18,11 +18,7 @@ pub fn updated<'b>(stored: &Fields<'b>, fresh: &Fields<'b>) -> Fields<'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Field;
-
-    fn fields(lines: &[(&'static str, &'static str)]) -> Fields<'static> {
-        lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
-    }
+    use crate::fields::tests::fields;
 
     #[test]
     fn news_take_the_place_of_what_was_stored_and_the_content_stays_what_it_is() {

@@ -54,11 +54,7 @@ fn without_spaces(element: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Field;
-
-    fn fields(lines: &[(&'static str, &'static str)]) -> Fields<'static> {
-        lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
-    }
+    use crate::fields::tests::fields;
 
     fn variant(vary: &'static str, asked: &[(&'static str, &'static str)]) -> Option<Variant> {
         Variant::of(&fields(&[("Vary", vary)]), &fields(asked))

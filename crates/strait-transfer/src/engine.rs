@@ -296,11 +296,7 @@ impl Engine {
         // The socket does not block, so that the result is there at once; a full queue may hold it back.
         let mut want = 0;
         loop {
-            let Some(ring) = &mut self.ring else { unreachable!("it was pushed to") };
-            if let Err(error) = ring.enter(want, Duration::from_secs(1)) {
-                self.lose_ring();
-                return Err(error.into());
-            }
+            self.enter(want, Duration::from_secs(1))?;
             want = 1;
             while let Some(event) = self.ring.as_mut().and_then(Ring::next_event) {
                 match event {
@@ -314,14 +310,17 @@ impl Engine {
         }
     }
 
-    /// Lets a ring go that the kernel does not serve any more: what it still has in its queue would stand in the stream twice. All is
-    /// copied from now on.
-    fn lose_ring(&mut self) {
-        self.ring = None;
-        self.lent_bytes = 0;
-        for loan in self.loans.drain() {
-            loan.tally.borrow_mut().lent -= 1;
+    /// Enters the ring. One that the kernel does not serve any more is let go: what it still has in its queue would stand in the stream
+    /// twice. All is copied from then on.
+    fn enter(&mut self, want: usize, timeout: Duration) -> Result<()> {
+        let Some(ring) = &mut self.ring else { unreachable!("whoever enters it has seen it") };
+        let entered = ring.enter(want, timeout);
+        if entered.is_err() {
+            self.ring = None;
+            self.lent_bytes = 0;
+            self.loans.drain().for_each(|loan| loan.tally.borrow_mut().lent -= 1);
         }
+        Ok(entered?)
     }
 
     fn returned(&mut self, token: u64, copied: bool) {
@@ -351,10 +350,7 @@ impl Engine {
         if !ring.has_news() {
             return Ok(());
         }
-        if let Err(error) = ring.enter(0, Duration::ZERO) {
-            self.lose_ring();
-            return Err(error.into());
-        }
+        self.enter(0, Duration::ZERO)?;
         while let Some(event) = self.ring.as_mut().and_then(Ring::next_event) {
             if let Event::Returned { token, copied } = event {
                 self.returned(token, copied);

@@ -12,7 +12,7 @@
 //! refused whole.
 
 use std::fmt;
-use std::io::{Read, Result as IoResult};
+use std::io::{Read, Result as IoResult, Seek};
 use std::str::FromStr;
 
 /// The most bytes of a line, LF included.
@@ -56,12 +56,13 @@ impl Have {
     /// Nothing yet.
     pub const NOTHING: Self = Self { bytes: 0, hash: 0 };
 
-    /// The first `bytes` bytes of what is read from its start, or as many as there are. The hash finds what changed by accident or by
-    /// use, not what somebody has forged.
+    /// The first `bytes` bytes of a file, or as many as there are. The hash finds what changed by accident or by use, not what somebody
+    /// has forged.
     ///
     /// # Errors
-    /// read(2)'s.
-    pub fn first(bytes: u64, of: impl Read) -> IoResult<Self> {
+    /// read(2)'s and lseek(2)'s.
+    pub fn first(bytes: u64, mut of: impl Read + Seek) -> IoResult<Self> {
+        of.rewind()?;
         Ok(Self { bytes, hash: rapidhash::v3::rapidhash_v3_file(of.take(bytes))? })
     }
 }

@@ -98,22 +98,20 @@ impl Pipes {
 
     /// An empty pipe.
     pub(crate) fn take(&mut self) -> Result<Pipe> {
-        self.kept.pop().map_or_else(Pipe::new, Ok).map_err(|error| Error::os("make", "a pipe", error))
+        let pipe = self.kept.pop().map_or_else(Pipe::new, Ok);
+        let pipe = pipe.map_err(|error| Error::os("make", "a pipe", error))?;
+        self.out += 1;
+        Ok(pipe)
     }
 
     /// An empty pipe, or none where as many are out as may be, or there are no descriptors.
     pub(crate) fn try_take(&mut self) -> Option<Pipe> {
-        if self.out >= self.out_max {
-            return None;
-        }
-        let pipe = self.kept.pop().or_else(|| Pipe::new().ok())?;
-        self.out += 1;
-        Some(pipe)
+        if self.out < self.out_max { self.take().ok() } else { None }
     }
 
     /// Keeps an empty pipe for the next; one that is not is closed with its bytes.
     pub(crate) fn give_back(&mut self, pipe: Pipe) {
-        self.out = self.out.saturating_sub(1);
+        self.out -= 1;
         if pipe.held == 0 && self.kept.len() < KEPT_MAX {
             self.kept.push(pipe);
         }

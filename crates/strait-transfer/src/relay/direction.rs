@@ -83,10 +83,7 @@ impl Direction {
                 return Ok(Waits::Turn);
             }
             moves += 1;
-            if self.pipe.is_none() {
-                self.pipe = pipes.try_take();
-            }
-            let moved = match self.pipe.take() {
+            let moved = match self.pipe.take().or_else(|| pipes.try_take()) {
                 Some(pipe) => self.splice(pipe, from, to, pipes),
                 None => self.copy(from, to),
             };
