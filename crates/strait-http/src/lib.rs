@@ -23,9 +23,11 @@ pub mod forward;
 pub mod framing;
 pub mod freshness;
 pub mod head;
+pub mod method;
 pub mod range;
 pub mod reuse;
 pub mod storing;
+pub mod target;
 pub mod update;
 pub mod vary;
 
