@@ -53,10 +53,15 @@ pub fn range_counts(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
     if let Some(tag) = Tag::parse(condition) {
         return stored.one("etag").and_then(Tag::parse).is_some_and(|own| own.is(&tag));
     }
-    // A date counts if it is exact and a strong validator (s8.8.2.2): the Date is a minute later at least.
-    let Some(modified) = date_of(stored, "last-modified") else { return false };
-    let is_strong = date_of(stored, "date").is_some_and(|date| date >= modified + 60);
-    is_strong && stored.one("last-modified") == Some(condition)
+    // A date counts if it is exact and a strong validator.
+    is_strong_date(stored) && stored.one("last-modified") == Some(condition)
+}
+
+/// Whether the Last-Modified of a response is a strong validator (RFC 9110, section 8.8.2.2): its Date is later by enough that nothing
+/// changed within the second, nor between two clocks.
+pub(crate) fn is_strong_date(stored: &Fields<'_>) -> bool {
+    let (modified, date) = (date_of(stored, "last-modified"), date_of(stored, "date"));
+    modified.zip(date).is_some_and(|(modified, date)| date >= modified.saturating_add(60))
 }
 
 /// The fields that ask an origin whether what is stored is still good (RFC 9111, section 4.3.1): names and values. None where it has no
