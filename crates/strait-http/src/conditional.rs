@@ -40,7 +40,9 @@ pub fn is_not_modified(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
             element == "*" || Tag::parse(element).zip(tag).is_some_and(|(one, other)| one.is_like(&other))
         });
     }
-    let (since, modified) = (date_of(asked, "if-modified-since"), date_of(stored, "last-modified"));
+    // RFC 9111 s4.3.2: what does not tell when it was changed was not changed after it was made.
+    let modified = if stored.has("last-modified") { "last-modified" } else { "date" };
+    let (since, modified) = (date_of(asked, "if-modified-since"), date_of(stored, modified));
     since.zip(modified).is_some_and(|(since, modified)| modified <= since)
 }
 
@@ -116,6 +118,11 @@ mod tests {
             assert_eq!(is_not_modified(&fields(asked), &stored), expected, "{asked:?}");
         }
         assert!(!is_not_modified(&fields(&[("If-None-Match", "\"a\"")]), &fields(&[])));
+        let dated = fields(&[("Date", LATE)]);
+        assert!(is_not_modified(&fields(&[("If-Modified-Since", LATE)]), &dated));
+        assert!(!is_not_modified(&fields(&[("If-Modified-Since", EARLY)]), &dated));
+        let undated = fields(&[("Last-Modified", "x"), ("Date", EARLY)]);
+        assert!(!is_not_modified(&fields(&[("If-Modified-Since", LATE)]), &undated));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub fn invalidated(method: &str, target: &Uri<'_>, status: u16, fields: &Fields<
 fn key_of_reference(base: &Uri<'_>, reference: &str) -> Option<String> {
     let reference = reference.split('#').next().unwrap_or_default();
     let absolute;
-    let (authority_of, path) = if has_scheme(reference) {
+    let (named, path) = if has_scheme(reference) {
         let uri = Uri::parse(reference).ok()?;
         (uri, without_dots(uri.path))
     } else if reference.starts_with("//") {
@@ -39,7 +39,7 @@ fn key_of_reference(base: &Uri<'_>, reference: &str) -> Option<String> {
     };
     let mut key = String::new();
     Uri { path: &path, ..*base }.write_key(&mut key);
-    authority_of.is_same_origin(base).then_some(key)
+    named.is_same_origin(base).then_some(key)
 }
 
 /// Whether a reference is no relative one: a colon stands before any slash and question mark (RFC 3986, section 4.2).

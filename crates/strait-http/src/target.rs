@@ -227,28 +227,32 @@ fn path_of(path: &str) -> Result<&str, Malformed> {
     }
 }
 
-/// RFC 3986, section 6.2.2.
+/// RFC 3986, section 6.2.2. A path with a `%` that encodes nothing stays as it is: what stands behind it might become its digits.
 fn push_normalised(path: &str, out: &mut String) {
-    let mut rest = path;
-    while let Some(at) = rest.find('%') {
-        out.push_str(&rest[..at]);
-        let digits =
-            rest.get(at + 1..at + 3).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        let Some(digits) = digits else {
-            out.push('%');
-            rest = &rest[at + 1..];
-            continue;
-        };
-        match u8::from_str_radix(digits, 16) {
-            Ok(byte) if is_unreserved(byte) && byte != b'.' => out.push(char::from(byte)),
-            _ => {
-                out.push('%');
-                out.extend(digits.chars().map(|digit| digit.to_ascii_uppercase()));
-            }
-        }
-        rest = &rest[at + 3..];
+    let mut pieces = path.split('%');
+    if pieces.clone().skip(1).any(|piece| encoded(piece).is_none()) {
+        out.push_str(path);
+        return;
     }
-    out.push_str(rest);
+    out.push_str(pieces.next().unwrap_or_default());
+    for (byte, rest) in pieces.filter_map(encoded) {
+        match byte {
+            _ if is_unreserved(byte) && byte != b'.' => out.push(char::from(byte)),
+            _ => out.extend(['%', digit(byte >> 4), digit(byte & 15)]),
+        }
+        out.push_str(rest);
+    }
+}
+
+/// The octet that the first two digits of a piece are, and what stands behind them.
+fn encoded(piece: &str) -> Option<(u8, &str)> {
+    let (digits, rest) = piece.split_at_checked(2)?;
+    let is_octet = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u8::from_str_radix(digits, 16).ok().filter(|_| is_octet).map(|byte| (byte, rest))
+}
+
+fn digit(value: u8) -> char {
+    char::from_digit(value.into(), 16).unwrap_or('0').to_ascii_uppercase()
 }
 
 /// The target of a request, in its four forms (RFC 9112, section 3.2).

@@ -145,7 +145,9 @@ fn the_same_thing_has_the_same_key() {
         assert_eq!(key(uri), "http://example.com/~smith/home.html");
     }
     assert_eq!(key("HTTPS://A:0443?B=%7e"), "https://a/?B=%7e");
-    assert_eq!(key("http://a:443/%e4%2F%2e%2E/../%zz%4"), "http://a:443/%E4%2F%2E%2E/../%zz%4");
+    assert_eq!(key("http://a:443/%e4%2F%2e%2E/../b"), "http://a:443/%E4%2F%2E%2E/../b");
+    // What is malformed stays as it is, all of it.
+    assert_eq!(key("http://a/%7e%%331%4"), "http://a/%7e%%331%4");
     assert_eq!(key("http://[::0:1]/"), "http://[::1]/");
 }
 
@@ -166,7 +168,7 @@ fn an_origin_is_asked_for_a_path() {
 proptest! {
     /// A key is the key of itself.
     #[test]
-    fn keys_are_normal(host in "[A-Za-z0-9.-]{1,9}", port: Option<u16>, path in "(/([!-~]|%[0-9a-fA-F]{2}){0,20})?") {
+    fn keys_are_normal(host in "[A-Za-z0-9.-]{1,9}", port: Option<u16>, path in "(/([!-~]|%[0-9a-fA-F]{0,2}){0,20})?") {
         prop_assume!(!path.contains('#') && port != Some(0));
         let port = port.map(|port| format!(":{port}")).unwrap_or_default();
         let once = key(&format!("hTTp://{host}{port}{path}"));
