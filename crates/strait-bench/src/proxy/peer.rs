@@ -116,7 +116,7 @@ impl Contestant {
         let (program, options) = match (self, self.peer()) {
             (_, Some(peer)) => (find(peer.program)?, vec![peer.version]),
             (Self::Direct, _) => return Ok("no proxy".into()),
-            _ => (launcher.strait.clone(), vec!["proxy", "--version"]),
+            _ => (launcher.strait.clone(), vec!["--version"]),
         };
         let failed = |error| Error::file(format!("start {}", program.display()), error);
         let output = Command::new(&program).args(options).output().map_err(failed)?;
