@@ -41,7 +41,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
                 "nothing is stored that may answer, and only that was asked for".to_owned(),
             ));
         }
-        let (miss, leading) = if is_alone || worker.is_private(hash) {
+        let (miss, leading) = if is_alone || worker.private.has(hash, worker.now()) {
             (miss, None)
         } else {
             match worker.shared.fills.join(hash, &wanted.key) {

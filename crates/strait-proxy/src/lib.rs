@@ -29,6 +29,7 @@ mod miss;
 mod object;
 mod origin;
 mod passage;
+mod private;
 mod proxy;
 mod reply;
 mod select;

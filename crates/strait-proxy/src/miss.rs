@@ -219,11 +219,11 @@ async fn store_or_pass(
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
     let Some((object, range)) = object(exchange.request, &wanted.directives, &wanted.key, &incoming) else {
-        worker.note_private(wanted.hash);
+        worker.private.note(wanted.hash, worker.now());
         leading.end(Phase::Private);
         return pass(exchange, incoming, miss.why).await;
     };
-    worker.note_shared(wanted.hash);
+    worker.private.forget(wanted.hash);
     match Filling::new(leading, Arc::new(object), incoming, range) {
         Ok(filling) => fill(exchange, filling, miss.why).await,
         Err((leading, incoming)) => {
