@@ -51,6 +51,7 @@ pub fn run(
         about: about(rig, plan),
         axis: "frame size, bytes",
         unit: "bytes",
+        labels: Vec::new(),
         contestants: &plan.contestants,
         places: &plan.sizes,
         rounds: plan.rounds,

@@ -120,6 +120,11 @@ fn duplicate(file: &File) -> Result<Stdio> {
 }
 
 impl Child {
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// What it cost so far.
     pub fn cost(&self) -> Result<Cost> {
         let cycles = self.cycles.as_ref().and_then(|cycles| cycles.count().ok());
@@ -161,23 +166,36 @@ impl Child {
         self.finish(limit)
     }
 
+    /// Sends it SIGTERM and waits for its end, however it ends.
+    ///
+    /// # Errors
+    /// It does not end: it is killed.
+    pub(crate) fn terminate(mut self, limit: Duration) -> Result<()> {
+        self.signal(Signal::TERM)?;
+        self.end(limit).map(drop)
+    }
+
     /// Waits for its end and returns what it wrote.
     ///
     /// # Errors
     /// The same.
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
-        let deadline = Instant::now() + limit;
-        let status = loop {
-            match self.status()? {
-                Some(status) => break status,
-                None if Instant::now() > deadline => return Err(self.program.failed("it did not end")),
-                None => wait::sleep(LOOK),
-            }
-        };
+        let status = self.end(limit)?;
         if status.success() {
             return Ok(Output { stdout: text(&self.stdout)?, stderr: text(&self.stderr)? });
         }
         Err(self.program.failed(last_words(&self.stderr()?, &status.to_string())))
+    }
+
+    fn end(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.status()? {
+                Some(status) => return Ok(status),
+                None if Instant::now() > deadline => return Err(self.program.failed("it did not end")),
+                None => wait::sleep(LOOK),
+            }
+        }
     }
 
     fn status(&mut self) -> Result<Option<ExitStatus>> {

@@ -51,6 +51,7 @@ pub fn run(
         ),
         axis: "rate, packets/s",
         unit: "packets/s",
+        labels: Vec::new(),
         contestants: &plan.contestants,
         places: &plan.rates,
         rounds: plan.rounds,

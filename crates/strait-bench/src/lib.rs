@@ -1,4 +1,4 @@
-//! Measures capture paths on this machine: D3's comparison and D2's delay, with the same program on each path.
+//! Measures on this machine: capture paths, by D3's comparison and D2's delay, sends, by D5's, and proxies, by D4's.
 //!
 //! [`capture`] and [`latency`] are the benchmarks; they lay a [`wire`], run receivers and generators on it as programs
 //! of their own ([`measure`], [`child`]), and return [`results`], which [`table`], [`report`] and [`mod@compare`] show.
@@ -15,6 +15,7 @@ pub mod measure;
 mod memory_file;
 mod peer;
 mod plot;
+pub mod proxy;
 pub mod receiver;
 pub mod report;
 pub mod results;

@@ -57,8 +57,8 @@ fn capitalised(title: &str) -> String {
 fn values(results: &Results, shown: &Shown) -> String {
     let places = results.places();
     let mut text = format!("<table>\n<tr><th>{}</th>", escape(&results.axis));
-    for place in &places {
-        let _ = write!(text, "<th>{place}</th>");
+    for &place in &places {
+        let _ = write!(text, "<th>{}</th>", escape(&results.place_name(place)));
     }
     text += "</tr>\n";
     for contestant in results.contestants() {

@@ -25,12 +25,15 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// `capture`, `latency`, or `send` and the load.
+    /// `capture`, `latency`, `proxy`, or `send` and the load.
     pub benchmark: String,
     /// What was measured and how.
     pub about: String,
     /// What the axis is, with its unit.
     pub axis: String,
+    /// Names of the places, where they are no numbers: place 0 has the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
     /// The machine, the program and the command.
     pub machine: Machine,
     /// Whether all that was asked for was measured.
@@ -123,6 +126,11 @@ impl Results {
         places.sort_by(f64::total_cmp);
         places.dedup();
         places
+    }
+
+    /// What a place is called: its name, or its number.
+    pub fn place_name(&self, at: f64) -> String {
+        self.labels.get(at as usize).cloned().unwrap_or_else(|| at.to_string())
     }
 
     /// The series of a contestant at a place.
@@ -232,6 +240,7 @@ pub(crate) mod tests {
             benchmark: "capture".into(),
             about: "a test".into(),
             axis: "frame size, bytes".into(),
+            labels: Vec::new(),
             machine: Machine::default(),
             complete: true,
             rounds: 0,

@@ -36,6 +36,8 @@ pub(crate) struct Asked<'a, C> {
     pub(crate) axis: &'static str,
     /// Of a place on the axis.
     pub(crate) unit: &'static str,
+    /// Names of the places, where they are no numbers.
+    pub(crate) labels: Vec<String>,
     pub(crate) contestants: &'a [C],
     pub(crate) places: &'a [u32],
     pub(crate) rounds: u32,
@@ -56,6 +58,7 @@ pub(crate) fn run<C: Copy + Display>(
         benchmark: asked.benchmark.into(),
         about: asked.about.clone(),
         axis: asked.axis.into(),
+        labels: asked.labels.clone(),
         machine,
         complete: false,
         rounds: asked.rounds,
@@ -68,7 +71,7 @@ pub(crate) fn run<C: Copy + Display>(
     let points: Vec<_> = asked.places.iter().flat_map(at_place).collect();
     let all = points.len() * asked.rounds as usize;
     for (done, &(place, contestant)) in (0..asked.rounds).flat_map(|_| &points).enumerate() {
-        let next = format!("{contestant}, {place} {}", asked.unit);
+        let next = format!("{contestant}, {} {}", results.place_name(place.into()), asked.unit);
         progress(&Progress { results: &results, done, all, next })?;
         match point(contestant, place) {
             Err(Error::Interrupted) => return Ok(results),

@@ -414,6 +414,7 @@ pub fn run(
         about: about(load),
         axis: load.axis(),
         unit: load.unit(),
+        labels: Vec::new(),
         contestants: &plan.contestants,
         places: &plan.places,
         rounds: plan.rounds,

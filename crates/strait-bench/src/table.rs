@@ -57,11 +57,27 @@ pub const SEND: [Shown; 4] = [
     shown("zero_copy_percent", "sent without a copy, %", 1.0, 0, true),
 ];
 
+/// Those of a benchmark of proxies.
+pub const PROXY: [Shown; 11] = [
+    shown("requests_per_s", "thousand requests/s", 1e-3, 2, true),
+    shown("bytes_per_s", "GB/s", 1e-9, 3, true),
+    shown("cpu_us_per_request", "CPU microseconds per request", 1.0, 1, false),
+    shown("cpu_s_per_gb", "CPU seconds per GB", 1.0, 3, false),
+    shown("p50_us", "response time, median, us", 1.0, 0, false),
+    shown("p90_us", "response time, 90th percentile, us", 1.0, 0, false),
+    shown("p99_us", "response time, 99th percentile, us", 1.0, 0, false),
+    shown("max_us", "response time, longest, us", 1.0, 0, false),
+    shown("hit_percent", "not asked of the origin, %", 1.0, 1, true),
+    shown("memory_mib", "memory at most, MiB", 1.0, 0, false),
+    shown("busy_percent", "CPU of the proxy in use, %", 1.0, 0, false),
+];
+
 /// The figures to show of these results: those that were measured.
 pub fn figures(results: &Results) -> Vec<Shown> {
     let all: &[Shown] = match results.benchmark.split(' ').next() {
         Some("latency") => &LATENCY,
         Some("send") => &SEND,
+        Some("proxy") => &PROXY,
         _ => &CAPTURE,
     };
     let measured =
@@ -86,7 +102,7 @@ pub fn text(results: &Results) -> String {
 fn of(results: &Results, shown: &Shown) -> String {
     let places = results.places();
     let mut rows = vec![vec![results.axis.clone()]];
-    rows[0].extend(places.iter().map(|place| format!("{place}")));
+    rows[0].extend(places.iter().map(|&place| results.place_name(place)));
     for contestant in results.contestants() {
         let mut row = vec![contestant.to_owned()];
         row.extend(places.iter().map(|&place| cell(results, contestant, place, shown)));
@@ -119,7 +135,8 @@ pub(crate) fn remarks(results: &Results) -> String {
     }
     for series in &results.series {
         for failure in series.failures() {
-            let _ = writeln!(text, "{} at {} failed: {failure}", series.contestant, series.at);
+            let place = results.place_name(series.at);
+            let _ = writeln!(text, "{} at {place} failed: {failure}", series.contestant);
         }
         if let Some(delays) = series.summary.get("delays").filter(|delays| delays.max < DELAYS_MIN) {
             let (contestant, at, count) = (&series.contestant, series.at, delays.max);

@@ -1,7 +1,8 @@
-//! `strait bench`: what each way to capture can do on this machine.
+//! `strait bench`: what each way to capture or to send, and each caching proxy, can do on this machine.
 
 mod kept;
 mod measured;
+mod proxy;
 mod send;
 
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ enum Command {
     Latency(LatencyArgs),
     /// What a send costs with and without a copy, over loopback, veth and a route that copies nothing
     Send(send::Args),
+    /// Caching proxies beside each other: response time, throughput and CPU time by Web Polygraph's axes
+    Proxy(proxy::Args),
     /// Ratios of two results, with their spread
     Compare(CompareArgs),
     /// The report of results that were kept
@@ -52,6 +55,12 @@ enum Command {
     /// Pass on as the plainest relay does; the benchmarks start it
     #[command(hide = true)]
     Pass(measured::PassArgs),
+    /// Serve as the origin of proxies; the benchmarks start it
+    #[command(hide = true)]
+    Origin(measured::OriginArgs),
+    /// Ask a proxy and check its answers; the benchmarks start it
+    #[command(hide = true)]
+    Load(measured::LoadArgs),
     /// Become a measured program; the benchmarks start it
     #[command(hide = true)]
     Exec(measured::ExecArgs),
@@ -163,6 +172,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         Command::Report(args) => run_report(args),
         Command::Receive(args) => measured::receive(args),
         Command::Transmit(args) => measured::transmit(args),
+        Command::Proxy(args) => proxy::run(args),
+        Command::Origin(args) => measured::origin(args),
+        Command::Load(args) => measured::load(args),
         Command::Pass(args) => measured::pass(args),
         Command::Exec(args) => Err(measured::exec(args)),
     }

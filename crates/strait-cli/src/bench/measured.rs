@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use strait_bench::child::{self, Exec};
 use strait_bench::contestant::Way;
+use strait_bench::proxy::{load, origin};
 use strait_bench::receiver;
 use strait_bench::send::{self, transmit};
 
 use crate::Error;
 use crate::capture::WaitArg;
+use super::proxy::Axes;
 use crate::parse::NumberList;
 
 #[derive(ClapArgs)]
@@ -78,6 +80,37 @@ pub(super) struct PassArgs {
 }
 
 #[derive(ClapArgs)]
+pub(super) struct OriginArgs {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+#[derive(ClapArgs)]
+pub(super) struct LoadArgs {
+    /// What to ask
+    #[arg(long)]
+    to: SocketAddr,
+    /// The origin, which counts
+    #[arg(long)]
+    origin: SocketAddr,
+    /// The process whose cost is measured
+    #[arg(long)]
+    watch: u32,
+    #[command(flatten)]
+    axes: Axes,
+    /// How long
+    #[arg(long)]
+    seconds: f64,
+    /// How long before it counts
+    #[arg(long)]
+    warm_up: f64,
+    /// Compare every body
+    #[arg(long)]
+    verify_all: bool,
+}
+
+#[derive(ClapArgs)]
 pub(super) struct ExecArgs {
     /// Network namespace to enter
     #[arg(long)]
@@ -115,11 +148,31 @@ pub(super) fn transmit(args: &TransmitArgs) -> Result<(), Error> {
         (pieces, body, 0) => transmit::Message::Memory { pieces, body },
         (.., bytes) => transmit::Message::File(bytes),
     };
-    let seconds = |seconds| {
-        Duration::try_from_secs_f64(seconds).map_err(|error| Error::Usage(format!("{seconds} s: {error}")))
-    };
     let (time, warm_up) = (seconds(args.seconds)?, seconds(args.warm_up)?);
     Ok(transmit::run(&transmit::Options { to: args.to, way: args.way, message, time, warm_up }, terminated)?)
+}
+
+fn seconds(seconds: f64) -> Result<Duration, Error> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| Error::Usage(format!("{seconds} s: {error}")))
+}
+
+pub(super) fn origin(args: &OriginArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    Ok(origin::run(args.listen, terminated)?)
+}
+
+pub(super) fn load(args: &LoadArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    let options = load::Options {
+        to: args.to,
+        origin: args.origin,
+        workload: args.axes.workload(),
+        warm_up: seconds(args.warm_up)?,
+        time: seconds(args.seconds)?,
+        watch: args.watch,
+        verify_all: args.verify_all,
+    };
+    Ok(load::run(&options, terminated)?)
 }
 
 pub(super) fn pass(args: &PassArgs) -> Result<(), Error> {

@@ -1,0 +1,270 @@
+//! Strait's caching proxy beside others, by Web Polygraph's axes (D4): response time, throughput, and what it costs the proxy.
+//!
+//! Origin and client are programs of their own and share the CPUs that the proxy does not have ([`origin`], [`load`]); a veth pair
+//! joins them with the proxy's network namespace, where this process may make one. Every try starts its proxy anew.
+
+mod cost;
+mod fetch;
+pub mod load;
+pub mod object;
+pub mod origin;
+pub mod peer;
+pub mod work;
+pub mod workload;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use strait_sys::netlink::Netlink;
+use strait_sys::process;
+
+use crate::child::{Child, Launcher, Program, parse};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::results::{Figures, Results};
+use crate::rounds::{self, Asked, Progress};
+use crate::wire::{End, Wire};
+use load::Account;
+use origin::Listening;
+use peer::{Contestant, Directory, Setting};
+use work::Work;
+use workload::Workload;
+
+/// The private ends, the proxy's first (RFC 5737).
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+/// How long a try runs before it counts.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// What a program may need beyond its measured time: to start, and to fill a cache.
+const SLACK: Duration = Duration::from_mins(2);
+/// How long a proxy may take to answer its first request.
+const READY_MAX: Duration = Duration::from_secs(30);
+/// How long the origin may take to listen.
+const LISTEN_MAX: Duration = Duration::from_secs(5);
+/// What shows that a proxy answers.
+const FIRST: object::Object = object::Object { size: 16, id: 0, cacheable: false };
+/// TCP's congestion control on a private pair: one that does not pace, as bbr would.
+const CONGESTION_CONTROL: &str = "reno";
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Who.
+    pub contestants: Vec<Contestant>,
+    /// What is asked of them.
+    pub works: Vec<Work>,
+    /// How often.
+    pub rounds: u32,
+    /// The most that a cache may hold on disk, in bytes.
+    pub disk_bytes: u64,
+    /// The most that it may hold in memory, in bytes.
+    pub memory_bytes: u64,
+    /// Compare every body with what it must be.
+    pub verify_all: bool,
+}
+
+/// What all tries share.
+#[derive(Debug)]
+pub struct Rig<'a> {
+    launcher: Launcher,
+    /// The proxy's end, and that of the origin and the client.
+    near: (End, IpAddr),
+    far: (End, IpAddr),
+    is_private: bool,
+    proxy_cpus: Vec<u32>,
+    load_cpus: Vec<u32>,
+    directory: PathBuf,
+    seconds: f64,
+    terminated: &'a AtomicBool,
+}
+
+impl<'a> Rig<'a> {
+    /// Lays a private pair, or takes the loopback where this process is not root. Proxies have their files under `directory`.
+    ///
+    /// # Errors
+    /// The kernel refuses the pair.
+    pub fn lay(
+        launcher: Launcher,
+        (proxy_cpus, load_cpus): (Vec<u32>, Vec<u32>),
+        directory: PathBuf,
+        seconds: f64,
+        terminated: &'a AtomicBool,
+    ) -> Result<Self> {
+        let is_private = process::is_root();
+        let (near, far) = if is_private {
+            let (near, far) = Wire::routed(ADDRESSES, None)?.into_ends();
+            for end in [&near, &far] {
+                end.run(settle)??;
+            }
+            ((near, ADDRESSES[0].into()), (far, ADDRESSES[1].into()))
+        } else {
+            let lo = || (End::own("lo"), Ipv4Addr::LOCALHOST.into());
+            (lo(), lo())
+        };
+        Ok(Self { launcher, near, far, is_private, proxy_cpus, load_cpus, directory, seconds, terminated })
+    }
+
+    fn attempt(&self, plan: &Plan, contestant: Contestant, workload: &Workload) -> Result<Account> {
+        if contestant == Contestant::Direct {
+            let (origin, address) = self.origin(&self.near, &self.proxy_cpus)?;
+            return self.load(plan, workload, address, address, &origin);
+        }
+        let (_origin, address) = self.origin(&self.far, &self.load_cpus)?;
+        let directory = Directory::new(&self.directory)?;
+        let listen = self.free_address()?;
+        let setting = Setting {
+            listen,
+            origin: address,
+            disk_bytes: plan.disk_bytes,
+            memory_bytes: plan.memory_bytes,
+            launcher: &self.launcher,
+        };
+        let program = contestant.program(&setting, &directory)?;
+        let mut proxy = self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit())?;
+        let answers = |_: &Child| self.far.0.run(|| Ok(fetch::body(listen, &FIRST.target()).is_ok()))?;
+        let account = proxy
+            .wait_until(READY_MAX, answers)
+            .and_then(|()| self.load(plan, workload, listen, address, &proxy));
+        peer::stop(proxy);
+        account
+    }
+
+    fn limit(&self) -> Duration {
+        WARM_UP + Duration::from_secs_f64(self.seconds) + SLACK
+    }
+
+    /// Starts an origin at an end.
+    fn origin(&self, (end, address): &(End, IpAddr), cpus: &[u32]) -> Result<(Child, SocketAddr)> {
+        let arguments = ["bench".to_owned(), "origin".to_owned(), format!("--listen={address}:0")];
+        let program = Program::new(self.launcher.strait.to_string_lossy(), arguments);
+        let mut child = self.launcher.start(end, &program, cpus, self.limit())?;
+        child.wait_until(LISTEN_MAX, |child| Ok(child.stdout()?.ends_with('\n')))?;
+        let Listening { address } = parse(&program, &child.stdout()?)?;
+        Ok((child, address))
+    }
+
+    /// An address at the proxy's end that nobody has.
+    fn free_address(&self) -> Result<SocketAddr> {
+        let (end, address) = &self.near;
+        let found =
+            end.run(|| TcpListener::bind((*address, 0)).and_then(|listener| listener.local_addr()))?;
+        found.map_err(|error| Error::file("find a free port", error))
+    }
+
+    /// Runs the client.
+    fn load(
+        &self,
+        plan: &Plan,
+        workload: &Workload,
+        to: SocketAddr,
+        origin: SocketAddr,
+        watched: &Child,
+    ) -> Result<Account> {
+        let mut arguments = vec!["bench".to_owned(), "load".to_owned()];
+        arguments.extend([
+            format!("--to={to}"),
+            format!("--origin={origin}"),
+            format!("--watch={}", watched.id()),
+            format!("--sizes={}", workload.sizes),
+            format!("--connections={}", workload.connections),
+            format!("--hits={}", workload.hits),
+            format!("--cacheable={}", workload.cacheable),
+            format!("--objects={}", workload.objects),
+            format!("--warm-up={}", WARM_UP.as_secs_f64()),
+            format!("--seconds={}", self.seconds),
+        ]);
+        arguments.extend(workload.rate.map(|rate| format!("--rate={rate}")));
+        arguments.extend(plan.verify_all.then(|| "--verify-all".to_owned()));
+        let program = Program::new(self.launcher.strait.to_string_lossy(), arguments);
+        let client = self.launcher.start(&self.far.0, &program, &self.load_cpus, self.limit())?;
+        let account: Account = parse(&program, &client.finish(self.limit())?.stdout)?;
+        match account.errors {
+            0 => Ok(account),
+            errors => {
+                Err(Error::Void(format!("{errors} requests failed, the first: {}", account.first_error)))
+            }
+        }
+    }
+}
+
+/// Makes the calling thread's namespace one that programs can be measured in.
+fn settle() -> Result<()> {
+    const PATH: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+    std::fs::write(PATH, CONGESTION_CONTROL).map_err(|error| Error::file(format!("write {PATH}"), error))?;
+    // Some peers speak with themselves.
+    let mut netlink = Netlink::open()?;
+    let index = netlink.interface("lo")?.index;
+    Ok(netlink.set_up(index, true)?)
+}
+
+/// Measures. After an interruption the results are those so far.
+///
+/// # Errors
+/// None of the contestants can be measured here.
+pub fn run(
+    rig: &Rig<'_>,
+    plan: &Plan,
+    machine: Machine,
+    progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
+) -> Result<Results> {
+    let places: Vec<u32> = (0..plan.works.len() as u32).collect();
+    let asked = Asked {
+        benchmark: "proxy",
+        about: about(rig, plan),
+        axis: "work",
+        unit: "",
+        labels: plan.works.iter().map(|work| work.name.clone()).collect(),
+        contestants: &plan.contestants,
+        places: &places,
+        rounds: plan.rounds,
+        seconds: rig.seconds,
+    };
+    let probe = |contestant: Contestant| contestant.version(&rig.launcher).map(drop);
+    rounds::run(&asked, machine, progress, probe, |contestant, place| {
+        let workload = &plan.works[place as usize].workload;
+        let account = rounds::attempt(rig.terminated, || rig.attempt(plan, contestant, workload))?;
+        Ok((figures(&account), contestant.version(&rig.launcher)?))
+    })
+}
+
+fn about(rig: &Rig<'_>, plan: &Plan) -> String {
+    let route = if rig.is_private {
+        format!("a veth pair with an MTU of 1500 and {CONGESTION_CONTROL}")
+    } else {
+        "the loopback, whose MTU of 65536 flatters no copy: run as root for a veth pair".into()
+    };
+    let verified = if plan.verify_all {
+        "every body is compared with what it must be"
+    } else {
+        "the length of every body is checked, and the bytes of all small and one in 16 long bodies"
+    };
+    format!(
+        "Response time, throughput and CPU time of caching proxies with one worker on CPU {:?}; origin and client share CPU {:?}, \
+         over {route}. Every try starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
+        rig.proxy_cpus, rig.load_cpus
+    )
+}
+
+fn figures(account: &Account) -> Figures {
+    let (requests, gigabytes) = (account.requests as f64, account.bytes as f64 / 1e9);
+    let [p50, p90, p99, max] = account.response_ns.map(|ns| ns as f64 / 1e3);
+    let named = [
+        ("requests_per_s", requests / account.seconds),
+        ("bytes_per_s", account.bytes as f64 / account.seconds),
+        ("cpu_us_per_request", account.cpu_s * 1e6 / requests),
+        ("cpu_s_per_gb", account.cpu_s / gigabytes),
+        ("busy_percent", account.cpu_s / account.seconds * 100.0),
+        ("p50_us", p50),
+        ("p90_us", p90),
+        ("p99_us", p99),
+        ("max_us", max),
+        ("hit_percent", (1.0 - account.origin.requests as f64 / requests) * 100.0),
+        ("memory_mib", account.memory_bytes as f64 / f64::from(1 << 20)),
+        ("verified_percent", account.verified as f64 / requests * 100.0),
+        ("unanswered", account.unanswered as f64),
+    ];
+    // Of no requests at all there is no cost of one.
+    let named = named.into_iter().filter(|(_, value)| value.is_finite());
+    named.map(|(name, value)| (name.to_owned(), value)).collect()
+}

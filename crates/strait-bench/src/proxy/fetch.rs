@@ -1,0 +1,43 @@
+//! One small response over a connection of its own: whether a proxy answers yet, and what the origin has counted.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::origin::{COUNT, Count};
+use crate::error::{Error, Result};
+
+/// How long the other side may take to say anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a response at most.
+const RESPONSE_BYTES_MAX: u64 = 64 << 10;
+
+/// The body of the response to `GET target`.
+///
+/// # Errors
+/// There is none, or its status is not 200.
+pub(crate) fn body(address: SocketAddr, target: &str) -> Result<Vec<u8>> {
+    let failed = |error| Error::file(format!("fetch {target} from {address}"), error);
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let request = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(failed)?;
+    let mut response = Vec::new();
+    stream.take(RESPONSE_BYTES_MAX).read_to_end(&mut response).map_err(failed)?;
+    let head = response.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    match head {
+        Some(end) if response.starts_with(b"HTTP/1.1 200 ") => Ok(response.split_off(end + 4)),
+        _ => {
+            let line = String::from_utf8_lossy(&response);
+            let line = line.lines().next().unwrap_or("nothing");
+            Err(Error::Void(format!("{address} answers {target} with {line}")))
+        }
+    }
+}
+
+/// What the origin at `address` has counted.
+pub(crate) fn count(address: SocketAddr) -> Result<Count> {
+    let said = body(address, COUNT)?;
+    serde_json::from_slice(&said)
+        .map_err(|error| Error::Void(format!("the origin does not tell its count: {error}")))
+}

@@ -1,0 +1,415 @@
+//! The client of a benchmark of proxies: many connections on one thread, closed loop or open loop, every answer checked.
+//!
+//! It asks for each repeated object once, runs a while, and then measures: response times, its own count and the origin's, and
+//! the CPU time of the program that it is told to watch, all between the same two moments. It is started through
+//! `strait bench load`.
+
+mod exchange;
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use serde::{Deserialize, Serialize};
+use strait_ledger::Histogram;
+
+use super::origin::Count;
+use super::workload::Workload;
+use super::{cost, fetch};
+use crate::child;
+use crate::error::{Error, Result};
+use exchange::{Exchange, Outcome, Pending, Tools};
+
+/// One of so many long bodies is compared with what it must be.
+const SAMPLE: u64 = 16;
+/// Wrong answers that end the run.
+const ERRORS_MAX: u64 = 1000;
+/// How long nothing may come before the run ends.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// How long an open loop waits behind its end for what it has asked for.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// Events taken at a time.
+const EVENTS: usize = 256;
+/// How long to wait before looking whether to end.
+const TICK: Duration = Duration::from_millis(100);
+/// The timer's key; connections have their own index.
+const TIMER: u64 = u64::MAX;
+
+/// What the client is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What to ask.
+    pub to: SocketAddr,
+    /// Where the origin tells its count.
+    pub origin: SocketAddr,
+    /// What to ask for.
+    pub workload: Workload,
+    /// How long to run before it counts.
+    pub warm_up: Duration,
+    /// How long to measure.
+    pub time: Duration,
+    /// The process whose cost is measured, with all that descend from it.
+    pub watch: u32,
+    /// Compare every body with what it must be, not only small ones and a sample of the others.
+    pub verify_all: bool,
+}
+
+/// What the client found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Account {
+    /// How long it measured.
+    pub seconds: f64,
+    /// Requests that were answered in that time.
+    pub requests: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Requests whose body was compared; all were by their length.
+    pub verified: u64,
+    /// What was asked of the origin meanwhile.
+    pub origin: Count,
+    /// Response times: median, 90th and 99th percentile and the longest, in nanoseconds. In an open loop they begin when the
+    /// request was due.
+    pub response_ns: [u64; 4],
+    /// Requests of an open loop that were due and not answered when it ended.
+    pub unanswered: u64,
+    /// Wrong answers and broken connections, from the first request on.
+    pub errors: u64,
+    /// The first of them.
+    pub first_error: String,
+    /// CPU time of the watched processes.
+    pub cpu_s: f64,
+    /// The most memory that they had, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Runs the load and prints the [`Account`].
+///
+/// # Errors
+/// Nothing answers, or nearly everything is wrong.
+pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
+    let mut load = Load::new(options, terminated)?;
+    load.fill()?;
+    child::print(&load.measure()?)
+}
+
+/// Where requests come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Source {
+    /// Each repeated object once.
+    Repeated,
+    /// The workload.
+    Workload,
+}
+
+struct Load<'a> {
+    options: &'a Options,
+    terminated: &'a AtomicBool,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    connections: Vec<Exchange>,
+    /// Connections without a request.
+    idle: Vec<usize>,
+    tools: Tools,
+    events: Vec<epoll::Event>,
+    /// When the last answer was whole.
+    heard_ns: u64,
+    began: Instant,
+    source: Source,
+    /// The number of the next request, and of the first that is not made any more.
+    next: u64,
+    end: u64,
+    /// When request number 0 of the source is due.
+    start_ns: u64,
+    tally: Tally,
+    errors: u64,
+    first_error: String,
+}
+
+#[derive(Default)]
+struct Tally {
+    requests: u64,
+    bytes: u64,
+    verified: u64,
+    times: Histogram,
+    /// Requests that were due before this are not in `times`.
+    since_ns: u64,
+}
+
+/// What is read at both ends of the measured time.
+struct Moment {
+    ns: u64,
+    cpu: Duration,
+    count: Count,
+}
+
+impl<'a> Load<'a> {
+    fn new(options: &'a Options, terminated: &'a AtomicBool) -> Result<Self> {
+        let failed = |error: rustix::io::Errno| Error::file("watch connections", error);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(failed)?;
+        // Set anew for each wait, which counts as an edge: it is never read.
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), flags).map_err(failed)?;
+        let mut load = Self {
+            options,
+            terminated,
+            epoll,
+            timer,
+            connections: Vec::new(),
+            idle: Vec::new(),
+            tools: Tools::new(options.origin),
+            events: Vec::with_capacity(EVENTS),
+            heard_ns: 0,
+            began: Instant::now(),
+            source: Source::Repeated,
+            next: 0,
+            end: u64::MAX,
+            start_ns: 0,
+            tally: Tally::default(),
+            errors: 0,
+            first_error: String::new(),
+        };
+        for index in 0..options.workload.connections as usize {
+            let exchange = load.connect(index)?;
+            load.connections.push(exchange);
+            load.idle.push(index);
+        }
+        Ok(load)
+    }
+
+    fn connect(&self, index: usize) -> Result<Exchange> {
+        let to = self.options.to;
+        let failed = |error| Error::file(format!("connect to {to}"), error);
+        let socket = TcpStream::connect_timeout(&to, SILENCE_MAX).map_err(failed)?;
+        socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
+        // Edges only: one registration for the connection's whole life.
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let added = epoll::add(&self.epoll, &socket, EventData::new_u64(index as u64), flags);
+        added.map_err(|error| Error::file("watch a connection", error))?;
+        Ok(Exchange::new(socket))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Asks for each repeated object once, so that a cache has it.
+    fn fill(&mut self) -> Result<()> {
+        let workload = &self.options.workload;
+        (self.source, self.next) = (Source::Repeated, 0);
+        self.end = if workload.hits > 0.0 { workload.objects.into() } else { 0 };
+        while self.next < self.end || self.idle.len() < self.connections.len() {
+            self.turn(u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the workload and measures it.
+    fn measure(&mut self) -> Result<Account> {
+        let ns = |duration: Duration| duration.as_nanos() as u64;
+        (self.source, self.next, self.end) = (Source::Workload, 0, u64::MAX);
+        self.start_ns = self.now_ns();
+        self.turns_until(self.start_ns + ns(self.options.warm_up))?;
+        let before = self.moment()?;
+        self.tally = Tally { since_ns: before.ns, ..Tally::default() };
+        self.turns_until(before.ns + ns(self.options.time))?;
+        let after = self.moment()?;
+        let Tally { requests, bytes, verified, .. } = self.tally;
+        let unanswered = self.drain(after.ns)?;
+        let times = &self.tally.times;
+        Ok(Account {
+            seconds: (after.ns - before.ns) as f64 / 1e9,
+            requests,
+            bytes,
+            verified,
+            origin: Count {
+                requests: after.count.requests - before.count.requests,
+                bytes: after.count.bytes - before.count.bytes,
+            },
+            response_ns: [times.p50_ns(), times.p90_ns(), times.p99_ns(), times.max_ns()],
+            unanswered,
+            errors: self.errors,
+            first_error: self.first_error.clone(),
+            cpu_s: after.cpu.saturating_sub(before.cpu).as_secs_f64(),
+            memory_bytes: cost::memory(self.options.watch),
+        })
+    }
+
+    fn moment(&self) -> Result<Moment> {
+        let count = fetch::count(self.options.origin)?;
+        Ok(Moment { count, cpu: cost::cpu(self.options.watch)?, ns: self.now_ns() })
+    }
+
+    /// Waits for the answers to what an open loop should have asked for up to `until_ns`; those that do not come count with the
+    /// time that they have taken so far. In a closed loop every answer is followed by a request: there is nothing to wait for.
+    fn drain(&mut self, until_ns: u64) -> Result<u64> {
+        let workload = &self.options.workload;
+        let Some(rate) = workload.rate else { return Ok(0) };
+        self.end = ((until_ns - self.start_ns) as f64 / 1e9 * rate) as u64;
+        let deadline_ns = until_ns + DRAIN_MAX.as_nanos() as u64;
+        while self.now_ns() < deadline_ns
+            && (self.next < self.end || self.idle.len() < self.connections.len())
+        {
+            self.turn(deadline_ns)?;
+        }
+        let now_ns = self.now_ns();
+        let unasked = (self.next..self.end).map(|number| self.start_ns + workload.due_ns(number));
+        let asked = self.connections.iter().filter_map(|exchange| Some(exchange.pending.as_ref()?.due_ns));
+        let open: Vec<u64> = unasked.chain(asked).filter(|&due| due >= self.tally.since_ns).collect();
+        for due_ns in &open {
+            self.tally.times.record(now_ns - due_ns);
+        }
+        Ok(open.len() as u64)
+    }
+
+    fn turns_until(&mut self, until_ns: u64) -> Result<()> {
+        while self.now_ns() < until_ns {
+            self.turn(until_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for what is due, waits until `until_ns` at most, and reads what has come.
+    fn turn(&mut self, until_ns: u64) -> Result<()> {
+        if let Some(due_ns) = self.ask_for_what_is_due()? {
+            self.set_timer(due_ns.min(until_ns))?;
+        }
+        let mut events = std::mem::take(&mut self.events);
+        let tick = Timespec::try_from(TICK).ok();
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), tick.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            waited => drop(waited.map_err(|error| Error::file("wait for answers", error))?),
+        }
+        if self.terminated.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        if events.is_empty() && self.now_ns() > self.heard_ns + SILENCE_MAX.as_nanos() as u64 {
+            return Err(Error::Void(format!("nothing came for {SILENCE_MAX:?}")));
+        }
+        for event in events.drain(..) {
+            if event.data.u64() != TIMER {
+                self.receive(event.data.u64() as usize)?;
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    /// Gives requests that are due to connections that are idle; when the next will be due, if there is a connection for it.
+    fn ask_for_what_is_due(&mut self) -> Result<Option<u64>> {
+        while self.next < self.end {
+            let Some(&index) = self.idle.last() else { return Ok(None) };
+            let now_ns = self.now_ns();
+            let due_ns = self.due_ns(now_ns);
+            if due_ns > now_ns {
+                return Ok(Some(due_ns));
+            }
+            self.idle.pop();
+            self.ask(index, due_ns)?;
+        }
+        Ok(None)
+    }
+
+    /// When the next request is due: at once in a closed loop.
+    fn due_ns(&self, now_ns: u64) -> u64 {
+        match (self.source, self.options.workload.rate) {
+            (Source::Workload, Some(_)) => self.start_ns + self.options.workload.due_ns(self.next),
+            _ => now_ns,
+        }
+    }
+
+    fn ask(&mut self, index: usize, due_ns: u64) -> Result<()> {
+        let number = self.next;
+        self.next += 1;
+        let workload = &self.options.workload;
+        let (object, is_sampled) = match self.source {
+            Source::Repeated => (workload.repeated(number), true),
+            Source::Workload => (workload.request(number), number.is_multiple_of(SAMPLE)),
+        };
+        let is_verified = self.options.verify_all || is_sampled;
+        match self.connections[index].ask(object, due_ns, is_verified, &mut self.tools) {
+            Ok(()) => Ok(()),
+            Err(cause) => self.fail(index, &cause),
+        }
+    }
+
+    fn receive(&mut self, index: usize) -> Result<()> {
+        let exchange = &mut self.connections[index];
+        match exchange.receive(&mut self.tools) {
+            Ok(Outcome::Waits) => Ok(()),
+            Ok(Outcome::Done) => {
+                let now_ns = self.now_ns();
+                self.finish(index, now_ns)
+            }
+            // Closed while nobody waited for anything, as servers do with idle connections.
+            Err(_) if exchange.pending.is_none() => self.renew(index),
+            Err(cause) => self.fail(index, &cause),
+        }
+    }
+
+    fn finish(&mut self, index: usize, now_ns: u64) -> Result<()> {
+        let exchange = &mut self.connections[index];
+        let Some(pending) = exchange.pending.take() else { return Ok(()) };
+        self.tally.count(&pending, now_ns);
+        self.heard_ns = now_ns;
+        if pending.closes() {
+            self.renew(index)?;
+        }
+        if self.next < self.end && self.due_ns(now_ns) <= now_ns {
+            let due_ns = self.due_ns(now_ns);
+            return self.ask(index, due_ns);
+        }
+        self.idle.push(index);
+        Ok(())
+    }
+
+    /// Counts a failed request and goes on with a new connection.
+    fn fail(&mut self, index: usize, cause: &str) -> Result<()> {
+        if self.errors == 0 {
+            cause.clone_into(&mut self.first_error);
+        }
+        self.errors += 1;
+        if self.errors > ERRORS_MAX {
+            return Err(Error::Void(format!("{ERRORS_MAX} requests failed, the last: {cause}")));
+        }
+        self.renew(index)?;
+        self.idle.push(index);
+        Ok(())
+    }
+
+    fn renew(&mut self, index: usize) -> Result<()> {
+        self.connections[index] = self.connect(index)?;
+        Ok(())
+    }
+
+    fn set_timer(&self, at_ns: u64) -> Result<()> {
+        let left = Duration::from_nanos(at_ns.saturating_sub(self.now_ns()).max(1));
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        timerfd_settime(
+            &self.timer,
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: zero, it_value: value },
+        )
+        .map_err(|error| Error::file("set a timer", error))?;
+        Ok(())
+    }
+}
+
+impl Tally {
+    fn count(&mut self, pending: &Pending, now_ns: u64) {
+        self.requests += 1;
+        self.bytes += pending.size();
+        self.verified += u64::from(pending.is_verified);
+        if pending.due_ns >= self.since_ns {
+            self.times.record(now_ns - pending.due_ns);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! One connection of the client with the request that it waits for an answer to.
+//!
+//! The head is parsed; the body is compared with what it must be, or counted and thrown away unread.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::proxy::object::{Block, Object};
+
+/// Bodies up to here are compared whole: they come with the head.
+const SMALL_BYTES_MAX: u64 = 16 << 10;
+/// Bytes read at a time where they are looked at.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Bytes read at a time for the head of a body that is not.
+const HEAD_READ_BYTES: usize = 2 << 10;
+/// Bytes thrown away at a time.
+const DISCARD_BYTES: usize = 4 << 20;
+/// The most that the head of a response may have.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Header fields of a response at most.
+const FIELDS_MAX: usize = 64;
+
+/// What all connections share.
+#[derive(Debug)]
+pub(super) struct Tools {
+    pub(super) block: Block,
+    buffer: Vec<u8>,
+    /// Never written: recv(2) throws away as much as it is asked to read.
+    sink: Vec<u8>,
+    request: Vec<u8>,
+    host: String,
+}
+
+impl Tools {
+    pub(super) fn new(host: SocketAddr) -> Self {
+        let (block, host) = (Block::new(), host.to_string());
+        Self { block, buffer: vec![0; BUFFER_BYTES], sink: vec![0; DISCARD_BYTES], request: Vec::new(), host }
+    }
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    object: Object,
+    /// When it was due, in nanoseconds of the client's clock.
+    pub(super) due_ns: u64,
+    /// Whether its body is compared with what it must be.
+    pub(super) is_verified: bool,
+    /// Bytes of the body that came; none before the head is whole.
+    received: Option<u64>,
+    /// Whether the connection ends behind it.
+    closes: bool,
+}
+
+impl Pending {
+    pub(super) fn size(&self) -> u64 {
+        self.object.size
+    }
+
+    pub(super) fn closes(&self) -> bool {
+        self.closes
+    }
+}
+
+/// A connection to what is measured.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) socket: TcpStream,
+    pub(super) pending: Option<Pending>,
+    /// The part of a head that came.
+    head: Vec<u8>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// There is more to come.
+    Waits,
+    /// The answer is whole and right.
+    Done,
+}
+
+impl Exchange {
+    pub(super) fn new(socket: TcpStream) -> Self {
+        Self { socket, pending: None, head: Vec::new() }
+    }
+
+    /// Asks for `object`; its body is compared if `is_verified`, and always where it is small.
+    ///
+    /// # Errors
+    /// The connection does not take the request.
+    pub(super) fn ask(
+        &mut self,
+        object: Object,
+        due_ns: u64,
+        is_verified: bool,
+        tools: &mut Tools,
+    ) -> Result<(), String> {
+        let Tools { request, host, .. } = tools;
+        request.clear();
+        let Object { size, id, cacheable } = object;
+        let written =
+            write!(request, "GET /{size}/{id}?c={} HTTP/1.1\r\nHost: {host}\r\n\r\n", u8::from(cacheable));
+        debug_assert!(written.is_ok(), "a vector takes everything");
+        let is_verified = is_verified || size <= SMALL_BYTES_MAX;
+        self.head.clear();
+        self.pending = Some(Pending { object, due_ns, is_verified, received: None, closes: false });
+        match rustix::net::send(&self.socket, request, SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == request.len() => Ok(()),
+            Ok(sent) => Err(format!("the connection takes {sent} bytes of a request")),
+            Err(error) => Err(format!("sending a request: {error}")),
+        }
+    }
+
+    /// Reads what has come.
+    ///
+    /// # Errors
+    /// The answer is wrong or broken off, in words.
+    pub(super) fn receive(&mut self, tools: &mut Tools) -> Result<Outcome, String> {
+        loop {
+            let Some(pending) = &mut self.pending else {
+                return Err("the connection has something to say unasked".into());
+            };
+            let object = pending.object;
+            let (read, is_short) = match pending.received {
+                Some(received) if !pending.is_verified => {
+                    let limit = (object.size - received).min(DISCARD_BYTES as u64) as usize;
+                    read(&self.socket, &mut tools.sink[..limit], RecvFlags::TRUNC)?
+                }
+                received => {
+                    let limit = match received {
+                        None if !pending.is_verified => HEAD_READ_BYTES,
+                        _ => BUFFER_BYTES,
+                    };
+                    read(&self.socket, &mut tools.buffer[..limit], RecvFlags::empty())?
+                }
+            };
+            if read == 0 {
+                return if is_short { Ok(Outcome::Waits) } else { Err(pending.broken_off()) };
+            }
+            match pending.received {
+                None => pending.begin(&mut self.head, &tools.buffer[..read], &tools.block)?,
+                Some(_) => pending.go_on(read, &tools.buffer, &tools.block)?,
+            }
+            match pending.received {
+                Some(received) if received == object.size => return Ok(Outcome::Done),
+                _ if is_short => return Ok(Outcome::Waits),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Bytes read, and whether there are no more for now; none and false at the end.
+fn read(socket: &TcpStream, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, bool), String> {
+    let asked = buffer.len();
+    match rustix::net::recv(socket, buffer, flags) {
+        Ok((_, 0)) => Ok((0, false)),
+        Ok((_, read)) => Ok((read, read < asked)),
+        Err(Errno::AGAIN) => Ok((0, true)),
+        Err(error) => Err(format!("reading an answer: {error}")),
+    }
+}
+
+impl Pending {
+    fn broken_off(&self) -> String {
+        match self.received {
+            None => "the connection was closed before an answer".into(),
+            Some(received) => format!("the connection was closed after {received} of {} bytes", self.size()),
+        }
+    }
+
+    /// Takes bytes of the head, and of the body behind it.
+    fn begin(&mut self, head: &mut Vec<u8>, bytes: &[u8], block: &Block) -> Result<(), String> {
+        let so_far = if head.is_empty() {
+            bytes
+        } else {
+            head.extend_from_slice(bytes);
+            &*head
+        };
+        let Some((length, closes)) = self.parse(so_far)? else {
+            if so_far.len() > HEAD_BYTES_MAX {
+                return Err(format!("a head of more than {HEAD_BYTES_MAX} bytes"));
+            }
+            if head.is_empty() {
+                head.extend_from_slice(bytes);
+            }
+            return Ok(());
+        };
+        self.closes = closes;
+        self.received = Some(0);
+        self.take(&so_far[length..], block)
+    }
+
+    /// Takes bytes of the body: `read` of them, which are in `buffer` if they are looked at.
+    fn go_on(&mut self, read: usize, buffer: &[u8], block: &Block) -> Result<(), String> {
+        if self.is_verified {
+            return self.take(&buffer[..read], block);
+        }
+        self.received = self.received.map(|received| received + read as u64);
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: &[u8], block: &Block) -> Result<(), String> {
+        let received = self.received.unwrap_or(0);
+        let end = received + bytes.len() as u64;
+        if end > self.size() {
+            return Err(format!("{end} bytes came of a body of {}", self.size()));
+        }
+        if self.is_verified && !block.matches(&self.object, received, bytes) {
+            let target = self.object.target();
+            return Err(format!("the body of {target} is another between bytes {received} and {end}"));
+        }
+        self.received = Some(end);
+        Ok(())
+    }
+
+    /// The head's length, and whether the connection ends behind the body; none if it is not whole.
+    fn parse(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>, String> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut response = httparse::Response::new(&mut fields);
+        let length = match response.parse(bytes) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(error) => return Err(format!("the head of an answer: {error}")),
+        };
+        if response.code != Some(200) {
+            return Err(format!("status {}", response.code.unwrap_or(0)));
+        }
+        let field = |name: &str| {
+            let mut fields = response.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+            fields.next().and_then(|field| str::from_utf8(field.value).ok())
+        };
+        let body = field("content-length").ok_or("an answer without Content-Length")?;
+        if body.parse() != Ok(self.size()) {
+            return Err(format!("Content-Length: {body} of a body of {} bytes", self.size()));
+        }
+        let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        Ok(Some((length, closes)))
+    }
+}

@@ -1,0 +1,231 @@
+//! Proxies that are measured, and how each is started: its configuration stands under `bench/peers/`, in this program, and is
+//! filled in for a try.
+//!
+//! Each has a directory of its own, which goes with it, and runs as nobody where this process is root.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use strait_sys::process;
+
+use crate::child::{Child, Launcher, Program};
+use crate::error::{Error, Result};
+
+/// The user that peers run as where this process is root; Debian's and most others' nobody.
+const NOBODY: u32 = 65534;
+/// How long one may take to end.
+const STOP_MAX: Duration = Duration::from_secs(10);
+/// Where programs are that the search path of a user may lack.
+const DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// What stands between the client and the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// The origin itself, in the proxy's place: what the rig can do, and what an answer costs at least.
+    Direct,
+    /// Strait's proxy.
+    Strait(Optimised),
+    /// nginx, its cache on disk.
+    Nginx,
+}
+
+/// Which of its optimisations Strait's proxy has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Optimised {
+    /// sendfile(2) for hits.
+    pub sendfile: bool,
+    /// splice(2) and tee(2) for misses.
+    pub splice: bool,
+}
+
+const fn strait(sendfile: bool, splice: bool) -> Contestant {
+    Contestant::Strait(Optimised { sendfile, splice })
+}
+
+/// All, with their names.
+pub const CONTESTANTS: [(&str, Contestant); 6] = [
+    ("direct", Contestant::Direct),
+    ("strait", strait(true, true)),
+    ("strait-no-sendfile", strait(false, true)),
+    ("strait-no-splice", strait(true, false)),
+    ("strait-copies", strait(false, false)),
+    ("nginx", Contestant::Nginx),
+];
+
+/// What a configuration is filled in with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting<'a> {
+    pub(crate) listen: SocketAddr,
+    pub(crate) origin: SocketAddr,
+    /// The most that a cache may hold on disk, and in memory, in bytes.
+    pub(crate) disk_bytes: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) launcher: &'a Launcher,
+}
+
+/// A program of others.
+struct Peer {
+    program: &'static str,
+    /// Options that make it tell its version.
+    version: &'static [&'static str],
+    /// Files of its configuration, by their name in its directory.
+    files: &'static [(&'static str, &'static str)],
+    arguments: &'static [&'static str],
+}
+
+const NGINX: Peer = Peer {
+    program: "nginx",
+    version: &["-v"],
+    files: &[("nginx.conf", include_str!("../../../../bench/peers/nginx/nginx.conf"))],
+    arguments: &["-e", "stderr", "-p", "@DIR@", "-c", "@DIR@/nginx.conf"],
+};
+
+impl Contestant {
+    fn peer(self) -> Option<&'static Peer> {
+        match self {
+            Self::Direct | Self::Strait(_) => None,
+            Self::Nginx => Some(&NGINX),
+        }
+    }
+
+    /// Its version.
+    ///
+    /// # Errors
+    /// It is not installed.
+    pub(crate) fn version(self, launcher: &Launcher) -> Result<String> {
+        let (program, options) = match (self, self.peer()) {
+            (_, Some(peer)) => (find(peer.program)?, peer.version),
+            (Self::Direct, _) => return Ok("no proxy".into()),
+            _ => (launcher.strait.clone(), &["proxy", "--version"][..]),
+        };
+        let failed = |error| Error::file(format!("start {}", program.display()), error);
+        let output = Command::new(&program).args(options).output().map_err(failed)?;
+        let said = [output.stdout, output.stderr].concat();
+        let line = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
+        if output.status.success() { Ok(line) } else { Err(Error::Void(line)) }
+    }
+
+    /// The program that serves as `setting` says, with its files in `directory`.
+    pub(crate) fn program(self, setting: &Setting<'_>, directory: &Directory) -> Result<Program> {
+        let fill = |text: &str| setting.fill(text, directory);
+        if let Some(peer) = self.peer() {
+            for (name, text) in peer.files {
+                directory.write(name, &fill(text))?;
+            }
+            let program = find(peer.program)?.to_string_lossy().into_owned();
+            let arguments = peer.arguments.iter().map(|argument| fill(argument));
+            return Ok(as_nobody(program, arguments));
+        }
+        let Self::Strait(optimised) = self else {
+            return Err(Error::Usage(format!("{self} is no program")));
+        };
+        let mut arguments = vec!["proxy".to_owned()];
+        let options = ["--listen=@LISTEN@", "--origin=http://@ORIGIN@", "--cache-dir=@DIR@/cache"];
+        arguments.extend(options.map(fill));
+        arguments.extend([format!("--cache-size={}", setting.disk_bytes), "--workers=1".into()]);
+        arguments.extend((!optimised.sendfile).then(|| "--no-sendfile".into()));
+        arguments.extend((!optimised.splice).then(|| "--no-splice".into()));
+        Ok(Program::new(setting.launcher.strait.to_string_lossy(), arguments))
+    }
+}
+
+impl Setting<'_> {
+    fn fill(&self, text: &str, directory: &Directory) -> String {
+        let values = [
+            ("@DIR@", directory.path.display().to_string()),
+            ("@LISTEN@", self.listen.to_string()),
+            ("@LISTEN_HOST@", self.listen.ip().to_string()),
+            ("@LISTEN_PORT@", self.listen.port().to_string()),
+            ("@ORIGIN@", self.origin.to_string()),
+            ("@ORIGIN_HOST@", self.origin.ip().to_string()),
+            ("@ORIGIN_PORT@", self.origin.port().to_string()),
+            ("@DISK_MIB@", (self.disk_bytes >> 20).to_string()),
+            ("@MEMORY_MIB@", (self.memory_bytes >> 20).to_string()),
+        ];
+        values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+}
+
+/// The program as nobody if this process is root; it is asked to end with its parent, so that it can end what it has started.
+fn as_nobody(program: String, arguments: impl Iterator<Item = String>) -> Program {
+    let user = ["--reuid", "--regid"].map(|option| format!("{option}={NOBODY}"));
+    let user = user.into_iter().chain(["--clear-groups".to_owned()]).filter(|_| process::is_root());
+    let ends = ["--pdeathsig=TERM".to_owned(), "--".to_owned(), program];
+    Program::new("setpriv", user.chain(ends).chain(arguments))
+}
+
+/// The path of an installed program.
+fn find(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from));
+    let mut candidates = directories.map(|directory| directory.join(program));
+    candidates
+        .find(|candidate| candidate.is_file())
+        .ok_or_else(|| Error::Void(format!("{program} is not installed")))
+}
+
+/// A directory of one try. Dropping it removes it with all that is in it.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    pub(crate) fn new(parent: &Path) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("strait-bench-{}-{number}", std::process::id()));
+        let failed = |error| Error::file(format!("make {}", path.display()), error);
+        fs::create_dir(&path).map_err(failed)?;
+        give_away(&path).map_err(failed)?;
+        Ok(Self { path })
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path.join(name);
+        let written = fs::write(&path, text).and_then(|()| give_away(&path));
+        written.map_err(|error| Error::file(format!("write {}", path.display()), error))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the directory for temporary files, by its name.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn give_away(path: &Path) -> std::io::Result<()> {
+    if process::is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
+}
+
+/// Ends a proxy, with all that it has started.
+pub(crate) fn stop(child: Child) {
+    // What it costs to end it is not measured, and one that does not end is killed.
+    let _ = child.terminate(STOP_MAX);
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = CONTESTANTS.into_iter().find(|(_, contestant)| contestant == self).map(|(name, _)| name);
+        f.write_str(name.expect("CONTESTANTS has every one"))
+    }
+}
+
+impl FromStr for Contestant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = CONTESTANTS.into_iter().find(|(name, _)| *name == text);
+        found
+            .map(|(_, contestant)| contestant)
+            .ok_or_else(|| format!("'{text}': give one of {}", CONTESTANTS.map(|(name, _)| name).join(", ")))
+    }
+}

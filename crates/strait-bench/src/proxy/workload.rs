@@ -1,0 +1,199 @@
+//! What is asked of a proxy, by Web Polygraph's axes (D4): sizes, hit ratio, cacheable ratio, connections, rate.
+//!
+//! Pure: a workload and a number give the request of that number, the same for every contestant.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::object::{Object, scramble};
+
+/// Objects that are asked for once have numbers from here on, above those of the repeated ones.
+const UNIQUE: u64 = 1 << 40;
+
+/// A load of requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// Sizes of the objects.
+    pub sizes: Sizes,
+    /// Connections, each with one request at a time.
+    pub connections: u32,
+    /// Share of the requests, 0 to 1, that ask for one of [`Workload::objects`], which the proxy has been asked for before.
+    pub hits: f64,
+    /// Share of the requests, at least `hits`, that ask for something cacheable. What is no hit is asked for once.
+    pub cacheable: f64,
+    /// Objects that requests repeat, each as often as the other.
+    pub objects: u32,
+    /// Requests a second, at equal distances, whether those before are answered or not; as fast as it goes if none is given.
+    pub rate: Option<f64>,
+}
+
+/// Sizes of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// All have so many bytes.
+    Fixed(u64),
+    /// As in Web Polygraph's workload PolyMix-4: exponential sizes of images (65 %, 4.5 KB on average) and pages (15 %, 8.5 KB),
+    /// log-normal ones of downloads (0.5 %, 300 KB) and others (19.5 %, 25 KB); 11 KB on average.
+    PolyMix,
+}
+
+/// A part of a mix: its share, and the mean and the standard deviation of its sizes, of which an exponential one has none.
+type Part = (f64, f64, Option<f64>);
+
+const POLYMIX: [Part; 4] = [
+    (0.65, 4_500.0, None),
+    (0.15, 8_500.0, None),
+    (0.005, 300_000.0, Some(300_000.0)),
+    (0.195, 25_000.0, Some(10_000.0)),
+];
+/// The largest object of a mix.
+const MIXED_BYTES_MAX: f64 = 16e6;
+
+impl Sizes {
+    /// The size of the object of this number.
+    pub(crate) fn of(self, id: u64) -> u64 {
+        match self {
+            Self::Fixed(bytes) => bytes,
+            Self::PolyMix => polymix(id),
+        }
+    }
+}
+
+fn polymix(id: u64) -> u64 {
+    let mut share = unit(id, 1);
+    let part = POLYMIX.into_iter().find(|(of_all, ..)| {
+        share -= of_all;
+        share < 0.0
+    });
+    let (_, mean, deviation) = part.unwrap_or(POLYMIX[0]);
+    let bytes = match deviation {
+        None => -mean * unit(id, 2).ln(),
+        Some(deviation) => {
+            let variance = (deviation / mean).powi(2).ln_1p();
+            // Box and Muller's way to a normal number.
+            let normal = (-2.0 * unit(id, 2).ln()).sqrt() * (std::f64::consts::TAU * unit(id, 3)).cos();
+            (mean.ln() - variance / 2.0 + variance.sqrt() * normal).exp()
+        }
+    };
+    bytes.clamp(1.0, MIXED_BYTES_MAX) as u64
+}
+
+/// A number above 0 and up to 1 that follows from `value`, another one for each `draw`.
+fn unit(value: u64, draw: u64) -> f64 {
+    let bits = scramble(scramble(value) ^ draw) >> 11;
+    (bits + 1) as f64 / (1_u64 << 53) as f64
+}
+
+impl Workload {
+    /// The repeated object of this number.
+    pub(crate) fn repeated(&self, id: u64) -> Object {
+        Object { size: self.sizes.of(id), id, cacheable: true }
+    }
+
+    /// What request number `number` asks for.
+    pub(crate) fn request(&self, number: u64) -> Object {
+        let share = unit(number, 0);
+        if share <= self.hits && self.objects > 0 {
+            return self.repeated(scramble(number) % u64::from(self.objects));
+        }
+        let id = UNIQUE + number;
+        Object { size: self.sizes.of(id), id, cacheable: share <= self.cacheable }
+    }
+
+    /// When request number `number` is due, in nanoseconds after the first.
+    pub(crate) fn due_ns(&self, number: u64) -> u64 {
+        self.rate.map_or(0, |rate| (number as f64 * 1e9 / rate) as u64)
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(bytes) => write!(f, "{bytes}"),
+            Self::PolyMix => f.write_str("polymix"),
+        }
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    /// `polymix`, or a number of bytes, with `k` or `m` behind it of KiB or MiB.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "polymix" {
+            return Ok(Self::PolyMix);
+        }
+        let lower = text.to_ascii_lowercase();
+        let (digits, shift) = match lower.strip_suffix(['k', 'm']) {
+            Some(digits) => (digits, if lower.ends_with('k') { 10 } else { 20 }),
+            None => (lower.as_str(), 0),
+        };
+        let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        bytes
+            .map(Self::Fixed)
+            .ok_or_else(|| format!("'{text}': give bytes, as in 4096, 4k or 1m, or polymix"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIX: Workload = Workload {
+        sizes: Sizes::Fixed(4096),
+        connections: 1,
+        hits: 0.5,
+        cacheable: 0.8,
+        objects: 10,
+        rate: Some(1000.0),
+    };
+
+    #[test]
+    fn the_shares_of_hits_and_cacheable_objects_are_those_asked_for() {
+        let requests: Vec<Object> = (0..100_000).map(|number| MIX.request(number)).collect();
+        let share =
+            |of: &dyn Fn(&&Object) -> bool| requests.iter().filter(of).count() as f64 / requests.len() as f64;
+        assert!((share(&|object| object.id < 10) - 0.5).abs() < 0.01);
+        assert!((share(&|object| object.cacheable) - 0.8).abs() < 0.01);
+        let mut unique: Vec<u64> =
+            requests.iter().map(|object| object.id).filter(|&id| id >= UNIQUE).collect();
+        let all = unique.len();
+        unique.dedup();
+        assert_eq!(unique.len(), all);
+    }
+
+    #[test]
+    fn all_hits_are_hits_and_none_is_none() {
+        let hits = Workload { hits: 1.0, cacheable: 1.0, ..MIX };
+        assert!((0..1000).all(|number| hits.request(number).id < 10));
+        let misses = Workload { hits: 0.0, cacheable: 0.0, ..MIX };
+        assert!(
+            (0..1000).all(|number| misses.request(number).id >= UNIQUE && !misses.request(number).cacheable)
+        );
+    }
+
+    #[test]
+    fn a_mix_has_the_mean_of_its_parts() {
+        let count = 200_000;
+        let sum: u64 = (0..count).map(|id| Sizes::PolyMix.of(id)).sum();
+        let mean = sum as f64 / count as f64;
+        let expected: f64 = POLYMIX.iter().map(|(share, mean, _)| share * mean).sum();
+        assert!((mean / expected - 1.0).abs() < 0.05, "{mean} instead of {expected}");
+    }
+
+    #[test]
+    fn requests_are_due_at_equal_distances() {
+        assert_eq!([0, 1, 2500].map(|number| MIX.due_ns(number)), [0, 1_000_000, 2_500_000_000]);
+    }
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        let fixed = |text: &str| text.parse::<Sizes>();
+        assert_eq!(fixed("4k"), Ok(Sizes::Fixed(4096)));
+        assert_eq!(fixed("10M"), Ok(Sizes::Fixed(10 << 20)));
+        assert_eq!(Sizes::PolyMix.to_string().parse(), Ok(Sizes::PolyMix));
+        for wrong in ["", "k", "-1", "4g", "99999999999999999999", "99999999999999999m"] {
+            assert!(fixed(wrong).is_err(), "{wrong}");
+        }
+    }
+}
