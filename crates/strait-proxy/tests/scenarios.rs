@@ -75,13 +75,25 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    access
     bodies
+    collapsing
     connections
+    directives
     fields
+    fills
+    freshness
     hosts
     interim
+    invalidation
     options
     origins
+    ranges
     refusals
+    stale
+    status
+    storing
     tunnels
+    validation
+    vary
 }
