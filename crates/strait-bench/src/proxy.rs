@@ -3,12 +3,12 @@
 //! Origin and client are programs of their own and share the CPUs that the proxy does not have ([`origin`], [`load`]); a veth pair
 //! joins them with the proxy's network namespace, where this process may make one. Every try starts its proxy anew.
 
-mod cost;
 mod fetch;
 pub mod load;
 pub mod object;
 pub mod origin;
 pub mod peer;
+mod tree;
 pub mod work;
 pub mod workload;
 
@@ -120,11 +120,15 @@ impl<'a> Rig<'a> {
             memory_bytes: plan.memory_bytes,
             launcher: &self.launcher,
         };
-        let program = contestant.program(&setting, &directory)?;
+        let (before, program) = contestant.programs(&setting, &directory)?;
+        if let Some(before) = before {
+            self.launcher.start(&self.near.0, &before, &self.proxy_cpus, self.limit())?.finish(READY_MAX)?;
+        }
         let mut proxy = self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit())?;
         let answers = |_: &Child| self.far.0.run(|| Ok(fetch::body(listen, &FIRST.target()).is_ok()))?;
         let account = proxy
             .wait_until(READY_MAX, answers)
+            .inspect(|()| tree::pin(proxy.id(), &self.proxy_cpus))
             .and_then(|()| self.load(plan, workload, listen, address, &proxy));
         peer::stop(proxy);
         account

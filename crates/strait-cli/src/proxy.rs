@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::Args as ClapArgs;
 use strait_proxy::{Clock, Config, Proxy};
 
 use crate::Error;
 use crate::output::tell;
-use crate::parse::bytes;
 
 /// Options of `strait proxy`.
 #[derive(ClapArgs)]
@@ -31,12 +31,12 @@ pub(crate) struct Args {
     /// Keep responses here; without it small ones are kept in memory
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// What they may take on disk [default: 1GiB]
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    cache_size: Option<u64>,
-    /// What small ones may take in memory [default: 64MiB]
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    memory: Option<u64>,
+    /// What they may take on disk [default: 1 GiB]
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<ByteSize>,
+    /// What small ones may take in memory [default: 64 MiB]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<ByteSize>,
     /// Threads [default: one a processor]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
 
-/// The file `strait.toml`. Times are in seconds, sizes in bytes.
+/// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -42,13 +43,13 @@ pub struct Cache {
     /// The directory of the store. Without it small objects are kept in memory, and nothing else.
     pub dir: Option<PathBuf>,
     /// Bytes that the store may take on disk.
-    pub size: u64,
+    pub size: ByteSize,
     /// Bytes of small objects that all workers together keep in memory.
-    pub memory: u64,
+    pub memory: ByteSize,
     /// Objects up to this size are kept in memory when they are asked for; larger ones are sent from their files.
-    pub memory_object: u64,
+    pub memory_object: ByteSize,
     /// Objects that are larger are not stored.
-    pub object: u64,
+    pub object: ByteSize,
     /// Seconds between two times that what was stored is made to last through a power loss; 0 never does.
     pub sync: u64,
     /// What becomes of a response whose clients have all left.
@@ -111,7 +112,7 @@ pub struct Limits {
     /// Connections of clients at a time.
     pub connections: u32,
     /// Bytes of a request's body.
-    pub request_body: u64,
+    pub request_body: ByteSize,
     /// Idle connections to one origin that a worker keeps.
     pub origin_idle: usize,
 }
@@ -125,7 +126,7 @@ pub struct Transfer {
     /// Bodies from origins go by splice.
     pub splice: bool,
     /// Parts of a body from an origin that are at least so long are spliced.
-    pub splice_from: u64,
+    pub splice_from: ByteSize,
 }
 
 impl Default for Config {
@@ -148,10 +149,10 @@ impl Default for Cache {
     fn default() -> Self {
         Self {
             dir: None,
-            size: 1 << 30,
-            memory: 64 << 20,
-            memory_object: 32 << 10,
-            object: 1 << 40,
+            size: ByteSize::gib(1),
+            memory: ByteSize::mib(64),
+            memory_object: ByteSize::kib(32),
+            object: ByteSize::tib(1),
             sync: 10,
             abandoned: Abandoned::Finish,
         }
@@ -181,13 +182,13 @@ impl Default for Timeouts {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 10_000, request_body: 1 << 40, origin_idle: 64 }
+        Self { connections: 10_000, request_body: ByteSize::tib(1), origin_idle: 64 }
     }
 }
 
 impl Default for Transfer {
     fn default() -> Self {
-        Self { sendfile: true, splice: true, splice_from: 64 << 10 }
+        Self { sendfile: true, splice: true, splice_from: ByteSize::kib(64) }
     }
 }
 

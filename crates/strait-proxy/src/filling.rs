@@ -201,7 +201,7 @@ impl Filling {
         transfer.splice
             && matches!(self.sink, Sink::Store(_))
             && self.incoming.connection.buffer.is_empty()
-            && ahead >= transfer.splice_from.max(1)
+            && ahead >= transfer.splice_from.as_u64().max(1)
     }
 
     /// Moves data through a pipe, until there is framing to be read.

@@ -240,8 +240,8 @@ async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Incoming, why: Why) -> 
 /// Has the body moved into the store, and follows it as others do; what is here already is stored and sent at once.
 async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -> Result<Led, Stop> {
     let object = filling.object.clone();
-    let is_whole = filling.range.start == 0 && filling.is_in_memory();
-    if is_whole && filling.take_buffered().unwrap_or(false) {
+    let is_whole = filling.range == (0..object.length.unwrap_or(u64::MAX));
+    if is_whole && filling.is_in_memory() && filling.take_buffered().unwrap_or(false) {
         // The store may have refused it: it is kept in memory then.
         let Some(kept) = filling.finish() else { return Ok(Led::Again) };
         return send_stored(exchange, &kept, why, None, true).await;

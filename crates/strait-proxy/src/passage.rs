@@ -129,7 +129,7 @@ fn look(framed: &mut Framed, bytes: &[u8], what: What) -> Result<Shown, Malforme
 
 fn splices(worker: &Worker, framed: &mut Framed) -> bool {
     let transfer = &worker.settings().transfer;
-    transfer.splice && framed.data_ahead() >= transfer.splice_from.max(1)
+    transfer.splice && framed.data_ahead() >= transfer.splice_from.as_u64().max(1)
 }
 
 async fn splice(

@@ -94,7 +94,7 @@ impl Drop for Proxy {
 fn open_store(dir: &std::path::Path, config: &Config, settings: &Settings) -> Result<Arc<Store>> {
     let sync_every = (config.cache.sync > 0).then(|| Duration::from_secs(config.cache.sync));
     let store = strait_store::Config {
-        capacity_bytes: config.cache.size,
+        capacity_bytes: config.cache.size.as_u64(),
         lanes: settings.workers,
         sync_every,
         ..strait_store::Config::new(dir)

@@ -21,7 +21,7 @@ use strait_ledger::Histogram;
 
 use super::origin::Count;
 use super::workload::Workload;
-use super::{cost, fetch};
+use super::{fetch, tree};
 use crate::child;
 use crate::error::{Error, Result};
 use exchange::{Exchange, Outcome, Pending, Tools};
@@ -238,13 +238,13 @@ impl<'a> Load<'a> {
             errors: self.errors,
             first_error: self.first_error.clone(),
             cpu_s: after.cpu.saturating_sub(before.cpu).as_secs_f64(),
-            memory_bytes: cost::memory(self.options.watch),
+            memory_bytes: tree::memory(self.options.watch),
         })
     }
 
     fn moment(&self) -> Result<Moment> {
         let count = fetch::count(self.options.origin)?;
-        Ok(Moment { count, cpu: cost::cpu(self.options.watch)?, ns: self.now_ns() })
+        Ok(Moment { count, cpu: tree::cpu(self.options.watch)?, ns: self.now_ns() })
     }
 
     /// Waits for the answers to what an open loop should have asked for up to `until_ns`; those that do not come count with the

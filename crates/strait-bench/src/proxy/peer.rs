@@ -3,6 +3,8 @@
 //!
 //! Each has a directory of its own, which goes with it, and runs as nobody where this process is root.
 
+mod installed;
+
 use std::fmt;
 use std::fs;
 use std::net::SocketAddr;
@@ -34,6 +36,20 @@ pub enum Contestant {
     Strait(Optimised),
     /// nginx, its cache on disk.
     Nginx,
+    /// Squid, its cache in memory.
+    Squid,
+    /// Squid, its cache on disk, which threads read and write (aufs).
+    SquidAufs,
+    /// Varnish, its cache in memory.
+    Varnish,
+    /// Varnish, its cache in a mapped file.
+    VarnishFile,
+    /// HAProxy, its cache in memory.
+    HaProxy,
+    /// The same, with splice(2) for what it does not store.
+    HaProxySplice,
+    /// Traffic Server, its cache on disk and what is hot in memory.
+    TrafficServer,
 }
 
 /// Which of its optimisations Strait's proxy has.
@@ -50,13 +66,20 @@ const fn strait(sendfile: bool, splice: bool) -> Contestant {
 }
 
 /// All, with their names.
-pub const CONTESTANTS: [(&str, Contestant); 6] = [
+pub const CONTESTANTS: [(&str, Contestant); 13] = [
     ("direct", Contestant::Direct),
     ("strait", strait(true, true)),
     ("strait-no-sendfile", strait(false, true)),
     ("strait-no-splice", strait(true, false)),
     ("strait-copies", strait(false, false)),
     ("nginx", Contestant::Nginx),
+    ("squid", Contestant::Squid),
+    ("squid-aufs", Contestant::SquidAufs),
+    ("varnish", Contestant::Varnish),
+    ("varnish-file", Contestant::VarnishFile),
+    ("haproxy", Contestant::HaProxy),
+    ("haproxy-splice", Contestant::HaProxySplice),
+    ("trafficserver", Contestant::TrafficServer),
 ];
 
 /// What a configuration is filled in with.
@@ -70,28 +93,18 @@ pub(crate) struct Setting<'a> {
     pub(crate) launcher: &'a Launcher,
 }
 
-/// A program of others.
-struct Peer {
-    program: &'static str,
-    /// Options that make it tell its version.
-    version: &'static [&'static str],
-    /// Files of its configuration, by their name in its directory.
-    files: &'static [(&'static str, &'static str)],
-    arguments: &'static [&'static str],
-}
-
-const NGINX: Peer = Peer {
-    program: "nginx",
-    version: &["-v"],
-    files: &[("nginx.conf", include_str!("../../../../bench/peers/nginx/nginx.conf"))],
-    arguments: &["-e", "stderr", "-p", "@DIR@", "-c", "@DIR@/nginx.conf"],
-};
-
 impl Contestant {
-    fn peer(self) -> Option<&'static Peer> {
+    fn peer(self) -> Option<&'static installed::Peer> {
         match self {
             Self::Direct | Self::Strait(_) => None,
-            Self::Nginx => Some(&NGINX),
+            Self::Nginx => Some(&installed::NGINX),
+            Self::Squid => Some(&installed::SQUID),
+            Self::SquidAufs => Some(&installed::SQUID_AUFS),
+            Self::Varnish => Some(&installed::VARNISH),
+            Self::VarnishFile => Some(&installed::VARNISH_FILE),
+            Self::HaProxy => Some(&installed::HAPROXY),
+            Self::HaProxySplice => Some(&installed::HAPROXY_SPLICE),
+            Self::TrafficServer => Some(&installed::TRAFFICSERVER),
         }
     }
 
@@ -101,9 +114,9 @@ impl Contestant {
     /// It is not installed.
     pub(crate) fn version(self, launcher: &Launcher) -> Result<String> {
         let (program, options) = match (self, self.peer()) {
-            (_, Some(peer)) => (find(peer.program)?, peer.version),
+            (_, Some(peer)) => (find(peer.program)?, vec![peer.version]),
             (Self::Direct, _) => return Ok("no proxy".into()),
-            _ => (launcher.strait.clone(), &["proxy", "--version"][..]),
+            _ => (launcher.strait.clone(), vec!["--version"]),
         };
         let failed = |error| Error::file(format!("start {}", program.display()), error);
         let output = Command::new(&program).args(options).output().map_err(failed)?;
@@ -112,16 +125,15 @@ impl Contestant {
         if output.status.success() { Ok(line) } else { Err(Error::Void(line)) }
     }
 
-    /// The program that serves as `setting` says, with its files in `directory`.
-    pub(crate) fn program(self, setting: &Setting<'_>, directory: &Directory) -> Result<Program> {
+    /// The program that serves as `setting` says, with its files in `directory`, and one that is to run before, if there is one.
+    pub(crate) fn programs(
+        self,
+        setting: &Setting<'_>,
+        directory: &Directory,
+    ) -> Result<(Option<Program>, Program)> {
         let fill = |text: &str| setting.fill(text, directory);
         if let Some(peer) = self.peer() {
-            for (name, text) in peer.files {
-                directory.write(name, &fill(text))?;
-            }
-            let program = find(peer.program)?.to_string_lossy().into_owned();
-            let arguments = peer.arguments.iter().map(|argument| fill(argument));
-            return Ok(as_nobody(program, arguments));
+            return peer.programs(setting, directory);
         }
         let Self::Strait(optimised) = self else {
             return Err(Error::Usage(format!("{self} is no program")));
@@ -132,12 +144,13 @@ impl Contestant {
         arguments.extend([format!("--cache-size={}", setting.disk_bytes), "--workers=1".into()]);
         arguments.extend((!optimised.sendfile).then(|| "--no-sendfile".into()));
         arguments.extend((!optimised.splice).then(|| "--no-splice".into()));
-        Ok(Program::new(setting.launcher.strait.to_string_lossy(), arguments))
+        Ok((None, Program::new(setting.launcher.strait.to_string_lossy(), arguments)))
     }
 }
 
 impl Setting<'_> {
-    fn fill(&self, text: &str, directory: &Directory) -> String {
+    /// `text` with the values of this setting in it.
+    pub(super) fn fill(&self, text: &str, directory: &Directory) -> String {
         let values = [
             ("@DIR@", directory.path.display().to_string()),
             ("@LISTEN@", self.listen.to_string()),
@@ -147,6 +160,7 @@ impl Setting<'_> {
             ("@ORIGIN_HOST@", self.origin.ip().to_string()),
             ("@ORIGIN_PORT@", self.origin.port().to_string()),
             ("@DISK_MIB@", (self.disk_bytes >> 20).to_string()),
+            ("@MEMORY_BYTES@", self.memory_bytes.to_string()),
             ("@MEMORY_MIB@", (self.memory_bytes >> 20).to_string()),
         ];
         values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
@@ -154,7 +168,7 @@ impl Setting<'_> {
 }
 
 /// The program as nobody if this process is root; it is asked to end with its parent, so that it can end what it has started.
-fn as_nobody(program: String, arguments: impl Iterator<Item = String>) -> Program {
+fn as_nobody(program: String, arguments: impl IntoIterator<Item = String>) -> Program {
     let user = ["--reuid", "--regid"].map(|option| format!("{option}={NOBODY}"));
     let user = user.into_iter().chain(["--clear-groups".to_owned()]).filter(|_| process::is_root());
     let ends = ["--pdeathsig=TERM".to_owned(), "--".to_owned(), program];
@@ -186,6 +200,12 @@ impl Directory {
         fs::create_dir(&path).map_err(failed)?;
         give_away(&path).map_err(failed)?;
         Ok(Self { path })
+    }
+
+    fn make(&self, name: &str) -> Result<()> {
+        let path = self.path.join(name);
+        let made = fs::create_dir(&path).and_then(|()| give_away(&path));
+        made.map_err(|error| Error::file(format!("make {}", path.display()), error))
     }
 
     fn write(&self, name: &str, text: &str) -> Result<()> {

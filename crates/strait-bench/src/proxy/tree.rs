@@ -1,16 +1,19 @@
-//! What a program and those that it started have cost: CPU time and memory.
+//! A program and those that it started: what they have cost, in CPU time and memory, and where they run.
 
 use std::fs;
 use std::time::Duration;
 
-use crate::error::Result;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use strait_sys::process;
+
+use crate::error::Result;
 
 /// Processes of a tree at most.
 const PROCESSES_MAX: usize = 256;
 
 /// The process and all that descend from it (proc_pid_task(5), `children`).
-pub(crate) fn tree(root: u32) -> Vec<u32> {
+pub(crate) fn processes(root: u32) -> Vec<u32> {
     let mut processes = vec![root];
     let mut next = 0;
     while let Some(&process) = processes.get(next) {
@@ -31,7 +34,7 @@ pub(crate) fn tree(root: u32) -> Vec<u32> {
 /// The process itself has ended.
 pub(crate) fn cpu(root: u32) -> Result<Duration> {
     let mut cpu = process::cpu_time_of(root)?;
-    for process in tree(root).into_iter().skip(1) {
+    for process in processes(root).into_iter().skip(1) {
         // One that ends meanwhile has none any more.
         cpu += process::cpu_time_of(process).unwrap_or_default();
     }
@@ -45,7 +48,23 @@ pub(crate) fn memory(root: u32) -> u64 {
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
         line.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
     };
-    tree(root).into_iter().map(of).sum()
+    processes(root).into_iter().map(of).sum()
+}
+
+/// Keeps every thread of the tree on `cpus`: some programs take the CPUs that their threads run on for theirs to choose.
+pub(crate) fn pin(root: u32, cpus: &[u32]) {
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        set.set(cpu as usize);
+    }
+    for process in processes(root) {
+        let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
+        for thread in threads.flatten() {
+            let id = thread.file_name().to_str().and_then(|id| Pid::from_raw(id.parse().ok()?));
+            // One that ends meanwhile runs nowhere.
+            let _ = id.map(|id| sched_setaffinity(Some(id), &set));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,7 +75,7 @@ mod tests {
     fn a_tree_has_its_children_and_their_cost() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let own = std::process::id();
-        let (processes, memory, cpu) = (tree(own), memory(own), cpu(own));
+        let (processes, memory, cpu) = (processes(own), memory(own), cpu(own));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(processes[0] == own && processes.contains(&child.id()));

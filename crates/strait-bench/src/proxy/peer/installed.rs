@@ -1,0 +1,147 @@
+//! Proxies of others: programs, arguments, and the configurations of `bench/peers/`.
+
+use super::{Directory, Setting, find};
+use crate::child::Program;
+use crate::error::Result;
+
+/// A program of others.
+#[derive(Clone, Copy)]
+pub(super) struct Peer {
+    pub(super) program: &'static str,
+    /// The argument that makes it tell its version.
+    pub(super) version: &'static str,
+    /// Directories that it expects in its own.
+    directories: &'static [&'static str],
+    /// Files of its configuration, by their names in its directory.
+    files: &'static [(&'static str, &'static str)],
+    /// What they and the arguments are filled in with, beside the setting.
+    values: &'static [(&'static str, &'static str)],
+    /// Arguments of a run that comes first and ends.
+    before: &'static [&'static str],
+    arguments: &'static [&'static str],
+}
+
+macro_rules! configuration {
+    ($path:literal) => {
+        include_str!(concat!("../../../../../bench/peers/", $path))
+    };
+}
+
+pub(super) const NGINX: Peer = Peer {
+    program: "nginx",
+    version: "-v",
+    directories: &[],
+    files: &[("nginx.conf", configuration!("nginx/nginx.conf"))],
+    values: &[],
+    before: &[],
+    arguments: &["-e", "stderr", "-p", "@DIR@", "-c", "@DIR@/nginx.conf"],
+};
+
+pub(super) const SQUID: Peer = Peer {
+    program: "squid",
+    version: "-v",
+    files: &[("squid.conf", configuration!("squid/memory.conf"))],
+    arguments: &["-N", "-f", "@DIR@/squid.conf"],
+    ..NGINX
+};
+
+pub(super) const SQUID_AUFS: Peer = Peer {
+    directories: &["cache"],
+    files: &[("squid.conf", configuration!("squid/aufs.conf"))],
+    // It makes its directories.
+    before: &["-N", "-z", "-f", "@DIR@/squid.conf"],
+    ..SQUID
+};
+
+pub(super) const VARNISH: Peer = Peer {
+    program: "varnishd",
+    version: "-V",
+    files: &[("default.vcl", configuration!("varnish/default.vcl"))],
+    values: &[("@STORE@", "malloc,@MEMORY_MIB@M")],
+    // One CPU needs one pool of threads.
+    arguments: &[
+        "-F",
+        "-j",
+        "none",
+        "-n",
+        "@DIR@/work",
+        "-T",
+        "none",
+        "-f",
+        "@DIR@/default.vcl",
+        "-a",
+        "@LISTEN@",
+        "-s",
+        "@STORE@",
+        "-p",
+        "thread_pools=1",
+        "-p",
+        "timeout_idle=600",
+        "-p",
+        VARNISH_LOG,
+    ],
+    ..NGINX
+};
+
+/// Its log in memory, which access logs are made of, without what every request writes.
+const VARNISH_LOG: &str = "vsl_mask=-Begin,-End,-Link,-Timestamp,-ReqAcct,-BereqAcct,-ReqStart,-ReqMethod,-ReqURL,-ReqProtocol,\
+    -ReqHeader,-ReqUnset,-RespProtocol,-RespStatus,-RespReason,-RespHeader,-RespUnset,-BereqMethod,-BereqURL,-BereqProtocol,\
+    -BereqHeader,-BereqUnset,-BerespProtocol,-BerespStatus,-BerespReason,-BerespHeader,-BerespUnset,-VCL_call,-VCL_return,\
+    -VCL_use,-Hit,-HitMiss,-HitPass,-BackendOpen,-BackendStart,-BackendClose,-Fetch_Body,-Filters,-Storage,-Length,-TTL";
+
+pub(super) const VARNISH_FILE: Peer =
+    Peer { values: &[("@STORE@", "file,@DIR@/cache,@DISK_MIB@M")], ..VARNISH };
+
+pub(super) const HAPROXY: Peer = Peer {
+    program: "haproxy",
+    version: "-v",
+    files: &[("haproxy.cfg", configuration!("haproxy/haproxy.cfg"))],
+    values: &[("@SPLICE@", "")],
+    arguments: &["-db", "-f", "@DIR@/haproxy.cfg"],
+    ..NGINX
+};
+
+pub(super) const HAPROXY_SPLICE: Peer = Peer { values: &[("@SPLICE@", "option splice-response")], ..HAPROXY };
+
+pub(super) const TRAFFICSERVER: Peer = Peer {
+    program: "traffic_server",
+    version: "-V",
+    directories: &["cache"],
+    files: &[
+        ("runroot.yaml", configuration!("trafficserver/runroot.yaml")),
+        ("records.config", configuration!("trafficserver/records.config")),
+        ("remap.config", configuration!("trafficserver/remap.config")),
+        ("storage.config", configuration!("trafficserver/storage.config")),
+        ("ip_allow.yaml", configuration!("trafficserver/ip_allow.yaml")),
+        ("plugin.config", ""),
+    ],
+    arguments: &["--run-root=@DIR@/runroot.yaml"],
+    ..NGINX
+};
+
+impl Peer {
+    /// Writes its configuration, and returns the program that is to run first, if there is one, and that which serves.
+    pub(super) fn programs(
+        &self,
+        setting: &Setting<'_>,
+        directory: &Directory,
+    ) -> Result<(Option<Program>, Program)> {
+        let fill = |text: &str| {
+            let own =
+                self.values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value));
+            setting.fill(&own, directory)
+        };
+        for name in self.directories {
+            directory.make(name)?;
+        }
+        for (name, text) in self.files {
+            directory.write(name, &fill(text))?;
+        }
+        let path = find(self.program)?.to_string_lossy().into_owned();
+        let program = |arguments: &[&str]| {
+            super::as_nobody(path.clone(), arguments.iter().map(|argument| fill(argument)))
+        };
+        let before = (!self.before.is_empty()).then(|| program(self.before));
+        Ok((before, program(self.arguments)))
+    }
+}
