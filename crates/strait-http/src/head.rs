@@ -88,7 +88,7 @@ pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed
 /// Whether a request line ends with a version, be it one that is not known here (RFC 9112, section 2.3).
 fn has_version(bytes: &[u8]) -> bool {
     let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let word = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+    let word = line.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     matches!(word, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
@@ -211,6 +211,7 @@ mod tests {
             let head = format!("GET / {version}\r\nHost: a\r\n\r\n");
             assert_eq!(request(head.as_bytes()).map_err(Malformed::status), Err(status), "{version}");
         }
+        assert_eq!(request(b"GET /  HTTP/1.1\r\n\r\n").unwrap_err().status(), 400);
         assert!(response(b"HTTP/1.1 099 X\r\n\r\n").is_err());
         assert!(response(b"\r\nHTTP/1.1 200 X\r\n\r\n").is_err());
     }
