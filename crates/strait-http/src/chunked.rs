@@ -66,11 +66,14 @@ impl Chunked {
         }
     }
 
-    /// So many bytes of data were moved.
+    /// So many bytes of data were moved; none is no move, whatever is next.
     ///
     /// # Panics
     /// If that is more than there were to be moved.
     pub fn advance(&mut self, moved: u64) {
+        if moved == 0 {
+            return;
+        }
         let State::Data(left) = self.state else { panic!("the next bytes are no data") };
         assert!(moved <= left, "{moved} bytes of {left}");
         self.state = if moved == left { State::DataEnd } else { State::Data(left - moved) };
@@ -186,6 +189,9 @@ mod tests {
         let (mut chunked, big) = (Chunked::default(), b"fffffffffffffff0\r\n");
         assert_eq!(chunked.next(big), Ok(Next::Framing(18)));
         assert_eq!(chunked.next(b""), Ok(Next::Data(u64::MAX - 15)));
+        chunked.advance(u64::MAX - 15);
+        chunked.advance(0);
+        assert_eq!(chunked.next(b"\r\n"), Ok(Next::Framing(2)));
     }
 
     #[test]
