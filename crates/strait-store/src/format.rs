@@ -274,3 +274,21 @@ pub(crate) fn get(bytes: &[u8], at: usize) -> Option<u64> {
 fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pieces_hash_as_the_whole(len in 0_usize..5000, cuts in prop::collection::vec(0_usize..5000, 0..5)) {
+            let bytes: Vec<u8> = (0..len).map(|at| (at * 31) as u8).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(len)).chain([0, len]).collect();
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(hash_of_pieces(&pieces), hash_of_pieces(&[&bytes]));
+        }
+    }
+}

@@ -175,8 +175,10 @@ impl Shared {
     /// Has the file unlinked, and closed when nobody reads it any more: by the background thread, for both can take long.
     pub(crate) fn let_go(&self, file: Arc<SegmentFile>) {
         lock(&self.queue).remove(&file.turn.load(Ordering::Acquire));
-        lock(&self.leavers).push(file);
-        self.wake();
+        if !file.is_leaving.swap(true, Ordering::AcqRel) {
+            lock(&self.leavers).push(file);
+            self.wake();
+        }
     }
 
     /// Ends a record whose body nobody else has; false if it has ended already.

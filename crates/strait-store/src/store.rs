@@ -200,6 +200,12 @@ impl Store {
         self.shared.index.all()
     }
 
+    /// Makes all that was stored so far outlive a power loss, as the background thread does now and then. It takes as long as the
+    /// disk does.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.counted(self.shared.sync())
+    }
+
     /// What the store holds and did.
     pub fn stats(&self) -> Stats {
         let (budget, counters) = (&self.shared.budget, &self.shared.counters);
