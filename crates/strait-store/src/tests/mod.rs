@@ -1,5 +1,7 @@
 //! Tests of the whole store, on a directory of their own each.
 
+mod damage;
+mod failing;
 pub(crate) mod faults;
 mod limit;
 mod model;
