@@ -34,7 +34,8 @@ impl Place {
 
     /// Whether the body stands behind the head.
     pub(crate) fn is_whole(&self) -> bool {
-        Arc::ptr_eq(&self.head, &self.body)
+        // What is referred to is always older than who refers to it: in one file it stands before it.
+        Arc::ptr_eq(&self.head, &self.body) && self.offset < self.body_offset
     }
 }
 

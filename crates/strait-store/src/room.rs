@@ -25,7 +25,7 @@ impl Shared {
     /// Evicts until there are spare segments, and as much free as was asked for.
     pub(crate) fn make_room(&self) {
         while !self.is_closed.load(Ordering::Acquire) {
-            if lock(&self.spares).len() < SPARES && self.budget.free_bytes() >= self.segment_bytes {
+            if lock(&self.spares).len() < SPARES && self.has_segment() {
                 match self.counted(self.make_segment("make a segment")) {
                     Ok(spare) => lock(&self.spares).push(spare),
                     Err(_) => return,
@@ -36,6 +36,11 @@ impl Shared {
             self.see_off();
         }
         self.demand_bytes.store(0, Ordering::Release);
+    }
+
+    /// Whether another segment can be made.
+    fn has_segment(&self) -> bool {
+        self.budget.free_bytes() >= self.segment_bytes && self.budget.free_files() > 0
     }
 
     fn has_room(&self) -> bool {
@@ -94,10 +99,10 @@ impl Shared {
             let has_body = Arc::ptr_eq(&place.body, file);
             let bytes = place.head_len as u64 + if has_body { record.body_len() } else { 0 };
             let is_kept = if has_body { record.hits() > 0 } else { true };
-            let moved = is_kept && bytes <= left && self.move_away(&record, &place).is_ok();
+            let moved = is_kept && bytes <= left && self.move_away(&record, &place, has_body).is_ok();
             if moved {
                 left -= bytes;
-                self.counters.reinserted.add(1);
+                self.counters.reinserted.add(u64::from(has_body));
             } else if self.end(&record) {
                 self.counters.evicted.add(1);
             }
@@ -119,9 +124,9 @@ impl Shared {
         members
     }
 
-    /// Stores a record again, where eviction writes. It stays the same record, with no hits.
-    fn move_away(&self, record: &Arc<Record>, place: &Place) -> Result<()> {
-        let moved = self.copy(record, place);
+    /// Stores a record again, its body too or only its head, where eviction writes. It stays the same record, with no hits.
+    fn move_away(&self, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<()> {
+        let moved = self.copy(record, place, with_body);
         match &moved {
             Err(Error::Corrupt { .. }) => self.counters.corrupt.add(1),
             Err(Error::System(_)) => self.counters.failed.add(1),
@@ -133,22 +138,24 @@ impl Shared {
         if record.is_alive() {
             let old = std::mem::replace(&mut *now, new);
             self.mark_dead(&old.head, old.offset);
-            record.set_hits(0);
+            if with_body {
+                record.set_hits(0);
+            }
         } else {
             self.mark_dead(&new.head, new.offset);
         }
         Ok(())
     }
 
-    fn copy(&self, record: &Arc<Record>, place: &Place) -> Result<Place> {
+    fn copy(&self, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<Place> {
         let loaded = read(place, record, READ_BYTES_MAX)?;
         let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
         let mut lane = lock(&self.lanes[self.lanes.len() - 1]);
-        if let Some(body) = loaded.body() {
+        if let Some(body) = loaded.body().filter(|_| with_body) {
             let (file, layout) = self.append(&mut lane, &mut head, &[body])?;
             return Ok(Place::whole(&file, &layout, &head.header));
         }
-        if place.is_whole() {
+        if with_body {
             return self.copy_long(&mut lane, record, place, &loaded);
         }
         let (file, layout) = self.append(&mut lane, &mut head, &[])?;
@@ -169,6 +176,7 @@ impl Shared {
         let header = &mut head.header;
         header.state = State::Reserved;
         header.tag = file.header.tag;
+        header.body_file = 0;
         header.extent_len = layout.extent_len();
         header.body_offset = layout.body_offset;
         head.write(&file, &layout, &[]).inspect_err(|_| self.seal(lane))?;

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
 use crate::lane::Head;
-use crate::read::Loaded;
+use crate::read::{Loaded, Verified};
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
@@ -49,8 +49,8 @@ impl Store {
 
     pub(crate) fn open_on(disk: crate::disk::Disk, config: Config) -> Result<Arc<Self>> {
         let sync_every = config.sync_every;
-        let open::Opened { shared, found, lock } = open::open(disk, config)?;
-        let (shared, thread) = background::start(shared, found, sync_every)?;
+        let open::Opened { shared, earlier, lock } = open::open(disk, config)?;
+        let (shared, thread) = background::start(shared, earlier, sync_every)?;
         let background = Mutex::new(Some(Background { thread, _lock: lock }));
         Ok(Arc::new(Self { shared, background }))
     }
@@ -198,6 +198,21 @@ impl Store {
     /// All records, newest first.
     pub fn records(&self) -> Vec<Arc<Record>> {
         self.shared.index.all()
+    }
+
+    /// Reads every record and checks what can be checked; what is not as it was written is gone then.
+    pub fn verify(&self) -> Verified {
+        let mut verified = Verified::default();
+        for record in self.records() {
+            self.shared.verify(&record, &mut verified);
+        }
+        verified
+    }
+
+    /// Makes all that was stored so far outlive a power loss, as the background thread does now and then. It takes as long as the
+    /// disk does.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.counted(self.shared.sync())
     }
 
     /// What the store holds and did.

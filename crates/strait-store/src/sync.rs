@@ -64,6 +64,11 @@ impl Shared {
             self.let_go(spare);
         }
         self.see_off();
-        let _ = self.counted(self.sync());
+        let synced = self.counted(self.sync());
+        let session = lock(&self.marks).session;
+        // What could not be read is in no snapshot; what could not be synced may be lost with the next power.
+        if synced.is_ok() && !self.has_unread.load(Ordering::Acquire) {
+            let _ = self.counted(self.write_snapshot(session));
+        }
     }
 }
