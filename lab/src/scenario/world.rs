@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const STEP_LIMIT: Duration = Duration::from_secs(10);
 /// The room that a client that takes its time gives the proxy, in bytes.
 const SLOW_ROOM_BYTES: usize = 4096;
+/// The room that it gives once it reads, in bytes.
+const ROOM_BYTES: usize = 1 << 20;
 
 /// Where a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +59,7 @@ pub(super) struct Connection {
     pub(super) is_paused: bool,
     /// Bytes that are not sent yet.
     pub(super) unsent: usize,
+    stream: Arc<TcpStream>,
     orders: Sender<Order>,
 }
 
@@ -146,8 +149,16 @@ impl World {
         let _ = stream.set_nodelay(true);
         let stream = Arc::new(stream);
         let (orders, taken) = channel();
-        let connection =
-            Connection { side, came: Vec::new(), end: None, is_left: false, is_paused, unsent: 0, orders };
+        let connection = Connection {
+            side,
+            came: Vec::new(),
+            end: None,
+            is_left: false,
+            is_paused,
+            unsent: 0,
+            stream: stream.clone(),
+            orders,
+        };
         let id = self.with(|state| {
             state.connections.push(connection);
             state.connections.len() - 1
@@ -213,6 +224,13 @@ impl Connection {
     pub(super) fn send(&mut self, bytes: Vec<u8>) {
         self.unsent += bytes.len();
         let _ = self.orders.send(Order::Send(bytes));
+    }
+
+    /// Reads on, and leaves more room from now on.
+    pub(super) fn resume(&mut self) {
+        self.is_paused = false;
+        // With little room it would only take longer.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, ROOM_BYTES);
     }
 
     /// Closes the sending half behind all that was sent.
