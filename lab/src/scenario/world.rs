@@ -12,11 +12,6 @@ use std::time::{Duration, Instant};
 
 /// How long a step waits for what it awaits.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-/// The room that a client that takes its time gives the proxy, in bytes.
-const SLOW_ROOM_BYTES: usize = 4096;
-/// The room that it gives once it reads, in bytes.
-const ROOM_BYTES: usize = 1 << 20;
-
 /// Where a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -59,7 +54,6 @@ pub(super) struct Connection {
     pub(super) is_paused: bool,
     /// Bytes that are not sent yet.
     pub(super) unsent: usize,
-    stream: Arc<TcpStream>,
     orders: Sender<Order>,
 }
 
@@ -107,14 +101,9 @@ impl World {
         }
     }
 
-    /// A connection of a client to the proxy; one that is slow reads nothing yet, and leaves little room.
+    /// A connection of a client to the proxy; one that is slow reads nothing yet.
     pub(super) fn connect(self: &Arc<Self>, to: SocketAddr, is_slow: bool) -> Result<usize, String> {
-        let failed = |error: std::io::Error| format!("connect to {to}: {error}");
-        let stream = TcpStream::connect(to).map_err(failed)?;
-        if is_slow {
-            rustix::net::sockopt::set_socket_recv_buffer_size(&stream, SLOW_ROOM_BYTES)
-                .map_err(|error| failed(error.into()))?;
-        }
+        let stream = TcpStream::connect(to).map_err(|error| format!("connect to {to}: {error}"))?;
         Ok(self.add(stream, Side::Client, is_slow))
     }
 
@@ -149,16 +138,8 @@ impl World {
         let _ = stream.set_nodelay(true);
         let stream = Arc::new(stream);
         let (orders, taken) = channel();
-        let connection = Connection {
-            side,
-            came: Vec::new(),
-            end: None,
-            is_left: false,
-            is_paused,
-            unsent: 0,
-            stream: stream.clone(),
-            orders,
-        };
+        let connection =
+            Connection { side, came: Vec::new(), end: None, is_left: false, is_paused, unsent: 0, orders };
         let id = self.with(|state| {
             state.connections.push(connection);
             state.connections.len() - 1
@@ -224,13 +205,6 @@ impl Connection {
     pub(super) fn send(&mut self, bytes: Vec<u8>) {
         self.unsent += bytes.len();
         let _ = self.orders.send(Order::Send(bytes));
-    }
-
-    /// Reads on, and leaves more room from now on.
-    pub(super) fn resume(&mut self) {
-        self.is_paused = false;
-        // With little room it would only take longer.
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, ROOM_BYTES);
     }
 
     /// Closes the sending half behind all that was sent.
