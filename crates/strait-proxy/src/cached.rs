@@ -113,10 +113,10 @@ pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected
 /// The first bytes that are needed and not stored.
 fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
     let length = object.length.unwrap_or(0);
-    let whole = [0..length];
+    let whole = 0..length;
     let needed = match selected {
         _ if is_head => return None,
-        Selected::Whole => &whole[..],
+        Selected::Whole => std::slice::from_ref(&whole),
         Selected::Part(range) => std::slice::from_ref(range),
         Selected::Parts(ranges) => &ranges[..],
         Selected::NotModified | Selected::Unsatisfiable => return None,

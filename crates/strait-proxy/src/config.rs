@@ -205,7 +205,7 @@ impl Config {
 impl Timeouts {
     /// A number of seconds; 0 is a day, for nothing lasts forever.
     pub(crate) fn limit(seconds: u64) -> Duration {
-        const DAY: u64 = 24 * 60 * 60;
-        Duration::from_secs(if seconds == 0 { DAY } else { seconds.min(DAY) })
+        const DAY: Duration = Duration::from_hours(24);
+        if seconds == 0 { DAY } else { Duration::from_secs(seconds).min(DAY) }
     }
 }

@@ -80,7 +80,7 @@ async fn send_range(
     }
     let mut at = range.start;
     while at < range.end {
-        let (extent, len) = object.stored_at(at).ok_or_else(gap)?;
+        let (extent, len) = object.stored_at(at).ok_or(Gone::Closed)?;
         let len = len.min(range.end - at);
         send_extent(worker, socket, &extent, len).await?;
         at += len;
@@ -94,10 +94,6 @@ async fn send_extent(worker: &Worker, socket: &mut Socket, extent: &Extent, len:
     } else {
         socket.copy_file(&*extent.file, extent.offset, len).await
     }
-}
-
-fn gap() -> Gone {
-    Gone::Closed(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "a stored body has a gap"))
 }
 
 /// Sends several parts in one response (RFC 9110, section 14.6).
@@ -161,12 +157,15 @@ pub(crate) async fn follow(
         let view = follower.fill().beyond(at).await;
         if view.stored > at {
             let upto = view.stored.min(range.end);
-            send_piece(worker, socket, &view.source, at..upto, is_chunked).await?;
+            send_piece(worker, socket, view.source.as_ref(), at..upto, is_chunked).await?;
             at = upto;
         } else if view.phase == Phase::Done && object.length.is_none() {
             break;
         } else {
-            return Err(gap());
+            if framing == Framing::ToClose {
+                socket.reset();
+            }
+            return Err(Gone::Closed);
         }
     }
     let end: &[u8] = if is_chunked { b"0\r\n\r\n" } else { b"" };
@@ -181,7 +180,7 @@ fn age_of(worker: &Worker, object: &Object) -> Option<u64> {
 async fn send_piece(
     worker: &Worker,
     socket: &mut Socket,
-    source: &Option<Source>,
+    source: Option<&Source>,
     range: Range<u64>,
     is_chunked: bool,
 ) -> Result<(), Gone> {
@@ -192,16 +191,17 @@ async fn send_piece(
     match source {
         Some(Source::Memory(bytes, first)) => {
             let (start, end) = ((range.start - first) as usize, (range.end - first) as usize);
-            let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-            let part = bytes.get(start..end).unwrap_or_default().to_vec();
-            drop(bytes);
+            let part = {
+                let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.get(start..end).unwrap_or_default().to_vec()
+            };
             socket.write_all(&part, &[]).await?;
         }
         Some(Source::Stored(extent, first)) => {
             let extent = Extent { offset: extent.offset + range.start - first, ..extent.clone() };
             send_extent(worker, socket, &extent, len).await?;
         }
-        None => return Err(gap()),
+        None => return Err(Gone::Closed),
     }
     if is_chunked {
         socket.write_all(b"\r\n", &[]).await?;

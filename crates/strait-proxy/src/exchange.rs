@@ -52,7 +52,7 @@ pub(crate) struct Left {
 pub(crate) enum Stop {
     /// The connection is of no use any more.
     Gone(Gone),
-    /// The client is to be told this, and nothing was sent yet.
+    /// The client is to be told this by the proxy itself, and nothing was sent yet.
     Refuse(u16, String),
 }
 
@@ -125,7 +125,7 @@ pub(crate) async fn run(
 
 impl<'b> Exchange<'_, 'b> {
     /// Whether another request may follow.
-    async fn answer(&mut self, _peer: SocketAddr) -> Result<bool, Stop> {
+    async fn answer(&mut self, peer: SocketAddr) -> Result<bool, Stop> {
         let request = self.request;
         if let Body::Length(length) = self.body
             && length > self.worker.settings().request_body_max
@@ -139,6 +139,9 @@ impl<'b> Exchange<'_, 'b> {
         };
         if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
             return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
+        }
+        if request.method == "PURGE" {
+            return self.purge(&uri, peer);
         }
         let is_conditional = request.fields.has("if-match") || request.fields.has("if-unmodified-since");
         if is_answered_from_store(request.method)
@@ -193,6 +196,18 @@ impl<'b> Exchange<'_, 'b> {
         self.pass_response(incoming, why).await
     }
 
+    /// Forgets what is stored for a URI, for those who may.
+    fn purge(&self, uri: &Uri<'_>, peer: SocketAddr) -> Result<bool, Stop> {
+        if !self.worker.settings().access.allows_purge(peer.ip()) {
+            return Err(Stop::Refuse(403, "PURGE is not allowed from here".to_owned()));
+        }
+        let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
+        match forgotten {
+            0 => Err(Stop::Refuse(404, "nothing is stored for it".to_owned())),
+            _ => Err(Stop::Refuse(200, "forgotten".to_owned())),
+        }
+    }
+
     /// RFC 9111 s4.4.
     fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
         for key in invalidated(self.request.method, uri, status, fields) {
@@ -227,9 +242,14 @@ impl<'b> Exchange<'_, 'b> {
         self.worker.give_back(head);
         match passed {
             Ok(_) => incoming.finish(self.worker),
-            Err(Broken::To(gone) | Broken::From(gone)) => return Err(gone.into()),
-            Err(Broken::Malformed(_)) => {
-                return Err(Gone::Closed(std::io::ErrorKind::InvalidData.into()).into());
+            Err(broken) => {
+                if framing == Framing::ToClose {
+                    self.client.reset();
+                }
+                return Err(Stop::Gone(match broken {
+                    Broken::To(gone) | Broken::From(gone) => gone,
+                    Broken::Malformed(_) => Gone::Closed,
+                }));
             }
         }
         Ok(framing.keeps_alive())

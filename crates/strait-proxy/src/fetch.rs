@@ -97,7 +97,7 @@ impl Order {
             Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
             // RFC 9110 s8.6: a method that expects content tells that there is none.
             Body::None if matches!(request.method, "POST" | "PUT" | "PATCH") => {
-                push_number(&mut head, "Content-Length", 0)
+                push_number(&mut head, "Content-Length", 0);
             }
             _ => {}
         }
@@ -242,8 +242,10 @@ async fn one_response(
     }
 }
 
+type WholeHead = (Box<[u8]>, Body, bool);
+
 /// The head that was read, how its body is framed, and whether the connection stays open; `None` while it is not whole.
-fn whole_head(connection: &Connection, method: &str) -> Result<Option<(Box<[u8]>, Body, bool)>, Malformed> {
+fn whole_head(connection: &Connection, method: &str) -> Result<Option<WholeHead>, Malformed> {
     let bytes = connection.buffer.filled();
     let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
     let body = framing::of_response(&response, method)?;
@@ -254,7 +256,7 @@ fn whole_head(connection: &Connection, method: &str) -> Result<Option<(Box<[u8]>
 
 pub(crate) fn origin_gone(gone: Gone) -> Trouble {
     Trouble::Origin(match gone {
-        Gone::Closed(_) => Failure::Closed,
+        Gone::Closed => Failure::Closed,
         Gone::TimedOut => Failure::TimedOut,
     })
 }

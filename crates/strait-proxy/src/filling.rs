@@ -87,7 +87,7 @@ impl Filling {
         object: Arc<Object>,
         incoming: Incoming,
         range: Range<u64>,
-    ) -> Result<Self, (Leading, Incoming)> {
+    ) -> Result<Self, Box<(Leading, Incoming)>> {
         let worker = &leading.worker;
         let len = range.end - range.start;
         let is_known = range.end < u64::MAX;
@@ -105,7 +105,7 @@ impl Filling {
         };
         match sink {
             Some(sink) => Ok(Self { leading, object, incoming, range, sink, stored: 0 }),
-            None => Err((leading, incoming)),
+            None => Err(Box::new((leading, incoming))),
         }
     }
 

@@ -226,7 +226,8 @@ async fn store_or_pass(
     worker.private.forget(wanted.hash);
     match Filling::new(leading, Arc::new(object), incoming, range) {
         Ok(filling) => fill(exchange, filling, miss.why).await,
-        Err((leading, incoming)) => {
+        Err(no_room) => {
+            let (leading, incoming) = *no_room;
             leading.end(Phase::Private);
             pass(exchange, incoming, miss.why).await
         }

@@ -173,7 +173,7 @@ fn end(framed: &mut Framed) -> Result<Ended, Broken> {
         *framed = Framed::Length(0);
         return Ok(Ended::Whole);
     }
-    Err(Broken::From(Gone::Closed(std::io::ErrorKind::UnexpectedEof.into())))
+    Err(Broken::From(Gone::Closed))
 }
 
 async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket) -> Result<(), Broken> {

@@ -52,7 +52,7 @@ impl Proxy {
             let (shared, stopped) = (proxy.shared.clone(), stopped.clone());
             let thread = std::thread::Builder::new().name(format!("worker-{lane}"));
             let started = thread.spawn(move || work(shared, lane, sockets, stopped));
-            proxy.workers.push(started.map_err(|error| Error::os("start", "a thread", error))?);
+            proxy.workers.push(started.map_err(|error| Error::os("start", &"a thread", error))?);
         }
         Ok(proxy)
     }
@@ -115,9 +115,9 @@ impl Listeners {
         for wanted in &settings.listen {
             let mut address = *wanted;
             for sockets in &mut by_worker {
-                let socket = listen_on(address).map_err(|error| Error::os("listen on", address, error))?;
+                let socket = listen_on(address).map_err(|error| Error::os("listen on", &address, error))?;
                 // Of port 0 the first has found one for all.
-                address = socket.local_addr().map_err(|error| Error::os("listen on", address, error))?;
+                address = socket.local_addr().map_err(|error| Error::os("listen on", &address, error))?;
                 sockets.push(socket);
             }
             addresses.push(address);

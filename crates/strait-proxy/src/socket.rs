@@ -29,17 +29,17 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_READS: usize = 64;
 
 /// The connection is of no use any more.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
     /// The peer has closed or reset it.
-    Closed(io::Error),
+    Closed,
     /// The peer has done nothing for too long.
     TimedOut,
 }
 
 impl From<io::Error> for Gone {
-    fn from(error: io::Error) -> Self {
-        Self::Closed(error)
+    fn from(_: io::Error) -> Self {
+        Self::Closed
     }
 }
 
@@ -80,9 +80,8 @@ impl Socket {
     /// Reads what there is, `most` bytes at most, into an empty buffer; 0 at the end.
     pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, Gone> {
         let most = most.min(BUFFER_BYTES as u64) as usize;
-        let read = self
-            .when(Interest::READABLE, |tcp| Ok(rustix::io::read(tcp, &mut buffer.room()[..most])?))
-            .await?;
+        let read =
+            self.when(Interest::READABLE, |tcp| rustix::io::read(tcp, &mut buffer.room()[..most])).await?;
         buffer.grew(read);
         Ok(read)
     }
@@ -115,7 +114,7 @@ impl Socket {
             let write = poll_fn(|context| Pin::new(&mut *tcp).poll_write_vectored(context, &parts));
             let written = deadline.within(*patience, write).await??;
             if written == 0 {
-                return Err(Gone::Closed(io::ErrorKind::WriteZero.into()));
+                return Err(Gone::Closed);
             }
             moved.sent += written as u64;
             let of_first = written.min(first.len());
@@ -145,7 +144,8 @@ impl Socket {
                 .when(Interest::WRITABLE, |tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked))
                 .await?;
             if sent == 0 {
-                return Err(shorter());
+                // The file is shorter than it was.
+                return Err(Gone::Closed);
             }
             self.moved.sendfile += sent as u64;
         }
@@ -160,7 +160,8 @@ impl Socket {
             let room = (end - at).min(bytes.len() as u64) as usize;
             let read = rustix::io::pread(&file, &mut bytes[..room], at).map_err(io::Error::from)?;
             if read == 0 {
-                return Err(shorter());
+                // The file is shorter than it was.
+                return Err(Gone::Closed);
             }
             self.write_all(&bytes[..read], &[]).await?;
             at += read as u64;
@@ -212,8 +213,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Closes the connection so that the peer sees that something is missing (RST, tcp(7)).
-    pub(crate) fn reset(self) {
+    /// Has the connection end so that the peer sees that something is missing (RST, tcp(7)).
+    pub(crate) fn reset(&self) {
         // If it cannot be had, a missing end of the body tells it too.
         let _ = self.tcp.set_zero_linger();
     }
@@ -237,8 +238,4 @@ impl Socket {
         let Self { tcp, deadline, patience, .. } = self;
         Ok(deadline.within(*patience, tcp.async_io(interest, || Ok(call(tcp)?))).await??)
     }
-}
-
-fn shorter() -> Gone {
-    Gone::Closed(io::Error::new(io::ErrorKind::UnexpectedEof, "a stored file is shorter than it was"))
 }

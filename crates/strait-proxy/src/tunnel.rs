@@ -31,7 +31,7 @@ pub(crate) async fn run(
         loop {
             let before = (up.get(), down.get());
             match tokio::time::timeout(worker.settings().timeouts.tunnel, &mut both).await {
-                Ok(ended) => break ended.map(drop).map_err(Gone::Closed),
+                Ok(ended) => break ended.map(drop).map_err(Gone::from),
                 Err(_) if (up.get(), down.get()) == before => break Err(Gone::TimedOut),
                 Err(_) => {}
             }

@@ -51,7 +51,7 @@ impl Upload {
         match passage::pass(worker, from, origin, &[], What::AsItIs, true).await {
             Ok(Ended::Whole) => Ok(true),
             // What it has said before it closed is looked for.
-            Ok(Ended::Answered) | Err(Broken::To(Gone::Closed(_))) => Ok(false),
+            Ok(Ended::Answered) | Err(Broken::To(Gone::Closed)) => Ok(false),
             Err(Broken::To(gone)) => Err(origin_gone(gone)),
             Err(Broken::From(gone)) => Err(Trouble::Client(gone)),
             Err(Broken::Malformed(error)) => Err(Trouble::Request(error)),

@@ -48,6 +48,7 @@ mod writer;
 
 pub use config::Config;
 pub use error::{Error, Result};
+pub use strait_sys::Kind as ErrorKind;
 pub use file::{Extent, SegmentFile};
 pub use format::hash_of;
 pub use read::{Loaded, Verified};
