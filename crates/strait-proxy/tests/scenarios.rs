@@ -82,10 +82,12 @@ scenarios! {
     directives
     fields
     fills
+    forwarded
     freshness
     hosts
     interim
     invalidation
+    negative
     options
     origins
     ranges
