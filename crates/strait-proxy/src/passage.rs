@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use strait_http::Malformed;
+use strait_transfer::pipe::Pipe;
 
 use crate::buffer::Buffer;
 use crate::incoming::{Framed, Piece};
@@ -20,7 +21,12 @@ pub(crate) enum What {
     AsItIs,
     /// Data alone.
     Data,
+    /// Data, in chunks of the proxy's own; the last of them as well.
+    Chunks,
 }
+
+/// The end of a chunked body without trailers.
+pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Where a body comes from.
 #[derive(Debug)]
@@ -73,10 +79,10 @@ pub(crate) async fn pass(
     loop {
         let shown = look(framed, buffer.filled(), what).map_err(Broken::Malformed)?;
         let bytes = &buffer.filled()[shown.skip..shown.skip + shown.take];
-        to.write_all(std::mem::take(&mut head), bytes).await.map_err(Broken::To)?;
+        write(to, std::mem::take(&mut head), bytes, what).await.map_err(Broken::To)?;
         buffer.consume(shown.skip + shown.take);
         if shown.is_over {
-            return Ok(Ended::Whole);
+            return finish(to, what).await;
         }
         if shown.skip + shown.take > 0 {
             continue;
@@ -85,11 +91,33 @@ pub(crate) async fn pass(
             return Ok(Ended::Answered);
         }
         if buffer.is_empty() && splices(worker, framed) {
-            splice(worker, socket, framed, to).await?;
+            splice(worker, socket, framed, to, what).await?;
         } else if socket.read(buffer).await.map_err(Broken::From)? == 0 {
-            return end(framed);
+            end(framed)?;
         }
     }
+}
+
+/// Sends a head and bytes behind it, in a chunk if they are to be in one.
+async fn write(to: &mut Socket, head: &[u8], bytes: &[u8], what: What) -> Result<(), Gone> {
+    if what != What::Chunks || bytes.is_empty() {
+        return to.write_all(head, bytes).await;
+    }
+    to.write_all_and_more(&[head, &chunk_head(bytes.len())].concat()).await?;
+    to.write_all(bytes, b"\r\n").await
+}
+
+/// The line before a chunk (RFC 9112, section 7.1).
+pub(crate) fn chunk_head(len: usize) -> Vec<u8> {
+    format!("{len:x}\r\n").into_bytes()
+}
+
+/// The body is over.
+async fn finish(to: &mut Socket, what: What) -> Result<Ended, Broken> {
+    if what == What::Chunks {
+        to.write_all(LAST_CHUNK, &[]).await.map_err(Broken::To)?;
+    }
+    Ok(Ended::Whole)
 }
 
 /// What the buffered bytes begin with, and are to be passed on or skipped in one go.
@@ -109,13 +137,13 @@ fn look(framed: &mut Framed, bytes: &[u8], what: What) -> Result<Shown, Malforme
         };
         match what {
             What::AsItIs => shown.take += framing + data,
-            What::Data if framing > 0 && shown.take > 0 => {
+            What::Data | What::Chunks if framing > 0 && shown.take > 0 => {
                 // It is told once, and is looked at again.
                 *framed = before;
                 shown.is_over = false;
                 return Ok(shown);
             }
-            What::Data => {
+            What::Data | What::Chunks => {
                 shown.skip += framing;
                 shown.take += data;
             }
@@ -137,21 +165,23 @@ async fn splice(
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
+    what: What,
 ) -> Result<(), Broken> {
     // Without a pipe there is memory.
     let Some(mut pipe) = worker.pipes.borrow_mut().try_take() else {
-        return copy(from, framed, to).await;
+        return copy(from, framed, to, what).await;
     };
-    let done = splice_through(&mut pipe, from, framed, to).await;
+    let done = splice_through(&mut pipe, from, framed, to, what).await;
     worker.pipes.borrow_mut().give_back(pipe);
     done
 }
 
 async fn splice_through(
-    pipe: &mut strait_transfer::pipe::Pipe,
+    pipe: &mut Pipe,
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
+    what: What,
 ) -> Result<(), Broken> {
     loop {
         let ahead = framed.data_ahead();
@@ -160,30 +190,40 @@ async fn splice_through(
         }
         let moved = from.splice_to(pipe, ahead).await.map_err(Broken::From)?;
         if moved == 0 {
-            return end(framed).map(drop);
+            return end(framed);
         }
-        to.splice_from(pipe).await.map_err(Broken::To)?;
+        send_pipe(pipe, to, what).await.map_err(Broken::To)?;
         framed.advance(moved as u64);
     }
 }
 
+/// Sends what a pipe holds, in a chunk if it is to be in one.
+pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, what: What) -> Result<(), Gone> {
+    if what != What::Chunks || pipe.held() == 0 {
+        return to.splice_from(pipe).await;
+    }
+    to.write_all_and_more(&chunk_head(pipe.held())).await?;
+    to.splice_from(pipe).await?;
+    to.write_all(b"\r\n", &[]).await
+}
+
 /// The connection has ended: that is the end of the body, or there is more to it.
-fn end(framed: &mut Framed) -> Result<Ended, Broken> {
+fn end(framed: &mut Framed) -> Result<(), Broken> {
     if framed.ends_with_connection() {
         *framed = Framed::Length(0);
-        return Ok(Ended::Whole);
+        return Ok(());
     }
     Err(Broken::From(Gone::Closed))
 }
 
-async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket) -> Result<(), Broken> {
+async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket, what: What) -> Result<(), Broken> {
     let mut buffer = Buffer::default();
     let most = framed.data_ahead();
     let read = from.read_some(&mut buffer, most).await.map_err(Broken::From)?;
     if read == 0 {
-        return end(framed).map(drop);
+        return end(framed);
     }
-    to.write_all(buffer.filled(), &[]).await.map_err(Broken::To)?;
+    write(to, &[], buffer.filled(), what).await.map_err(Broken::To)?;
     framed.advance(read as u64);
     Ok(())
 }
