@@ -182,8 +182,9 @@ async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, framing: Fr
     let Rest { mut incoming, pipe } = rest;
     let what = if framing == Framing::Chunked { What::Chunks } else { What::Data };
     if let Some(mut pipe) = pipe {
+        let held = pipe.held();
         passage::send_pipe(&mut pipe, socket, what).await?;
-        worker.pipes.borrow_mut().give_back(pipe);
+        incoming.framed.advance(held as u64);
     }
     let connection = &mut incoming.connection;
     let from = passage::From {
@@ -191,7 +192,7 @@ async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, framing: Fr
         buffer: &mut connection.buffer,
         framed: &mut incoming.framed,
     };
-    let passed = passage::pass(worker, from, socket, &[], what, false).await;
+    let passed = passage::pass(worker, from, socket, Vec::new(), what, false).await;
     match passed {
         Ok(_) => {
             incoming.finish(worker);

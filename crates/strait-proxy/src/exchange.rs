@@ -142,8 +142,7 @@ impl<'b> Exchange<'_, 'b> {
         let uri = match target {
             Target::Authority(authority) => return self.connect(&authority).await,
             _ if hops == Hops::None => return self.answer_here().await,
-            Target::Asterisk => return self.answer_here().await,
-            Target::Absolute(_) | Target::Origin(_) => self.uri()?,
+            Target::Absolute(_) | Target::Origin(_) | Target::Asterisk => self.uri()?,
         };
         if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
             return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
@@ -184,6 +183,11 @@ impl<'b> Exchange<'_, 'b> {
 
     /// What the request is for. Without a Host that is the server behind a reverse proxy.
     fn uri(&self) -> Result<Uri<'b>, Stop> {
+        if self.request.target == "*"
+            && let Some(authority) = strait_http::target::host(self.request)?
+        {
+            return Ok(Uri { scheme: Scheme::Http, authority, path: "" });
+        }
         if let Some(uri) = strait_http::target::uri(self.request, Scheme::Http)? {
             let is_forward = self.worker.settings().behind.is_none();
             let is_for_origin = self.request.target.starts_with('/');
@@ -275,8 +279,7 @@ impl<'b> Exchange<'_, 'b> {
             buffer: &mut connection.buffer,
             framed: &mut incoming.framed,
         };
-        let passed = passage::pass(self.worker, from, self.client, &head, what, false).await;
-        self.worker.give_back(head);
+        let passed = passage::pass(self.worker, from, self.client, head, what, false).await;
         match passed {
             Ok(_) => incoming.finish(self.worker),
             Err(broken) => {
@@ -338,16 +341,16 @@ impl<'b> Exchange<'_, 'b> {
 fn outgoing(incoming: &Incoming, wish: Wish) -> (Framing, What) {
     let response = incoming.response();
     match incoming.body {
-        Body::Length(length) => (Framing::Length(length), What::AsItIs),
-        Body::Chunked if wish.version == Version::Http11 => (Framing::Chunked, What::AsItIs),
-        Body::Chunked => (Framing::ToClose, What::Data),
-        Body::ToClose | Body::Tunnel if wish.version == Version::Http11 => (Framing::Chunked, What::Chunks),
-        Body::ToClose | Body::Tunnel => (Framing::ToClose, What::AsItIs),
+        Body::Length(length) => (Framing::Length(length), What::Data),
+        Body::Chunked | Body::ToClose | Body::Tunnel if wish.version == Version::Http11 => {
+            (Framing::Chunked, What::Chunks)
+        }
+        Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, What::Data),
         // The length that GET would have, or none.
         Body::None => {
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
             let tells = response.status >= 200 && response.status != 204;
-            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::AsItIs)
+            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::Data)
         }
     }
 }

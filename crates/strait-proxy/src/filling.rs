@@ -39,7 +39,7 @@ impl Leading {
     fn keep(&self, object: &Arc<Object>) {
         match &self.worker.shared.store {
             Some(store) if self.fill.is_outdated() => {
-                object.records().for_each(|record| store.remove(record))
+                object.records().for_each(|record| store.remove(record));
             }
             _ if self.fill.is_outdated() => {}
             _ => self.worker.keep(self.hash, object.clone()),
@@ -144,7 +144,7 @@ impl Filling {
             let piece = self.incoming.framed.next(buffer.filled()).map_err(|_| Unfinished::Origin)?;
             let (used, is_over) = match piece {
                 Piece::More => return Ok(false),
-                Piece::Framing(len) => (len, false),
+                Piece::Framing(len) | Piece::Trailer(len) => (len, false),
                 Piece::End(len) => (len, true),
                 Piece::Data(len) => {
                     self.make_room(len as u64)?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::conditional::validators;
+use strait_http::fields::Field;
 use strait_http::forward::passed_on;
 use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
@@ -77,7 +78,7 @@ pub(crate) async fn lead(
     }
     let incoming = match fetched {
         Ok(incoming) => incoming,
-        Err(trouble) => return Err(refused(trouble.into(), leading)),
+        Err(trouble) => return Err(refused(trouble, leading)),
     };
     if exchange.wish.is_head {
         update_by_head(worker, wanted, &miss, &incoming);
@@ -99,9 +100,11 @@ pub(crate) async fn lead(
     }
 }
 
-/// Whoever waits for the response is told the same as the client.
-fn refused(stop: Stop, leading: Option<Leading>) -> Stop {
-    if let (Stop::Refuse(status, why), Some(leading)) = (&stop, leading) {
+/// Whoever waits for the response is told the same as the client, unless it may be otherwise the next time.
+fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
+    let is_lasting = matches!(&trouble, Trouble::Origin(failure) if failure.is_lasting());
+    let stop = trouble.into();
+    if let (Stop::Refuse(status, why), Some(leading)) = (&stop, leading.filter(|_| is_lasting)) {
         leading.fail(*status, why);
     }
     stop
@@ -178,7 +181,8 @@ fn order(worker: &Worker, request: &Request<'_>, wanted: &Wanted<'_>, miss: &Mis
     let own = stored.fields();
     match &miss.gap {
         Some(gap) => {
-            order.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
+            let last = if stored.length == Some(gap.end) { String::new() } else { (gap.end - 1).to_string() };
+            order.add("Range", format!("bytes={}-{last}", gap.start).as_bytes());
             if let Some(validator) = strong_validator(&own) {
                 order.add("If-Range", validator.as_bytes());
             }
@@ -195,7 +199,10 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
     let times = Times::of(stored.status, &response.fields, &directives, requested, received);
-    let head = stored_head(stored.status, kept(&fields, &directives), received);
+    // Its date is that of the answer: without one, when that came.
+    let has_date = response.fields.has("date");
+    let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
+    let head = stored_head(stored.status, kept(&fields, &directives).filter(is_told), received);
     let meta = Meta { requested, received, age: times.age, head: &head, ..stored.meta(0) };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // The fields of both were read before.
