@@ -7,8 +7,9 @@ use strait_http::cache_status::CacheStatus;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::Extent;
 
-use crate::fill::{Follower, Phase, Source};
+use crate::fill::{Follower, Phase, Rest, Source};
 use crate::object::{Body, Object};
+use crate::passage::{self, LAST_CHUNK, What, chunk_head};
 use crate::reply::{Answer, Framing, Wish, write_stored};
 use crate::select::Selected;
 use crate::socket::{Gone, Socket};
@@ -161,6 +162,10 @@ pub(crate) async fn follow(
             at = upto;
         } else if view.phase == Phase::Done && object.length.is_none() {
             break;
+        } else if let Some(rest) =
+            follower.fill().take_over().filter(|_| range.end >= object.length.unwrap_or(u64::MAX))
+        {
+            return send_rest(worker, socket, *rest, framing).await;
         } else {
             if framing == Framing::ToClose {
                 socket.reset();
@@ -168,8 +173,33 @@ pub(crate) async fn follow(
             return Err(Gone::Closed);
         }
     }
-    let end: &[u8] = if is_chunked { b"0\r\n\r\n" } else { b"" };
+    let end: &[u8] = if is_chunked { LAST_CHUNK } else { b"" };
     socket.write_all(end, &[]).await
+}
+
+/// Sends what the store could not take, straight from the origin.
+async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, framing: Framing) -> Result<(), Gone> {
+    let Rest { mut incoming, pipe } = rest;
+    let what = if framing == Framing::Chunked { What::Chunks } else { What::Data };
+    if let Some(mut pipe) = pipe {
+        let held = pipe.held();
+        passage::send_pipe(&mut pipe, socket, what).await?;
+        incoming.framed.advance(held as u64);
+    }
+    let connection = &mut incoming.connection;
+    let from = passage::From {
+        socket: &mut connection.socket,
+        buffer: &mut connection.buffer,
+        framed: &mut incoming.framed,
+    };
+    let passed = passage::pass(worker, from, socket, Vec::new(), what, false).await;
+    match passed {
+        Ok(_) => {
+            incoming.finish(worker);
+            Ok(())
+        }
+        Err(_) => Err(Gone::Closed),
+    }
 }
 
 /// A response that has just come is as old as it says, if it says so.
@@ -186,7 +216,7 @@ async fn send_piece(
 ) -> Result<(), Gone> {
     let len = range.end - range.start;
     if is_chunked {
-        socket.write_all_and_more(format!("{len:x}\r\n").as_bytes()).await?;
+        socket.write_all_and_more(&chunk_head(len as usize)).await?;
     }
     match source {
         Some(Source::Memory(bytes, first)) => {

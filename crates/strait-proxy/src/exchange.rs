@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use strait_http::Malformed;
 use strait_http::fields::Fields;
-use strait_http::forward::keeps_alive;
+use strait_http::forward::{Hops, hops, keeps_alive, write_trace};
 use strait_http::framing::{self, Body};
 use strait_http::head::{Request, Version};
 use strait_http::invalidation::invalidated;
@@ -15,9 +15,10 @@ use strait_http::target::{Authority, Host, Scheme, Target, Uri};
 use crate::buffer::Buffer;
 use crate::cached;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
+use crate::object::{push_date, push_field, push_status_line};
 use crate::origin::{Connection, Failure};
 use crate::passage::{self, Broken, From as Source, What};
-use crate::reply::{Framing, Wish, write_own, write_passed, write_switching};
+use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::settings::Server;
 use crate::socket::{Gone, Socket};
 use crate::tunnel;
@@ -109,6 +110,8 @@ pub(crate) async fn run(
         Ok(body) => (body, Ok(())),
         Err(error) => (Body::None, Err(error)),
     };
+    // Where a body ends that is not understood nobody knows.
+    let wish = Wish { keeps_alive: wish.keeps_alive && framing.is_ok(), ..wish };
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim);
     let mut exchange = Exchange { worker, client, request, raw, upload, wish, body };
     let done = match framing {
@@ -132,10 +135,14 @@ impl<'b> Exchange<'_, 'b> {
         {
             return Err(Stop::Refuse(413, format!("a body of {length} bytes is more than is taken")));
         }
-        let uri = match Target::parse(request.method, request.target)? {
+        let target = Target::parse(request.method, request.target)?;
+        // It is looked at whichever form the target has.
+        strait_http::target::host(request)?;
+        let hops = hops(request.method, &request.fields)?;
+        let uri = match target {
             Target::Authority(authority) => return self.connect(&authority).await,
-            Target::Asterisk => return Err(Stop::Refuse(501, "OPTIONS * is not passed on".to_owned())),
-            Target::Absolute(_) | Target::Origin(_) => self.uri()?,
+            _ if hops == Hops::None => return self.answer_here().await,
+            Target::Absolute(_) | Target::Origin(_) | Target::Asterisk => self.uri()?,
         };
         if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
             return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
@@ -152,11 +159,35 @@ impl<'b> Exchange<'_, 'b> {
             return cached::answer(self, &uri).await;
         }
         let why = if is_answered_from_store(request.method) { Why::Bypass } else { Why::Method };
-        self.pass(&uri, why).await
+        self.pass(&uri, hops, why).await
+    }
+
+    /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
+    async fn answer_here(&mut self) -> Result<bool, Stop> {
+        let wish = Wish { keeps_alive: self.wish.keeps_alive && !self.upload.has_body(), ..self.wish };
+        let mut head = self.worker.head();
+        let mut body = Vec::new();
+        push_status_line(&mut head, 200);
+        if self.request.method == "TRACE" {
+            write_trace(self.request, &mut body);
+            push_field(&mut head, "Content-Type", b"message/http");
+        } else {
+            push_field(&mut head, "Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+        }
+        push_date(&mut head, self.worker.now());
+        write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
+        self.client.write_all(&head, &body).await?;
+        self.worker.give_back(head);
+        Ok(wish.keeps_alive)
     }
 
     /// What the request is for. Without a Host that is the server behind a reverse proxy.
     fn uri(&self) -> Result<Uri<'b>, Stop> {
+        if self.request.target == "*"
+            && let Some(authority) = strait_http::target::host(self.request)?
+        {
+            return Ok(Uri { scheme: Scheme::Http, authority, path: "" });
+        }
         if let Some(uri) = strait_http::target::uri(self.request, Scheme::Http)? {
             let is_forward = self.worker.settings().behind.is_none();
             let is_for_origin = self.request.target.starts_with('/');
@@ -185,8 +216,11 @@ impl<'b> Exchange<'_, 'b> {
     }
 
     /// Passes request and response on, without the cache.
-    pub(crate) async fn pass(&mut self, uri: &Uri<'_>, why: Why) -> Result<bool, Stop> {
+    async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
         let mut order = Order::new(self.worker, self.request, uri, self.body, Purpose::Pass);
+        if let Hops::Left(hops) = hops {
+            order.add("Max-Forwards", hops.to_string().as_bytes());
+        }
         if self.upgrades() {
             order.add("Connection", b"Upgrade");
             self.request.fields.all("upgrade").for_each(|field| order.add("Upgrade", field.value));
@@ -218,6 +252,12 @@ impl<'b> Exchange<'_, 'b> {
     /// Sends a response that is for this client alone.
     pub(crate) async fn pass_response(&mut self, mut incoming: Incoming, why: Why) -> Result<bool, Stop> {
         if incoming.body == Body::Tunnel {
+            if !self.upgrades() {
+                return Err(Stop::Refuse(
+                    502,
+                    "the origin has changed the protocol, which nobody asked for".to_owned(),
+                ));
+            }
             return self.upgrade(incoming).await;
         }
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
@@ -228,6 +268,7 @@ impl<'b> Exchange<'_, 'b> {
             &mut head,
             self.worker.settings(),
             &incoming.response(),
+            self.worker.now(),
             framing,
             Some(&status),
             self.wish,
@@ -238,8 +279,7 @@ impl<'b> Exchange<'_, 'b> {
             buffer: &mut connection.buffer,
             framed: &mut incoming.framed,
         };
-        let passed = passage::pass(self.worker, from, self.client, &head, what, false).await;
-        self.worker.give_back(head);
+        let passed = passage::pass(self.worker, from, self.client, head, what, false).await;
         match passed {
             Ok(_) => incoming.finish(self.worker),
             Err(broken) => {
@@ -301,15 +341,16 @@ impl<'b> Exchange<'_, 'b> {
 fn outgoing(incoming: &Incoming, wish: Wish) -> (Framing, What) {
     let response = incoming.response();
     match incoming.body {
-        Body::Length(length) => (Framing::Length(length), What::AsItIs),
-        Body::Chunked if wish.version == Version::Http11 => (Framing::Chunked, What::AsItIs),
-        Body::Chunked => (Framing::ToClose, What::Data),
-        Body::ToClose | Body::Tunnel => (Framing::ToClose, What::AsItIs),
+        Body::Length(length) => (Framing::Length(length), What::Data),
+        Body::Chunked | Body::ToClose | Body::Tunnel if wish.version == Version::Http11 => {
+            (Framing::Chunked, What::Chunks)
+        }
+        Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, What::Data),
         // The length that GET would have, or none.
         Body::None => {
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
             let tells = response.status >= 200 && response.status != 204;
-            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::AsItIs)
+            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::Data)
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use strait_http::Malformed;
-use strait_http::fields::Fields;
+use strait_http::fields::{Field, Fields};
 use strait_http::forward::passed_on;
 use strait_http::framing::{self, Body};
 use strait_http::head::{self, Request, Response};
@@ -13,6 +13,7 @@ use strait_http::target::Uri;
 use crate::incoming::Framed;
 use crate::object::{push_field, push_number};
 use crate::origin::{Connection, Failure};
+use crate::reply::push_via;
 use crate::settings::Server;
 use crate::socket::{Gone, Socket};
 use crate::upload::Upload;
@@ -88,10 +89,12 @@ impl Order {
             head.extend_from_slice(part.as_bytes());
         }
         push_field(&mut head, "Host", uri.authority.display(uri.scheme).to_string().as_bytes());
-        for field in passed_on(&request.fields).filter(|field| is_meant(field.name, purpose)) {
+        let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
+        let is_meant = |field: &&Field<'_>| is_meant(field.name, purpose, counts_hops);
+        for field in passed_on(&request.fields).filter(is_meant) {
             push_field(&mut head, field.name, field.value);
         }
-        head.extend_from_slice(&worker.settings().via_line);
+        push_via(&mut head, worker.settings(), &request.fields, request.version);
         match body {
             Body::Length(length) => push_number(&mut head, "Content-Length", length),
             Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
@@ -111,10 +114,12 @@ impl Order {
     }
 }
 
-fn is_meant(name: &str, purpose: Purpose) -> bool {
+fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
     let is = |names: &[&str]| names.iter().any(|other| name.eq_ignore_ascii_case(other));
     match purpose {
-        _ if is(&["host"]) => false,
+        _ if is(&["host", "via"]) => false,
+        // It is written anew where it counts.
+        Purpose::Pass if is(&["max-forwards"]) => !counts_hops,
         Purpose::Pass => true,
         Purpose::StorePart => !is(&["if-none-match", "if-modified-since", "if-match", "if-unmodified-since"]),
         Purpose::Store => !is(&[

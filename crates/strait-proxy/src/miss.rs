@@ -4,17 +4,19 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use strait_http::cache_control::{OfRequest, OfResponse};
+use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::conditional::validators;
+use strait_http::fields::Field;
+use strait_http::forward::passed_on;
 use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
 use strait_http::head::{self, Request};
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::reuse::stands_in;
-use strait_http::storing::{Asked, may_store};
+use strait_http::storing::{Asked, is_of_use, kept, may_store};
 use strait_http::target::Uri;
-use strait_http::update::updated;
+use strait_http::update::{confirms, head_confirms, updated};
 use strait_http::vary::Variant;
 
 use crate::cached::{follow, selected, send};
@@ -58,16 +60,29 @@ pub(crate) enum Led {
 pub(crate) async fn lead(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
-    miss: Miss,
+    mut miss: Miss,
     leading: Option<Leading>,
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let order = order(worker, exchange.request, wanted, &miss, leading.is_some());
-    let fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    let mut fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    if is_about_another(&miss, &fetched) {
+        // RFC 9111 s4.3.4: it confirms nothing that is stored.
+        let again = Miss { stored: None, gap: None, ..miss };
+        let order = self::order(worker, exchange.request, wanted, &again, leading.is_some());
+        fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+        miss = again;
+    }
     if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
         return send_stored(exchange, &spare, miss.why, status, false).await;
     }
-    let incoming = fetched?;
+    let incoming = match fetched {
+        Ok(incoming) => incoming,
+        Err(trouble) => return Err(refused(trouble, leading)),
+    };
+    if exchange.wish.is_head {
+        update_by_head(worker, wanted, &miss, &incoming);
+    }
     match &miss.stored {
         Some(stored) if incoming.response().status == 304 => {
             let fresh = freshen(worker, wanted.hash, stored, &incoming);
@@ -82,6 +97,37 @@ pub(crate) async fn lead(
             }
         }
         _ => store_or_pass(exchange, wanted, miss, leading, incoming).await,
+    }
+}
+
+/// Whoever waits for the response is told the same as the client, unless it may be otherwise the next time.
+fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
+    let is_lasting = matches!(&trouble, Trouble::Origin(failure) if failure.is_lasting());
+    let stop = trouble.into();
+    if let (Stop::Refuse(status, why), Some(leading)) = (&stop, leading.filter(|_| is_lasting)) {
+        leading.fail(*status, why);
+    }
+    stop
+}
+
+/// Whether a 304 came that is not about what is stored.
+fn is_about_another(miss: &Miss, fetched: &Result<Incoming, Trouble>) -> bool {
+    let (Some(stored), Ok(incoming)) = (&miss.stored, fetched) else { return false };
+    let response = incoming.response();
+    response.status == 304 && !confirms(&stored.fields(), &response.fields)
+}
+
+/// A response to HEAD says whether what is stored is still what there is (RFC 9111, section 4.3.5).
+fn update_by_head(worker: &Worker, wanted: &Wanted<'_>, miss: &Miss, incoming: &Incoming) {
+    let Some(stored) = &miss.stored else { return };
+    let response = incoming.response();
+    if response.status != 200 || stored.status != 200 {
+        return;
+    }
+    if head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
+        freshen(worker, wanted.hash, stored, incoming);
+    } else {
+        worker.forget(wanted.hash, &wanted.key);
     }
 }
 
@@ -123,6 +169,10 @@ fn order(worker: &Worker, request: &Request<'_>, wanted: &Wanted<'_>, miss: &Mis
     let is_range = request.fields.has("range") && request.method == "GET";
     let purpose = match (&miss.stored, is_shared) {
         (None, false) => Purpose::Pass,
+        // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
+        (Some(_), false) if request.method == "HEAD" => {
+            return Order::new(worker, request, wanted.uri, Framed::None, Purpose::Store);
+        }
         (None, true) if is_range => Purpose::StorePart,
         _ => Purpose::Store,
     };
@@ -131,7 +181,8 @@ fn order(worker: &Worker, request: &Request<'_>, wanted: &Wanted<'_>, miss: &Mis
     let own = stored.fields();
     match &miss.gap {
         Some(gap) => {
-            order.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
+            let last = if stored.length == Some(gap.end) { String::new() } else { (gap.end - 1).to_string() };
+            order.add("Range", format!("bytes={}-{last}", gap.start).as_bytes());
             if let Some(validator) = strong_validator(&own) {
                 order.add("If-Range", validator.as_bytes());
             }
@@ -148,7 +199,10 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
     let times = Times::of(stored.status, &response.fields, &directives, requested, received);
-    let head = stored_head(stored.status, &fields, &directives);
+    // Its date is that of the answer: without one, when that came.
+    let has_date = response.fields.has("date");
+    let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
+    let head = stored_head(stored.status, kept(&fields, &directives).filter(is_told), received);
     let meta = Meta { requested, received, age: times.age, head: &head, ..stored.meta(0) };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // The fields of both were read before.
@@ -185,8 +239,8 @@ fn object(
         (status, Framed::Chunked | Framed::ToClose) => (status, 0..u64::MAX, None),
         (_, Framed::Tunnel) => return None,
     };
-    let head = stored_head(status, &response.fields, &own);
     let (requested, received) = (incoming.requested, incoming.received);
+    let head = stored_head(status, kept(&response.fields, &own), received);
     let times = Times::of(status, &response.fields, &own, requested, received);
     let meta = Meta {
         requested,
@@ -198,15 +252,18 @@ fn object(
         head: &head,
     };
     let object = Object::new(key, &meta, Body::Filling)?;
-    is_of_use(&object).then_some((object, range))
+    is_of_use(&response.fields, &own, &times).then_some((object, range))
 }
 
-/// What is stale at once and cannot be validated is never sent again.
-fn is_of_use(object: &Object) -> bool {
-    object.times.lifetime > object.times.age
-        || object.directives.stale_while_revalidate.is_some()
-        || object.directives.stale_if_error.is_some()
-        || validators(&object.fields()).next().is_some()
+/// The object as its first client is sent it: with the fields that are for it alone (RFC 9111, section 5.2.2.7), if there are any.
+fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
+    if !matches!(object.directives.private, Scope::Fields(_)) {
+        return object.clone();
+    }
+    let response = incoming.response();
+    let head = stored_head(object.status, passed_on(&response.fields), incoming.received);
+    let meta = Meta { head: &head, ..object.meta(0) };
+    Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
 }
 
 async fn store_or_pass(
@@ -241,17 +298,23 @@ async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Incoming, why: Why) -> 
 /// Has the body moved into the store, and follows it as others do; what is here already is stored and sent at once.
 async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -> Result<Led, Stop> {
     let object = filling.object.clone();
+    let shown = for_its_client(&object, &filling.incoming);
     let is_whole = filling.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && filling.is_in_memory() && filling.take_buffered().unwrap_or(false) {
         // The store may have refused it: it is kept in memory then.
         let Some(kept) = filling.finish() else { return Ok(Led::Again) };
-        return send_stored(exchange, &kept, why, None, true).await;
+        let shown = if Arc::ptr_eq(&shown, &object) {
+            kept
+        } else {
+            Arc::new(shown.with_body(kept.length, kept.body.clone()))
+        };
+        return send_stored(exchange, &shown, why, None, true).await;
     }
     let follower = filling.leading.fill.follow();
     filling.begin();
     tokio::task::spawn_local(filling.run());
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
-    if let Some(stays) = follow(exchange, &follower, &object, answer).await? {
+    if let Some(stays) = follow(exchange, &follower, &shown, answer).await? {
         return Ok(Led::Answered(stays));
     }
     follower.fill().beyond(u64::MAX).await;

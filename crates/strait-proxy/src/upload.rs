@@ -47,8 +47,9 @@ impl Upload {
         client: &mut Socket,
         origin: &mut Socket,
     ) -> Result<bool, Trouble> {
+        let what = if self.framed.is_chunked() { What::Chunks } else { What::Data };
         let from = From { socket: client, buffer: &mut self.buffer, framed: &mut self.framed };
-        match passage::pass(worker, from, origin, &[], What::AsItIs, true).await {
+        match passage::pass(worker, from, origin, Vec::new(), what, true).await {
             Ok(Ended::Whole) => Ok(true),
             // What it has said before it closed is looked for.
             Ok(Ended::Answered) | Err(Broken::To(Gone::Closed)) => Ok(false),
