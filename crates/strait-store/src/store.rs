@@ -89,22 +89,11 @@ impl Store {
         let mut head = Head::new(key, meta, body_len)?;
         head.header.body_hash = Some(hash_of_pieces(body));
         let stored = if self.shared.fits_segment(&head.header, body_len) {
-            self.put_in_segment(lane, head, body)
+            self.shared.put(lane, head, body)
         } else {
             self.put_in_own_file(lane, head, body)
         };
         self.shared.counted(stored)
-    }
-
-    fn put_in_segment(&self, lane: usize, mut head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
-        let mut lane = self.shared.lane(lane, "put")?;
-        let (file, layout) = self.shared.append(&mut lane, &mut head, body)?;
-        let header = &head.header;
-        let place = Place::whole(&file, &layout, header);
-        let record = Record::new(header.hash, header.sequence, header.body_len, place);
-        self.shared.index.insert(record.clone());
-        self.shared.counters.stored.add(1);
-        Ok(record)
     }
 
     fn put_in_own_file(&self, lane: usize, head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
