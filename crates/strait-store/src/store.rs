@@ -106,7 +106,9 @@ impl Store {
         writer.commit(body_len)
     }
 
-    /// Makes room for an object whose body is to come, of a length that is known or not.
+    /// Makes room for an object whose body is to come, of a length that is known or not. [`Writer::room`] says how much of it may be
+    /// written before [`Writer::grow`]: of an object that is too long for a segment and for what is free now, a first step, though its
+    /// length is known.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room now.
@@ -224,7 +226,8 @@ impl Store {
         }
     }
 
-    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on.
+    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on. It takes as
+    /// long as the disk does.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
         if let Some(background) = lock(&self.background).take() {
