@@ -11,7 +11,7 @@ use strait_http::freshness::Times;
 use strait_http::range::{RANGES_MAX, Wanted, wanted};
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::vary::Variant;
-use strait_http::{Field, Fields, conditional};
+use strait_http::{Field, Fields, conditional, forward, partial, update};
 
 fuzz_target!(|data: &[u8]| {
     let Some((numbers, text)) = data.split_first_chunk::<8>() else { return };
@@ -35,4 +35,11 @@ fuzz_target!(|data: &[u8]| {
         conditional::range_counts(&of("if-range"), &of("etag")),
     );
     let _ = Variant::of(&of("vary"), &of("accept-encoding"));
+    let targeted = OfResponse::of(&of("cdn-cache-control"));
+    assert!(targeted.targeted || targeted == OfResponse::default());
+    assert!(
+        update::confirms(&of("etag"), &Fields::default())
+            && !partial::may_combine(&of("etag"), &of("last-modified"))
+    );
+    let _ = (forward::hops("TRACE", &of("max-forwards")), partial::strong_validator(&of("etag")));
 });

@@ -14,6 +14,9 @@ pub(crate) enum Error {
     /// The transfer engine says why.
     #[error(transparent)]
     Transfer(#[from] strait_transfer::Error),
+    /// The proxy says why.
+    #[error(transparent)]
+    Proxy(#[from] strait_proxy::Error),
     /// A measurement was not made.
     #[error(transparent)]
     Bench(#[from] strait_bench::Error),
@@ -47,6 +50,7 @@ impl Error {
             Self::Capture(error) => error.kind(),
             Self::System(error) => error.kind(),
             Self::Transfer(error) => error.kind(),
+            Self::Proxy(error) => error.kind(),
             Self::Bench(error) => error.kind(),
             Self::Sink(error) => error.kind(),
             Self::Output(_) | Self::Failed(_) => Kind::Failed,

@@ -15,6 +15,7 @@ mod lanes;
 mod live;
 mod output;
 mod parse;
+mod proxy;
 mod receive;
 mod relay;
 mod replay;
@@ -53,6 +54,8 @@ enum Command {
     Receive(receive::Args),
     /// Relay TCP connections inside the kernel.
     Relay(relay::Args),
+    /// Cache HTTP between clients and servers, with bodies that stay in the kernel.
+    Proxy(Box<proxy::Args>),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
     /// Measure what each way to capture can do on this machine.
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Relay(args) => relay::run(&args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),

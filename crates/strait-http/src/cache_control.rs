@@ -3,10 +3,12 @@
 //! Directives that are not known are passed over. One that stands twice, or with a value that cannot be read, counts in the way that
 //! stores and reuses less (RFC 9111, section 4.2.1).
 
+mod targeted;
+
 use crate::fields::{Fields, parameter, split_list};
 
 /// Seconds beyond which a cache need not count (RFC 9111, section 1.2.2).
-const SECONDS_MAX: u64 = 1 << 31;
+pub(crate) const SECONDS_MAX: u64 = 1 << 31;
 
 /// A directive that is about the whole response, or about the fields that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,8 @@ impl Scope {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a directive, and any may stand beside any")]
 pub struct OfResponse {
+    /// Whether CDN-Cache-Control says it: Expires does not count then, as Cache-Control does not (RFC 9213, section 2.2).
+    pub targeted: bool,
     /// Do not store it.
     pub no_store: bool,
     /// Do not reuse it, or these fields of it, before it was validated.
@@ -66,19 +70,24 @@ pub struct OfResponse {
 }
 
 impl OfResponse {
-    /// What the fields say: CDN-Cache-Control where there is one, for it is meant for caches such as this (RFC 9213, section 2.2).
+    /// What the fields say: CDN-Cache-Control where it says something, for it is meant for caches such as this (RFC 9213, section 2.2).
     pub fn of(fields: &Fields<'_>) -> Self {
-        let targeted = "cdn-cache-control";
-        let name = if fields.has(targeted) { targeted } else { "cache-control" };
-        let mut directives = Self::default();
-        for element in fields.elements(name) {
-            directives.add(element);
+        let targeted = targeted::members(fields, "cdn-cache-control");
+        let mut directives = Self { targeted: targeted.is_some(), ..Self::default() };
+        if let Some(members) = targeted {
+            for (name, value) in members {
+                directives.add(name, value);
+            }
+            return directives;
+        }
+        for element in fields.elements("cache-control") {
+            let (name, value) = parameter(element);
+            directives.add(name, value);
         }
         directives
     }
 
-    fn add(&mut self, element: &str) {
-        let (name, value) = parameter(element);
+    fn add(&mut self, name: &str, value: Option<&str>) {
         match &*name.to_ascii_lowercase() {
             "no-store" => self.no_store = true,
             "no-cache" => self.no_cache.add(value),
@@ -211,7 +220,15 @@ mod tests {
     #[test]
     fn what_is_meant_for_this_cache_counts_alone() {
         let both = fields(&[("Cache-Control", "no-store"), ("CDN-Cache-Control", "max-age=9")]);
-        assert_eq!(OfResponse::of(&both), OfResponse { max_age: Some(9), ..OfResponse::default() });
+        let expected = OfResponse { targeted: true, max_age: Some(9), ..OfResponse::default() };
+        assert_eq!(OfResponse::of(&both), expected);
+        // What is malformed or empty is not there.
+        for value in ["", "max-age", "Max-Age=9"]
+            .map(|value| [("Cache-Control", "no-store"), ("CDN-Cache-Control", value)])
+        {
+            let is_targeted = value[1].1 == "max-age";
+            assert_eq!(OfResponse::of(&fields(&value)).no_store, !is_targeted, "{value:?}");
+        }
         assert!(OfRequest::of(&fields(&[("Pragma", "no-cache")])).no_cache);
         assert!(!OfRequest::of(&fields(&[("Pragma", "no-cache"), ("Cache-Control", "max-age=1")])).no_cache);
     }

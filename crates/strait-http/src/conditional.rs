@@ -40,7 +40,9 @@ pub fn is_not_modified(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
             element == "*" || Tag::parse(element).zip(tag).is_some_and(|(one, other)| one.is_like(&other))
         });
     }
-    let (since, modified) = (date_of(asked, "if-modified-since"), date_of(stored, "last-modified"));
+    // RFC 9111 s4.3.2: what does not tell when it was changed was not changed after it was made.
+    let modified = if stored.has("last-modified") { "last-modified" } else { "date" };
+    let (since, modified) = (date_of(asked, "if-modified-since"), date_of(stored, modified));
     since.zip(modified).is_some_and(|(since, modified)| modified <= since)
 }
 
@@ -53,10 +55,15 @@ pub fn range_counts(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
     if let Some(tag) = Tag::parse(condition) {
         return stored.one("etag").and_then(Tag::parse).is_some_and(|own| own.is(&tag));
     }
-    // A date counts if it is exact and a strong validator (s8.8.2.2): the Date is a minute later at least.
-    let Some(modified) = date_of(stored, "last-modified") else { return false };
-    let is_strong = date_of(stored, "date").is_some_and(|date| date >= modified + 60);
-    is_strong && stored.one("last-modified") == Some(condition)
+    // A date counts if it is exact and a strong validator.
+    is_strong_date(stored) && stored.one("last-modified") == Some(condition)
+}
+
+/// Whether the Last-Modified of a response is a strong validator (RFC 9110, section 8.8.2.2): its Date is later by enough that nothing
+/// changed within the second, nor between two clocks.
+pub(crate) fn is_strong_date(stored: &Fields<'_>) -> bool {
+    let (modified, date) = (date_of(stored, "last-modified"), date_of(stored, "date"));
+    modified.zip(date).is_some_and(|(modified, date)| date >= modified.saturating_add(60))
 }
 
 /// The fields that ask an origin whether what is stored is still good (RFC 9111, section 4.3.1): names and values. None where it has no
@@ -111,6 +118,11 @@ mod tests {
             assert_eq!(is_not_modified(&fields(asked), &stored), expected, "{asked:?}");
         }
         assert!(!is_not_modified(&fields(&[("If-None-Match", "\"a\"")]), &fields(&[])));
+        let dated = fields(&[("Date", LATE)]);
+        assert!(is_not_modified(&fields(&[("If-Modified-Since", LATE)]), &dated));
+        assert!(!is_not_modified(&fields(&[("If-Modified-Since", EARLY)]), &dated));
+        let undated = fields(&[("Last-Modified", "x"), ("Date", EARLY)]);
+        assert!(!is_not_modified(&fields(&[("If-Modified-Since", LATE)]), &undated));
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! What a proxy passes on of a message (RFC 9110, section 7.6; RFC 9112, section 9.1).
 
+use crate::error::Malformed;
 use crate::fields::{Field, Fields};
-use crate::head::Version;
+use crate::head::{Request, Version};
 
 /// Fields that are about a connection and not about the message (RFC 9110, section 7.6.1), and those that only proxies understood.
-const OF_CONNECTION: [&str; 9] = [
+const OF_CONNECTION: [&str; 10] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
+    "proxy-authentication-info",
     "proxy-authorization",
     "proxy-connection",
     "te",
@@ -59,6 +61,49 @@ pub fn has_passed(fields: &Fields<'_>, by: &str) -> bool {
     fields.elements("via").any(|element| element.split_ascii_whitespace().nth(1) == Some(by))
 }
 
+/// How far a request may go (RFC 9110, section 7.6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hops {
+    /// Wherever it leads.
+    Any,
+    /// To the next, with this Max-Forwards.
+    Left(u32),
+    /// No further: it is answered here.
+    None,
+}
+
+/// How far a request of `method` may go: Max-Forwards counts for OPTIONS and TRACE alone.
+///
+/// # Errors
+/// It is no number, or stands twice.
+pub fn hops(method: &str, fields: &Fields<'_>) -> Result<Hops, Malformed> {
+    if !matches!(method, "OPTIONS" | "TRACE") || !fields.has("max-forwards") {
+        return Ok(Hops::Any);
+    }
+    let digits = fields.one("max-forwards").filter(|text| !text.is_empty());
+    let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let digits = digits.ok_or(Malformed::Syntax("a Max-Forwards that is no number"))?;
+    Ok(digits.parse().unwrap_or(u32::MAX).checked_sub(1).map_or(Hops::None, Hops::Left))
+}
+
+/// Fields of a request that are not shown to whoever sent a TRACE: a script in a page could read there what it may not (RFC 9110, section
+/// 9.3.8).
+const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+
+/// Writes the request that came, as the content of an answer to TRACE, of type `message/http`.
+pub fn write_trace(request: &Request<'_>, out: &mut Vec<u8>) {
+    let version = if request.version == Version::Http11 { "1.1" } else { "1.0" };
+    out.extend([request.method, " ", request.target, " HTTP/", version, "\r\n"].concat().bytes());
+    let is_secret = |name: &str| SECRET.into_iter().any(|secret| secret.eq_ignore_ascii_case(name));
+    for field in request.fields.iter().filter(|field| !is_secret(field.name)) {
+        out.extend_from_slice(field.name.as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(field.value);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +152,33 @@ mod tests {
         );
         assert!(has_passed(&before, "p.example.net") && !has_passed(&before, "strait-1"));
         assert_eq!(via(&fields(&[]), Version::Http10, "s"), "1.0 s");
+    }
+
+    #[test]
+    fn only_options_and_trace_count_how_far_they_go() {
+        for (method, value, expected) in [
+            ("TRACE", "0", Ok(Hops::None)),
+            ("OPTIONS", "1", Ok(Hops::Left(0))),
+            ("OPTIONS", "007", Ok(Hops::Left(6))),
+            ("TRACE", "99999999999999999999", Ok(Hops::Left(u32::MAX - 1))),
+            ("GET", "0", Ok(Hops::Any)),
+            ("GET", "x", Ok(Hops::Any)),
+            ("TRACE", "-1", Err(400)),
+            ("TRACE", "", Err(400)),
+            ("TRACE", "1, 2", Err(400)),
+        ] {
+            let hops = hops(method, &fields(&[("Max-Forwards", value)])).map_err(Malformed::status);
+            assert_eq!(hops, expected, "{method} {value}");
+        }
+        assert_eq!(hops("TRACE", &fields(&[])), Ok(Hops::Any));
+        assert!(hops("TRACE", &fields(&[("Max-Forwards", "1"), ("max-forwards", "1")])).is_err());
+    }
+
+    #[test]
+    fn a_trace_shows_the_request_without_its_secrets() {
+        let head = b"TRACE /a HTTP/1.1\r\nHost: b\r\nCookie: c\r\nAuthorization: d\r\nX:  e \r\n\r\n";
+        let mut out = Vec::new();
+        write_trace(&crate::head::request(head).unwrap().unwrap().0, &mut out);
+        assert_eq!(out, b"TRACE /a HTTP/1.1\r\nHost: b\r\nX: e\r\n\r\n");
     }
 }

@@ -24,7 +24,12 @@ pub enum Body {
 /// # Errors
 /// Its length is told in two ways, twice, or not as the grammar says: it is to be refused and its connection closed.
 pub fn of_request(request: &Request<'_>) -> Result<Body, Malformed> {
-    Ok(declared(&request.fields, request.version)?.unwrap_or(Body::None))
+    let body = declared(&request.fields, request.version)?.unwrap_or(Body::None);
+    // RFC 9110 s9.3.6 and s9.3.8: they have none, and what a server takes for one is the next request or the tunnel.
+    if body != Body::None && matches!(request.method, "CONNECT" | "TRACE") {
+        return Err(Malformed::Syntax("content in a method that has none"));
+    }
+    Ok(body)
 }
 
 /// The body of the response to a request of `method`.
@@ -144,6 +149,11 @@ mod tests {
         }
         let old = head::request(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap().unwrap().0;
         assert!(of_request(&old).is_err());
+        for (method, refused) in [("CONNECT", true), ("TRACE", true), ("GET", false)] {
+            let bytes = format!("{method} a:1 HTTP/1.1\r\nContent-Length: 1\r\n\r\n");
+            let head = head::request(bytes.as_bytes()).unwrap().unwrap().0;
+            assert_eq!(of_request(&head).is_err(), refused, "{method}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Times are seconds since 1970, by the clock of the caller.
 
-use crate::cache_control::OfResponse;
+use crate::cache_control::{OfResponse, SECONDS_MAX};
 use crate::fields::Fields;
 
 /// Without an explicit lifetime a response is fresh for this part of the time since it was last changed (RFC 9111, section 4.2.2)...
@@ -39,6 +39,22 @@ impl Times {
         Self { requested, received, date, age, lifetime: lifetime(status, fields, directives, date) }
     }
 
+    /// The same, where a 404 or 410 that tells no lifetime of its own is fresh for so many seconds: negative caching, which is for whoever
+    /// runs the cache to choose, as any heuristic is (RFC 9111, section 4.2.2).
+    #[must_use]
+    pub fn with_negative(
+        self,
+        status: u16,
+        fields: &Fields<'_>,
+        directives: &OfResponse,
+        seconds: u64,
+    ) -> Self {
+        let is_told =
+            directives.s_maxage.or(directives.max_age).is_some() || tells_expiry(fields, directives);
+        let is_negative = matches!(status, 404 | 410) && !is_told;
+        Self { lifetime: if is_negative { seconds } else { self.lifetime }, ..self }
+    }
+
     /// Its age (RFC 9111, section 4.2.3).
     pub fn age_at(&self, now: u64) -> u64 {
         let apparent = self.received.saturating_sub(self.date);
@@ -57,6 +73,12 @@ impl Times {
         self.age_at(now).saturating_sub(self.lifetime)
     }
 
+    /// Seconds until it is stale, negative once it is: the `ttl` of Cache-Status (RFC 9211, section 2.4).
+    pub fn ttl(&self, now: u64) -> i64 {
+        let signed = |seconds| i64::try_from(seconds).unwrap_or(i64::MAX);
+        signed(self.fresh_for(now)) - signed(self.stale_by(now))
+    }
+
     /// Whether it is fresh (RFC 9111, section 4.2): its lifetime is greater than its age.
     pub fn is_fresh(&self, now: u64) -> bool {
         self.lifetime > self.age_at(now)
@@ -69,7 +91,7 @@ fn lifetime(status: u16, fields: &Fields<'_>, directives: &OfResponse, date: u64
         return seconds;
     }
     // RFC 9111 s5.3: what is no date is in the past.
-    if fields.has("expires") {
+    if tells_expiry(fields, directives) {
         return date_of(fields, "expires").map_or(0, |expires| expires.saturating_sub(date));
     }
     let may_guess = directives.public || is_heuristically_cacheable(status);
@@ -77,6 +99,11 @@ fn lifetime(status: u16, fields: &Fields<'_>, directives: &OfResponse, date: u64
         Some(modified) if may_guess => (date.saturating_sub(modified) / HEURISTIC_PART).min(HEURISTIC_MAX),
         _ => 0,
     }
+}
+
+/// Whether Expires counts: where nothing that is meant for this cache stands in its place.
+pub(crate) fn tells_expiry(fields: &Fields<'_>, directives: &OfResponse) -> bool {
+    fields.has("expires") && !directives.targeted
 }
 
 /// Statuses that may be stored without being told so (RFC 9110, section 15.1).
@@ -89,7 +116,7 @@ fn age_of(fields: &Fields<'_>) -> u64 {
     let first = fields.elements("age").next();
     first
         .filter(|age| age.bytes().all(|byte| byte.is_ascii_digit()))
-        .map_or(0, |age| age.parse().unwrap_or(u64::MAX))
+        .map_or(0, |age| age.parse().unwrap_or(SECONDS_MAX).min(SECONDS_MAX))
 }
 
 /// The date in a field, in any of the three forms (RFC 9110, section 5.6.7).
@@ -137,6 +164,39 @@ mod tests {
         assert_eq!(of(200, &[date, ("Last-Modified", "Sat, 06 Nov 1993 08:49:37 GMT")]), HEURISTIC_MAX);
         assert_eq!(of(302, &[date, modified]), 0);
         assert_eq!(of(302, &[date, modified, ("Cache-Control", "public")]), 360);
+    }
+
+    #[test]
+    fn an_age_is_the_first_number_that_is_told() {
+        for (age, expected) in
+            [("7", 7), ("7, 9", 7), ("x", 0), ("-1", 0), ("x, 9", 0), ("99999999999999999999", SECONDS_MAX)]
+        {
+            assert_eq!(times(200, &[("Age", age)], 5, 5).age_at(5), expected, "{age}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_fresh_for_as_long_as_was_chosen() {
+        let of = |status, lines: &[(&'static str, &'static str)]| {
+            let (fields, all) = (fields(lines), times(status, lines, DATE, DATE));
+            all.with_negative(status, &fields, &OfResponse::of(&fields), 9).lifetime
+        };
+        assert_eq!((of(404, &[]), of(410, &[]), of(200, &[]), of(500, &[])), (9, 9, 0, 0));
+        assert_eq!((of(404, &[("Cache-Control", "max-age=2")]), of(404, &[("Expires", "0")])), (2, 0));
+    }
+
+    #[test]
+    fn a_lifetime_meant_for_this_cache_leaves_expires_out() {
+        let expires = ("Expires", "Sun, 06 Nov 1994 08:50:37 GMT");
+        let date = ("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        let of = |value| times(200, &[date, expires, ("CDN-Cache-Control", value)], DATE, DATE).lifetime;
+        assert_eq!((of("public"), of(""), of("max-age=3")), (0, 60, 3));
+    }
+
+    #[test]
+    fn the_time_to_live_is_negative_in_what_is_stale() {
+        let times = times(200, &[("Cache-Control", "max-age=10")], DATE, DATE);
+        assert_eq!((times.ttl(DATE + 3), times.ttl(DATE + 10), times.ttl(DATE + 12)), (7, 0, -2));
     }
 
     proptest! {

@@ -15,17 +15,24 @@
 //! ```
 
 pub mod cache_control;
+pub mod cache_status;
 pub mod chunked;
 pub mod conditional;
 mod error;
 pub mod fields;
 pub mod forward;
+pub mod forwarded;
 pub mod framing;
 pub mod freshness;
 pub mod head;
+pub mod invalidation;
+pub mod method;
+pub mod multipart;
+pub mod partial;
 pub mod range;
 pub mod reuse;
 pub mod storing;
+pub mod target;
 pub mod update;
 pub mod vary;
 

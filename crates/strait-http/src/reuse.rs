@@ -50,11 +50,12 @@ fn serves(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Re
 }
 
 /// Whether a stale response may stand in for an origin that fails (RFC 5861, section 4): where the response or the request says so, the
-/// response for its own part.
+/// response for its own part. Not where the request insists on an origin that answers (RFC 9111, section 5.2.1.4).
 pub fn stands_in(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> bool {
     let by = times.stale_by(now);
     let allows = |most: Option<u64>| most.is_some_and(|most| by <= most);
     !forbids_stale(stored)
+        && !asked.no_cache
         && stored.no_cache == Scope::None
         && (allows(stored.stale_if_error) || allows(asked.stale_if_error))
 }
@@ -117,6 +118,7 @@ mod tests {
         assert!(!decide("max-age=10, stale-if-error=5", "", 16).1);
         assert!(decide("max-age=10", "stale-if-error=5", 15).1);
         assert!(!decide("max-age=10", "", 11).1);
+        assert!(!decide("max-age=10, stale-if-error=5", "no-cache", 11).1);
         assert!(!decide("max-age=10, must-revalidate, stale-if-error=5", "", 11).1);
     }
 

@@ -1,8 +1,11 @@
 //! Whether a shared cache may store a response (RFC 9111, section 3).
 
 use crate::cache_control::{OfRequest, OfResponse, Scope};
-use crate::fields::Fields;
-use crate::freshness::is_heuristically_cacheable;
+use crate::conditional::validators;
+use crate::fields::{Field, Fields};
+use crate::forward::passed_on;
+use crate::freshness::{Times, is_heuristically_cacheable, tells_expiry};
+use crate::vary;
 
 /// Why a response is not stored; for Cache-Status (RFC 9211) and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,13 +75,34 @@ pub fn may_store(
     // RFC 9111 s3.5.
     let is_for_all = directives.must_revalidate || directives.public || directives.s_maxage.is_some();
     refuse(asked.fields.has("authorization") && !is_for_all, NotStored::Authorization)?;
-    refuse(fields.elements("vary").any(|name| name == "*"), NotStored::VaryAll)?;
+    refuse(!vary::is_selective(fields), NotStored::VaryAll)?;
     let is_told = directives.public
         || directives.max_age.is_some()
         || directives.s_maxage.is_some()
-        || fields.has("expires")
+        || tells_expiry(fields, directives)
         || is_heuristically_cacheable(status);
     refuse(!is_told, NotStored::NotCacheable)
+}
+
+/// Whether a response that may be stored is ever of use: it is fresh for some time, may be used stale, or can be validated. Any other would
+/// serve only those who ask for whatever is there, and cost as much as one that serves all.
+pub fn is_of_use(fields: &Fields<'_>, directives: &OfResponse, times: &Times) -> bool {
+    times.fresh_for(times.received) > 0
+        || directives.stale_while_revalidate.is_some()
+        || directives.stale_if_error.is_some()
+        || validators(fields).next().is_some()
+}
+
+/// The fields that are stored of a response: what is passed on (RFC 9111, section 3.1), without what is private (section 5.2.2.7).
+pub fn kept<'s, 'b>(
+    fields: &'s Fields<'b>,
+    directives: &'s OfResponse,
+) -> impl Iterator<Item = &'s Field<'b>> {
+    let private = match &directives.private {
+        Scope::Fields(names) => names.as_slice(),
+        Scope::None | Scope::All => &[],
+    };
+    passed_on(fields).filter(move |field| !private.iter().any(|name| name.eq_ignore_ascii_case(field.name)))
 }
 
 /// Statuses whose rules for caches are known here. 304 is about a response that is stored already, and is none itself.
@@ -144,5 +168,33 @@ mod tests {
                 "{method} {request} {status} {response}"
             );
         }
+    }
+
+    #[test]
+    fn what_nobody_would_be_served_is_of_no_use() {
+        for (response, expected) in [
+            ("Cache-Control: max-age=1", true),
+            ("Cache-Control: max-age=0", false),
+            ("Cache-Control: max-age=5|Age: 5", false),
+            ("Cache-Control: max-age=0|ETag: \"a\"", true),
+            ("Cache-Control: max-age=0, stale-if-error=1", true),
+            ("Cache-Control: max-age=0, stale-while-revalidate=1", true),
+            ("", false),
+        ] {
+            let response_fields = lines(response);
+            let directives = OfResponse::of(&response_fields);
+            let times = Times::of(200, &response_fields, &directives, 1000, 1000);
+            assert_eq!(is_of_use(&response_fields, &directives, &times), expected, "{response}");
+        }
+    }
+
+    #[test]
+    fn what_is_private_or_of_the_connection_is_not_kept() {
+        let response = lines(
+            "Cache-Control: private=\"X-User, set-cookie\"|x-user: 1|Set-Cookie: a|Connection: b|B: 1|C: 2",
+        );
+        let directives = OfResponse::of(&response);
+        let names: Vec<_> = kept(&response, &directives).map(|field| field.name).collect();
+        assert_eq!(names, ["Cache-Control", "C"]);
     }
 }

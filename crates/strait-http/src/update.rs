@@ -1,7 +1,9 @@
 //! What a response that confirms a stored one changes of it (RFC 9111, sections 3.2 and 4.3.4).
 
+use crate::conditional::Tag;
 use crate::fields::Fields;
 use crate::forward::passed_on;
+use crate::freshness::date_of;
 
 /// Fields without which the stored bytes would be read as something else: they stay as they came with the bytes.
 const OF_CONTENT: [&str; 2] = ["content-encoding", "content-range"];
@@ -13,6 +15,30 @@ pub fn updated<'b>(stored: &Fields<'b>, fresh: &Fields<'b>) -> Fields<'b> {
     let news: Fields<'b> = passed_on(fresh).filter(|field| changes(field.name)).copied().collect();
     let kept = passed_on(stored).filter(|field| !news.has(field.name));
     kept.chain(news.iter()).copied().collect()
+}
+
+/// Whether a 304 is about the stored response (RFC 9111, section 4.3.4): no validator that it has says otherwise. One that is about another
+/// changes nothing, and the request is to be sent again without conditions.
+pub fn confirms(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
+    if fresh.has("etag") {
+        return tag(stored).zip(tag(fresh)).is_some_and(|(stored, fresh)| {
+            // A strong tag is about the same bytes; a weak one about what is as good.
+            if fresh.weak { stored.is_like(&fresh) } else { stored.is(&fresh) }
+        });
+    }
+    !fresh.has("last-modified") || date_of(stored, "last-modified") == date_of(fresh, "last-modified")
+}
+
+fn tag<'b>(fields: &Fields<'b>) -> Option<Tag<'b>> {
+    fields.one("etag").and_then(Tag::parse)
+}
+
+/// Whether a 200 to HEAD is about the stored response of `length` bytes to GET (RFC 9111, section 4.3.5). If so, it is updated as by a 304;
+/// if not, it is out of date.
+pub fn head_confirms(stored: &Fields<'_>, length: u64, fresh: &Fields<'_>) -> bool {
+    let is_told = |name: &str| fresh.has(name) == stored.has(name) && fresh.one(name) == stored.one(name);
+    let is_length = fresh.one("content-length").is_none_or(|told| told.parse() == Ok(length));
+    is_told("etag") && is_told("last-modified") && is_length
 }
 
 #[cfg(test)]
@@ -47,5 +73,39 @@ mod tests {
             ("Set-Cookie", "c"),
         ]);
         assert_eq!(updated(&stored, &fresh), expected);
+    }
+
+    #[test]
+    fn a_304_is_about_what_its_validators_name() {
+        let (early, late) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:37 GMT");
+        let both = [("ETag", "\"a\""), ("Last-Modified", early)];
+        for (stored, fresh, expected) in [
+            (&both[..], &[][..], true),
+            (&both, &[("ETag", "\"a\"")], true),
+            (&both, &[("ETag", "W/\"a\"")], true),
+            (&both, &[("ETag", "\"b\"")], false),
+            (&both, &[("ETag", "\"a\""), ("Last-Modified", late)], true),
+            (&both, &[("Last-Modified", early)], true),
+            (&both, &[("Last-Modified", late)], false),
+            (&[("ETag", "W/\"a\"")], &[("ETag", "\"a\"")], false),
+            (&[], &[("ETag", "\"a\"")], false),
+        ] {
+            assert_eq!(confirms(&fields(stored), &fields(fresh)), expected, "{stored:?} {fresh:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_about_what_is_the_same() {
+        let stored = fields(&[("ETag", "\"a\"")]);
+        for (fresh, expected) in [
+            (&[("ETag", "\"a\"")][..], true),
+            (&[("ETag", "\"a\""), ("Content-Length", "5")], true),
+            (&[("ETag", "\"a\""), ("Content-Length", "6")], false),
+            (&[("ETag", "\"b\"")], false),
+            (&[], false),
+            (&[("ETag", "\"a\""), ("Last-Modified", "x")], false),
+        ] {
+            assert_eq!(head_confirms(&stored, 5, &fields(fresh)), expected, "{fresh:?}");
+        }
     }
 }

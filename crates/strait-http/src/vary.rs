@@ -1,6 +1,6 @@
 //! Which of several stored responses answers a request: the fields that Vary names (RFC 9111, section 4.1).
 
-use crate::fields::{Fields, split_list};
+use crate::fields::Fields;
 
 /// Fields that a response may vary with: more are not stored.
 pub const NAMES_MAX: usize = 16;
@@ -12,16 +12,24 @@ pub struct Variant(String);
 impl Variant {
     /// Of a request, for a response with such a Vary; `None` where it varies with everything, or with too much.
     pub fn of(vary: &Fields<'_>, asked: &Fields<'_>) -> Option<Self> {
+        if !is_selective(vary) {
+            return None;
+        }
         let mut names: Vec<String> = vary.elements("vary").map(str::to_ascii_lowercase).collect();
         names.sort_unstable();
         names.dedup();
-        if names.len() > NAMES_MAX || names.iter().any(|name| name == "*") {
+        if names.len() > NAMES_MAX {
             return None;
         }
         let mut text = String::new();
         for name in &names {
-            // No value has a line feed, so that no two lists of values become one text.
-            text.extend([name, ":", &*normalised(name, asked), "\n"]);
+            // A field that is empty is not one that is missing: without Accept-Encoding any will do, with an empty one none (RFC 9110,
+            // section 12.5.3). No value has a line feed, so that no two lists of values become one text.
+            text.push_str(name);
+            if asked.has(name) {
+                text.extend([":", &*normalised(name, asked)]);
+            }
+            text.push('\n');
         }
         Some(Self(text))
     }
@@ -32,23 +40,29 @@ impl Variant {
     }
 }
 
-/// A value without what makes no difference. Lists of tokens with weights are in lower case, without spaces and in one order: they say
-/// the same in any (RFC 9110, section 12.5).
+/// Whether a response varies with fields that a request can tell, if with any: not with everything, and its Vary can be read.
+pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
+    vary.all("vary").all(|line| line.text().is_some()) && !vary.elements("vary").any(|name| name == "*")
+}
+
+/// A value without what makes no difference. Lists of what a client accepts are in lower case and without spaces (RFC 9110, section 12.5);
+/// codings and character sets are in one order too, languages not, as many take the first for the best. Of other fields nothing is known
+/// but that several lines are as one (section 5.3).
 fn normalised(name: &str, asked: &Fields<'_>) -> String {
-    if matches!(name, "accept-charset" | "accept-encoding" | "accept-language") {
-        let all: Vec<_> = asked.elements(name).map(without_spaces).collect();
-        let mut all: Vec<_> = all.iter().map(|element| element.to_ascii_lowercase()).collect();
+    if !matches!(name, "accept" | "accept-charset" | "accept-encoding" | "accept-language") {
+        let lines: Vec<_> = asked.all(name).map(|field| field.value.escape_ascii().to_string()).collect();
+        return lines.join(", ");
+    }
+    let mut all: Vec<_> = asked.elements(name).map(without_spaces).collect();
+    if matches!(name, "accept-charset" | "accept-encoding") {
         all.sort_unstable();
         all.dedup();
-        return all.join(",");
     }
-    let lines: Vec<_> = asked.all(name).map(|field| String::from_utf8_lossy(field.value)).collect();
-    let elements: Vec<_> = lines.iter().flat_map(|line| split_list(line)).collect();
-    elements.join(", ")
+    all.join(",")
 }
 
 fn without_spaces(element: &str) -> String {
-    element.chars().filter(|character| !matches!(character, ' ' | '\t')).collect()
+    element.to_ascii_lowercase().replace([' ', '\t'], "")
 }
 
 #[cfg(test)]
@@ -73,13 +87,34 @@ mod tests {
         assert_eq!(one, other);
         assert_ne!(one, variant("Accept-Encoding, accept-language", &[("Accept-Encoding", "gzip")]));
         assert_eq!(variant("Cookie", &[]), variant("Cookie", &[("X", "1")]));
+        assert_eq!(variant("a", &[("A", "1, 2")]), variant("A", &[("A", "1"), ("a", "2")]));
+        assert_eq!(
+            variant("accept", &[("Accept", "text/html, A/b;q=1")]),
+            variant("accept", &[("accept", "text/html,a/b; q=1")])
+        );
         assert_ne!(variant("Cookie", &[("Cookie", "a")]), variant("Cookie", &[("Cookie", "A")]));
         assert_eq!(variant("", &[]), Some(Variant::default()));
     }
 
     #[test]
+    fn what_may_make_a_difference_is_another_variant() {
+        for (vary, one, other) in [
+            ("cookie", "a=1,b", "a=1, b"),
+            ("accept-language", "en, fr", "fr, en"),
+            ("x", "\u{e9}", "\u{e8}"),
+            ("accept", "a/b, c/d", "c/d, a/b"),
+        ] {
+            assert_ne!(variant(vary, &[(vary, one)]), variant(vary, &[(vary, other)]), "{vary}");
+        }
+        assert_ne!(variant("accept-encoding", &[]), variant("accept-encoding", &[("Accept-Encoding", "")]));
+        let named = |value| variant("a, b", &[("A", value)]);
+        assert_ne!(named("1"), variant("a, b", &[("B", "1")]));
+    }
+
+    #[test]
     fn what_varies_with_everything_has_no_variant() {
         assert_eq!(variant("accept, *", &[]), None);
+        assert_eq!(variant("accept\u{e9}", &[]), None);
         let many: &'static str = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q";
         assert_eq!(variant(many, &[]), None);
     }

@@ -38,7 +38,7 @@
 pub mod engine;
 mod error;
 pub mod offer;
-mod pipe;
+pub mod pipe;
 pub mod plan;
 mod receiver;
 pub mod relay;

@@ -16,7 +16,7 @@ const KEPT_MAX: usize = 64;
 
 /// A pipe that does not block.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
     /// What it holds at most, and now.
@@ -25,7 +25,8 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    pub(crate) fn new() -> Result<Self, Errno> {
+    /// An empty one.
+    pub fn new() -> Result<Self, Errno> {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         // Past a user's share of pipe memory (pipe(7)) it stays small: it works all the same.
         let bytes = fcntl_setpipe_size(&writer, PIPE_BYTES).or_else(|_| fcntl_getpipe_size(&writer))?;
@@ -33,24 +34,24 @@ impl Pipe {
     }
 
     /// Bytes in it.
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.held
     }
 
     /// Moves up to `most` bytes of what `from` has into the empty pipe; 0 at its end.
-    pub(crate) fn fill(&mut self, from: impl AsFd, most: u64) -> Result<usize, Errno> {
+    pub fn fill(&mut self, from: impl AsFd, most: u64) -> Result<usize, Errno> {
         let asked = most.min(self.bytes as u64) as usize;
         self.held = splice(from, None, &self.writer, None, asked, SpliceFlags::NONBLOCK | SpliceFlags::MOVE)?;
         Ok(self.held)
     }
 
     /// Moves bytes out of it to `to`, at `offset` of a file that has one, which then moves on.
-    pub(crate) fn empty(&mut self, to: impl AsFd, offset: Option<&mut u64>) -> Result<usize, Errno> {
+    pub fn empty(&mut self, to: impl AsFd, offset: Option<&mut u64>) -> Result<usize, Errno> {
         self.empty_some(to, offset, self.held)
     }
 
     /// The same of `most` bytes at most.
-    pub(crate) fn empty_some(
+    pub fn empty_some(
         &mut self,
         to: impl AsFd,
         offset: Option<&mut u64>,
@@ -63,13 +64,13 @@ impl Pipe {
     }
 
     /// Copies what is in it to an empty pipe, by reference; what fits.
-    pub(crate) fn tee(&self, copy: &mut Self) -> Result<(), Errno> {
+    pub fn tee(&self, copy: &mut Self) -> Result<(), Errno> {
         copy.held = tee(&self.reader, &copy.writer, self.held, SpliceFlags::NONBLOCK)?;
         Ok(())
     }
 
     /// Reads bytes out of it.
-    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         let read = rustix::io::read(&self.reader, into)?;
         self.held -= read;
         Ok(read)
@@ -78,7 +79,7 @@ impl Pipe {
 
 /// Empty pipes, and how many are out.
 #[derive(Debug)]
-pub(crate) struct Pipes {
+pub struct Pipes {
     kept: Vec<Pipe>,
     out: usize,
     out_max: usize,
@@ -92,12 +93,12 @@ impl Default for Pipes {
 
 impl Pipes {
     /// Of which so many may be out at a time.
-    pub(crate) fn new(out_max: usize) -> Self {
+    pub fn new(out_max: usize) -> Self {
         Self { kept: Vec::new(), out: 0, out_max }
     }
 
     /// An empty pipe.
-    pub(crate) fn take(&mut self) -> Result<Pipe> {
+    pub fn take(&mut self) -> Result<Pipe> {
         let pipe = self.kept.pop().map_or_else(Pipe::new, Ok);
         let pipe = pipe.map_err(|error| Error::os("make", "a pipe", error))?;
         self.out += 1;
@@ -105,12 +106,12 @@ impl Pipes {
     }
 
     /// An empty pipe, or none where as many are out as may be, or there are no descriptors.
-    pub(crate) fn try_take(&mut self) -> Option<Pipe> {
+    pub fn try_take(&mut self) -> Option<Pipe> {
         if self.out < self.out_max { self.take().ok() } else { None }
     }
 
     /// Keeps an empty pipe for the next; one that is not is closed with its bytes.
-    pub(crate) fn give_back(&mut self, pipe: Pipe) {
+    pub fn give_back(&mut self, pipe: Pipe) {
         self.out -= 1;
         if pipe.held == 0 && self.kept.len() < KEPT_MAX {
             self.kept.push(pipe);

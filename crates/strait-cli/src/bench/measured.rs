@@ -11,9 +11,9 @@ use strait_bench::proxy::{load, origin};
 use strait_bench::receiver;
 use strait_bench::send::{self, transmit};
 
+use super::proxy::Axes;
 use crate::Error;
 use crate::capture::WaitArg;
-use super::proxy::Axes;
 use crate::parse::NumberList;
 
 #[derive(ClapArgs)]

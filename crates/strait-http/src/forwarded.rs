@@ -1,0 +1,155 @@
+//! Whom a request came from, told to the origin: Forwarded (RFC 7239), and X-Forwarded-For, -Proto and -Host, for which there is no RFC.
+
+use std::io::Write as _;
+use std::net::IpAddr;
+
+use crate::fields::Fields;
+use crate::target::Scheme;
+
+const FORWARDED: &str = "Forwarded";
+const FOR: &str = "X-Forwarded-For";
+const PROTO: &str = "X-Forwarded-Proto";
+const HOST: &str = "X-Forwarded-Host";
+
+/// What is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Nothing is added; what came is passed on.
+    #[default]
+    Off,
+    /// The client is added to what came: for a proxy behind others that are trusted.
+    Append,
+    /// What came is dropped, as anybody could have written it: for the first proxy that is trusted.
+    Replace,
+}
+
+impl Policy {
+    /// Whether a field of that name is not passed on, since [`Hop::write`] writes it anew.
+    pub fn rewrites(self, name: &str) -> bool {
+        self != Self::Off
+            && [FORWARDED, FOR, PROTO, HOST].into_iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+}
+
+/// How a request came to the proxy.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop<'a> {
+    /// From whom.
+    pub client: IpAddr,
+    /// Through what.
+    pub scheme: Scheme,
+    /// With what Host, as it was checked.
+    pub host: Option<&'a str>,
+}
+
+impl Hop<'_> {
+    /// Writes the field lines behind `head`. Each is one line, with what came before in it, for not every origin reads several. Of
+    /// X-Forwarded-Proto and -Host, which are no lists, what came first stays.
+    pub fn write(&self, policy: Policy, asked: &Fields<'_>, head: &mut Vec<u8>) {
+        if policy == Policy::Off {
+            return;
+        }
+        let nothing = Fields::default();
+        let came = if policy == Policy::Append { asked } else { &nothing };
+        list(head, FORWARDED, came);
+        self.element(head);
+        list(head, FOR, came);
+        // Writing to a Vec does not fail.
+        let _ = write!(head, "{}\r\n", self.client.to_canonical());
+        first(head, PROTO, came, Some(self.scheme.name()));
+        first(head, HOST, came, self.host);
+    }
+
+    /// The element of Forwarded, and the end of its line (RFC 7239, sections 4 and 6).
+    fn element(&self, head: &mut Vec<u8>) {
+        let _ = match self.client.to_canonical() {
+            IpAddr::V4(address) => write!(head, "for={address}"),
+            IpAddr::V6(address) => write!(head, "for=\"[{address}]\""),
+        };
+        let _ = write!(head, ";proto={}", self.scheme.name());
+        if let Some(host) = self.host {
+            // A host that was checked has neither quotes nor backslashes.
+            let _ = write!(head, ";host=\"{host}\"");
+        }
+        head.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Begins the line of a list with what came. A string that is left open would swallow what is written behind it.
+fn list(head: &mut Vec<u8>, name: &str, came: &Fields<'_>) {
+    let _ = write!(head, "{name}: ");
+    for element in came.elements(name).filter(|element| is_closed(element)) {
+        let _ = write!(head, "{element}, ");
+    }
+}
+
+/// Whether a quoted string ends in the element in which it begins.
+fn is_closed(element: &str) -> bool {
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in element.bytes() {
+        (quoted, escaped) = match byte {
+            _ if escaped => (quoted, false),
+            b'\\' if quoted => (true, true),
+            b'"' => (!quoted, false),
+            _ => (quoted, false),
+        };
+    }
+    !quoted
+}
+
+/// The line of a field that is no list.
+fn first(head: &mut Vec<u8>, name: &str, came: &Fields<'_>, own: Option<&str>) {
+    if let Some(value) = came.all(name).next().map(|field| field.value).or(own.map(str::as_bytes)) {
+        let _ = write!(head, "{name}: ");
+        head.extend_from_slice(value);
+        head.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::tests::fields;
+
+    fn written(policy: Policy, client: &str, lines: &[(&'static str, &'static str)]) -> String {
+        let hop = Hop { client: client.parse().unwrap(), scheme: Scheme::Http, host: Some("a:8080") };
+        let mut head = Vec::new();
+        hop.write(policy, &fields(lines), &mut head);
+        String::from_utf8(head).unwrap()
+    }
+
+    #[test]
+    fn a_client_is_told_of_as_the_policy_says() {
+        let came = [
+            ("forwarded", "for=_a"),
+            ("Forwarded", "for=\"b, c\""),
+            ("Forwarded", "for=d, for=\"open"),
+            ("X-Forwarded-For", "1.1.1.1"),
+            ("x-forwarded-proto", "https"),
+        ];
+        assert_eq!(written(Policy::Off, "192.0.2.1", &came), "");
+        assert_eq!(
+            written(Policy::Append, "192.0.2.1", &came),
+            "Forwarded: for=_a, for=\"b, c\", for=d, for=192.0.2.1;proto=http;host=\"a:8080\"\r\n\
+             X-Forwarded-For: 1.1.1.1, 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a:8080\r\n"
+        );
+        assert_eq!(
+            written(Policy::Replace, "2001:db8::1", &came),
+            "Forwarded: for=\"[2001:db8::1]\";proto=http;host=\"a:8080\"\r\n\
+             X-Forwarded-For: 2001:db8::1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a:8080\r\n"
+        );
+        assert!(written(Policy::Append, "::ffff:192.0.2.1", &[]).starts_with("Forwarded: for=192.0.2.1;"));
+    }
+
+    #[test]
+    fn what_is_written_anew_is_not_passed_on() {
+        for name in ["forwarded", "X-Forwarded-FOR", "X-Forwarded-Proto", "x-forwarded-host"] {
+            assert!(
+                Policy::Append.rewrites(name)
+                    && Policy::Replace.rewrites(name)
+                    && !Policy::Off.rewrites(name)
+            );
+        }
+        assert!(!Policy::Append.rewrites("X-Forwarded-Port"));
+    }
+}

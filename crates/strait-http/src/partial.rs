@@ -1,0 +1,228 @@
+//! Parts of a representation that are stored, and what becomes of them (RFC 9111, sections 3.3 and 3.4; RFC 9110, section 15.3.7).
+
+use std::ops::Range;
+
+use crate::conditional::{Tag, is_strong_date};
+use crate::fields::Fields;
+use crate::framing::Body;
+
+/// Pieces of a representation that are told apart at most: further ones are not stored.
+pub const PIECES_MAX: usize = 64;
+
+/// What a Content-Range says (RFC 9110, section 14.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContentRange {
+    /// These bytes, at least one, of so many if that is known.
+    Part(Range<u64>, Option<u64>),
+    /// None, of so many: a 416.
+    Unsatisfied(u64),
+}
+
+impl ContentRange {
+    /// What the text of the field says; `None` if it is malformed or in another unit.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (unit, rest) = text.split_once(' ')?;
+        let (range, complete) = rest.split_once('/')?;
+        if !unit.eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        if range == "*" {
+            return number(complete).map(Self::Unsatisfied);
+        }
+        let (first, last) = range.split_once('-')?;
+        let part = number(first)?..number(last)?.checked_add(1)?;
+        let complete = if complete == "*" { None } else { Some(number(complete)?) };
+        let is_valid = part.start < part.end && complete.is_none_or(|complete| part.end <= complete);
+        is_valid.then_some(Self::Part(part, complete))
+    }
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
+
+/// The bytes that a 206 with such a body brings, and of how many if that is known. `None` where it does not tell them in one way: it
+/// has several parts, or its length is not that of its range. Such a response is passed on and not stored.
+pub fn part_of(fields: &Fields<'_>, body: Body) -> Option<(Range<u64>, Option<u64>)> {
+    let ContentRange::Part(part, complete) = ContentRange::parse(fields.one("content-range")?)? else {
+        return None;
+    };
+    let is_length = |length| length == part.end - part.start;
+    let fits = match body {
+        Body::Length(length) => is_length(length),
+        Body::Chunked | Body::ToClose => true,
+        Body::None | Body::Tunnel => false,
+    };
+    fits.then_some((part, complete))
+}
+
+/// The strong validator of a response (RFC 9110, section 8.8): what its parts are combined by, and what If-Range says when the rest of it
+/// is asked for.
+pub fn strong_validator<'b>(fields: &Fields<'b>) -> Option<&'b str> {
+    if fields.has("etag") {
+        return fields.one("etag").filter(|text| Tag::parse(text).is_some_and(|tag| !tag.weak));
+    }
+    fields.one("last-modified").filter(|_| is_strong_date(fields))
+}
+
+/// Whether parts of two responses are parts of the same bytes (RFC 9111, section 3.4): both have the same strong validator. Where both
+/// tell the complete length, that is to be the same too.
+pub fn may_combine(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
+    // A date beside a tag in the other response is no validator that both have.
+    let both_tagged = stored.has("etag") == fresh.has("etag");
+    let (one, other) = (strong_validator(stored), strong_validator(fresh));
+    both_tagged && one.is_some() && one == other
+}
+
+/// Which bytes of a representation are there: pieces in order, none empty, none touching another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pieces(Vec<Range<u64>>);
+
+impl Pieces {
+    /// Adds bytes; `false` where that would be one piece too many, and nothing was added.
+    pub fn insert(&mut self, piece: Range<u64>) -> bool {
+        if piece.is_empty() {
+            return true;
+        }
+        // All that touch it become one with it.
+        let first = self.0.partition_point(|other| other.end < piece.start);
+        let behind = self.0.partition_point(|other| other.start <= piece.end);
+        if first == behind && self.0.len() == PIECES_MAX {
+            return false;
+        }
+        let touched = &self.0[first..behind];
+        let start = touched.first().map_or(piece.start, |other| other.start.min(piece.start));
+        let end = touched.last().map_or(piece.end, |other| other.end.max(piece.end));
+        self.0.splice(first..behind, std::iter::once(start..end));
+        true
+    }
+
+    /// The pieces.
+    pub fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
+        self.0.iter()
+    }
+
+    /// The bytes of `wanted` that are not there, in order.
+    pub fn missing(&self, wanted: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        let (mut at, end) = (wanted.start, wanted.end);
+        let first = self.0.partition_point(|piece| piece.end <= at);
+        let within = self.0[first..].iter().take_while(move |piece| piece.start < end);
+        let ends = within.cloned().chain(std::iter::once(end..end));
+        ends.filter_map(move |piece| {
+            let gap = at..piece.start;
+            at = at.max(piece.end);
+            (!gap.is_empty()).then_some(gap)
+        })
+    }
+
+    /// Whether all of `wanted` is there.
+    pub fn contains(&self, wanted: &Range<u64>) -> bool {
+        self.missing(wanted).next().is_none()
+    }
+
+    /// How many bytes are there.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|piece| piece.end - piece.start).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fields::tests::fields;
+
+    #[test]
+    fn a_content_range_is_read_strictly() {
+        for (text, expected) in [
+            ("bytes 0-0/1", Some(ContentRange::Part(0..1, Some(1)))),
+            ("Bytes 5-9/*", Some(ContentRange::Part(5..10, None))),
+            ("bytes */9", Some(ContentRange::Unsatisfied(9))),
+            ("bytes */*", None),
+            ("bytes 5-4/9", None),
+            ("bytes 0-9/9", None),
+            ("bytes 0-/9", None),
+            ("bytes -5/9", None),
+            ("bytes=0-1/9", None),
+            ("bytes 0-1", None),
+            ("bytes  0-1/9", None),
+            ("bytes 0 -1/9", None),
+            ("bytes +0-1/9", None),
+            ("lines 0-1/9", None),
+            ("bytes 0-1/9, bytes 2-3/9", None),
+            ("bytes 0-18446744073709551615/*", None),
+            ("", None),
+        ] {
+            assert_eq!(ContentRange::parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_part_has_the_length_that_its_range_says() {
+        let part = fields(&[("Content-Range", "bytes 2-5/9")]);
+        for (body, fits) in [
+            (Body::Length(4), true),
+            (Body::Chunked, true),
+            (Body::ToClose, true),
+            (Body::Length(5), false),
+            (Body::None, false),
+        ] {
+            assert_eq!(part_of(&part, body), fits.then_some((2..6, Some(9))), "{body:?}");
+        }
+        assert_eq!(part_of(&fields(&[("Content-Range", "bytes */9")]), Body::Length(4)), None);
+        assert_eq!(part_of(&fields(&[]), Body::Length(4)), None);
+    }
+
+    #[test]
+    fn parts_are_combined_by_the_same_strong_validator() {
+        let modified = ("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+        let (soon, late) =
+            (("Date", "Sun, 06 Nov 1994 08:49:38 GMT"), ("Date", "Sun, 06 Nov 1994 09:49:37 GMT"));
+        for (one, other, expected) in [
+            (&[("ETag", "\"a\"")][..], &[("etag", "\"a\"")][..], true),
+            (&[("ETag", "\"a\"")], &[("ETag", "\"b\"")], false),
+            (&[("ETag", "W/\"a\"")], &[("ETag", "W/\"a\"")], false),
+            (&[modified, late], &[modified, late], true),
+            (&[modified, soon], &[modified, late], false),
+            (&[("ETag", "\"a\""), modified, late], &[modified, late], false),
+            (&[("ETag", "W/\"a\""), modified, late], &[("ETag", "W/\"a\""), modified, late], false),
+            (&[], &[], false),
+        ] {
+            assert_eq!(may_combine(&fields(one), &fields(other)), expected, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_have_a_limit() {
+        let mut pieces = Pieces::default();
+        for piece in 0..PIECES_MAX as u64 {
+            assert!(pieces.insert(piece * 10..piece * 10 + 1));
+        }
+        assert!(
+            !pieces.insert(5..6) && pieces.insert(1..10) && pieces.insert(5..6) && pieces.insert(5000..5001)
+        );
+    }
+
+    proptest! {
+        /// As many single bytes would be: what was added is there, and what was not is missing.
+        #[test]
+        fn pieces_are_a_set_of_bytes(added in prop::collection::vec((0..60_u64, 0..9_u64), 0..12), start in 0..70_u64, more in 0..40_u64) {
+            let (mut pieces, mut bytes) = (Pieces::default(), std::collections::BTreeSet::new());
+            for (start, more) in added {
+                prop_assert!(pieces.insert(start..start + more));
+                bytes.extend(start..start + more);
+            }
+            let kept: Vec<_> = pieces.iter().cloned().flatten().collect();
+            prop_assert_eq!(&kept, &bytes.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(pieces.bytes(), bytes.len() as u64);
+            prop_assert!(pieces.0.windows(2).all(|pair| pair[0].end < pair[1].start));
+            let missing: Vec<_> = pieces.missing(&(start..start + more)).collect();
+            prop_assert!(missing.iter().all(|gap| gap.start < gap.end));
+            let expected: Vec<_> = (start..start + more).filter(|byte| !bytes.contains(byte)).collect();
+            prop_assert_eq!(missing.into_iter().flatten().collect::<Vec<_>>(), expected.clone());
+            prop_assert_eq!(pieces.contains(&(start..start + more)), expected.is_empty());
+        }
+    }
+}

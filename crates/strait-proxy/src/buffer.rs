@@ -1,0 +1,111 @@
+//! Memory to read into, that is there only while there is something in it.
+//!
+//! Ten thousand connections wait for their next request, and a few dozen have one: so a buffer that runs empty gives its memory to
+//! the others of its thread.
+
+use std::cell::RefCell;
+
+use strait_http::head::HEAD_BYTES_MAX;
+
+/// Bytes of a buffer: any head fits.
+pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;
+/// Buffers that a thread keeps for the next reader.
+const KEPT_MAX: usize = 256;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes that were read and are not used yet.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer {
+    memory: Option<Box<[u8]>>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// What is in it.
+    pub(crate) fn filled(&self) -> &[u8] {
+        self.memory.as_ref().map_or(&[], |memory| &memory[self.start..self.end])
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Whether nothing more fits.
+    pub(crate) fn is_full(&self) -> bool {
+        self.end - self.start == BUFFER_BYTES
+    }
+
+    /// Where more may be read to; then [`Buffer::grew`].
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        let memory = self.memory.get_or_insert_with(|| {
+            KEPT.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice())
+        });
+        if self.end == BUFFER_BYTES && self.start > 0 {
+            memory.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut memory[self.end..]
+    }
+
+    /// So many bytes were read into its room.
+    pub(crate) fn grew(&mut self, read: usize) {
+        self.end += read;
+        debug_assert!(self.end <= BUFFER_BYTES);
+        self.release_if_empty();
+    }
+
+    /// So many of its bytes are used.
+    pub(crate) fn consume(&mut self, used: usize) {
+        self.start += used;
+        debug_assert!(self.start <= self.end);
+        self.release_if_empty();
+    }
+
+    /// Forgets what is in it.
+    pub(crate) fn clear(&mut self) {
+        self.consume(self.end - self.start);
+    }
+
+    fn release_if_empty(&mut self) {
+        if self.start < self.end {
+            return;
+        }
+        (self.start, self.end) = (0, 0);
+        let Some(memory) = self.memory.take() else { return };
+        KEPT.with_borrow_mut(|kept| {
+            if kept.len() < KEPT_MAX {
+                kept.push(memory);
+            }
+        });
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unused_stays_when_room_is_made_and_an_empty_buffer_holds_no_memory() {
+        let mut buffer = Buffer::default();
+        assert_eq!(buffer.room().len(), BUFFER_BYTES);
+        buffer.room().fill(b'a');
+        buffer.grew(BUFFER_BYTES);
+        assert!(buffer.is_full());
+        buffer.consume(BUFFER_BYTES - 3);
+        assert_eq!(buffer.room().len(), BUFFER_BYTES - 3);
+        assert_eq!(buffer.filled(), b"aaa");
+        buffer.consume(3);
+        assert!(buffer.is_empty() && buffer.memory.is_none());
+    }
+}

@@ -1,0 +1,220 @@
+//! GET and HEAD, by the cache: from the store, from a fill that is under way, or from the origin into the store.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use strait_http::cache_control::OfRequest;
+use strait_http::cache_status::{Answer, CacheStatus, Why};
+use strait_http::head::Version;
+use strait_http::partial::PIECES_MAX;
+use strait_http::reuse::{Reuse, reuse};
+use strait_http::target::Uri;
+
+use crate::deliver;
+use crate::exchange::{Exchange, Stop};
+use crate::fill::{Fill, Follower, Joined, Phase};
+use crate::filling::Leading;
+use crate::miss::{self, Led, Miss, Wanted};
+use crate::object::Object;
+use crate::select::{Selected, select};
+use crate::worker::Worker;
+
+/// How often a request looks for another's response, or completes what is stored, before it goes on its own.
+const ATTEMPTS_MAX: usize = 2 * PIECES_MAX;
+
+/// Answers; whether another request may follow.
+pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, Stop> {
+    let mut key = String::new();
+    uri.write_key(&mut key);
+    let hash = strait_store::hash_of(key.as_bytes());
+    let wanted = Wanted { uri, key, hash, directives: OfRequest::of(&exchange.request.fields) };
+    let worker = exchange.worker;
+    let mut is_alone = exchange.wish.is_head || wanted.directives.no_store;
+    for _ in 0..ATTEMPTS_MAX {
+        let miss = match look(exchange, &wanted).await? {
+            Looked::Answered => return Ok(true),
+            Looked::Missed(miss) => miss,
+        };
+        if wanted.directives.only_if_cached {
+            return Err(Stop::Refuse(
+                504,
+                "nothing is stored that may answer, and only that was asked for".to_owned(),
+            ));
+        }
+        let (miss, leading) = if is_alone || worker.is_private(hash) {
+            (miss, None)
+        } else {
+            match worker.shared.fills.join(hash, &wanted.key) {
+                Joined::First(fill) => (miss, Some(Leading::new(worker, hash, fill))),
+                Joined::Others(fills) => match follow_one(exchange, &wanted, &fills).await? {
+                    Followed::Answered(stays) => return Ok(stays),
+                    Followed::Again => continue,
+                    Followed::Differs => {
+                        let fill = worker.shared.fills.add(hash, &wanted.key);
+                        (Miss { why: Why::VaryMiss, ..miss }, Some(Leading::new(worker, hash, fill)))
+                    }
+                    Followed::Private => {
+                        is_alone = true;
+                        continue;
+                    }
+                },
+            }
+        };
+        match miss::lead(exchange, &wanted, miss, leading).await? {
+            Led::Answered(stays) => return Ok(stays),
+            Led::Again => {}
+        }
+    }
+    Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
+}
+
+enum Looked {
+    Answered,
+    Missed(Miss),
+}
+
+/// Answers from the store, if it may.
+async fn look(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Looked, Stop> {
+    let worker = exchange.worker;
+    let asked = &exchange.request.fields;
+    let Some(object) = worker.find(wanted.hash, &wanted.key, asked) else {
+        return Ok(Looked::Missed(Miss { why: Why::UriMiss, stored: None, gap: None }));
+    };
+    let now = worker.now();
+    let decision = reuse(now, &object.times, &object.directives, &wanted.directives);
+    match decision {
+        Reuse::Serve | Reuse::ServeAndValidate => {
+            let selected = selected(exchange, &object);
+            if let Some(gap) = missing(&object, &selected, exchange.wish.is_head) {
+                return Ok(Looked::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
+            }
+            if decision == Reuse::ServeAndValidate {
+                miss::validate_meanwhile(exchange, wanted, &object);
+            }
+            object.touch();
+            send(exchange, &object, &selected, Answer::Hit).await?;
+            Ok(Looked::Answered)
+        }
+        Reuse::Refuse => {
+            Err(Stop::Refuse(504, "what is stored is stale, and only that was asked for".to_owned()))
+        }
+        Reuse::Validate => {
+            let why = if object.times.is_fresh(now) { Why::Request } else { Why::Stale };
+            Ok(Looked::Missed(Miss { why, stored: Some(object), gap: None }))
+        }
+    }
+}
+
+/// What of an object the request is answered with.
+pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
+    select(object, object.length.unwrap_or(0), &exchange.request.fields, exchange.wish.is_head)
+}
+
+/// The first bytes that are needed and not stored.
+fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
+    let length = object.length.unwrap_or(0);
+    let whole = [0..length];
+    let needed = match selected {
+        _ if is_head => return None,
+        Selected::Whole => &whole[..],
+        Selected::Part(range) => std::slice::from_ref(range),
+        Selected::Parts(ranges) => &ranges[..],
+        Selected::NotModified | Selected::Unsatisfiable => return None,
+    };
+    needed.iter().find_map(|range| object.first_gap(range))
+}
+
+/// Sends what is stored.
+pub(crate) async fn send(
+    exchange: &mut Exchange<'_, '_>,
+    object: &Arc<Object>,
+    selected: &Selected,
+    answer: Answer,
+) -> Result<(), Stop> {
+    let worker = exchange.worker;
+    let status =
+        CacheStatus { by: &worker.settings().name, answer, ttl: Some(ttl(worker, object)), detail: None };
+    Ok(deliver::send(worker, exchange.client, object, selected, &status, exchange.wish).await?)
+}
+
+/// Seconds for which an object is still fresh.
+pub(crate) fn ttl(worker: &Worker, object: &Object) -> i64 {
+    let age = object.times.age_at(worker.now());
+    i64::try_from(object.times.lifetime).unwrap_or(i64::MAX).saturating_sub_unsigned(age)
+}
+
+enum Followed {
+    Answered(bool),
+    /// It is over: the store may have it.
+    Again,
+    /// What is coming is for other requests.
+    Differs,
+    /// It is for one client alone.
+    Private,
+}
+
+/// Waits for what is coming, and follows it if it answers.
+async fn follow_one(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    fills: &[Arc<Fill>],
+) -> Result<Followed, Stop> {
+    let mut outcome = Followed::Differs;
+    for fill in fills.iter().rev() {
+        let follower = fill.follow();
+        let Some(object) = fill.object().await else {
+            outcome = if fill.view().phase == Phase::Private { Followed::Private } else { Followed::Again };
+            continue;
+        };
+        let now = exchange.worker.now();
+        let serves = reuse(now, &object.times, &object.directives, &wanted.directives) == Reuse::Serve;
+        if !object.matches(&exchange.request.fields) {
+            continue;
+        }
+        if !serves {
+            return Ok(Followed::Private);
+        }
+        let why = Why::UriMiss;
+        let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
+        if let Some(stays) = follow(exchange, &follower, &object, answer).await? {
+            return Ok(Followed::Answered(stays));
+        }
+        // Its end has to be known.
+        follower.fill().beyond(u64::MAX).await;
+        return Ok(Followed::Again);
+    }
+    Ok(outcome)
+}
+
+/// Sends what is coming while it comes; `None` where that cannot be done before all of it is there.
+pub(crate) async fn follow(
+    exchange: &mut Exchange<'_, '_>,
+    follower: &Follower,
+    object: &Arc<Object>,
+    answer: Answer,
+) -> Result<Option<bool>, Stop> {
+    let worker = exchange.worker;
+    let coming = follower.fill().range();
+    let range = match (object.length, exchange.request.fields.has("range")) {
+        (None, true) => return Ok(None),
+        (None, false) => None,
+        (Some(_), _) => match selected(exchange, object) {
+            Selected::Whole => None,
+            Selected::Part(range) => Some(range),
+            Selected::Parts(_) => return Ok(None),
+            selected @ (Selected::NotModified | Selected::Unsatisfiable) => {
+                send(exchange, object, &selected, answer).await?;
+                return Ok(Some(true));
+            }
+        },
+    };
+    let needed = range.clone().unwrap_or(0..object.length.unwrap_or(u64::MAX));
+    if needed.start < coming.start || needed.end > coming.end {
+        return Ok(None);
+    }
+    let status =
+        CacheStatus { by: &worker.settings().name, answer, ttl: Some(ttl(worker, object)), detail: None };
+    deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.wish).await?;
+    let keeps = object.length.is_some() || exchange.wish.version == Version::Http11;
+    Ok(Some(keeps))
+}

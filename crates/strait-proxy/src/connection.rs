@@ -1,0 +1,168 @@
+//! A client's connection: one request after the other.
+//!
+//! What a worker has at hand is answered right here, without allocation and without a lock; everything else goes through
+//! [`crate::exchange`].
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use strait_http::Malformed;
+use strait_http::cache_control::OfRequest;
+use strait_http::cache_status::{Answer, CacheStatus};
+use strait_http::framing::{self, Body};
+use strait_http::head::{self, Request, Version};
+use strait_http::method::is_answered_from_store;
+use strait_http::reuse::{Reuse, reuse};
+use strait_http::target::Scheme;
+use tokio::net::TcpStream;
+
+use crate::buffer::Buffer;
+use crate::cached::ttl;
+use crate::deliver;
+use crate::exchange::{self, wish};
+use crate::object::Object;
+use crate::reply::{Wish, write_own};
+use crate::select::{Selected, select};
+use crate::socket::{Gone, Socket};
+use crate::worker::Worker;
+
+/// A client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    socket: Socket,
+    buffer: Buffer,
+    peer: SocketAddr,
+    /// When the head began to come that is not whole yet.
+    begun: Option<Instant>,
+}
+
+/// What the buffered bytes are.
+enum Next {
+    /// No whole head.
+    More,
+    /// A request that is answered from what is at hand.
+    Hit(Hit),
+    /// Any other.
+    Request,
+    /// None.
+    Malformed(Malformed),
+}
+
+struct Hit {
+    object: Arc<Object>,
+    selected: Selected,
+    wish: Wish,
+    head_len: usize,
+}
+
+impl Client {
+    pub(crate) fn new(worker: &Worker, tcp: TcpStream, peer: SocketAddr) -> Self {
+        let socket = Socket::new(tcp, worker.settings().timeouts.client);
+        Self { socket, buffer: Buffer::default(), peer, begun: None }
+    }
+
+    /// Answers what it asks for, until it has gone.
+    pub(crate) async fn serve(mut self, worker: &Rc<Worker>) {
+        // Whatever ends a connection ends it for both sides.
+        let _ = self.requests(worker).await;
+    }
+
+    async fn requests(&mut self, worker: &Rc<Worker>) -> Result<(), Gone> {
+        loop {
+            let stays = match self.next(worker) {
+                Next::More => match self.read(worker).await? {
+                    0 => return Ok(()),
+                    _ => continue,
+                },
+                Next::Hit(hit) => self.hit(worker, hit).await?,
+                Next::Request => Box::pin(self.exchange(worker)).await?,
+                Next::Malformed(error) => Box::pin(self.refuse(worker, error)).await?,
+            };
+            if !stays {
+                return self.socket.close(&mut self.buffer).await;
+            }
+        }
+    }
+
+    /// Looks at what was read, without waiting for anything.
+    fn next(&mut self, worker: &Worker) -> Next {
+        let bytes = self.buffer.filled();
+        if bytes.is_empty() {
+            return Next::More;
+        }
+        match head::request(bytes) {
+            Ok(None) => Next::More,
+            Ok(Some((request, len))) => {
+                self.begun = None;
+                at_hand(worker, &request, len).map_or(Next::Request, Next::Hit)
+            }
+            Err(error) => Next::Malformed(error),
+        }
+    }
+
+    async fn read(&mut self, worker: &Worker) -> Result<usize, Gone> {
+        let timeouts = &worker.settings().timeouts;
+        let limit = if self.buffer.is_empty() {
+            timeouts.idle
+        } else {
+            let begun = self.begun.get_or_insert_with(Instant::now);
+            timeouts.head.saturating_sub(begun.elapsed())
+        };
+        self.socket.read_within(limit, &mut self.buffer).await
+    }
+
+    async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, Gone> {
+        let Hit { object, selected, wish, head_len } = hit;
+        self.buffer.consume(head_len);
+        let settings = worker.settings();
+        let ttl = Some(ttl(worker, &object));
+        let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
+        deliver::send(worker, &mut self.socket, &object, &selected, &status, wish).await?;
+        Ok(wish.keeps_alive)
+    }
+
+    async fn exchange(&mut self, worker: &Rc<Worker>) -> Result<bool, Gone> {
+        let Self { socket, buffer, peer, .. } = self;
+        let left = {
+            let bytes = buffer.filled();
+            // It was read just now.
+            let Ok(Some((request, len))) = head::request(bytes) else { return Ok(false) };
+            exchange::run(worker, socket, *peer, &request, bytes.split_at(len)).await?
+        };
+        *buffer = left.buffer;
+        Ok(left.keeps_alive)
+    }
+
+    /// What is no request ends the connection: nobody knows where the next one begins.
+    async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, Gone> {
+        let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
+        let mut head = worker.head();
+        write_own(&mut head, worker.settings(), error.status(), &error.to_string(), wish);
+        self.socket.write_all(&head, &[]).await?;
+        worker.give_back(head);
+        Ok(false)
+    }
+}
+
+/// The answer to a request, if the worker has it at hand and may give it at once.
+fn at_hand(worker: &Worker, request: &Request<'_>, head_len: usize) -> Option<Hit> {
+    let fields = &request.fields;
+    let is_simple = is_answered_from_store(request.method)
+        && framing::of_request(request) == Ok(Body::None)
+        && !["if-match", "if-unmodified-since", "upgrade"].iter().any(|name| fields.has(name));
+    if !is_simple || (worker.settings().behind.is_none() && request.target.starts_with('/')) {
+        return None;
+    }
+    let uri = strait_http::target::uri(request, Scheme::Http).ok()??;
+    let object = worker.with_key(&uri, |hash, key| worker.at_hand(hash, key, fields))?;
+    let asked = OfRequest::of(fields);
+    if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {
+        return None;
+    }
+    object.touch();
+    let wish = wish(request);
+    let selected = select(&object, object.length?, fields, wish.is_head);
+    Some(Hit { object, selected, wish, head_len })
+}

@@ -1,0 +1,79 @@
+//! How long a phase of a connection may take.
+//!
+//! A timer for each phase of each request would cost more than many a request. So a connection has one, which is looked at only when
+//! there is something to wait for, and moved only when it rings too early or would ring too late.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The phase has taken too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimedOut;
+
+/// The timer of a connection.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    timer: Pin<Box<Sleep>>,
+}
+
+/// A timer that nobody waits for yet.
+const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Default for Deadline {
+    fn default() -> Self {
+        Self { timer: Box::pin(sleep_until(Instant::now() + LONG)) }
+    }
+}
+
+impl Deadline {
+    /// What `work` comes to, if it waits for `limit` at most.
+    pub(crate) async fn within<F: Future>(
+        &mut self,
+        limit: Duration,
+        work: F,
+    ) -> Result<F::Output, TimedOut> {
+        let mut work = pin!(work);
+        let mut end = None;
+        poll_fn(|context| {
+            if let Poll::Ready(output) = work.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            let end = *end.get_or_insert_with(|| Instant::now() + limit);
+            self.poll_until(end, context).map(Err)
+        })
+        .await
+    }
+
+    fn poll_until(&mut self, end: Instant, context: &mut Context<'_>) -> Poll<TimedOut> {
+        if end < self.timer.deadline() {
+            self.timer.as_mut().reset(end);
+        }
+        while self.timer.as_mut().poll(context).is_ready() {
+            if Instant::now() >= end {
+                return Poll::Ready(TimedOut);
+            }
+            self.timer.as_mut().reset(end);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_phase_ends_at_its_own_time_whatever_the_timer_was_set_to() {
+        let mut deadline = Deadline::default();
+        for seconds in [30, 3, 60] {
+            let (begun, limit) = (Instant::now(), Duration::from_secs(seconds));
+            assert_eq!(deadline.within(limit, std::future::pending::<()>()).await, Err(TimedOut));
+            assert_eq!(begun.elapsed().as_secs(), seconds);
+        }
+        assert_eq!(deadline.within(Duration::ZERO, async { 7 }).await, Ok(7));
+    }
+}

@@ -1,0 +1,210 @@
+//! A stored response, sent to a client: from memory, from a file, or while it comes.
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+
+use strait_http::cache_status::CacheStatus;
+use strait_http::multipart::{Boundary, Multipart};
+use strait_store::Extent;
+
+use crate::fill::{Follower, Phase, Source};
+use crate::object::{Body, Object};
+use crate::reply::{Answer, Framing, Wish, write_stored};
+use crate::select::Selected;
+use crate::socket::{Gone, Socket};
+use crate::worker::Worker;
+
+/// Sends what was selected of an object that has those bytes.
+pub(crate) async fn send(
+    worker: &Worker,
+    socket: &mut Socket,
+    object: &Arc<Object>,
+    selected: &Selected,
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) -> Result<(), Gone> {
+    let length = object.length.unwrap_or(0);
+    let (answer, range) = match selected {
+        Selected::Parts(parts) => {
+            return Box::pin(send_parts(worker, socket, object, parts, status, wish)).await;
+        }
+        Selected::Whole => (Answer::Whole(whole(object, length)), 0..length),
+        Selected::Part(range) => (Answer::Part(range, length), range.clone()),
+        Selected::NotModified => (Answer::NotModified, 0..0),
+        Selected::Unsatisfiable => (Answer::Unsatisfiable(length), 0..0),
+    };
+    let mut head = worker.head();
+    let age = Some(object.times.age_at(worker.now()));
+    write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    let range = if wish.is_head { 0..0 } else { range };
+    let sent = send_with_head(worker, socket, &head, object, range).await;
+    worker.give_back(head);
+    sent
+}
+
+/// RFC 9110 s8.6: a 204 has no Content-Length.
+fn whole(object: &Object, length: u64) -> Framing {
+    if object.status == 204 { Framing::None } else { Framing::Length(length) }
+}
+
+async fn send_with_head(
+    worker: &Worker,
+    socket: &mut Socket,
+    head: &[u8],
+    object: &Object,
+    range: Range<u64>,
+) -> Result<(), Gone> {
+    match &object.body {
+        Body::Memory(bytes, _) => {
+            let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+            socket.write_all(head, part).await
+        }
+        _ if range.is_empty() => socket.write_all(head, &[]).await,
+        _ => {
+            socket.write_all_and_more(head).await?;
+            send_range(worker, socket, object, range).await
+        }
+    }
+}
+
+/// Sends bytes that are in memory or in the store.
+async fn send_range(
+    worker: &Worker,
+    socket: &mut Socket,
+    object: &Object,
+    range: Range<u64>,
+) -> Result<(), Gone> {
+    if let Body::Memory(bytes, _) = &object.body {
+        let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+        return socket.write_all(part, &[]).await;
+    }
+    let mut at = range.start;
+    while at < range.end {
+        let (extent, len) = object.stored_at(at).ok_or_else(gap)?;
+        let len = len.min(range.end - at);
+        send_extent(worker, socket, &extent, len).await?;
+        at += len;
+    }
+    Ok(())
+}
+
+async fn send_extent(worker: &Worker, socket: &mut Socket, extent: &Extent, len: u64) -> Result<(), Gone> {
+    if worker.settings().transfer.sendfile {
+        socket.send_file(&*extent.file, extent.offset, len).await
+    } else {
+        socket.copy_file(&*extent.file, extent.offset, len).await
+    }
+}
+
+fn gap() -> Gone {
+    Gone::Closed(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "a stored body has a gap"))
+}
+
+/// Sends several parts in one response (RFC 9110, section 14.6).
+async fn send_parts(
+    worker: &Worker,
+    socket: &mut Socket,
+    object: &Object,
+    parts: &[Range<u64>],
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) -> Result<(), Gone> {
+    let length = object.length.unwrap_or(0);
+    let content_type = object.fields().one("content-type").map(str::as_bytes);
+    let multipart = Multipart { boundary: Boundary::of(worker.random()), content_type, length };
+    let total = multipart.content_length(parts).unwrap_or(u64::MAX);
+    let mut head = worker.head();
+    let age = Some(object.times.age_at(worker.now()));
+    let answer = Answer::Parts(&multipart, total);
+    write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    if !wish.is_head {
+        for part in parts {
+            multipart.write_head(part, &mut head);
+            socket.write_all_and_more(&head).await?;
+            head.clear();
+            send_range(worker, socket, object, part.clone()).await?;
+        }
+        multipart.write_end(&mut head);
+    }
+    socket.write_all(&head, &[]).await?;
+    worker.give_back(head);
+    Ok(())
+}
+
+/// Sends a response while it comes: the head, and the bytes of `range` as they are there; without one all, framed as they must be.
+pub(crate) async fn follow(
+    worker: &Worker,
+    socket: &mut Socket,
+    follower: &Follower,
+    object: &Object,
+    range: Option<Range<u64>>,
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) -> Result<(), Gone> {
+    let framing = object.length.map_or(Framing::unknown(wish.version), Framing::Length);
+    let answer = match (&range, object.length) {
+        (Some(range), Some(length)) => Answer::Part(range, length),
+        _ => Answer::Whole(framing),
+    };
+    let mut head = worker.head();
+    write_stored(&mut head, worker.settings(), object, &answer, age_of(worker, object), status, wish);
+    let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
+    let is_chunked = framing == Framing::Chunked;
+    let mut at = range.start;
+    if follower.fill().view().stored > at {
+        socket.write_all_and_more(&head).await?;
+    } else {
+        socket.write_all(&head, &[]).await?;
+    }
+    worker.give_back(head);
+    while at < range.end {
+        let view = follower.fill().beyond(at).await;
+        if view.stored > at {
+            let upto = view.stored.min(range.end);
+            send_piece(worker, socket, &view.source, at..upto, is_chunked).await?;
+            at = upto;
+        } else if view.phase == Phase::Done && object.length.is_none() {
+            break;
+        } else {
+            return Err(gap());
+        }
+    }
+    let end: &[u8] = if is_chunked { b"0\r\n\r\n" } else { b"" };
+    socket.write_all(end, &[]).await
+}
+
+/// A response that has just come is as old as it says, if it says so.
+fn age_of(worker: &Worker, object: &Object) -> Option<u64> {
+    Some(object.times.age_at(worker.now())).filter(|age| *age > 0)
+}
+
+async fn send_piece(
+    worker: &Worker,
+    socket: &mut Socket,
+    source: &Option<Source>,
+    range: Range<u64>,
+    is_chunked: bool,
+) -> Result<(), Gone> {
+    let len = range.end - range.start;
+    if is_chunked {
+        socket.write_all_and_more(format!("{len:x}\r\n").as_bytes()).await?;
+    }
+    match source {
+        Some(Source::Memory(bytes, first)) => {
+            let (start, end) = ((range.start - first) as usize, (range.end - first) as usize);
+            let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            let part = bytes.get(start..end).unwrap_or_default().to_vec();
+            drop(bytes);
+            socket.write_all(&part, &[]).await?;
+        }
+        Some(Source::Stored(extent, first)) => {
+            let extent = Extent { offset: extent.offset + range.start - first, ..extent.clone() };
+            send_extent(worker, socket, &extent, len).await?;
+        }
+        None => return Err(gap()),
+    }
+    if is_chunked {
+        socket.write_all(b"\r\n", &[]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! A request that is not answered from memory at once: from the request as it was read to the response that was sent.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use strait_http::Malformed;
+use strait_http::fields::Fields;
+use strait_http::forward::keeps_alive;
+use strait_http::framing::{self, Body};
+use strait_http::head::{Request, Version};
+use strait_http::invalidation::invalidated;
+use strait_http::method::is_answered_from_store;
+use strait_http::target::{Authority, Host, Scheme, Target, Uri};
+
+use crate::buffer::Buffer;
+use crate::cached;
+use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
+use crate::origin::{Connection, Failure};
+use crate::passage::{self, Broken, From as Source, What};
+use crate::reply::{Framing, Wish, write_own, write_passed, write_switching};
+use crate::settings::Server;
+use crate::socket::{Gone, Socket};
+use crate::tunnel;
+use crate::upload::Upload;
+use crate::worker::Worker;
+use strait_http::cache_status::{Answer, CacheStatus, Why};
+
+/// A request and who has sent it.
+#[derive(Debug)]
+pub(crate) struct Exchange<'a, 'b> {
+    pub(crate) worker: &'a Rc<Worker>,
+    pub(crate) client: &'a mut Socket,
+    pub(crate) request: &'a Request<'b>,
+    /// Its head as it was read.
+    pub(crate) raw: &'a [u8],
+    pub(crate) upload: Upload,
+    pub(crate) wish: Wish,
+    body: Body,
+}
+
+/// What is left of a connection behind a response.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// What was read behind the request.
+    pub(crate) buffer: Buffer,
+    /// Another request may follow.
+    pub(crate) keeps_alive: bool,
+}
+
+/// Why there was no response, or not all of it.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The connection is of no use any more.
+    Gone(Gone),
+    /// The client is to be told this, and nothing was sent yet.
+    Refuse(u16, String),
+}
+
+impl From<Gone> for Stop {
+    fn from(gone: Gone) -> Self {
+        Self::Gone(gone)
+    }
+}
+
+impl From<Malformed> for Stop {
+    fn from(error: Malformed) -> Self {
+        Self::Refuse(error.status(), error.to_string())
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Refuse(failure.status(), failure.to_string())
+    }
+}
+
+impl From<Trouble> for Stop {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Client(gone) => Self::Gone(gone),
+            Trouble::Origin(failure) => failure.into(),
+            Trouble::Request(error) => error.into(),
+        }
+    }
+}
+
+/// What a request asks of its connection.
+pub(crate) fn wish(request: &Request<'_>) -> Wish {
+    Wish {
+        is_head: request.method == "HEAD",
+        version: request.version,
+        keeps_alive: keeps_alive(request.version, &request.fields),
+    }
+}
+
+/// Answers a request, of which `read` is all that was read: its head, and what came behind.
+pub(crate) async fn run(
+    worker: &Rc<Worker>,
+    client: &mut Socket,
+    peer: SocketAddr,
+    request: &Request<'_>,
+    read: (&[u8], &[u8]),
+) -> Result<Left, Gone> {
+    let (raw, rest) = read;
+    let wish = wish(request);
+    let is_expected = request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
+    let takes_interim = request.version == Version::Http11;
+    let (body, framing) = match framing::of_request(request) {
+        Ok(body) => (body, Ok(())),
+        Err(error) => (Body::None, Err(error)),
+    };
+    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim);
+    let mut exchange = Exchange { worker, client, request, raw, upload, wish, body };
+    let done = match framing {
+        Ok(()) => exchange.answer(peer).await,
+        Err(error) => Err(error.into()),
+    };
+    let keeps_alive = match done {
+        Ok(stays) => stays && wish.keeps_alive && !exchange.upload.has_body(),
+        Err(Stop::Gone(gone)) => return Err(gone),
+        Err(Stop::Refuse(status, why)) => exchange.refuse(status, &why).await?,
+    };
+    Ok(Left { buffer: exchange.upload.buffer, keeps_alive })
+}
+
+impl<'b> Exchange<'_, 'b> {
+    /// Whether another request may follow.
+    async fn answer(&mut self, _peer: SocketAddr) -> Result<bool, Stop> {
+        let request = self.request;
+        if let Body::Length(length) = self.body
+            && length > self.worker.settings().request_body_max
+        {
+            return Err(Stop::Refuse(413, format!("a body of {length} bytes is more than is taken")));
+        }
+        let uri = match Target::parse(request.method, request.target)? {
+            Target::Authority(authority) => return self.connect(&authority).await,
+            Target::Asterisk => return Err(Stop::Refuse(501, "OPTIONS * is not passed on".to_owned())),
+            Target::Absolute(_) | Target::Origin(_) => self.uri()?,
+        };
+        if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
+            return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
+        }
+        let is_conditional = request.fields.has("if-match") || request.fields.has("if-unmodified-since");
+        if is_answered_from_store(request.method)
+            && self.body == Body::None
+            && !is_conditional
+            && !self.upgrades()
+        {
+            return cached::answer(self, &uri).await;
+        }
+        let why = if is_answered_from_store(request.method) { Why::Bypass } else { Why::Method };
+        self.pass(&uri, why).await
+    }
+
+    /// What the request is for. Without a Host that is the server behind a reverse proxy.
+    fn uri(&self) -> Result<Uri<'b>, Stop> {
+        if let Some(uri) = strait_http::target::uri(self.request, Scheme::Http)? {
+            let is_forward = self.worker.settings().behind.is_none();
+            let is_for_origin = self.request.target.starts_with('/');
+            return match uri.scheme {
+                _ if is_forward && is_for_origin => Err(Stop::Refuse(
+                    400,
+                    "a forward proxy is asked for whole URIs: GET http://host/path".to_owned(),
+                )),
+                Scheme::Https => Err(Stop::Refuse(501, "https is asked for by CONNECT".to_owned())),
+                Scheme::Http => Ok(uri),
+            };
+        }
+        // HTTP/1.0 without Host.
+        match &self.worker.settings().behind {
+            Some(_) => {
+                let authority = Authority { host: Host::Name("localhost"), port: None };
+                Ok(Uri { scheme: Scheme::Http, authority, path: self.request.target })
+            }
+            None => Err(Stop::Refuse(400, "nothing says which host is asked".to_owned())),
+        }
+    }
+
+    fn upgrades(&self) -> bool {
+        self.request.fields.has("upgrade")
+            && self.request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case("upgrade"))
+    }
+
+    /// Passes request and response on, without the cache.
+    pub(crate) async fn pass(&mut self, uri: &Uri<'_>, why: Why) -> Result<bool, Stop> {
+        let mut order = Order::new(self.worker, self.request, uri, self.body, Purpose::Pass);
+        if self.upgrades() {
+            order.add("Connection", b"Upgrade");
+            self.request.fields.all("upgrade").for_each(|field| order.add("Upgrade", field.value));
+        }
+        let incoming = fetch(self.worker, &order, Some((&mut *self.client, &mut self.upload))).await?;
+        self.invalidate(uri, incoming.response().status, &incoming.response().fields);
+        self.pass_response(incoming, why).await
+    }
+
+    /// RFC 9111 s4.4.
+    fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
+        for key in invalidated(self.request.method, uri, status, fields) {
+            self.worker.forget(strait_store::hash_of(key.as_bytes()), &key);
+        }
+    }
+
+    /// Sends a response that is for this client alone.
+    pub(crate) async fn pass_response(&mut self, mut incoming: Incoming, why: Why) -> Result<bool, Stop> {
+        if incoming.body == Body::Tunnel {
+            return self.upgrade(incoming).await;
+        }
+        let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
+        let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
+        let (framing, what) = outgoing(&incoming, self.wish);
+        let mut head = self.worker.head();
+        write_passed(
+            &mut head,
+            self.worker.settings(),
+            &incoming.response(),
+            framing,
+            Some(&status),
+            self.wish,
+        );
+        let connection = &mut incoming.connection;
+        let from = Source {
+            socket: &mut connection.socket,
+            buffer: &mut connection.buffer,
+            framed: &mut incoming.framed,
+        };
+        let passed = passage::pass(self.worker, from, self.client, &head, what, false).await;
+        self.worker.give_back(head);
+        match passed {
+            Ok(_) => incoming.finish(self.worker),
+            Err(Broken::To(gone) | Broken::From(gone)) => return Err(gone.into()),
+            Err(Broken::Malformed(_)) => {
+                return Err(Gone::Closed(std::io::ErrorKind::InvalidData.into()).into());
+            }
+        }
+        Ok(framing.keeps_alive())
+    }
+
+    /// The connection speaks another protocol from here on (RFC 9110, section 7.8).
+    async fn upgrade(&mut self, mut incoming: Incoming) -> Result<bool, Stop> {
+        let mut head = self.worker.head();
+        write_switching(&mut head, self.worker.settings(), &incoming.response());
+        self.client.write_all(&head, &[]).await?;
+        self.worker.give_back(head);
+        let Connection { socket, buffer, .. } = &mut incoming.connection;
+        tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
+        Ok(false)
+    }
+
+    /// RFC 9110 s9.3.6.
+    async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, Stop> {
+        let port = authority.port_or_default(Scheme::Https);
+        let settings = self.worker.settings();
+        if settings.behind.is_some() {
+            return Err(Stop::Refuse(405, "a reverse proxy opens no tunnels".to_owned()));
+        }
+        if !settings.access.connect_ports.contains(&port) {
+            return Err(Stop::Refuse(403, format!("tunnels to port {port} are not allowed")));
+        }
+        let server = Server { host: authority.host.to_string().trim_matches(['[', ']']).to_owned(), port };
+        let mut connection = Connection::open(self.worker, &server).await?;
+        self.client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n", &[]).await?;
+        let Connection { socket, buffer, .. } = &mut connection;
+        tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
+        Ok(false)
+    }
+
+    /// Tells the client why there is no response; whether another request may follow.
+    async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, Gone> {
+        // What cannot be told apart is not read on.
+        let stays = self.wish.keeps_alive && !self.upload.has_body() && status != 400 && status != 431;
+        let wish = Wish { keeps_alive: stays, ..self.wish };
+        let mut head = self.worker.head();
+        write_own(&mut head, self.worker.settings(), status, why, wish);
+        let sent = self.client.write_all(&head, &[]).await;
+        self.worker.give_back(head);
+        sent.map(|()| stays)
+    }
+}
+
+/// How a response that is passed on is framed, and what of its body goes on.
+fn outgoing(incoming: &Incoming, wish: Wish) -> (Framing, What) {
+    let response = incoming.response();
+    match incoming.body {
+        Body::Length(length) => (Framing::Length(length), What::AsItIs),
+        Body::Chunked if wish.version == Version::Http11 => (Framing::Chunked, What::AsItIs),
+        Body::Chunked => (Framing::ToClose, What::Data),
+        Body::ToClose | Body::Tunnel => (Framing::ToClose, What::AsItIs),
+        // The length that GET would have, or none.
+        Body::None => {
+            let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
+            let tells = response.status >= 200 && response.status != 204;
+            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::AsItIs)
+        }
+    }
+}

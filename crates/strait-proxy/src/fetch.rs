@@ -1,0 +1,260 @@
+//! A request to an origin, and the head of its response.
+
+use std::time::Duration;
+
+use strait_http::Malformed;
+use strait_http::fields::Fields;
+use strait_http::forward::passed_on;
+use strait_http::framing::{self, Body};
+use strait_http::head::{self, Request, Response};
+use strait_http::method::is_idempotent;
+use strait_http::target::Uri;
+
+use crate::incoming::Framed;
+use crate::object::{push_field, push_number};
+use crate::origin::{Connection, Failure};
+use crate::settings::Server;
+use crate::socket::{Gone, Socket};
+use crate::upload::Upload;
+use crate::worker::Worker;
+
+/// Interim responses that are passed on at most (RFC 9110, section 15.2).
+const INTERIM_MAX: usize = 16;
+/// How long an origin is given to say whether it wants a body (RFC 9110, section 10.1.1).
+const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A request as it is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) server: Server,
+    pub(crate) method: Box<str>,
+    /// Its head, without the empty line.
+    pub(crate) head: Vec<u8>,
+}
+
+/// What of a client's request goes on to the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The response is for the client alone: all it asks for.
+    Pass,
+    /// The response is to be kept: without what is about what the client has.
+    Store,
+    /// The same of a part.
+    StorePart,
+}
+
+/// A response of which the head is there.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) connection: Connection,
+    /// Its head.
+    head: Box<[u8]>,
+    pub(crate) body: Body,
+    pub(crate) framed: Framed,
+    /// When it was asked for and when it came.
+    pub(crate) requested: u64,
+    pub(crate) received: u64,
+    /// The connection may carry another request behind it.
+    pub(crate) keeps_alive: bool,
+}
+
+/// What went wrong, and on which side.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    Client(Gone),
+    Origin(Failure),
+    /// The client's body is none.
+    Request(Malformed),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Origin(failure)
+    }
+}
+
+impl Order {
+    /// A client's request to the server of `uri`.
+    pub(crate) fn new(
+        worker: &Worker,
+        request: &Request<'_>,
+        uri: &Uri<'_>,
+        body: Body,
+        purpose: Purpose,
+    ) -> Self {
+        let (slash, path) = uri.origin_form(request.method);
+        let mut head = Vec::with_capacity(512);
+        for part in [request.method, " ", slash, path, " HTTP/1.1\r\n"] {
+            head.extend_from_slice(part.as_bytes());
+        }
+        push_field(&mut head, "Host", uri.authority.display(uri.scheme).to_string().as_bytes());
+        for field in passed_on(&request.fields).filter(|field| is_meant(field.name, purpose)) {
+            push_field(&mut head, field.name, field.value);
+        }
+        head.extend_from_slice(&worker.settings().via_line);
+        match body {
+            Body::Length(length) => push_number(&mut head, "Content-Length", length),
+            Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            // RFC 9110 s8.6: a method that expects content tells that there is none.
+            Body::None if matches!(request.method, "POST" | "PUT" | "PATCH") => {
+                push_number(&mut head, "Content-Length", 0)
+            }
+            _ => {}
+        }
+        let server = worker.settings().behind.clone().unwrap_or_else(|| Server::of(uri));
+        Self { server, method: request.method.into(), head }
+    }
+
+    /// Adds a field.
+    pub(crate) fn add(&mut self, name: &str, value: &[u8]) {
+        push_field(&mut self.head, name, value);
+    }
+}
+
+fn is_meant(name: &str, purpose: Purpose) -> bool {
+    let is = |names: &[&str]| names.iter().any(|other| name.eq_ignore_ascii_case(other));
+    match purpose {
+        _ if is(&["host"]) => false,
+        Purpose::Pass => true,
+        Purpose::StorePart => !is(&["if-none-match", "if-modified-since", "if-match", "if-unmodified-since"]),
+        Purpose::Store => !is(&[
+            "if-none-match",
+            "if-modified-since",
+            "if-match",
+            "if-unmodified-since",
+            "if-range",
+            "range",
+        ]),
+    }
+}
+
+impl Incoming {
+    /// Its head, read. It was read before.
+    pub(crate) fn response(&self) -> Response<'_> {
+        let gone = Response { status: 502, version: head::Version::Http11, fields: Fields::default() };
+        head::response(&self.head).ok().flatten().map_or(gone, |(response, _)| response)
+    }
+
+    /// Whether another response follows. 101 is the last of its connection.
+    fn is_interim(&self) -> bool {
+        matches!(self.response().status, 100 | 102..=199)
+    }
+
+    /// Keeps the connection, all of the body being read.
+    pub(crate) fn finish(self, worker: &Worker) {
+        if self.keeps_alive {
+            self.connection.keep(worker);
+        }
+    }
+}
+
+/// The client that a request is for: its socket, and the body that it sends.
+pub(crate) type Client<'a> = (&'a mut Socket, &'a mut Upload);
+
+/// Sends a request, with the client's body if there is one, and reads the head of the response. A connection that was idle may have been
+/// closed just then: a request that may be sent twice is sent again, on a new one (RFC 9112, section 9.3.1).
+pub(crate) async fn fetch(
+    worker: &Worker,
+    order: &Order,
+    mut client: Option<Client<'_>>,
+) -> Result<Incoming, Trouble> {
+    let connection = Connection::to(worker, &order.server).await?;
+    let has_body = client.as_ref().is_some_and(|(_, upload)| upload.has_body());
+    let may_repeat = connection.is_used && is_idempotent(&order.method) && !has_body;
+    let first = client.as_mut().map(|(socket, upload)| (&mut **socket, &mut **upload));
+    match exchange(worker, connection, order, first).await {
+        Err(Trouble::Origin(Failure::Closed)) if may_repeat => {
+            let connection = Connection::open(worker, &order.server).await?;
+            exchange(worker, connection, order, client).await
+        }
+        done => done,
+    }
+}
+
+async fn exchange(
+    worker: &Worker,
+    mut connection: Connection,
+    order: &Order,
+    client: Option<Client<'_>>,
+) -> Result<Incoming, Trouble> {
+    let requested = worker.now();
+    connection.socket.write_all(&order.head, b"\r\n").await.map_err(origin_gone)?;
+    let Some((socket, upload)) = client else {
+        return final_response(worker, connection, order, requested, None).await;
+    };
+    if upload.is_expected && connection.socket.readable(EXPECT_PATIENCE).await.is_ok() {
+        let incoming = one_response(worker, connection, order, requested).await?;
+        if !incoming.is_interim() {
+            return Ok(Incoming { keeps_alive: false, ..incoming });
+        }
+        connection = incoming.connection;
+    }
+    if upload.is_expected {
+        socket.write_all(CONTINUE, &[]).await.map_err(Trouble::Client)?;
+    }
+    let is_sent = !upload.has_body() || upload.send(worker, socket, &mut connection.socket).await?;
+    let interim = upload.takes_interim.then_some(socket);
+    let incoming = final_response(worker, connection, order, requested, interim).await?;
+    Ok(Incoming { keeps_alive: incoming.keeps_alive && is_sent, ..incoming })
+}
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Reads the head of a response. Interim ones go to the client, if it takes them; but 100, which this proxy sends itself.
+async fn final_response(
+    worker: &Worker,
+    mut connection: Connection,
+    order: &Order,
+    requested: u64,
+    mut client: Option<&mut Socket>,
+) -> Result<Incoming, Trouble> {
+    const MANY: Malformed = Malformed::TooLarge("more interim responses than a client would take");
+    for _ in 0..INTERIM_MAX {
+        let incoming = one_response(worker, connection, order, requested).await?;
+        if !incoming.is_interim() {
+            return Ok(incoming);
+        }
+        if let Some(socket) = client.as_mut().filter(|_| incoming.response().status != 100) {
+            socket.write_all(&incoming.head, &[]).await.map_err(Trouble::Client)?;
+        }
+        connection = incoming.connection;
+    }
+    Err(Failure::Malformed(MANY).into())
+}
+
+async fn one_response(
+    worker: &Worker,
+    mut connection: Connection,
+    order: &Order,
+    requested: u64,
+) -> Result<Incoming, Trouble> {
+    let malformed = |error| Trouble::Origin(Failure::Malformed(error));
+    loop {
+        if let Some((head, body, keeps_alive)) = whole_head(&connection, &order.method).map_err(malformed)? {
+            connection.buffer.consume(head.len());
+            let (framed, received) = (Framed::new(body), worker.now());
+            return Ok(Incoming { connection, head, body, framed, requested, received, keeps_alive });
+        }
+        let Connection { socket, buffer, .. } = &mut connection;
+        if socket.read(buffer).await.map_err(origin_gone)? == 0 {
+            return Err(Failure::Closed.into());
+        }
+    }
+}
+
+/// The head that was read, how its body is framed, and whether the connection stays open; `None` while it is not whole.
+fn whole_head(connection: &Connection, method: &str) -> Result<Option<(Box<[u8]>, Body, bool)>, Malformed> {
+    let bytes = connection.buffer.filled();
+    let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
+    let body = framing::of_response(&response, method)?;
+    let is_last = matches!(body, Body::ToClose | Body::Tunnel);
+    let keeps_alive = !is_last && strait_http::forward::keeps_alive(response.version, &response.fields);
+    Ok(Some((bytes[..len].into(), body, keeps_alive)))
+}
+
+pub(crate) fn origin_gone(gone: Gone) -> Trouble {
+    Trouble::Origin(match gone {
+        Gone::Closed(_) => Failure::Closed,
+        Gone::TimedOut => Failure::TimedOut,
+    })
+}

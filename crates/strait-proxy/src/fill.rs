@@ -1,0 +1,225 @@
+//! A response that is on its way from its origin into the store, and those who are sent what is there of it.
+//!
+//! ```text
+//! Ready ──▶ Waiting ──▶ Spliced ──▶ Done          the states of a fetch (D4)
+//!   │          │           └──────▶ Broken        the origin failed, or it was given up: abandoned is not complete
+//!   └──────────┴──────────────────▶ Private       the response is for one client alone
+//! ```
+//!
+//! One worker's task moves the body; whoever asked for it, the first client too, is a follower with a place and a speed of its own.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+use strait_store::Extent;
+use tokio::sync::Notify;
+
+use crate::object::Object;
+
+/// How far a fetch has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The request is on its way.
+    Ready,
+    /// The head is there, and nothing of the body has moved.
+    Waiting,
+    /// The body moves.
+    Spliced,
+    /// All of it is there.
+    Done,
+    /// It ended before it was whole.
+    Broken,
+    /// It is not to be shared.
+    Private,
+}
+
+/// Where the bytes are that have come, and which byte of the representation they begin with.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// In memory: the body is small, or not known to be large.
+    Memory(Arc<Mutex<Vec<u8>>>, u64),
+    /// In the store.
+    Stored(Extent, u64),
+}
+
+/// What a follower sees.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) phase: Phase,
+    /// Which byte of the representation comes next.
+    pub(crate) stored: u64,
+    pub(crate) source: Option<Source>,
+}
+
+/// A fill that is shared.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    key: Box<str>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    view: View,
+    /// From Waiting on.
+    object: Option<Arc<Object>>,
+    range: Range<u64>,
+    followers: usize,
+}
+
+impl Fill {
+    pub(crate) fn new(key: &str) -> Self {
+        let view = View { phase: Phase::Ready, stored: 0, source: None };
+        let state = State { view, object: None, range: 0..0, followers: 0 };
+        Self { key: key.into(), state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// A panic elsewhere has left a state that is as good as before: each change is one assignment or is told last.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The head is there, of these bytes of a representation; the end is not known of all.
+    pub(crate) fn begin(&self, object: Arc<Object>, range: Range<u64>) {
+        let mut state = self.state();
+        state.object = Some(object);
+        state.range = range;
+        state.view.phase = Phase::Waiting;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// So many bytes are there, in that place.
+    pub(crate) fn progress(&self, stored: u64, source: Source) {
+        let mut state = self.state();
+        state.view = View { phase: Phase::Spliced, stored, source: Some(source) };
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// It is over: whole, broken or private.
+    pub(crate) fn end(&self, phase: Phase) {
+        self.state().view.phase = phase;
+        self.changed.notify_waiters();
+    }
+
+    /// The object once its head is there; `None` if there is nothing to share.
+    pub(crate) async fn object(&self) -> Option<Arc<Object>> {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.state();
+                match state.view.phase {
+                    Phase::Ready => {}
+                    Phase::Private => return None,
+                    _ => return state.object.clone(),
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// What is there, once that is more than `at` bytes or all there will be.
+    pub(crate) async fn beyond(&self, at: u64) -> View {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.state();
+                let is_over = !matches!(state.view.phase, Phase::Ready | Phase::Waiting | Phase::Spliced);
+                if is_over || state.view.stored > at {
+                    return state.view.clone();
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// The bytes of the representation that are coming.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.state().range.clone()
+    }
+
+    /// What is there now.
+    pub(crate) fn view(&self) -> View {
+        self.state().view.clone()
+    }
+
+    /// Counts a follower until it is dropped.
+    pub(crate) fn follow(self: &Arc<Self>) -> Follower {
+        self.state().followers += 1;
+        Follower(self.clone())
+    }
+
+    pub(crate) fn followers(&self) -> usize {
+        self.state().followers
+    }
+}
+
+/// Somebody who is sent what comes.
+#[derive(Debug)]
+pub(crate) struct Follower(Arc<Fill>);
+
+impl Follower {
+    pub(crate) fn fill(&self) -> &Fill {
+        &self.0
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.state().followers -= 1;
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// The fills of all workers, by the hash of their key.
+#[derive(Debug, Default)]
+pub(crate) struct Fills(Mutex<HashMap<u64, SmallVec<[Arc<Fill>; 1]>>>);
+
+impl Fills {
+    fn map(&self) -> MutexGuard<'_, HashMap<u64, SmallVec<[Arc<Fill>; 1]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fills of a key that are under way, the newest last; or, if there are none, the one that the caller is to see to.
+    pub(crate) fn join(&self, hash: u64, key: &str) -> Joined {
+        let mut map = self.map();
+        let fills = map.entry(hash).or_default();
+        let others: SmallVec<[_; 1]> = fills.iter().filter(|fill| &*fill.key == key).cloned().collect();
+        if !others.is_empty() {
+            return Joined::Others(others);
+        }
+        let fill = Arc::new(Fill::new(key));
+        fills.push(fill.clone());
+        Joined::First(fill)
+    }
+
+    /// Adds a fill beside those there are: they answer other requests.
+    pub(crate) fn add(&self, hash: u64, key: &str) -> Arc<Fill> {
+        let fill = Arc::new(Fill::new(key));
+        self.map().entry(hash).or_default().push(fill.clone());
+        fill
+    }
+
+    /// Nobody else is to find the fill.
+    pub(crate) fn remove(&self, hash: u64, fill: &Arc<Fill>) {
+        let mut map = self.map();
+        let Some(fills) = map.get_mut(&hash) else { return };
+        fills.retain(|other| !Arc::ptr_eq(other, fill));
+        if fills.is_empty() {
+            map.remove(&hash);
+        }
+    }
+}
+
+/// What there is to do for somebody who asks for a key.
+#[derive(Debug)]
+pub(crate) enum Joined {
+    /// To fetch it.
+    First(Arc<Fill>),
+    /// To follow one of these, if one answers.
+    Others(SmallVec<[Arc<Fill>; 1]>),
+}

@@ -1,0 +1,393 @@
+//! Moves a body from its origin into the store, whoever wants it and however fast they take it.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+use strait_store::{Store, Writer};
+use strait_transfer::pipe::Pipe;
+
+use crate::config::Abandoned;
+use crate::fetch::Incoming;
+use crate::fill::{Fill, Phase, Source};
+use crate::incoming::{Framed, Piece};
+use crate::object::{Body, Object, Part};
+use crate::worker::Worker;
+
+/// The right to see to a fill. Dropped before it is over, the fill is broken.
+#[derive(Debug)]
+pub(crate) struct Leading {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) hash: u64,
+    pub(crate) fill: Arc<Fill>,
+    is_over: bool,
+}
+
+impl Leading {
+    pub(crate) fn new(worker: &Rc<Worker>, hash: u64, fill: Arc<Fill>) -> Self {
+        Self { worker: worker.clone(), hash, fill, is_over: false }
+    }
+
+    /// The fill has come to its end.
+    pub(crate) fn end(mut self, phase: Phase) {
+        self.finish(phase);
+    }
+
+    fn finish(&mut self, phase: Phase) {
+        self.is_over = true;
+        self.worker.shared.fills.remove(self.hash, &self.fill);
+        self.fill.end(phase);
+    }
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.finish(Phase::Broken);
+        }
+    }
+}
+
+/// A body that is being moved.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    pub(crate) leading: Leading,
+    pub(crate) object: Arc<Object>,
+    pub(crate) incoming: Incoming,
+    /// The bytes of the representation that are coming; the end is not known of all.
+    pub(crate) range: Range<u64>,
+    sink: Sink,
+    /// Bytes that are there.
+    stored: u64,
+}
+
+/// Where the bytes go.
+#[derive(Debug)]
+enum Sink {
+    Memory(Arc<Mutex<Vec<u8>>>),
+    Store(Box<Writer>),
+}
+
+/// Why a fill does not come to its end.
+#[derive(Debug)]
+pub(crate) enum Unfinished {
+    /// The origin failed.
+    Origin,
+    /// The store did not take it.
+    Store,
+    /// Nobody wants it any more.
+    Abandoned,
+}
+
+impl Filling {
+    /// A fill of what `incoming` brings; `None` where there is no room for it, and it is to be passed on instead.
+    pub(crate) fn new(
+        leading: Leading,
+        object: Arc<Object>,
+        incoming: Incoming,
+        range: Range<u64>,
+    ) -> Result<Self, (Leading, Incoming)> {
+        let worker = &leading.worker;
+        let len = range.end - range.start;
+        let is_known = range.end < u64::MAX;
+        let settings = worker.settings();
+        let sink = if !is_known || len <= settings.memory_object as u64 {
+            Some(Sink::Memory(Arc::default()))
+        } else if len > settings.object_max {
+            None
+        } else {
+            worker
+                .shared
+                .store
+                .as_ref()
+                .and_then(|store| reserve(worker, store, &object, range.start, Some(len)))
+        };
+        match sink {
+            Some(sink) => Ok(Self { leading, object, incoming, range, sink, stored: 0 }),
+            None => Err((leading, incoming)),
+        }
+    }
+
+    /// Whether it goes into memory, for all that is known.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.sink, Sink::Memory(_))
+    }
+
+    /// Shows the head to those who wait for it.
+    pub(crate) fn begin(&self) {
+        self.leading.fill.begin(self.object.clone(), self.range.clone());
+    }
+
+    /// Moves what is here already; whether that is all.
+    pub(crate) fn take_buffered(&mut self) -> Result<bool, Unfinished> {
+        loop {
+            let buffer = &self.incoming.connection.buffer;
+            let piece = self.incoming.framed.next(buffer.filled()).map_err(|_| Unfinished::Origin)?;
+            let (used, is_over) = match piece {
+                Piece::More => return Ok(false),
+                Piece::Framing(len) => (len, false),
+                Piece::End(len) => (len, true),
+                Piece::Data(len) => {
+                    self.make_room(len as u64)?;
+                    self.sink.write(self.stored, &self.incoming.connection.buffer.filled()[..len])?;
+                    self.incoming.framed.advance(len as u64);
+                    self.stored += len as u64;
+                    (len, false)
+                }
+            };
+            self.incoming.connection.buffer.consume(used);
+            if is_over {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Moves it all, and keeps it.
+    pub(crate) async fn run(mut self) {
+        match self.fill().await {
+            Ok(()) => drop(self.finish()),
+            // Dropped, it is broken.
+            Err(_unfinished) => {}
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), Unfinished> {
+        while !self.take_buffered()? {
+            self.tell();
+            self.check_wanted()?;
+            if self.splices() {
+                self.splice().await?;
+                continue;
+            }
+            let connection = &mut self.incoming.connection;
+            let read = connection.socket.read(&mut connection.buffer).await;
+            if read.map_err(|_| Unfinished::Origin)? == 0 {
+                return self.connection_ended();
+            }
+        }
+        Ok(())
+    }
+
+    fn connection_ended(&mut self) -> Result<(), Unfinished> {
+        if self.incoming.framed.ends_with_connection() { Ok(()) } else { Err(Unfinished::Origin) }
+    }
+
+    /// Tells the followers how much is there.
+    fn tell(&self) {
+        if self.stored > 0 {
+            self.leading.fill.progress(self.range.start + self.stored, self.sink.source(self.range.start));
+        }
+    }
+
+    fn check_wanted(&self) -> Result<(), Unfinished> {
+        if self.leading.fill.followers() > 0 {
+            return Ok(());
+        }
+        let is_wanted = match self.leading.worker.settings().abandoned {
+            Abandoned::Finish => true,
+            Abandoned::Drop => false,
+            Abandoned::Past(percent) => {
+                let len = self.range.end - self.range.start;
+                u128::from(self.stored) * 100 >= u128::from(len) * u128::from(percent)
+            }
+        };
+        if is_wanted { Ok(()) } else { Err(Unfinished::Abandoned) }
+    }
+
+    fn splices(&mut self) -> bool {
+        let transfer = &self.leading.worker.settings().transfer;
+        let ahead = self.incoming.framed.data_ahead();
+        transfer.splice
+            && matches!(self.sink, Sink::Store(_))
+            && self.incoming.connection.buffer.is_empty()
+            && ahead >= transfer.splice_from.as_u64().max(1)
+    }
+
+    /// Moves data through a pipe, until there is framing to be read.
+    async fn splice(&mut self) -> Result<(), Unfinished> {
+        let taken = self.leading.worker.pipes.borrow_mut().try_take();
+        let Some(mut pipe) = taken else { return self.copy_some().await };
+        let done = self.splice_through(&mut pipe).await;
+        self.leading.worker.pipes.borrow_mut().give_back(pipe);
+        done
+    }
+
+    async fn splice_through(&mut self, pipe: &mut Pipe) -> Result<(), Unfinished> {
+        loop {
+            let ahead = self.incoming.framed.data_ahead();
+            if ahead == 0 {
+                return Ok(());
+            }
+            let socket = &mut self.incoming.connection.socket;
+            let moved = socket.splice_to(pipe, ahead).await.map_err(|_| Unfinished::Origin)?;
+            if moved == 0 {
+                return match self.connection_ended() {
+                    Ok(()) => {
+                        self.incoming.framed = Framed::Length(0);
+                        Ok(())
+                    }
+                    error => error,
+                };
+            }
+            self.make_room(moved as u64)?;
+            self.sink.splice(self.stored, pipe)?;
+            self.incoming.framed.advance(moved as u64);
+            self.stored += moved as u64;
+            self.tell();
+            self.check_wanted()?;
+            // The followers have their turn.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Without a pipe there is memory.
+    async fn copy_some(&mut self) -> Result<(), Unfinished> {
+        let connection = &mut self.incoming.connection;
+        let read = connection.socket.read(&mut connection.buffer).await;
+        if read.map_err(|_| Unfinished::Origin)? == 0 {
+            self.connection_ended()?;
+            self.incoming.framed = Framed::Length(0);
+        }
+        Ok(())
+    }
+
+    /// Sees to room for so many bytes more: a body that grows too large for memory goes into the store.
+    fn make_room(&mut self, more: u64) -> Result<(), Unfinished> {
+        let worker = &self.leading.worker;
+        let len = self.stored + more;
+        if len > worker.settings().object_max {
+            return Err(Unfinished::Store);
+        }
+        if let Sink::Memory(bytes) = &self.sink {
+            if len <= worker.settings().memory_object as u64 {
+                return Ok(());
+            }
+            let store = worker.shared.store.as_ref().ok_or(Unfinished::Store)?;
+            let writer =
+                reserve(worker, store, &self.object, self.range.start, None).ok_or(Unfinished::Store)?;
+            let bytes = bytes.clone();
+            self.sink = writer;
+            self.sink.grow(len)?;
+            let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            self.sink.write(0, &bytes)?;
+        }
+        self.sink.grow(len)
+    }
+
+    /// All of it is there: it is kept, and told.
+    pub(crate) fn finish(self) -> Option<Arc<Object>> {
+        let Self { leading, object, incoming, range, sink, stored } = self;
+        let worker = leading.worker.clone();
+        let source = sink.source(range.start);
+        let kept = sink.keep(&worker, &object, range.start, stored);
+        if stored > 0 {
+            leading.fill.progress(range.start + stored, source);
+        }
+        let Some(kept) = kept.map(Arc::new) else {
+            // What was told of stays readable for those who follow.
+            leading.end(Phase::Done);
+            incoming.finish(&worker);
+            return None;
+        };
+        worker.keep(leading.hash, kept.clone());
+        leading.end(Phase::Done);
+        incoming.finish(&worker);
+        Some(kept)
+    }
+}
+
+/// Room in the store for a body of which the first byte is `first`.
+fn reserve(
+    worker: &Worker,
+    store: &Arc<Store>,
+    object: &Object,
+    first: u64,
+    len: Option<u64>,
+) -> Option<Sink> {
+    let meta = object.meta(first).encode();
+    let writer = store.reserve(worker.lane, object.key.as_bytes(), &meta, len).ok()?;
+    Some(Sink::Store(Box::new(writer)))
+}
+
+impl Sink {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Unfinished> {
+        match self {
+            Self::Memory(all) => {
+                all.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+                Ok(())
+            }
+            Self::Store(writer) => {
+                let extent = writer.extent();
+                write_at(&extent, at, bytes)
+            }
+        }
+    }
+
+    fn grow(&mut self, len: u64) -> Result<(), Unfinished> {
+        match self {
+            Self::Store(writer) if writer.room() < len => writer.grow(len).map_err(|_| Unfinished::Store),
+            _ => Ok(()),
+        }
+    }
+
+    fn splice(&mut self, at: u64, pipe: &mut Pipe) -> Result<(), Unfinished> {
+        let Self::Store(writer) = self else { return Err(Unfinished::Store) };
+        let extent = writer.extent();
+        let mut offset = extent.offset + at;
+        while pipe.held() > 0 {
+            pipe.empty(&*extent.file, Some(&mut offset)).map_err(|_| Unfinished::Store)?;
+        }
+        Ok(())
+    }
+
+    /// Where followers read, of a body that begins with byte `first` of the representation.
+    fn source(&self, first: u64) -> Source {
+        match self {
+            Self::Memory(bytes) => Source::Memory(bytes.clone(), first),
+            Self::Store(writer) => Source::Stored(writer.extent(), first),
+        }
+    }
+
+    /// The object of it, whole.
+    fn keep(self, worker: &Worker, object: &Object, first: u64, stored: u64) -> Option<Object> {
+        let length = object.length.or(Some(first + stored));
+        match self {
+            Self::Memory(bytes) => {
+                let bytes: Arc<[u8]> = bytes.lock().unwrap_or_else(PoisonError::into_inner).as_slice().into();
+                let whole = object.with_body(length, Body::Filling);
+                let meta = whole.meta(first).encode();
+                // Without the store it is kept in memory all the same.
+                let put =
+                    |store: &Arc<Store>| store.put(worker.lane, object.key.as_bytes(), &meta, &[&bytes]).ok();
+                let record = worker.shared.store.as_ref().and_then(put);
+                let is_whole = first == 0 && length == Some(stored);
+                let body = match record {
+                    record if is_whole => Body::Memory(bytes, record),
+                    Some(record) => {
+                        Body::Stored(SmallVec::from_iter([Part { range: first..first + stored, record }]))
+                    }
+                    None => return None,
+                };
+                Some(whole.with_body(length, body))
+            }
+            Self::Store(writer) => {
+                let record = writer.commit(stored).ok()?;
+                let part = Part { range: first..first + stored, record };
+                Some(object.with_body(length, Body::Stored(SmallVec::from_iter([part]))))
+            }
+        }
+    }
+}
+
+fn write_at(extent: &strait_store::Extent, at: u64, bytes: &[u8]) -> Result<(), Unfinished> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let offset = extent.offset + at + done as u64;
+        match rustix::io::pwrite(&*extent.file, &bytes[done..], offset) {
+            Ok(0) | Err(_) => return Err(Unfinished::Store),
+            Ok(written) => done += written,
+        }
+    }
+    Ok(())
+}

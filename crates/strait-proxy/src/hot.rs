@@ -1,0 +1,106 @@
+//! The objects that a worker has at hand: heads that are read already, and small bodies. One thread has it to itself, so that a hit
+//! takes no lock.
+//!
+//! Room is made in the order of arrival; what was asked for since it came, or since its last turn, gets another turn.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::object::Object;
+
+/// Objects at hand.
+#[derive(Debug, Default)]
+pub(crate) struct Hot {
+    by_hash: HashMap<u64, SmallVec<[Rc<Slot>; 1]>, BuildHasherDefault<AsItIs>>,
+    /// In order of arrival; some are gone from the map already.
+    queue: VecDeque<Rc<Slot>>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    hash: u64,
+    object: Arc<Object>,
+    was_asked_for: Cell<bool>,
+    is_gone: Cell<bool>,
+}
+
+impl Hot {
+    /// Of so many bytes at most.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, ..Self::default() }
+    }
+
+    /// The newest object of that hash that is wanted.
+    pub(crate) fn find(&self, hash: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
+        let slot = self.by_hash.get(&hash)?.iter().rev().find(|slot| is_wanted(&slot.object))?;
+        slot.was_asked_for.set(true);
+        Some(&slot.object)
+    }
+
+    /// Adds an object, in place of one that answers the same requests.
+    pub(crate) fn insert(&mut self, hash: u64, object: Arc<Object>) {
+        self.remove(hash, |other| other.is_for_same(&object));
+        let slot = Rc::new(Slot { hash, object, was_asked_for: Cell::new(false), is_gone: Cell::new(false) });
+        self.bytes += slot.object.memory_bytes();
+        self.by_hash.entry(hash).or_default().push(slot.clone());
+        self.queue.push_back(slot);
+        self.make_room();
+    }
+
+    /// Removes those of a hash that are meant.
+    pub(crate) fn remove(&mut self, hash: u64, is_meant: impl Fn(&Object) -> bool) {
+        let Some(slots) = self.by_hash.get_mut(&hash) else { return };
+        slots.retain(|slot| {
+            let stays = !is_meant(&slot.object);
+            if !stays {
+                slot.is_gone.set(true);
+                self.bytes -= slot.object.memory_bytes();
+            }
+            stays
+        });
+        if slots.is_empty() {
+            self.by_hash.remove(&hash);
+        }
+    }
+
+    fn make_room(&mut self) {
+        while self.bytes > self.bytes_max || self.queue.len() > 2 * self.by_hash.len() + 64 {
+            let Some(slot) = self.queue.pop_front() else { return };
+            if slot.is_gone.get() {
+                continue;
+            }
+            if slot.was_asked_for.replace(false) && slot.object.is_alive() {
+                self.queue.push_back(slot);
+                continue;
+            }
+            self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
+        }
+    }
+}
+
+/// Keys are hashes already.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}

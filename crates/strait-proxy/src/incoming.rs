@@ -1,0 +1,117 @@
+//! A message that comes from an origin: its head, and a body that is told apart from its framing.
+
+use strait_http::Malformed;
+use strait_http::chunked::{self, Chunked};
+use strait_http::framing::Body;
+
+/// A body that is being read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Framed {
+    /// So many bytes.
+    Length(u64),
+    Chunked(Chunked),
+    /// All to the end of the connection.
+    ToClose,
+}
+
+/// What the bytes at hand begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// So many bytes of the body.
+    Data(usize),
+    /// So many bytes of framing.
+    Framing(usize),
+    /// There are too few to tell.
+    More,
+    /// So many bytes of framing, and the body is over.
+    End(usize),
+}
+
+impl Framed {
+    pub(crate) fn new(body: Body) -> Self {
+        match body {
+            Body::None => Self::Length(0),
+            Body::Length(length) => Self::Length(length),
+            Body::Chunked => Self::Chunked(Chunked::default()),
+            Body::ToClose | Body::Tunnel => Self::ToClose,
+        }
+    }
+
+    /// What `bytes` begin with; data then is to be told to [`Framed::advance`].
+    pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
+        let data = |most: u64| match most.min(bytes.len() as u64) as usize {
+            0 => Piece::More,
+            len => Piece::Data(len),
+        };
+        Ok(match self {
+            Self::Length(0) => Piece::End(0),
+            Self::Length(left) => data(*left),
+            Self::ToClose => data(u64::MAX),
+            Self::Chunked(chunked) => match chunked.next(bytes)? {
+                chunked::Next::Unknown => Piece::More,
+                chunked::Next::Framing(len) => Piece::Framing(len),
+                chunked::Next::Data(left) => data(left),
+                chunked::Next::End(len) => Piece::End(len),
+            },
+        })
+    }
+
+    /// So many bytes of data were moved.
+    pub(crate) fn advance(&mut self, moved: u64) {
+        match self {
+            Self::Length(left) => *left -= moved,
+            Self::Chunked(chunked) => chunked.advance(moved),
+            Self::ToClose => {}
+        }
+    }
+
+    /// Bytes of data that follow, whatever they are: they may be moved without being looked at.
+    pub(crate) fn data_ahead(&mut self) -> u64 {
+        match self {
+            Self::Length(left) => *left,
+            Self::ToClose => u64::MAX,
+            Self::Chunked(chunked) => match chunked.next(&[]) {
+                Ok(chunked::Next::Data(left)) => left,
+                _ => 0,
+            },
+        }
+    }
+
+    /// Whether all of it has passed.
+    pub(crate) fn is_over(&self) -> bool {
+        match self {
+            Self::Length(left) => *left == 0,
+            Self::Chunked(chunked) => chunked.is_over(),
+            Self::ToClose => false,
+        }
+    }
+
+    /// Whether the end of the connection is the end of the body.
+    pub(crate) fn ends_with_connection(&self) -> bool {
+        matches!(self, Self::ToClose | Self::Length(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_told_apart_and_may_be_moved_unseen() {
+        let mut framed = Framed::new(Body::Chunked);
+        assert_eq!(framed.data_ahead(), 0);
+        assert_eq!(framed.next(b"a\r\n0123"), Ok(Piece::Framing(3)));
+        assert_eq!(framed.next(b"0123"), Ok(Piece::Data(4)));
+        framed.advance(4);
+        assert_eq!(framed.data_ahead(), 6);
+        framed.advance(6);
+        assert_eq!(framed.next(b"\r"), Ok(Piece::More));
+        assert_eq!(framed.next(b"\r\n"), Ok(Piece::Framing(2)));
+        assert_eq!(framed.next(b"0\r\n"), Ok(Piece::Framing(3)));
+        assert_eq!(framed.next(b"\r\n"), Ok(Piece::End(2)));
+        let mut framed = Framed::new(Body::Length(3));
+        assert_eq!((framed.next(b""), framed.next(b"12345")), (Ok(Piece::More), Ok(Piece::Data(3))));
+        framed.advance(3);
+        assert_eq!(framed.next(b"45"), Ok(Piece::End(0)));
+    }
+}

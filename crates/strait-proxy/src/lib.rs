@@ -1,0 +1,44 @@
+//! A caching HTTP proxy whose hits and misses do not visit user space.
+//!
+//! ```text
+//! client ◀── sendfile ── store ◀── splice ── origin      a miss, and all who ask for the same while it comes
+//!    ▲                     │
+//!    └───── sendfile ──────┘                              a hit; small ones from memory, in one system call
+//! ```
+//!
+//! Each worker is a thread with its own listener, connections and objects at hand; they share the store and what is being fetched. What
+//! is stored and reused follows RFC 9111, by the pure functions of `strait-http`.
+
+mod buffer;
+mod cached;
+mod clock;
+mod config;
+mod connection;
+mod deadline;
+mod deliver;
+mod error;
+mod exchange;
+mod fetch;
+mod fill;
+mod filling;
+mod hot;
+mod incoming;
+mod lookup;
+mod meta;
+mod miss;
+mod object;
+mod origin;
+mod passage;
+mod proxy;
+mod reply;
+mod select;
+mod settings;
+mod socket;
+mod tunnel;
+mod upload;
+mod worker;
+
+pub use clock::Clock;
+pub use config::Config;
+pub use error::{Error, Result};
+pub use proxy::Proxy;

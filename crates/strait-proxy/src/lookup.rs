@@ -1,0 +1,77 @@
+//! Stored responses in the store: found by their key, put together from their parts, replaced and removed.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use strait_http::fields::Fields;
+use strait_store::{Record, Store};
+
+use crate::meta::Meta;
+use crate::object::{Body, Object, Part};
+
+/// The newest response in the store that answers requests for `key` with such fields. Bodies of up to `body_max` bytes come with it.
+pub(crate) fn find(
+    store: &Store,
+    hash: u64,
+    key: &str,
+    asked: &Fields<'_>,
+    body_max: usize,
+) -> Option<Object> {
+    let mut found: Option<Object> = None;
+    for record in store.find(hash) {
+        let Some((object, part)) = load(store, &record, key, body_max) else { continue };
+        match &mut found {
+            None if object.matches(asked) => found = Some(object),
+            Some(first) if first.is_for_same(&object) && first.combines_with(&object) => {
+                first.add(part);
+            }
+            _ => {}
+        }
+        if found.as_ref().is_some_and(Object::is_whole) {
+            break;
+        }
+    }
+    found
+}
+
+/// What a record holds, if it is for that key; and the part of the representation that it is.
+fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Option<(Object, Part)> {
+    // A record that cannot be read is counted by the store, and is as none.
+    let loaded = store.load(record, body_max).ok()?;
+    if loaded.key() != key.as_bytes() {
+        return None;
+    }
+    let meta = Meta::decode(loaded.meta())?;
+    let range = meta.first..meta.first + record.body_len();
+    let part = Part { range: range.clone(), record: record.clone() };
+    let is_whole = range.start == 0 && meta.length.is_none_or(|length| length == range.end);
+    let body = match loaded.body() {
+        Some(bytes) if is_whole => Body::Memory(bytes.into(), Some(record.clone())),
+        _ => Body::Stored(SmallVec::from_iter([part.clone()])),
+    };
+    let length = if is_whole { Some(range.end) } else { meta.length };
+    let object = Object::new(key, &Meta { length, ..meta }, body)?;
+    Some((object, part))
+}
+
+/// Removes what `object` stands in place of: what answered the same requests, and is neither one of its parts nor another part of the
+/// same representation.
+pub(crate) fn replace(store: &Store, hash: u64, object: &Object) {
+    for record in store.find(hash) {
+        if object.records().any(|own| Arc::ptr_eq(own, &record)) {
+            continue;
+        }
+        let stands_for =
+            |other: &Object| other.is_for_same(object) && (object.is_whole() || !other.combines_with(object));
+        if load(store, &record, &object.key, 0).is_some_and(|(other, _)| stands_for(&other)) {
+            store.remove(&record);
+        }
+    }
+}
+
+/// Removes all that is stored for a key; how much that was.
+pub(crate) fn remove(store: &Store, hash: u64, key: &str) -> usize {
+    let records = store.find(hash);
+    let meant = records.iter().filter(|record| load(store, record, key, 0).is_some());
+    meant.map(|record| store.remove(record)).count()
+}

@@ -1,0 +1,300 @@
+//! What the store cannot answer: asked of the origin, kept where it may be, and sent.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use strait_http::cache_control::{OfRequest, OfResponse};
+use strait_http::cache_status::{Answer, Why};
+use strait_http::conditional::validators;
+use strait_http::framing::Body as Framed;
+use strait_http::freshness::Times;
+use strait_http::head::{self, Request};
+use strait_http::partial::{part_of, strong_validator};
+use strait_http::reuse::stands_in;
+use strait_http::storing::{Asked, may_store};
+use strait_http::target::Uri;
+use strait_http::update::updated;
+use strait_http::vary::Variant;
+
+use crate::cached::{follow, selected, send};
+use crate::exchange::{Exchange, Stop};
+use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
+use crate::fill::{Joined, Phase};
+use crate::filling::{Filling, Leading};
+use crate::meta::Meta;
+use crate::object::{Body, Object, stored_head};
+use crate::worker::Worker;
+
+/// What a request is for, in the cache.
+#[derive(Debug)]
+pub(crate) struct Wanted<'u> {
+    pub(crate) uri: &'u Uri<'u>,
+    pub(crate) key: String,
+    pub(crate) hash: u64,
+    pub(crate) directives: OfRequest,
+}
+
+/// What is to be asked of the origin.
+#[derive(Debug)]
+pub(crate) struct Miss {
+    pub(crate) why: Why,
+    /// What is stored and is to be validated, or completed.
+    pub(crate) stored: Option<Arc<Object>>,
+    /// The bytes that are missing of it.
+    pub(crate) gap: Option<Range<u64>>,
+}
+
+/// What has become of a miss.
+#[derive(Debug)]
+pub(crate) enum Led {
+    /// It was answered; another request may follow, or not.
+    Answered(bool),
+    /// There is more in the store than there was.
+    Again,
+}
+
+/// Asks the origin, for all who wait if there is a fill, and answers.
+pub(crate) async fn lead(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: Miss,
+    leading: Option<Leading>,
+) -> Result<Led, Stop> {
+    let worker = exchange.worker;
+    let order = order(worker, exchange.request, wanted, &miss, leading.is_some());
+    let fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
+        return send_stored(exchange, &spare, miss.why, status, false).await;
+    }
+    let incoming = fetched?;
+    match &miss.stored {
+        Some(stored) if incoming.response().status == 304 => {
+            let fresh = freshen(worker, wanted.hash, stored, &incoming);
+            incoming.finish(worker);
+            if let Some(leading) = leading {
+                leading.end(Phase::Done);
+            }
+            if fresh.is_whole() {
+                send_stored(exchange, &fresh, miss.why, Some(304), true).await
+            } else {
+                Ok(Led::Again)
+            }
+        }
+        _ => store_or_pass(exchange, wanted, miss, leading, incoming).await,
+    }
+}
+
+/// What is stored and may stand in for an origin that fails (RFC 5861, section 4), and the status with which it did.
+fn spare(
+    worker: &Worker,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    fetched: &Result<Incoming, Trouble>,
+) -> Option<(Arc<Object>, Option<u16>)> {
+    let status = match fetched {
+        Ok(incoming) => Some(incoming.response().status).filter(|status| matches!(status, 500 | 502..=504)),
+        Err(Trouble::Origin(_)) => None,
+        Err(_) => return None,
+    };
+    if fetched.is_ok() && status.is_none() {
+        return None;
+    }
+    let spare = miss.stored.as_ref().filter(|object| object.is_whole())?;
+    let may = stands_in(worker.now(), &spare.times, &spare.directives, &wanted.directives);
+    may.then(|| (spare.clone(), status))
+}
+
+async fn send_stored(
+    exchange: &mut Exchange<'_, '_>,
+    object: &Arc<Object>,
+    why: Why,
+    status: Option<u16>,
+    stored: bool,
+) -> Result<Led, Stop> {
+    let selected = selected(exchange, object);
+    let answer = Answer::Forwarded { why, status, stored, collapsed: false };
+    send(exchange, object, &selected, answer).await?;
+    Ok(Led::Answered(true))
+}
+
+/// The request to the origin.
+fn order(worker: &Worker, request: &Request<'_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
+    let is_range = request.fields.has("range") && request.method == "GET";
+    let purpose = match (&miss.stored, is_shared) {
+        (None, false) => Purpose::Pass,
+        (None, true) if is_range => Purpose::StorePart,
+        _ => Purpose::Store,
+    };
+    let mut order = Order::new(worker, request, wanted.uri, Framed::None, purpose);
+    let Some(stored) = &miss.stored else { return order };
+    let own = stored.fields();
+    match &miss.gap {
+        Some(gap) => {
+            order.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
+            if let Some(validator) = strong_validator(&own) {
+                order.add("If-Range", validator.as_bytes());
+            }
+        }
+        None => validators(&own).for_each(|(name, value)| order.add(name, value.as_bytes())),
+    }
+    order
+}
+
+/// A 304 has confirmed what is stored (RFC 9111, section 4.3.4).
+fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
+    let response = incoming.response();
+    let fields = updated(&stored.fields(), &response.fields);
+    let directives = OfResponse::of(&fields);
+    let (requested, received) = (incoming.requested, incoming.received);
+    let times = Times::of(stored.status, &response.fields, &directives, requested, received);
+    let head = stored_head(stored.status, &fields, &directives);
+    let meta = Meta { requested, received, age: times.age, head: &head, ..stored.meta(0) };
+    let fresh = Object::new(&stored.key, &meta, stored.body.clone());
+    // The fields of both were read before.
+    let Some(mut fresh) = fresh else { return stored.clone() };
+    if let Some(store) = &worker.shared.store {
+        fresh.write_again(store, worker.lane);
+    }
+    let fresh = Arc::new(fresh);
+    worker.keep(hash, fresh.clone());
+    fresh
+}
+
+/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored.
+fn object(
+    request: &Request<'_>,
+    directives: &OfRequest,
+    key: &str,
+    incoming: &Incoming,
+) -> Option<(Object, Range<u64>)> {
+    let response = incoming.response();
+    let own = OfResponse::of(&response.fields);
+    let asked = Asked { method: request.method, fields: &request.fields, directives: *directives };
+    may_store(&asked, response.status, &response.fields, &own).ok()?;
+    let variant = Variant::of(&response.fields, &request.fields)?;
+    let (status, range, length) = match (response.status, incoming.body) {
+        // A part is of use only beside others of the same bytes.
+        (206, body) => {
+            strong_validator(&response.fields)?;
+            let (range, length) = part_of(&response.fields, body)?;
+            (200, range, Some(length?))
+        }
+        (status, Framed::None) => (status, 0..0, Some(0)),
+        (status, Framed::Length(length)) => (status, 0..length, Some(length)),
+        (status, Framed::Chunked | Framed::ToClose) => (status, 0..u64::MAX, None),
+        (_, Framed::Tunnel) => return None,
+    };
+    let head = stored_head(status, &response.fields, &own);
+    let (requested, received) = (incoming.requested, incoming.received);
+    let times = Times::of(status, &response.fields, &own, requested, received);
+    let meta = Meta {
+        requested,
+        received,
+        age: times.age,
+        first: range.start,
+        length,
+        variant: variant.text(),
+        head: &head,
+    };
+    let object = Object::new(key, &meta, Body::Filling)?;
+    is_of_use(&object).then_some((object, range))
+}
+
+/// What is stale at once and cannot be validated is never sent again.
+fn is_of_use(object: &Object) -> bool {
+    object.times.lifetime > object.times.age
+        || object.directives.stale_while_revalidate.is_some()
+        || object.directives.stale_if_error.is_some()
+        || validators(&object.fields()).next().is_some()
+}
+
+async fn store_or_pass(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: Miss,
+    leading: Option<Leading>,
+    incoming: Incoming,
+) -> Result<Led, Stop> {
+    let worker = exchange.worker;
+    let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
+    let Some((object, range)) = object(exchange.request, &wanted.directives, &wanted.key, &incoming) else {
+        worker.note_private(wanted.hash);
+        leading.end(Phase::Private);
+        return pass(exchange, incoming, miss.why).await;
+    };
+    worker.note_shared(wanted.hash);
+    match Filling::new(leading, Arc::new(object), incoming, range) {
+        Ok(filling) => fill(exchange, filling, miss.why).await,
+        Err((leading, incoming)) => {
+            leading.end(Phase::Private);
+            pass(exchange, incoming, miss.why).await
+        }
+    }
+}
+
+async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Incoming, why: Why) -> Result<Led, Stop> {
+    exchange.pass_response(incoming, why).await.map(Led::Answered)
+}
+
+/// Has the body moved into the store, and follows it as others do; what is here already is stored and sent at once.
+async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -> Result<Led, Stop> {
+    let object = filling.object.clone();
+    let is_whole = filling.range.start == 0 && filling.is_in_memory();
+    if is_whole && filling.take_buffered().unwrap_or(false) {
+        // The store may have refused it: it is kept in memory then.
+        let Some(kept) = filling.finish() else { return Ok(Led::Again) };
+        return send_stored(exchange, &kept, why, None, true).await;
+    }
+    let follower = filling.leading.fill.follow();
+    filling.begin();
+    tokio::task::spawn_local(filling.run());
+    let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
+    if let Some(stays) = follow(exchange, &follower, &object, answer).await? {
+        return Ok(Led::Answered(stays));
+    }
+    follower.fill().beyond(u64::MAX).await;
+    Ok(Led::Again)
+}
+
+/// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
+pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
+    let worker = exchange.worker.clone();
+    let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key) else { return };
+    let leading = Leading::new(&worker, wanted.hash, shared);
+    let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
+    let order = order(&worker, exchange.request, wanted, &miss, true);
+    let (stored, directives, asked) = (stored.clone(), wanted.directives, exchange.raw.to_vec());
+    tokio::task::spawn_local(validate(leading, order, stored, directives, asked));
+}
+
+/// Validates a stored response; what takes its place is stored.
+async fn validate(
+    leading: Leading,
+    order: Order,
+    stored: Arc<Object>,
+    directives: OfRequest,
+    asked: Vec<u8>,
+) {
+    let worker: Rc<Worker> = leading.worker.clone();
+    // What is stored stays as it is where nobody answers.
+    let Ok(incoming) = fetch(&worker, &order, None).await else { return };
+    if incoming.response().status == 304 {
+        freshen(&worker, leading.hash, &stored, &incoming);
+        incoming.finish(&worker);
+        leading.end(Phase::Done);
+        return;
+    }
+    let Ok(Some((request, _))) = head::request(&asked) else { return };
+    let Some((object, range)) = object(&request, &directives, &stored.key, &incoming) else {
+        // RFC 9111 s4.3.3: it is not what was stored any more. An error says nothing of it.
+        if incoming.response().status < 500 {
+            worker.forget(leading.hash, &stored.key);
+        }
+        return;
+    };
+    if let Ok(filling) = Filling::new(leading, Arc::new(object), incoming, range) {
+        filling.begin();
+        filling.run().await;
+    }
+}

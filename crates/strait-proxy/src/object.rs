@@ -1,0 +1,281 @@
+//! A stored response: its head and times, ready to be decided on and to be sent, and where its body is.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use strait_http::cache_control::OfResponse;
+use strait_http::fields::{Field, Fields};
+use strait_http::freshness::Times;
+use strait_http::head;
+use strait_http::vary::Variant;
+use strait_store::{Extent, Record, Store};
+
+use crate::meta::Meta;
+
+/// A stored response, or one that is being stored.
+#[derive(Debug)]
+pub(crate) struct Object {
+    /// The URI that it is kept for.
+    pub(crate) key: Box<str>,
+    pub(crate) status: u16,
+    /// Its head as it is sent, without how the body is framed and how old it is; ends with an empty line.
+    head: Box<[u8]>,
+    /// Where in it the fields begin.
+    fields_at: usize,
+    pub(crate) times: Times,
+    pub(crate) directives: OfResponse,
+    /// What the request said of the fields that it varies with.
+    variant: Box<str>,
+    varies: bool,
+    /// Bytes of the representation, where they are known.
+    pub(crate) length: Option<u64>,
+    pub(crate) body: Body,
+}
+
+/// Where the bytes of a representation are.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// In memory, all of them; and in the store, if it could take them.
+    Memory(Arc<[u8]>, Option<Arc<Record>>),
+    /// In the store, those of these ranges.
+    Stored(SmallVec<[Part; 1]>),
+    /// On their way: the fill has them.
+    Filling,
+}
+
+/// Bytes of a representation that are in the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) range: Range<u64>,
+    pub(crate) record: Arc<Record>,
+}
+
+impl Object {
+    /// From what is kept beside a body; `None` if that is damaged.
+    pub(crate) fn new(key: &str, meta: &Meta<'_>, body: Body) -> Option<Self> {
+        let (response, len) = head::response(meta.head).ok()??;
+        let directives = OfResponse::of(&response.fields);
+        let times = Times::of(response.status, &response.fields, &directives, meta.requested, meta.received);
+        let varies = response.fields.has("vary");
+        Some(Self {
+            key: key.into(),
+            // A part is kept with the head of the whole.
+            status: response.status,
+            head: meta.head.get(..len)?.into(),
+            fields_at: meta.head.iter().position(|byte| *byte == b'\n')? + 1,
+            times: Times { age: meta.age, ..times },
+            directives,
+            variant: meta.variant.into(),
+            varies,
+            length: meta.length,
+            body,
+        })
+    }
+
+    /// The same response with its body elsewhere.
+    pub(crate) fn with_body(&self, length: Option<u64>, body: Body) -> Self {
+        Self {
+            key: self.key.clone(),
+            head: self.head.clone(),
+            variant: self.variant.clone(),
+            directives: self.directives.clone(),
+            length,
+            body,
+            ..*self
+        }
+    }
+
+    /// What is kept of it beside its body.
+    pub(crate) fn meta(&self, first: u64) -> Meta<'_> {
+        Meta {
+            requested: self.times.requested,
+            received: self.times.received,
+            age: self.times.age,
+            first,
+            length: self.length,
+            variant: &self.variant,
+            head: &self.head,
+        }
+    }
+
+    /// Whether it may answer a request with such fields (RFC 9111, section 4.1).
+    pub(crate) fn matches(&self, asked: &Fields<'_>) -> bool {
+        !self.varies || Variant::of(&self.fields(), asked).is_some_and(|it| it.text() == &*self.variant)
+    }
+
+    /// Whether it is kept for that URI.
+    pub(crate) fn is_for(&self, key: &str) -> bool {
+        *self.key == *key
+    }
+
+    /// Whether it answers the same requests as the other.
+    pub(crate) fn is_for_same(&self, other: &Self) -> bool {
+        self.key == other.key && self.variant == other.variant
+    }
+
+    /// Whether the bytes of both are of one representation (RFC 9111, section 3.4): they have the same strong validator.
+    pub(crate) fn combines_with(&self, other: &Self) -> bool {
+        let tag = |object: &Self| {
+            object.fields().one("etag").filter(|tag| !tag.starts_with("W/")).map(str::to_owned)
+        };
+        self.length.is_some()
+            && self.length == other.length
+            && tag(self).is_some_and(|own| tag(other) == Some(own))
+    }
+
+    /// Adds a part in the store.
+    pub(crate) fn add(&mut self, part: Part) {
+        if let Body::Stored(parts) = &mut self.body {
+            parts.push(part);
+        }
+    }
+
+    /// Its fields.
+    pub(crate) fn fields(&self) -> Fields<'_> {
+        // The head was read when the object was made.
+        head::response(&self.head).ok().flatten().map(|(response, _)| response.fields).unwrap_or_default()
+    }
+
+    /// Its status line and fields, as they are sent.
+    pub(crate) fn head_lines(&self) -> &[u8] {
+        &self.head[..self.head.len() - 2]
+    }
+
+    /// Its fields, as they are sent.
+    pub(crate) fn field_lines(&self) -> &[u8] {
+        &self.head[self.fields_at..self.head.len() - 2]
+    }
+
+    /// The first bytes of a range that are not there.
+    pub(crate) fn first_gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        if matches!(self.body, Body::Memory(..)) {
+            return None;
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let Some((_, len)) = self.stored_at(at) else {
+                return Some(at..self.next_part(at).min(range.end));
+            };
+            at += len;
+        }
+        None
+    }
+
+    /// Where the part behind `at` begins, which lies in none.
+    fn next_part(&self, at: u64) -> u64 {
+        let Body::Stored(parts) = &self.body else { return u64::MAX };
+        parts.iter().map(|part| part.range.start).filter(|start| *start > at).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether all its bytes are there.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.length.is_some_and(|length| self.first_gap(&(0..length)).is_none())
+    }
+
+    /// Whether the store still has what it is made of; what is in memory alone always is.
+    pub(crate) fn is_alive(&self) -> bool {
+        match &self.body {
+            Body::Memory(_, record) => record.as_ref().is_none_or(|record| record.is_alive()),
+            Body::Stored(parts) => parts.iter().all(|part| part.record.is_alive()),
+            Body::Filling => true,
+        }
+    }
+
+    /// The records that it is made of.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &Arc<Record>> {
+        let (memory, parts): (_, &[Part]) = match &self.body {
+            Body::Memory(_, record) => (record.as_ref(), &[]),
+            Body::Stored(parts) => (None, parts),
+            Body::Filling => (None, &[]),
+        };
+        memory.into_iter().chain(parts.iter().map(|part| &part.record))
+    }
+
+    /// Has the store keep its head as it is now, with the bodies that it has.
+    pub(crate) fn write_again(&mut self, store: &Store, lane: usize) {
+        let meta = |first| self.meta(first).encode();
+        // Where the store cannot, it keeps the head that it has.
+        let updated = |record: &Arc<Record>, first| store.update(lane, record, &meta(first)).ok();
+        let body = match &self.body {
+            Body::Memory(bytes, Some(record)) => {
+                let record = updated(record, 0).unwrap_or_else(|| record.clone());
+                Body::Memory(bytes.clone(), Some(record))
+            }
+            Body::Stored(parts) => Body::Stored(
+                parts
+                    .iter()
+                    .map(|part| Part {
+                        record: updated(&part.record, part.range.start)
+                            .unwrap_or_else(|| part.record.clone()),
+                        ..part.clone()
+                    })
+                    .collect(),
+            ),
+            body @ (Body::Memory(_, None) | Body::Filling) => body.clone(),
+        };
+        self.body = body;
+    }
+
+    /// It was asked for.
+    pub(crate) fn touch(&self) {
+        self.records().for_each(|record| record.touch());
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let body = if let Body::Memory(bytes, _) = &self.body { bytes.len() } else { 0 };
+        size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body
+    }
+
+    /// Where the bytes from `at` on are: the file, the place in it, and how many follow there. `None` where they are not.
+    pub(crate) fn stored_at(&self, at: u64) -> Option<(Extent, u64)> {
+        let Body::Stored(parts) = &self.body else { return None };
+        let part = parts.iter().find(|part| part.range.contains(&at))?;
+        let mut extent = part.record.body();
+        extent.offset += at - part.range.start;
+        Some((extent, part.range.end - at))
+    }
+}
+
+/// Writes the head that is stored of a response: without what is told anew whenever it is sent.
+pub(crate) fn stored_head(status: u16, fields: &Fields<'_>, directives: &OfResponse) -> Vec<u8> {
+    let mut head = Vec::with_capacity(512);
+    push_status_line(&mut head, status);
+    for field in strait_http::forward::passed_on(fields).filter(|field| is_stored(field, directives)) {
+        push_field(&mut head, field.name, field.value);
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+/// RFC 9111 s5.2.2.7: fields for one user are none of a shared cache's.
+fn is_stored(field: &Field<'_>, directives: &OfResponse) -> bool {
+    let is_private = |names: &[String]| names.iter().any(|name| field.name.eq_ignore_ascii_case(name));
+    let is_one_users =
+        matches!(&directives.private, strait_http::cache_control::Scope::Fields(names) if is_private(names));
+    !is_one_users && !["age", "content-range"].iter().any(|name| field.name.eq_ignore_ascii_case(name))
+}
+
+/// `HTTP/1.1 200 OK`, with the reason that RFC 9110, section 15, gives.
+pub(crate) fn push_status_line(out: &mut Vec<u8>, status: u16) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    let reason = http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+    out.extend_from_slice(reason.unwrap_or_default().as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A field line.
+pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A field line whose value is a number.
+pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, value: u64) {
+    push_field(out, name, itoa::Buffer::new().format(value).as_bytes());
+}

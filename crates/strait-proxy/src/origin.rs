@@ -1,0 +1,151 @@
+//! Connections to origins: opened, and kept for the next request.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use tokio::net::TcpStream;
+
+use crate::buffer::Buffer;
+use crate::settings::Server;
+use crate::socket::Socket;
+use crate::worker::Worker;
+
+/// Why an origin could not be asked, or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Its name is not known.
+    #[error("the name {host} cannot be looked up: {error}")]
+    Name { host: String, error: io::Error },
+    /// The proxy may not go there.
+    #[error("{address} is an address that this proxy does not connect to")]
+    Forbidden { address: IpAddr },
+    /// No connection.
+    #[error("connect to {address}: {error}")]
+    Connect { address: SocketAddr, error: io::Error },
+    /// It closed the connection, or broke it.
+    #[error("the origin closed the connection")]
+    Closed,
+    /// It said nothing for too long.
+    #[error("the origin did not answer in time")]
+    TimedOut,
+    /// What it said is no HTTP.
+    #[error("the origin answered with {0}")]
+    Malformed(strait_http::Malformed),
+}
+
+impl Failure {
+    /// The status that a client is told (RFC 9110, section 15.6).
+    pub(crate) fn status(&self) -> u16 {
+        match self {
+            Self::Forbidden { .. } => 403,
+            Self::TimedOut => 504,
+            Self::Name { .. } | Self::Connect { .. } | Self::Closed | Self::Malformed(_) => 502,
+        }
+    }
+}
+
+/// A connection to an origin.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) socket: Socket,
+    pub(crate) buffer: Buffer,
+    pub(crate) server: Server,
+    /// It has carried a request before: the origin may be about to close it.
+    pub(crate) is_used: bool,
+}
+
+/// Idle connections of a worker, by server.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    idle: HashMap<Server, Vec<(Connection, Instant)>>,
+    each_max: usize,
+    count: usize,
+}
+
+/// Idle connections of a worker at most.
+const IDLE_MAX: usize = 1024;
+
+impl Pool {
+    pub(crate) fn new(each_max: usize) -> Self {
+        Self { idle: HashMap::new(), each_max, count: 0 }
+    }
+
+    /// An idle connection that the server has not closed.
+    fn take(&mut self, worker: &Worker, server: &Server) -> Option<Connection> {
+        let connections = self.idle.get_mut(server)?;
+        let patience = worker.settings().timeouts.origin_idle;
+        while let Some((connection, since)) = connections.pop() {
+            self.count -= 1;
+            if since.elapsed() < patience && connection.socket.is_quiet() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection on which everything was said.
+    fn keep(&mut self, connection: Connection) {
+        if self.count >= IDLE_MAX {
+            self.idle.clear();
+            self.count = 0;
+        }
+        let connections = self.idle.entry(connection.server.clone()).or_default();
+        if connections.len() < self.each_max {
+            connections.push((connection, Instant::now()));
+            self.count += 1;
+        }
+    }
+}
+
+impl Connection {
+    /// A connection to `server`: one that is idle, or a new one.
+    pub(crate) async fn to(worker: &Worker, server: &Server) -> Result<Self, Failure> {
+        let idle = worker.pool.borrow_mut().take(worker, server);
+        match idle {
+            Some(connection) => Ok(connection),
+            None => Self::open(worker, server).await,
+        }
+    }
+
+    /// A new connection.
+    pub(crate) async fn open(worker: &Worker, server: &Server) -> Result<Self, Failure> {
+        let limit = worker.settings().timeouts.connect;
+        let connected = tokio::time::timeout(limit, connect(worker, server)).await;
+        let tcp = connected.map_err(|_| Failure::TimedOut)??;
+        Ok(Self {
+            socket: Socket::new(tcp, worker.settings().timeouts.origin),
+            buffer: Buffer::default(),
+            server: server.clone(),
+            is_used: false,
+        })
+    }
+
+    /// Keeps it for the next request, if the origin has said no more than it was asked.
+    pub(crate) fn keep(mut self, worker: &Worker) {
+        if self.buffer.is_empty() && self.socket.is_quiet() {
+            self.is_used = true;
+            worker.pool.borrow_mut().keep(self);
+        }
+    }
+}
+
+async fn connect(worker: &Worker, server: &Server) -> Result<TcpStream, Failure> {
+    let name = |error| Failure::Name { host: server.host.clone(), error };
+    let addresses = tokio::net::lookup_host((&*server.host, server.port)).await.map_err(name)?;
+    let settings = worker.settings();
+    let mut failure = None;
+    for address in addresses {
+        // The server behind a reverse proxy is named by who runs it; others by whoever asks.
+        if settings.behind.is_none() && !settings.access.reaches(address.ip()) {
+            failure.get_or_insert(Failure::Forbidden { address: address.ip() });
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(tcp) => return Ok(tcp),
+            Err(error) => failure = Some(Failure::Connect { address, error }),
+        }
+    }
+    Err(failure.unwrap_or_else(|| name(io::ErrorKind::NotFound.into())))
+}

@@ -1,0 +1,188 @@
+//! Heads of responses to clients.
+
+use std::ops::Range;
+
+use strait_http::cache_status::CacheStatus;
+use strait_http::fields::Fields;
+use strait_http::forward::passed_on;
+use strait_http::head::{Response, Version};
+use strait_http::multipart::Multipart;
+use strait_http::range::content_range;
+
+use crate::object::{Object, push_field, push_number, push_status_line};
+use crate::settings::Settings;
+
+/// What of a request matters to how it is answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// HEAD: no body.
+    pub(crate) is_head: bool,
+    pub(crate) version: Version,
+    /// The connection is to stay open.
+    pub(crate) keeps_alive: bool,
+}
+
+/// How a body is framed on its way to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// There is none, and nothing tells its length.
+    None,
+    Length(u64),
+    Chunked,
+    /// The end of the connection is its end.
+    ToClose,
+}
+
+impl Framing {
+    /// Of a body whose length is not known.
+    pub(crate) fn unknown(version: Version) -> Self {
+        if version < Version::Http11 { Self::ToClose } else { Self::Chunked }
+    }
+
+    /// Whether the connection can carry another response behind it.
+    pub(crate) fn keeps_alive(self) -> bool {
+        self != Self::ToClose
+    }
+}
+
+/// Fields of a 304 (RFC 9110, section 15.4.5).
+const OF_NOT_MODIFIED: [&str; 8] = [
+    "cache-control",
+    "content-location",
+    "date",
+    "etag",
+    "expires",
+    "last-modified",
+    "vary",
+    "cdn-cache-control",
+];
+
+/// What a stored response is answered with.
+pub(crate) enum Answer<'a> {
+    /// All of it.
+    Whole(Framing),
+    /// That it has not changed.
+    NotModified,
+    /// These bytes, of so many.
+    Part(&'a Range<u64>, u64),
+    /// These parts, together so long.
+    Parts(&'a Multipart<'a>, u64),
+    /// That of so many bytes none are meant.
+    Unsatisfiable(u64),
+}
+
+/// Writes the head of a response from the store.
+pub(crate) fn write_stored(
+    head: &mut Vec<u8>,
+    settings: &Settings,
+    object: &Object,
+    answer: &Answer<'_>,
+    age: Option<u64>,
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) {
+    let mut framing = Framing::None;
+    match answer {
+        Answer::Whole(how) => {
+            head.extend_from_slice(object.head_lines());
+            framing = *how;
+        }
+        Answer::NotModified => {
+            push_status_line(head, 304);
+            push_some(head, &object.fields(), |name| OF_NOT_MODIFIED.contains(&name));
+        }
+        Answer::Part(range, length) => {
+            push_status_line(head, 206);
+            head.extend_from_slice(object.field_lines());
+            push_field(head, "Content-Range", content_range(range, *length).as_bytes());
+            framing = Framing::Length(range.end - range.start);
+        }
+        Answer::Parts(multipart, length) => {
+            push_status_line(head, 206);
+            push_some(head, &object.fields(), |name| name != "content-type");
+            let kind = format!("multipart/byteranges; boundary={}", multipart.boundary);
+            push_field(head, "Content-Type", kind.as_bytes());
+            framing = Framing::Length(*length);
+        }
+        Answer::Unsatisfiable(length) => {
+            push_status_line(head, 416);
+            push_field(head, "Content-Range", format!("bytes */{length}").as_bytes());
+            framing = Framing::Length(0);
+        }
+    }
+    if let Some(age) = age {
+        push_number(head, "Age", age);
+    }
+    write_end(head, settings, framing, Some(status), wish);
+}
+
+/// Writes the head of a response that is passed on.
+pub(crate) fn write_passed(
+    head: &mut Vec<u8>,
+    settings: &Settings,
+    response: &Response<'_>,
+    framing: Framing,
+    status: Option<&CacheStatus<'_>>,
+    wish: Wish,
+) {
+    push_status_line(head, response.status);
+    for field in passed_on(&response.fields) {
+        push_field(head, field.name, field.value);
+    }
+    write_end(head, settings, framing, status, wish);
+}
+
+/// Writes the head of a response behind which the connection speaks another protocol (RFC 9110, section 7.8).
+pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
+    push_status_line(head, response.status);
+    for field in passed_on(&response.fields).chain(response.fields.all("upgrade")) {
+        push_field(head, field.name, field.value);
+    }
+    head.extend_from_slice(&settings.via_line);
+    head.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
+}
+
+fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_meant: impl Fn(&str) -> bool) {
+    for field in fields.iter().filter(|field| is_meant(&field.name.to_ascii_lowercase())) {
+        push_field(head, field.name, field.value);
+    }
+}
+
+/// How the body is framed, who has passed the message on, and what becomes of the connection.
+fn write_end(
+    head: &mut Vec<u8>,
+    settings: &Settings,
+    framing: Framing,
+    status: Option<&CacheStatus<'_>>,
+    wish: Wish,
+) {
+    use std::io::Write as _;
+    match framing {
+        Framing::Length(length) => push_number(head, "Content-Length", length),
+        Framing::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        Framing::None | Framing::ToClose => {}
+    }
+    head.extend_from_slice(&settings.via_line);
+    if let Some(status) = status {
+        // Writing to memory does not fail.
+        let _ = write!(head, "Cache-Status: {status}\r\n");
+    }
+    let stays = wish.keeps_alive && framing.keeps_alive();
+    match (stays, wish.version) {
+        (false, _) => head.extend_from_slice(b"Connection: close\r\n"),
+        (true, Version::Http10) => head.extend_from_slice(b"Connection: keep-alive\r\n"),
+        (true, Version::Http11) => {}
+    }
+    head.extend_from_slice(b"\r\n");
+}
+
+/// Writes a response of the proxy's own, with a line that says why.
+pub(crate) fn write_own(head: &mut Vec<u8>, settings: &Settings, status: u16, why: &str, wish: Wish) {
+    push_status_line(head, status);
+    push_field(head, "Content-Type", b"text/plain; charset=utf-8");
+    let body = format!("{}: {why}\n", settings.name);
+    write_end(head, settings, Framing::Length(body.len() as u64), None, wish);
+    if !wish.is_head {
+        head.extend_from_slice(body.as_bytes());
+    }
+}

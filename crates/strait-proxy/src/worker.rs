@@ -1,0 +1,164 @@
+//! A thread that serves, and what all of them share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use strait_http::fields::Fields;
+use strait_http::target::Uri;
+use strait_store::Store;
+use strait_transfer::pipe::Pipes;
+
+use crate::clock::Clock;
+use crate::fill::Fills;
+use crate::hot::Hot;
+use crate::lookup;
+use crate::object::Object;
+use crate::origin::Pool;
+use crate::settings::Settings;
+
+/// What all workers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) clock: Clock,
+    pub(crate) store: Option<Arc<Store>>,
+    pub(crate) fills: Fills,
+}
+
+/// What one worker has to itself.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    /// Its number: which lane of the store it writes to.
+    pub(crate) lane: usize,
+    pub(crate) hot: RefCell<Hot>,
+    pub(crate) pool: RefCell<Pool>,
+    pub(crate) pipes: RefCell<Pipes>,
+    /// Keys whose response was not to be shared, and until when nobody waits for another's response to them.
+    private: RefCell<HashMap<u64, u64>>,
+    heads: RefCell<Vec<Vec<u8>>>,
+    key: RefCell<String>,
+    random: RandomState,
+    drawn: Cell<u64>,
+}
+
+/// For so many seconds requests for what was private are not collapsed.
+const PRIVATE_SECONDS: u64 = 120;
+/// Private keys that are remembered at most.
+const PRIVATE_MAX: usize = 16 << 10;
+/// Memory for heads that is kept for the next.
+const HEADS_MAX: usize = 64;
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, lane: usize) -> Rc<Self> {
+        let settings = &shared.settings;
+        Rc::new(Self {
+            hot: RefCell::new(Hot::new(settings.memory)),
+            pool: RefCell::new(Pool::new(settings.origin_idle_max)),
+            pipes: RefCell::default(),
+            private: RefCell::default(),
+            heads: RefCell::default(),
+            key: RefCell::default(),
+            random: RandomState::new(),
+            drawn: Cell::default(),
+            shared,
+            lane,
+        })
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.shared.clock.now()
+    }
+
+    /// A number that nobody can foresee: a keyed hash of how many there were before.
+    pub(crate) fn random(&self) -> u64 {
+        self.drawn.set(self.drawn.get() + 1);
+        self.random.hash_one(self.drawn.get())
+    }
+
+    /// Memory to write a head in; empty.
+    pub(crate) fn head(&self) -> Vec<u8> {
+        self.heads.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes the memory of a head back.
+    pub(crate) fn give_back(&self, mut head: Vec<u8>) {
+        head.clear();
+        let mut heads = self.heads.borrow_mut();
+        if heads.len() < HEADS_MAX {
+            heads.push(head);
+        }
+    }
+
+    /// Shows the key of a URI and its hash.
+    pub(crate) fn with_key<T>(&self, uri: &Uri<'_>, look: impl FnOnce(u64, &str) -> T) -> T {
+        let mut key = self.key.borrow_mut();
+        key.clear();
+        uri.write_key(&mut key);
+        look(strait_store::hash_of(key.as_bytes()), &key)
+    }
+
+    /// The stored response to requests with such fields, if it is at hand.
+    pub(crate) fn at_hand(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
+        let is_wanted = |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked);
+        self.hot.borrow().find(hash, is_wanted).cloned()
+    }
+
+    /// The same, looked for in the store too.
+    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
+        if let Some(object) = self.at_hand(hash, key, asked) {
+            return Some(object);
+        }
+        let store = self.shared.store.as_ref()?;
+        let object = Arc::new(lookup::find(store, hash, key, asked, self.settings().memory_object)?);
+        self.hot.borrow_mut().insert(hash, object.clone());
+        Some(object)
+    }
+
+    /// Keeps an object at hand, in place of what answered the same requests.
+    pub(crate) fn keep(&self, hash: u64, object: Arc<Object>) {
+        if let Some(store) = &self.shared.store {
+            lookup::replace(store, hash, &object);
+        }
+        if object.is_whole() {
+            self.hot.borrow_mut().insert(hash, object);
+        } else {
+            // It is put together with the other parts when it is looked for.
+            self.hot.borrow_mut().remove(hash, |other| other.is_for_same(&object));
+        }
+    }
+
+    /// Forgets all that is stored for a key.
+    pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
+        self.hot.borrow_mut().remove(hash, |object| object.is_for(key));
+        self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key))
+    }
+
+    /// Whether the response to a key was private not long ago: those who ask for it do not wait for one another.
+    pub(crate) fn is_private(&self, hash: u64) -> bool {
+        let now = self.now();
+        self.private.borrow().get(&hash).is_some_and(|until| now < *until)
+    }
+
+    pub(crate) fn note_private(&self, hash: u64) {
+        let now = self.now();
+        let mut private = self.private.borrow_mut();
+        if private.len() >= PRIVATE_MAX {
+            private.retain(|_, until| now < *until);
+        }
+        if private.len() < PRIVATE_MAX {
+            private.insert(hash, now + PRIVATE_SECONDS);
+        }
+    }
+
+    pub(crate) fn note_shared(&self, hash: u64) {
+        self.private.borrow_mut().remove(&hash);
+    }
+}

@@ -1,0 +1,196 @@
+//! What the store asks of the file system, each call in one place: so that tests can have any of them fail. In the product the
+//! handle is of no size and the calls are the bare system calls.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, seek};
+use rustix::io::{Errno, pwritev};
+
+#[cfg(test)]
+pub(crate) use crate::tests::faults::Faults;
+
+/// Files are the owner's alone.
+const FILE_MODE: u32 = 0o600;
+
+/// Pieces that one call takes (`UIO_MAXIOV`, linux/uio.h).
+const PIECES_MAX: usize = 1024;
+
+/// A call that a test can have fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Create,
+    Open,
+    Allocate,
+    Read,
+    Write,
+    Copy,
+    Truncate,
+    Sync,
+    Rename,
+    Unlink,
+}
+
+/// The file system.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Disk {
+    #[cfg(test)]
+    pub(crate) faults: std::sync::Arc<Faults>,
+}
+
+#[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests keep their faults in it"))]
+impl Disk {
+    /// Makes a file of `bytes` bytes, all of them 0, whose room is taken where the file system can do that.
+    pub(crate) fn create(&self, path: &Path, bytes: u64) -> io::Result<File> {
+        self.fails(Call::Create)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(FILE_MODE);
+        let file = options.open(path)?;
+        if bytes > 0 {
+            self.allocate(&file, bytes).inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        }
+        Ok(file)
+    }
+
+    /// Takes room for the file up to `bytes`, and makes it that long.
+    pub(crate) fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
+        self.fails(Call::Allocate)?;
+        match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::OPNOTSUPP) => file.set_len(bytes),
+            other => Ok(other?),
+        }
+    }
+
+    /// Opens a file to read and write.
+    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+        self.fails(Call::Open)?;
+        OpenOptions::new().read(true).write(true).open(path)
+    }
+
+    /// pread(2) of up to `bytes` bytes at `offset`, appended to `into`; fewer only at the end of the file.
+    pub(crate) fn read(&self, file: &File, into: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<()> {
+        self.fails(Call::Read)?;
+        let end = into.len() + bytes;
+        into.reserve_exact(bytes);
+        while into.len() < end {
+            let at = offset + (bytes - (end - into.len())) as u64;
+            match rustix::io::pread(file, rustix::buffer::spare_capacity(into), at) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        into.truncate(end);
+        Ok(())
+    }
+
+    /// pwritev(2) of all of `pieces` at `offset`. After an error any part of it may be there.
+    pub(crate) fn write(&self, file: &File, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.cuts_short(file, pieces, offset)?;
+        let (mut pieces, mut offset) = (pieces, offset);
+        IoSlice::advance_slices(&mut pieces, 0);
+        while !pieces.is_empty() {
+            let some = &pieces[..pieces.len().min(PIECES_MAX)];
+            match pwritev(file, some, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    IoSlice::advance_slices(&mut pieces, written);
+                    offset += written as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` at `offset`.
+    pub(crate) fn write_bytes(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.fails(Call::Write)?;
+        file.write_all_at(bytes, offset)
+    }
+
+    /// copy_file_range(2) of `bytes` bytes.
+    pub(crate) fn copy(&self, from: (&File, u64), to: (&File, u64), bytes: u64) -> io::Result<()> {
+        self.fails(Call::Copy)?;
+        let (mut source, mut target, mut left) = (from.1, to.1, bytes);
+        while left > 0 {
+            let step = left.min(1 << 30) as usize;
+            match copy_file_range(from.0, Some(&mut source), to.0, Some(&mut target), step) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(copied) => left -= copied as u64,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Where data begins at or behind `offset`; `None` if there is nothing but holes. Where that cannot be told, all is data.
+    pub(crate) fn next_data(&self, file: &File, offset: u64) -> Option<u64> {
+        match seek(file, SeekFrom::Data(offset)) {
+            Ok(at) => Some(at),
+            Err(Errno::NXIO) => None,
+            Err(_) => Some(offset),
+        }
+    }
+
+    /// Cuts the file to `bytes`.
+    pub(crate) fn truncate(&self, file: &File, bytes: u64) -> io::Result<()> {
+        self.fails(Call::Truncate)?;
+        file.set_len(bytes)
+    }
+
+    /// fdatasync(2).
+    pub(crate) fn sync(&self, file: &File) -> io::Result<()> {
+        self.fails(Call::Sync)?;
+        Ok(fdatasync(file)?)
+    }
+
+    /// Makes the names in `dir` outlive a power loss.
+    pub(crate) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fails(Call::Sync)?;
+        File::open(dir)?.sync_all()
+    }
+
+    /// Makes the new file `temporary` be `path`, whole or not at all, after a power loss too.
+    pub(crate) fn rename(&self, temporary: &Path, path: &Path, dir: &Path) -> io::Result<()> {
+        self.fails(Call::Rename)?;
+        std::fs::rename(temporary, path)?;
+        self.sync_dir(dir)
+    }
+
+    /// Takes the name away.
+    pub(crate) fn unlink(&self, path: &Path) -> io::Result<()> {
+        self.fails(Call::Unlink)?;
+        std::fs::remove_file(path)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unnecessary_wraps, reason = "tests have it fail")]
+    fn fails(&self, _: Call) -> io::Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn fails(&self, call: Call) -> io::Result<()> {
+        self.faults.take(call).map_or(Ok(()), Err)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unnecessary_wraps, reason = "tests have it fail")]
+    fn cuts_short(&self, _: &File, _: &[IoSlice<'_>], _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// A disk that fails may have written a part.
+    #[cfg(test)]
+    fn cuts_short(&self, file: &File, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.fails(Call::Write).inspect_err(|_| {
+            let whole: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            let _ = file.write_all_at(&whole[..whole.len() / 2], offset);
+        })
+    }
+}

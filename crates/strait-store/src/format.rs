@@ -1,0 +1,276 @@
+//! The bytes of the store's files, without I/O: headers of files and records, and where a record's parts stand.
+//! `docs/internals/store.md` draws them.
+//!
+//! All numbers are little-endian. Whatever is decoded here has come from a disk, so that nothing about it is believed: lengths
+//! are checked against limits and against each other before anybody uses them.
+
+pub mod marks;
+
+use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidStreamHasherV3, rapidhash_v3};
+
+/// Bytes of a file's header, and where its first record begins.
+pub const FILE_HEADER_BYTES: u64 = 128;
+/// Bytes of a record's header.
+pub const RECORD_HEADER_BYTES: usize = 112;
+/// Records begin at multiples of this, so that no header crosses a page or a disk's sector.
+pub const RECORD_ALIGN: u64 = 128;
+/// A page of the page cache and a block of the file system.
+pub const PAGE_BYTES: u64 = 4096;
+/// Bodies of this size and more begin on a page, which sendfile(2) wants; the pages of smaller ones would be wasted.
+pub const PAGED_FROM_BYTES: u64 = 16 << 10;
+/// Where smaller bodies begin.
+const BODY_ALIGN: u64 = 8;
+/// Bytes of a key at most.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a record's meta at most.
+pub const META_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a body at most.
+pub const BODY_BYTES_MAX: u64 = 1 << 46;
+
+const FILE_MAGIC: u64 = u64::from_le_bytes(*b"StraitS1");
+const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"StR1");
+/// The state stands at this place of a record's header, outside its checksum: it is changed in place.
+pub const STATE_AT: u64 = 4;
+const FLAG_BODY_HASH: u32 = 1;
+
+/// The hash of a key, by which records are found (rapidhash).
+pub fn hash_of(key: &[u8]) -> u64 {
+    rapidhash_v3(key)
+}
+
+/// The hash of the bytes of all `pieces` in order.
+pub(crate) fn hash_of_pieces(pieces: &[&[u8]]) -> u64 {
+    if let [piece] = pieces {
+        return rapidhash_v3(piece);
+    }
+    let mut hasher = RapidStreamHasherV3::new(&DEFAULT_RAPID_SECRETS);
+    for piece in pieces {
+        hasher.write(piece);
+    }
+    hasher.finish()
+}
+
+/// `bytes`, or the next multiple of `align`, a power of two.
+pub(crate) fn align_up(bytes: u64, align: u64) -> u64 {
+    bytes.saturating_add(align - 1) & !(align - 1)
+}
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// Records one behind the other.
+    Segment,
+    /// One record, whose body may be of any length.
+    Own,
+}
+
+/// The first bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileHeader {
+    /// What it holds.
+    pub kind: FileKind,
+    /// Its number, by which it is named.
+    pub number: u64,
+    /// A random number that all its records repeat. Whoever does not know it cannot make bytes that pass for a record.
+    pub tag: u64,
+}
+
+impl FileHeader {
+    /// As written.
+    pub fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
+        let mut bytes = [0; FILE_HEADER_BYTES as usize];
+        let kind: u64 = if self.kind == FileKind::Segment { 1 } else { 2 };
+        put(&mut bytes, 0, FILE_MAGIC);
+        put(&mut bytes, 8, kind);
+        put(&mut bytes, 16, self.number);
+        put(&mut bytes, 24, self.tag);
+        let check = rapidhash_v3(&bytes[..32]);
+        put(&mut bytes, 32, check);
+        bytes
+    }
+
+    /// What `bytes` say, if it is a header of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let kind = match get(bytes, 8)? {
+            1 => FileKind::Segment,
+            2 => FileKind::Own,
+            _ => return None,
+        };
+        let is_right = get(bytes, 0)? == FILE_MAGIC && get(bytes, 32)? == rapidhash_v3(bytes.get(..32)?);
+        is_right.then_some(Self { kind, number: get(bytes, 16)?, tag: get(bytes, 24)? })
+    }
+}
+
+/// What a record is at the moment. The codes differ in many bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its extent is being filled, or was left before it was full.
+    Reserved,
+    /// It is whole.
+    Committed,
+    /// It was removed or replaced.
+    Dead,
+}
+
+impl State {
+    /// As written.
+    pub fn code(self) -> u32 {
+        match self {
+            Self::Reserved => 0x9b1c_52e7,
+            Self::Committed => 0x64e3_ad35,
+            Self::Dead => 0xd27a_0f8c,
+        }
+    }
+
+    fn decode(code: u32) -> Option<Self> {
+        [Self::Reserved, Self::Committed, Self::Dead].into_iter().find(|state| state.code() == code)
+    }
+}
+
+/// A record's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// What it is now.
+    pub state: State,
+    /// Its file's.
+    pub tag: u64,
+    /// Records of one key are newer the higher it is; a copy keeps it. 0 while reserved.
+    pub sequence: u64,
+    /// The number of this very write; what is known to be on disk is known up to such a number. 0 while reserved.
+    pub written: u64,
+    /// Of the key.
+    pub hash: u64,
+    /// Bytes from this header to where the next may begin; of a reserved record in a file of its own, 0.
+    pub extent_len: u64,
+    /// Bytes of the body.
+    pub body_len: u64,
+    /// The file that has the body; 0: this one.
+    pub body_file: u64,
+    /// Where the body begins in its file.
+    pub body_offset: u64,
+    /// Of the body, where its bytes passed through the process.
+    pub body_hash: Option<u64>,
+    /// Of key and meta together.
+    pub head_hash: u64,
+    /// Bytes of the key.
+    pub key_len: u32,
+    /// Bytes of the meta.
+    pub meta_len: u32,
+}
+
+impl RecordHeader {
+    /// As written.
+    pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
+        let mut bytes = [0; RECORD_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.state.code().to_le_bytes());
+        let numbers = [
+            self.tag,
+            self.sequence,
+            self.written,
+            self.hash,
+            self.extent_len,
+            self.body_len,
+            self.body_file,
+            self.body_offset,
+            self.body_hash.unwrap_or(0),
+            self.head_hash,
+        ];
+        for (place, number) in numbers.into_iter().enumerate() {
+            put(&mut bytes, 8 + 8 * place, number);
+        }
+        let flags = if self.body_hash.is_some() { FLAG_BODY_HASH } else { 0 };
+        bytes[88..92].copy_from_slice(&self.key_len.to_le_bytes());
+        bytes[92..96].copy_from_slice(&self.meta_len.to_le_bytes());
+        bytes[96..100].copy_from_slice(&flags.to_le_bytes());
+        let check = rapidhash_v3(&bytes[8..104]);
+        put(&mut bytes, 104, check);
+        bytes
+    }
+
+    /// What `bytes`, which stand at `offset` of the file with `tag`, say, if it is a header whose numbers agree.
+    pub fn decode(bytes: &[u8], tag: u64, offset: u64) -> Option<Self> {
+        let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
+        let is_ours = get_u32(bytes, 0)? == RECORD_MAGIC && get(bytes, 8)? == tag;
+        if !is_ours || get(bytes, 104)? != rapidhash_v3(&bytes[8..104]) {
+            return None;
+        }
+        let flags = get_u32(bytes, 96)?;
+        let header = Self {
+            state: State::decode(get_u32(bytes, 4)?)?,
+            tag,
+            sequence: get(bytes, 16)?,
+            written: get(bytes, 24)?,
+            hash: get(bytes, 32)?,
+            extent_len: get(bytes, 40)?,
+            body_len: get(bytes, 48)?,
+            body_file: get(bytes, 56)?,
+            body_offset: get(bytes, 64)?,
+            body_hash: if flags & FLAG_BODY_HASH == 0 { None } else { Some(get(bytes, 72)?) },
+            head_hash: get(bytes, 80)?,
+            key_len: get_u32(bytes, 88)?,
+            meta_len: get_u32(bytes, 92)?,
+        };
+        header.agrees(offset).then_some(header)
+    }
+
+    /// Bytes of header, key and meta.
+    pub fn head_len(&self) -> u64 {
+        RECORD_HEADER_BYTES as u64 + self.key_len as u64 + self.meta_len as u64
+    }
+
+    /// Whether its lengths are within their limits and within its extent.
+    fn agrees(&self, offset: u64) -> bool {
+        let lengths = self.key_len as usize <= KEY_BYTES_MAX
+            && self.meta_len as usize <= META_BYTES_MAX
+            && self.body_len <= BODY_BYTES_MAX
+            && self.body_offset <= BODY_BYTES_MAX
+            && self.extent_len <= 2 * BODY_BYTES_MAX
+            && self.extent_len.is_multiple_of(RECORD_ALIGN);
+        let open_ended = self.state == State::Reserved && self.extent_len == 0;
+        let Some(end) = offset.checked_add(self.extent_len).filter(|_| lengths) else { return false };
+        let head_end = offset.saturating_add(self.head_len());
+        let body_fits = self.body_offset >= head_end && self.body_offset + self.body_len <= end;
+        open_ended || (head_end <= end && (self.body_file != 0 || body_fits))
+    }
+}
+
+/// Where the parts of a record stand in their file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The header.
+    pub offset: u64,
+    /// Behind header, key and meta.
+    pub head_end: u64,
+    /// The body.
+    pub body_offset: u64,
+    /// Where the next record may begin.
+    pub end: u64,
+}
+
+impl Layout {
+    /// Of a record at `offset`, with its body behind its head: on a page if it is long or `paged`.
+    pub fn new(offset: u64, head_len: u64, body_len: u64, paged: bool) -> Self {
+        let head_end = offset + head_len;
+        let align = if paged || body_len >= PAGED_FROM_BYTES { PAGE_BYTES } else { BODY_ALIGN };
+        let body_offset = align_up(head_end, align);
+        Self { offset, head_end, body_offset, end: align_up(body_offset + body_len, RECORD_ALIGN) }
+    }
+
+    /// Bytes of the extent.
+    pub fn extent_len(&self) -> u64 {
+        self.end - self.offset
+    }
+}
+
+fn put(bytes: &mut [u8], at: usize, number: u64) {
+    bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+}
+
+pub(crate) fn get(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}

@@ -1,0 +1,150 @@
+//! Opening: the directory, its lock, the marks of the last session, and which files there are.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use crate::budget::{Budget, Share};
+use crate::config::Config;
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::file::kind_and_number;
+use crate::format::FileKind;
+use crate::format::marks::Marks;
+use crate::shared::Shared;
+
+/// Part of the descriptors of the process that files may take, and how many at least.
+const FILES_PARTS: u64 = 4;
+const FILES_MIN: usize = 64;
+/// The directory is the owner's alone.
+const DIR_MODE: u32 = 0o700;
+pub(crate) const MARKS: &str = "marks";
+const LOCK: &str = "lock";
+/// Ends the names of files that are to take the place of others.
+const NEW: &str = "new";
+
+/// A file that was there.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) kind: FileKind,
+    pub(crate) number: u64,
+    pub(crate) share: Share,
+}
+
+/// A store, what is to be loaded, and the lock.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) shared: Shared,
+    pub(crate) found: Vec<Found>,
+    pub(crate) lock: OwnedFd,
+}
+
+/// Opens a directory.
+pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
+    let segment_bytes = config.segment_bytes()?;
+    let files_max = files_max(&config, segment_bytes);
+    let dir: Arc<Path> = config.dir.into();
+    let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(&dir);
+    made.map_err(|error| Error::io("make", &dir, &error))?;
+    let lock = lock_dir(&dir)?;
+    let budget = Budget::new(config.capacity_bytes, files_max);
+    let last = read_marks(&disk, &dir)?;
+    if last.is_none() {
+        // Nothing tells which of the records are whole.
+        remove_all(&disk, &dir)?;
+    }
+    let boot_id = config.boot_id.map_or_else(boot_id, Ok)?;
+    let first = Marks { boot_id, session: 0, boot_session: 0, durable: 0 };
+    let marks = last.unwrap_or(first).next(boot_id);
+    let found = list(&dir, &budget)?;
+    write_marks(&disk, &dir, &marks)?;
+    let shared = Shared::new(dir, disk, budget, segment_bytes, config.lanes, marks);
+    Ok(Opened { shared, found, lock })
+}
+
+/// Puts `marks` in place of those that are there.
+pub(crate) fn write_marks(disk: &Disk, dir: &Path, marks: &Marks) -> Result<()> {
+    let path = dir.join(MARKS);
+    let temporary = path.with_extension(NEW);
+    let _ = fs::remove_file(&temporary);
+    let written = disk.create(&temporary, 0).and_then(|file| {
+        disk.write(&file, &mut [IoSlice::new(&marks.encode())], 0)?;
+        disk.sync(&file)?;
+        disk.rename(&temporary, &path, dir)
+    });
+    written.map_err(|error| Error::io("write", &path, &error))
+}
+
+/// One process has the directory: flock(2), which ends with it.
+fn lock_dir(dir: &Path) -> Result<OwnedFd> {
+    let path = dir.join(LOCK);
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(|error| Error::io("open", &path, &error.into()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(Error::InUse(dir.to_path_buf())),
+        Err(error) => Err(Error::io("lock", &path, &error.into())),
+        Ok(()) => Ok(file),
+    }
+}
+
+/// Room for so many open files: those that the capacity has in segments at least.
+fn files_max(config: &Config, segment_bytes: u64) -> usize {
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let share = config.files_max.unwrap_or((allowed / FILES_PARTS) as usize);
+    share.max(FILES_MIN).max((config.capacity_bytes / segment_bytes) as usize)
+}
+
+fn read_marks(disk: &Disk, dir: &Path) -> Result<Option<Marks>> {
+    let path = dir.join(MARKS);
+    let mut bytes = Vec::new();
+    let read = match disk.open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.and_then(|file| disk.read(&file, &mut bytes, crate::format::PAGE_BYTES as usize, 0)),
+    };
+    read.map_err(|error| Error::io("read", &path, &error))?;
+    Ok(Marks::decode(&bytes))
+}
+
+/// The run of the machine (random(4)).
+fn boot_id() -> Result<[u8; 16]> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let text = fs::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
+    let digits = text.trim().replace('-', "");
+    let number = u128::from_str_radix(&digits, 16);
+    number.map(u128::to_le_bytes).map_err(|error| Error::io("read", path, &io::Error::other(error)))
+}
+
+/// The store's files, accounted. Others are left alone.
+fn list(dir: &Path, budget: &Arc<Budget>) -> Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for_each(dir, |kind, number, path| {
+        let bytes = fs::metadata(path)?.len();
+        found.push(Found { kind, number, share: Share::of_existing(budget, bytes) });
+        Ok(())
+    })?;
+    found.sort_unstable_by_key(|file| file.number);
+    Ok(found)
+}
+
+fn remove_all(disk: &Disk, dir: &Path) -> Result<()> {
+    for_each(dir, |_, _, path| disk.unlink(path))
+}
+
+fn for_each(dir: &Path, mut look: impl FnMut(FileKind, u64, &Path) -> io::Result<()>) -> Result<()> {
+    let entries = fs::read_dir(dir).map_err(|error| Error::io("list", dir, &error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| Error::io("list", dir, &error))?;
+        if let Some((kind, number)) = entry.file_name().to_str().and_then(kind_and_number) {
+            look(kind, number, &entry.path()).map_err(|error| Error::io("list", &entry.path(), &error))?;
+        }
+    }
+    Ok(())
+}

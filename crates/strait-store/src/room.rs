@@ -1,0 +1,186 @@
+//! Eviction: keeps room free ahead of need, one file at a time, the oldest first. What was hit since it was stored is stored
+//! again and gets another turn, as in S3-FIFO; the rest goes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::file::{Extent, SegmentFile, lock};
+use crate::format::{RECORD_HEADER_BYTES, State};
+use crate::lane::{Head, Lane};
+use crate::read::{Loaded, read};
+use crate::record::{Place, Record};
+use crate::shared::Shared;
+
+/// Segments that are kept ready.
+const SPARES: usize = 2;
+/// Files that are kept free for objects with files of their own.
+const FILES_FREE_MIN: usize = 4;
+/// Of an evicted file at most this part is stored again, so that each gives some room.
+const REINSERTED_PARTS: u64 = 2;
+/// Bodies up to this size are read and checked when they are moved; longer ones are copied by the kernel.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+impl Shared {
+    /// Evicts until there are spare segments, and as much free as was asked for.
+    pub(crate) fn make_room(&self) {
+        while !self.is_closed.load(Ordering::Acquire) {
+            if lock(&self.spares).len() < SPARES && self.budget.free_bytes() >= self.segment_bytes {
+                match self.counted(self.make_segment("make a segment")) {
+                    Ok(spare) => lock(&self.spares).push(spare),
+                    Err(_) => return,
+                }
+            } else if self.has_room() || !self.evict_next() {
+                break;
+            }
+            self.see_off();
+        }
+        self.demand_bytes.store(0, Ordering::Release);
+    }
+
+    fn has_room(&self) -> bool {
+        let wanted = self.segment_bytes + self.demand_bytes.load(Ordering::Acquire);
+        lock(&self.spares).len() >= SPARES
+            && self.budget.free_bytes() >= wanted.min(self.budget.capacity_bytes / 2)
+            && self.budget.free_files() >= FILES_FREE_MIN
+    }
+
+    /// Unlinks the files that have been let go, and closes those that nobody reads any more.
+    pub(crate) fn see_off(&self) {
+        let leavers = std::mem::take(&mut *lock(&self.leavers));
+        let mut read = Vec::new();
+        for file in leavers {
+            if !file.has_left.swap(true, Ordering::AcqRel) {
+                file.unlink();
+                self.note_name();
+            }
+            if Arc::strong_count(&file) > 1 {
+                read.push(file);
+            }
+        }
+        lock(&self.leavers).append(&mut read);
+    }
+
+    /// Evicts the file whose turn it is; false if there is none. One that is being written to waits for a later turn.
+    fn evict_next(&self) -> bool {
+        let is_free = |file: &&Arc<SegmentFile>| file.writers.load(Ordering::Acquire) == 0;
+        let next = lock(&self.queue).values().find(is_free).cloned();
+        let Some(file) = next else { return false };
+        if !(file.is_own() && self.gets_another_turn(&file)) {
+            self.evict(&file);
+        }
+        true
+    }
+
+    /// Whether the object in a file of its own was hit: then nothing needs to be copied.
+    fn gets_another_turn(&self, file: &Arc<SegmentFile>) -> bool {
+        let mut was_hit = false;
+        for record in self.members(file, &file.members()) {
+            was_hit |= record.hits() > 0;
+            record.set_hits(0);
+        }
+        if was_hit && lock(&self.queue).remove(&file.turn.load(Ordering::Acquire)).is_some() {
+            self.enlist(file.clone());
+            self.counters.reinserted.add(1);
+        }
+        was_hit
+    }
+
+    /// Empties a file of what is of use in it, and lets it go.
+    pub(crate) fn evict(&self, file: &Arc<SegmentFile>) {
+        let mut left = file.share.bytes() / REINSERTED_PARTS;
+        for record in self.members(file, &file.dismiss()) {
+            let place = record.place();
+            let has_body = Arc::ptr_eq(&place.body, file);
+            let bytes = place.head_len as u64 + if has_body { record.body_len() } else { 0 };
+            let is_kept = if has_body { record.hits() > 0 } else { true };
+            let moved = is_kept && bytes <= left && self.move_away(&record, &place).is_ok();
+            if moved {
+                left -= bytes;
+                self.counters.reinserted.add(1);
+            } else if self.end(&record) {
+                self.counters.evicted.add(1);
+            }
+        }
+        self.let_go(file.clone());
+    }
+
+    /// The living records of `hashes` that have a part in `file`.
+    fn members(&self, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<Record>> {
+        let is_here = |record: &Arc<Record>| {
+            let place = lock(&record.place);
+            Arc::ptr_eq(&place.head, file) || Arc::ptr_eq(&place.body, file)
+        };
+        let mut members: Vec<_> =
+            hashes.iter().flat_map(|hash| self.index.find(*hash)).filter(is_here).collect();
+        // A hash stands in the list once for each record that it ever was here.
+        members.sort_by_key(|record| record.sequence());
+        members.dedup_by_key(|record| record.sequence());
+        members
+    }
+
+    /// Stores a record again, where eviction writes. It stays the same record, with no hits.
+    fn move_away(&self, record: &Arc<Record>, place: &Place) -> Result<()> {
+        let moved = self.copy(record, place);
+        match &moved {
+            Err(Error::Corrupt { .. }) => self.counters.corrupt.add(1),
+            Err(Error::System(_)) => self.counters.failed.add(1),
+            _ => {}
+        }
+        let new = moved?;
+        let mut now = lock(&record.place);
+        // Under its lock, so that whoever removes it meanwhile marks the one that counts.
+        if record.is_alive() {
+            let old = std::mem::replace(&mut *now, new);
+            self.mark_dead(&old.head, old.offset);
+            record.set_hits(0);
+        } else {
+            self.mark_dead(&new.head, new.offset);
+        }
+        Ok(())
+    }
+
+    fn copy(&self, record: &Arc<Record>, place: &Place) -> Result<Place> {
+        let loaded = read(place, record, READ_BYTES_MAX)?;
+        let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
+        let mut lane = lock(&self.lanes[self.lanes.len() - 1]);
+        if let Some(body) = loaded.body() {
+            let (file, layout) = self.append(&mut lane, &mut head, &[body])?;
+            return Ok(Place::whole(&file, &layout, &head.header));
+        }
+        if place.is_whole() {
+            return self.copy_long(&mut lane, record, place, &loaded);
+        }
+        let (file, layout) = self.append(&mut lane, &mut head, &[])?;
+        let (body, body_offset) = (place.body.clone(), place.body_offset);
+        Ok(Place { body, body_offset, ..Place::whole(&file, &layout, &head.header) })
+    }
+
+    /// Copies a body within the kernel: as a writer would, first reserved, then committed.
+    fn copy_long(
+        &self,
+        lane: &mut Lane,
+        record: &Arc<Record>,
+        place: &Place,
+        loaded: &Loaded,
+    ) -> Result<Place> {
+        let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
+        let (file, layout) = self.slot(lane, head.header.head_len(), record.body_len())?;
+        let header = &mut head.header;
+        header.state = State::Reserved;
+        header.tag = file.header.tag;
+        header.extent_len = layout.extent_len();
+        header.body_offset = layout.body_offset;
+        head.write(&file, &layout, &[]).inspect_err(|_| self.seal(lane))?;
+        lane.tail = layout.end;
+        let from = Extent { file: place.body.clone(), offset: place.body_offset };
+        file.copy_from(&from, record.body_len(), layout.body_offset)?;
+        head.header.state = State::Committed;
+        head.header.written = self.next_number();
+        let header: [u8; RECORD_HEADER_BYTES] = head.header.encode();
+        file.write_bytes(&header, layout.offset)?;
+        self.note_written(&file);
+        file.admit(record.hash);
+        Ok(Place::whole(&file, &layout, &head.header))
+    }
+}

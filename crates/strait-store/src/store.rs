@@ -1,0 +1,238 @@
+//! The store as its callers see it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fd::OwnedFd;
+use smallvec::SmallVec;
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::file::lock;
+use crate::format::{Layout, hash_of_pieces};
+use crate::lane::Head;
+use crate::read::Loaded;
+use crate::record::{Place, Record};
+use crate::shared::Shared;
+use crate::stats::Stats;
+use crate::writer::Writer;
+use crate::{background, open};
+
+/// Bodies up to this size are written anew with a new meta; longer ones stay where they are.
+const REWRITE_BYTES_MAX: usize = 64 << 10;
+/// Times that an update starts again because eviction moved the record meanwhile.
+const UPDATE_TRIES: usize = 3;
+
+/// Objects on disk, and the index to them in memory. One process has a directory.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    background: Mutex<Option<Background>>,
+}
+
+/// What ends with the store.
+#[derive(Debug)]
+struct Background {
+    thread: JoinHandle<()>,
+    /// The lock on the directory.
+    _lock: OwnedFd,
+}
+
+impl Store {
+    /// Opens the store in a directory, which is made if need be. It serves at once; what earlier sessions stored is found as the
+    /// background thread loads it.
+    pub fn open(config: Config) -> Result<Arc<Self>> {
+        Self::open_on(crate::disk::Disk::default(), config)
+    }
+
+    pub(crate) fn open_on(disk: crate::disk::Disk, config: Config) -> Result<Arc<Self>> {
+        let sync_every = config.sync_every;
+        let open::Opened { shared, found, lock } = open::open(disk, config)?;
+        let (shared, thread) = background::start(shared, found, sync_every)?;
+        let background = Mutex::new(Some(Background { thread, _lock: lock }));
+        Ok(Arc::new(Self { shared, background }))
+    }
+
+    /// Whether all records of earlier sessions can be found.
+    pub fn is_loaded(&self) -> bool {
+        *lock(&self.shared.is_loaded)
+    }
+
+    /// Waits until they can be found, or for `timeout`; whether they can.
+    pub fn wait_loaded(&self, timeout: Duration) -> bool {
+        let guard = lock(&self.shared.is_loaded);
+        let waited = self.shared.loaded.wait_timeout_while(guard, timeout, |is_loaded| !*is_loaded);
+        waited.is_ok_and(|(is_loaded, _)| *is_loaded)
+    }
+
+    /// The living records of which the key has this hash, newest first. Keys are compared by who loads them.
+    pub fn find(&self, hash: u64) -> SmallVec<[Arc<Record>; 2]> {
+        self.shared.index.find(hash)
+    }
+
+    /// Reads key and meta, and the body too if it has at most `body_max` bytes and stands behind them: with one pread(2).
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is not as it was written; then it is gone from the index.
+    pub fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
+        self.shared.load(record, body_max)
+    }
+
+    /// Stores a whole object: with one pwritev(2), unless it is too long for a segment.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is no room now.
+    pub fn put(&self, lane: usize, key: &[u8], meta: &[u8], body: &[&[u8]]) -> Result<Arc<Record>> {
+        let body_len = body.iter().map(|piece| piece.len() as u64).sum();
+        let mut head = Head::new(key, meta, body_len)?;
+        head.header.body_hash = Some(hash_of_pieces(body));
+        let stored = if self.shared.fits_segment(&head.header, body_len) {
+            self.put_in_segment(lane, head, body)
+        } else {
+            self.put_in_own_file(lane, head, body)
+        };
+        self.shared.counted(stored)
+    }
+
+    fn put_in_segment(&self, lane: usize, mut head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
+        let mut lane = self.shared.lane(lane, "put")?;
+        let (file, layout) = self.shared.append(&mut lane, &mut head, body)?;
+        let header = &head.header;
+        let place = Place::whole(&file, &layout, header);
+        let record = Record::new(header.hash, header.sequence, header.body_len, place);
+        self.shared.index.insert(record.clone());
+        self.shared.counters.stored.add(1);
+        Ok(record)
+    }
+
+    fn put_in_own_file(&self, lane: usize, head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
+        let body_len = head.header.body_len;
+        let mut writer = Writer::reserve(&self.shared, lane, head, Some(body_len))?;
+        writer.grow(body_len)?;
+        let extent = writer.extent();
+        let mut pieces: Vec<_> = body.iter().map(|piece| std::io::IoSlice::new(piece)).collect();
+        extent.file.write(&mut pieces, extent.offset)?;
+        writer.commit(body_len)
+    }
+
+    /// Makes room for an object whose body is to come, of a length that is known or not.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is no room now.
+    pub fn reserve(&self, lane: usize, key: &[u8], meta: &[u8], body_len: Option<u64>) -> Result<Writer> {
+        let head = Head::new(key, meta, body_len.unwrap_or(0))?;
+        self.shared.counted(Writer::reserve(&self.shared, lane, head, body_len))
+    }
+
+    /// Gives a record a new meta. The record that is returned takes the place of `record`, which is dead then; a long body stays
+    /// where it is.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the record is dead already. After any error but [`Error::Corrupt`] it is as it was.
+    pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
+        let loaded = self.shared.load(record, REWRITE_BYTES_MAX)?;
+        let gone = || Error::Gone { operation: "update" };
+        if !record.is_alive() {
+            return Err(gone());
+        }
+        let (updated, ended) = if let Some(body) = loaded.body() {
+            (self.put(lane, loaded.key(), meta, &[body])?, self.shared.end(record))
+        } else {
+            let mut tries = (0..UPDATE_TRIES).map(|_| self.refer(lane, record, &loaded, meta).transpose());
+            let updated = tries.find_map(|tried| tried).unwrap_or_else(|| Err(gone()));
+            (self.shared.counted(updated)?, self.shared.end_head(record))
+        };
+        updated.set_hits(record.hits());
+        if !ended {
+            // Somebody else has ended it, and meant its successor too.
+            self.shared.end_head(&updated);
+            return Err(gone());
+        }
+        self.shared.counters.removed.add(1);
+        Ok(updated)
+    }
+
+    /// Writes a record that has the body of another; `None` if that is being moved.
+    fn refer(
+        &self,
+        lane: usize,
+        record: &Arc<Record>,
+        loaded: &Loaded,
+        meta: &[u8],
+    ) -> Result<Option<Arc<Record>>> {
+        let body = record.body();
+        let mut head = Head::new(loaded.key(), meta, record.body_len())?;
+        head.header.body_file = body.file.number();
+        head.header.body_offset = body.offset;
+        head.header.body_hash = loaded.header.body_hash;
+        let bytes_max = self.shared.extent_bytes_max();
+        let bytes = Layout::new(0, head.header.head_len(), 0, false).extent_len();
+        if bytes > bytes_max {
+            return Err(Error::TooLong { what: "a head", bytes, bytes_max });
+        }
+        let mut lane = self.shared.lane(lane, "update")?;
+        let (file, layout) = self.shared.append(&mut lane, &mut head, &[])?;
+        let header = &head.header;
+        let place =
+            Place { body: body.file, body_offset: body.offset, ..Place::whole(&file, &layout, header) };
+        let updated = Record::new(header.hash, header.sequence, header.body_len, place);
+        self.shared.index.insert(updated.clone());
+        // Behind the index, so that whoever empties the file finds the record through it.
+        if updated.place().body.admit(header.hash) {
+            self.shared.counters.stored.add(1);
+            return Ok(Some(updated));
+        }
+        self.shared.end_head(&updated);
+        Ok(None)
+    }
+
+    /// Ends a record: it is found no more, after a restart neither.
+    pub fn remove(&self, record: &Arc<Record>) {
+        if self.shared.end(record) {
+            self.shared.counters.removed.add(1);
+        }
+    }
+
+    /// All records, newest first.
+    pub fn records(&self) -> Vec<Arc<Record>> {
+        self.shared.index.all()
+    }
+
+    /// What the store holds and did.
+    pub fn stats(&self) -> Stats {
+        let (budget, counters) = (&self.shared.budget, &self.shared.counters);
+        Stats {
+            records: self.shared.index.len() as u64,
+            used_bytes: budget.used_bytes(),
+            capacity_bytes: budget.capacity_bytes,
+            files: budget.files() as u64,
+            stored: counters.stored.get(),
+            removed: counters.removed.get(),
+            evicted: counters.evicted.get(),
+            reinserted: counters.reinserted.get(),
+            corrupt: counters.corrupt.get(),
+            unsynced: counters.unsynced.get(),
+            refused: counters.refused.get(),
+            failed: counters.failed.get(),
+            is_loaded: self.is_loaded(),
+        }
+    }
+
+    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on.
+    pub fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::Release);
+        if let Some(background) = lock(&self.background).take() {
+            self.shared.wake();
+            // It does not panic; if it did, the next session scans.
+            let _ = background.thread.join();
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,69 @@
+//! When what was written is made to outlive a power loss: never while anybody waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::Result;
+use crate::file::{SegmentFile, lock};
+use crate::open::write_marks;
+use crate::shared::Shared;
+
+impl Shared {
+    /// Syncs every file that was written to, and then notes that all writes that had ended before are on disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let mut marks = lock(&self.marks);
+        let last = self.last_number();
+        if marks.durable >= last {
+            return Ok(());
+        }
+        // A number is taken and its write is done under the lock of a lane: behind this all up to `last` are done.
+        self.lanes.iter().for_each(|lane| drop(lock(lane)));
+        let dirty = std::mem::take(&mut *lock(&self.dirty));
+        for file in dirty.iter().filter_map(std::sync::Weak::upgrade) {
+            file.is_dirty.store(false, Ordering::Release);
+            if self.counted(file.sync()).is_err() {
+                self.distrust(&file);
+            }
+            drop(file);
+            self.see_off();
+            self.make_room();
+        }
+        if self.is_dir_dirty.swap(false, Ordering::AcqRel) {
+            let synced = self.disk.sync_dir(&self.dir);
+            synced.map_err(|error| {
+                self.note_name();
+                crate::error::Error::io("sync", &self.dir, &error)
+            })?;
+        }
+        if !self.has_unread.load(Ordering::Acquire) {
+            let next = crate::format::marks::Marks { durable: last, ..*marks };
+            write_marks(&self.disk, &self.dir, &next)?;
+            *marks = next;
+        }
+        Ok(())
+    }
+
+    /// Gives up a file that could not be synced: after that nobody can say which of its pages are on disk (fsync(2)).
+    fn distrust(&self, file: &Arc<SegmentFile>) {
+        for lane in &self.lanes {
+            let mut lane = lock(lane);
+            if lane.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, file)) {
+                lane.current = None;
+            }
+        }
+        self.evict(file);
+    }
+
+    /// The end of the session: everything is on disk, and what was only kept ready is gone.
+    pub(crate) fn finish(&self) {
+        for lane in &self.lanes {
+            self.seal(&mut lock(lane));
+        }
+        let spares = std::mem::take(&mut *lock(&self.spares));
+        for spare in spares {
+            self.let_go(spare);
+        }
+        self.see_off();
+        let _ = self.counted(self.sync());
+    }
+}

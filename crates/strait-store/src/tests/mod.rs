@@ -1,0 +1,69 @@
+//! Tests of the whole store, on a directory of their own each.
+
+pub(crate) mod faults;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::disk::{Call, Disk};
+use crate::{Config, Store, hash_of};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A small store in `dir`.
+fn config(dir: &TempDir) -> Config {
+    Config {
+        capacity_bytes: 4 << 20,
+        segment_bytes: Some(256 << 10),
+        sync_every: None,
+        ..Config::new(dir.path())
+    }
+}
+
+fn open(config: &Config) -> Arc<Store> {
+    let store = Store::open(config.clone()).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    store
+}
+
+fn body_of(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
+    let record = store.find(hash_of(key)).into_iter().next()?;
+    let loaded = store.load(&record, usize::MAX).unwrap();
+    assert_eq!(loaded.key(), key);
+    Some(loaded.body().unwrap().to_vec())
+}
+
+#[test]
+fn what_is_put_is_found_and_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    for size in [0_usize, 1, 100, 5000, 20_000, 100_000] {
+        store.put(0, format!("k{size}").as_bytes(), b"meta", &[&vec![7; size]]).unwrap();
+    }
+    store.close();
+    let store = open(&config(&dir));
+    for size in [0_usize, 1, 100, 5000, 20_000, 100_000] {
+        assert_eq!(body_of(&store, format!("k{size}").as_bytes()), Some(vec![7; size]));
+    }
+    assert_eq!(store.stats().records, 6);
+}
+
+#[test]
+fn a_full_disk_refuses_an_object_and_keeps_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
+    store.put(0, b"a", b"", &[b"kept"]).unwrap();
+    disk.faults.inject(Call::Write, 0, 1, rustix::io::Errno::NOSPC.raw_os_error());
+    let refused = store.put(0, b"b", b"", &[b"lost"]).unwrap_err();
+    assert!(refused.to_string().contains("No space left"), "{refused}");
+    disk.faults.clear();
+    store.put(0, b"c", b"", &[b"kept"]).unwrap();
+    for (key, body) in [(b"a", Some(b"kept".to_vec())), (b"b", None), (b"c", Some(b"kept".to_vec()))] {
+        assert_eq!(body_of(&store, key), body);
+    }
+    assert_eq!(store.stats().failed, 1);
+}

@@ -1,0 +1,195 @@
+//! Room for a body that is yet to come: it is written by others, straight into the file, and becomes a record when it is whole.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::budget::Share;
+use crate::error::{Error, Result};
+use crate::file::{Extent, SegmentFile};
+use crate::format::{FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, State, align_up};
+use crate::lane::Head;
+use crate::record::{Place, Record};
+use crate::shared::Shared;
+
+/// An own file grows in steps from this, each twice the last, to that.
+const STEP_BYTES_MIN: u64 = 1 << 20;
+const STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// A reserved extent. Dropped without a commit, nothing of it remains but the room that it has in its segment.
+#[derive(Debug)]
+pub struct Writer {
+    shared: Arc<Shared>,
+    lane: usize,
+    file: Arc<SegmentFile>,
+    header: crate::format::RecordHeader,
+    layout: Layout,
+    /// Bytes of the body that are accounted.
+    room: u64,
+    /// Bytes that the body will have, where that is known.
+    known: Option<u64>,
+    step: u64,
+    is_committed: bool,
+}
+
+impl Writer {
+    /// Room in the lane's segment, if it is known to be small enough, or in a file of its own.
+    pub(crate) fn reserve(
+        shared: &Arc<Shared>,
+        lane: usize,
+        head: Head<'_>,
+        body_len: Option<u64>,
+    ) -> Result<Self> {
+        match body_len {
+            Some(body_len) if shared.fits_segment(&head.header, body_len) => {
+                Self::in_segment(shared, lane, head, body_len)
+            }
+            _ => Self::in_own_file(shared, lane, head, body_len),
+        }
+    }
+
+    fn in_segment(shared: &Arc<Shared>, lane: usize, mut head: Head<'_>, body_len: u64) -> Result<Self> {
+        let mut place = shared.lane(lane, "reserve")?;
+        let (file, layout) = shared.slot(&mut place, head.header.head_len(), body_len)?;
+        head.header.extent_len = layout.extent_len();
+        head.header.body_offset = layout.body_offset;
+        head.header.tag = file.header.tag;
+        head.write(&file, &layout, &[]).inspect_err(|_| shared.seal(&mut place))?;
+        place.tail = layout.end;
+        file.writers.fetch_add(1, Ordering::AcqRel);
+        drop(place);
+        Ok(Self::new(shared, lane, file, head, layout, body_len, Some(body_len)))
+    }
+
+    fn in_own_file(
+        shared: &Arc<Shared>,
+        lane: usize,
+        mut head: Head<'_>,
+        body_len: Option<u64>,
+    ) -> Result<Self> {
+        drop(shared.lane(lane, "reserve")?);
+        let layout = Layout::new(FILE_HEADER_BYTES, head.header.head_len(), body_len.unwrap_or(0), true);
+        let share = own_share(shared, &layout, body_len)?;
+        let room = share.bytes() - layout.body_offset;
+        let file = shared.make_file(FileKind::Own, share)?;
+        head.header.body_offset = layout.body_offset;
+        head.header.tag = file.header.tag;
+        head.write(&file, &layout, &[]).inspect_err(|_| shared.let_go(file.clone()))?;
+        file.writers.fetch_add(1, Ordering::AcqRel);
+        Ok(Self::new(shared, lane, file, head, layout, room, body_len))
+    }
+
+    fn new(
+        shared: &Arc<Shared>,
+        lane: usize,
+        file: Arc<SegmentFile>,
+        head: Head<'_>,
+        layout: Layout,
+        room: u64,
+        known: Option<u64>,
+    ) -> Self {
+        let (shared, header) = (shared.clone(), head.header);
+        Self { shared, lane, file, header, layout, room, known, step: STEP_BYTES_MIN, is_committed: false }
+    }
+
+    /// Where the body begins: bytes are written there, and read as soon as they are.
+    pub fn extent(&self) -> Extent {
+        Extent { file: self.file.clone(), offset: self.layout.body_offset }
+    }
+
+    /// Bytes of the body that may be written now.
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
+    /// Makes [`room`](Self::room) for `upto` bytes of the body, and for more if that can be had.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the store has no room, and [`Error::TooLong`] past the length that was named when it was reserved.
+    pub fn grow(&mut self, upto: u64) -> Result<()> {
+        let grown = self.grow_to(upto);
+        self.shared.counted(grown)
+    }
+
+    fn grow_to(&mut self, upto: u64) -> Result<()> {
+        if upto <= self.room {
+            return Ok(());
+        }
+        if let Some(bytes_max) = self.known.filter(|known| upto > *known) {
+            return Err(Error::TooLong { what: "a body", bytes: upto, bytes_max });
+        }
+        let has = self.file.share.bytes();
+        let end = |body_len: u64| align_up(self.layout.body_offset + body_len, PAGE_BYTES);
+        let least = end(upto);
+        let ahead = (has + self.step).min(self.known.map_or(u64::MAX, end)).max(least);
+        let bytes = [ahead, least].into_iter().find(|bytes| self.file.share.grow(bytes - has));
+        let bytes = bytes.ok_or_else(|| self.shared.full("grow an object", least - has))?;
+        self.file.allocate(bytes).inspect_err(|_| self.file.share.shrink_to(has))?;
+        self.step = (2 * self.step).min(STEP_BYTES_MAX);
+        self.room = bytes - self.layout.body_offset;
+        Ok(())
+    }
+
+    /// Makes a record of it, with the first `body_len` bytes that were written as its body. From then on it is found.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if more was written than there was room for, [`Error::Gone`] if its file had to go meanwhile,
+    /// [`Error::Closed`] if the store is closed. Then nothing of it remains, as if it was dropped.
+    pub fn commit(mut self, body_len: u64) -> Result<Arc<Record>> {
+        let committed = self.commit_to(body_len);
+        self.shared.counted(committed)
+    }
+
+    fn commit_to(&mut self, body_len: u64) -> Result<Arc<Record>> {
+        self.grow_to(body_len)?;
+        let shared = self.shared.clone();
+        let lane = shared.lane(self.lane, "commit")?;
+        if self.file.is_own() {
+            let end = align_up(self.layout.body_offset + body_len, PAGE_BYTES);
+            self.file.cut(end);
+            self.header.extent_len = end - self.layout.offset;
+        }
+        self.header.state = State::Committed;
+        self.header.body_len = body_len;
+        self.header.written = shared.next_number();
+        self.header.sequence = self.header.written;
+        if !self.file.admit(self.header.hash) {
+            return Err(Error::Gone { operation: "commit" });
+        }
+        self.file.write_bytes(&self.header.encode(), self.layout.offset)?;
+        self.is_committed = true;
+        shared.note_written(&self.file);
+        let place = Place::whole(&self.file, &self.layout, &self.header);
+        let record = Record::new(self.header.hash, self.header.sequence, body_len, place);
+        shared.index.insert(record.clone());
+        if self.file.is_own() {
+            shared.enlist(self.file.clone());
+        }
+        drop(lane);
+        shared.counters.stored.add(1);
+        Ok(record)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.file.writers.fetch_sub(1, Ordering::AcqRel);
+        if !self.is_committed && self.file.is_own() {
+            self.shared.let_go(self.file.clone());
+        }
+    }
+}
+
+/// The room for a file with one record: all of it if the length is known and it can be had at once, else a first step.
+fn own_share(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<Share> {
+    let bytes = |body_len: u64| align_up(layout.body_offset + body_len, PAGE_BYTES);
+    let first = body_len.unwrap_or(STEP_BYTES_MIN).min(STEP_BYTES_MIN);
+    if bytes(body_len.unwrap_or(0)) > shared.budget.capacity_bytes {
+        return Err(Error::Full { operation: "reserve", bytes: bytes(body_len.unwrap_or(0)) });
+    }
+    let wanted = bytes(body_len.unwrap_or(first));
+    if let Some(share) = Share::take(&shared.budget, wanted) {
+        return Ok(share);
+    }
+    let refused = shared.full("reserve", wanted);
+    Share::take(&shared.budget, bytes(first)).ok_or(refused)
+}

@@ -1,0 +1,100 @@
+//! The text of scenarios, cut into steps. What a step means is told in `steps`.
+
+/// One behaviour.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Scenario {
+    /// What is behind the word `scenario`.
+    pub(super) name: String,
+    /// In order.
+    pub(super) steps: Vec<Step>,
+}
+
+/// A line, and the deeper lines below it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Counted from 1.
+    pub(super) line: usize,
+    /// As it is written, without what it is indented by.
+    pub(super) text: String,
+    /// The lines below it, in the same way.
+    pub(super) below: Vec<(usize, String)>,
+}
+
+impl Step {
+    /// Its words.
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.text.split_whitespace().collect()
+    }
+}
+
+/// The scenarios of a file; where it is not in the language the line, and what is wrong.
+pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, (usize, String)> {
+    let mut scenarios: Vec<Scenario> = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let trimmed = text.trim_start();
+        if trimmed.is_empty() || trimmed.starts_with('#') {
+            continue;
+        }
+        add(&mut scenarios, line, text.len() - trimmed.len(), trimmed)
+            .map_err(|what| (line, what.to_owned()))?;
+    }
+    let empty = scenarios.iter().find(|scenario| scenario.steps.is_empty());
+    match empty {
+        Some(scenario) => Err((1, format!("{} has no steps", scenario.name))),
+        None => Ok(scenarios),
+    }
+}
+
+fn add(scenarios: &mut Vec<Scenario>, line: usize, indent: usize, text: &str) -> Result<(), &'static str> {
+    let text = text.to_owned();
+    match indent {
+        0 => {
+            let name =
+                text.strip_prefix("scenario ").ok_or("neither a scenario nor a step of one")?.to_owned();
+            if scenarios.iter().any(|other| other.name == name) {
+                return Err("there is a scenario of that name");
+            }
+            scenarios.push(Scenario { name, steps: Vec::new() });
+        }
+        2 => {
+            let scenario = scenarios.last_mut().ok_or("a step of no scenario")?;
+            scenario.steps.push(Step { line, text, below: Vec::new() });
+        }
+        4 => {
+            let step = scenarios.last_mut().and_then(|scenario| scenario.steps.last_mut());
+            step.ok_or("a line below no step")?.below.push((line, text));
+        }
+        _ => return Err("a line that is indented neither by 0 nor by 2 nor by 4"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_belong_to_the_less_indented_line_above() {
+        let text = "# c\nscenario one\n  a sends GET /\n    A: b\n    = c\n\n  a gets 200\nscenario two\n  clock +1\n";
+        let scenarios = parse(text).unwrap();
+        let names: Vec<_> = scenarios.iter().map(|scenario| scenario.name.as_str()).collect();
+        assert_eq!(names, ["one", "two"]);
+        let step = &scenarios[0].steps[0];
+        assert_eq!((step.line, step.words()), (3, vec!["a", "sends", "GET", "/"]));
+        assert_eq!(step.below, [(4, "A: b".to_owned()), (5, "= c".to_owned())]);
+    }
+
+    #[test]
+    fn what_is_not_in_the_language_is_told_by_its_line() {
+        for (text, line) in [
+            ("scenery\n", 1),
+            ("  a gets 200\n", 1),
+            ("scenario a\n   a gets 200\n", 2),
+            ("scenario a\n    = b\n", 2),
+            ("scenario a\n  b\nscenario a\n  b\n", 3),
+            ("scenario a\n", 1),
+        ] {
+            assert_eq!(parse(text).map_err(|(line, _)| line), Err(line), "{text}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The language, played against a relay that passes every byte on: scenarios that hold, and scenarios that must not.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::{Setup, Subject, lock, play};
+
+/// Passes the bytes of each connection on to one of its own to the origin.
+struct Relay {
+    address: SocketAddr,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Subject for Relay {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn advance(&self, _: u64) {}
+
+    fn stop(self: Box<Self>) {
+        for stream in lock(&self.streams).iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    let (origin, streams) = (setup.origin, Arc::new(Mutex::new(Vec::new())));
+    let all = streams.clone();
+    if setup.config.contains("broken") {
+        return Err("it is broken".into());
+    }
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(origin) else { continue };
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                lock(&all).push(from.try_clone().unwrap());
+                thread::spawn(move || {
+                    let mut buffer = [0; 4096];
+                    while let Ok(count @ 1..) = from.read(&mut buffer) {
+                        let _ = to.write_all(&buffer[..count]);
+                    }
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+    Ok(Box::new(Relay { address, streams }))
+}
+
+/// Plays a text; the names of what holds, and what is said of what does not.
+fn played(text: &str) -> (Vec<String>, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.scenario");
+    std::fs::write(&file, text).unwrap();
+    play(&file, 2, &start).unwrap()
+}
+
+#[test]
+fn scenarios_hold_where_all_is_as_they_say() {
+    let (held, failed) = played(include_str!("tests/holds.scenario"));
+    assert_eq!(failed, Vec::<String>::new());
+    assert_eq!(held.len(), 5);
+}
+
+#[test]
+fn scenarios_fail_where_something_is_not_and_tell_the_line() {
+    let begin = "scenario a\n  a sends GET /x\n  o gets GET /x\n  o sends 200\n    A: b\n    = hello\n";
+    for (end, line, said) in [
+        ("  a gets 404\n", 7, "got HTTP/1.1 200 Said"),
+        ("  a gets 200\n    A: c\n", 7, "A is b"),
+        ("  a gets 200\n    A: ^ b\n", 7, "A is b"),
+        ("  a gets 200\n    B: ?\n", 7, "B is missing"),
+        ("  a gets 200\n    !A\n", 7, "A is there: b"),
+        ("  a gets 200\n    = hellO\n", 7, "differs from byte 4"),
+        ("  a gets 200\n    =\n", 7, "differs from byte 0"),
+        ("  a gets 200\n    & 0-4/5 = hello\n", 7, "a Content-Type of no parts"),
+        ("  a gets 200\n    + A: b\n", 7, "no trailer"),
+        ("  a gets 200 cut\n", 7, "the body is whole"),
+        ("  a gets data\n    = HTTP/1.0\n", 7, "other bytes came"),
+        (
+            "  o sends 200\n  a gets 200\n  a gets data\n    = HTTP/1\n",
+            9,
+            "at the end: more came; unread by a Client",
+        ),
+        ("  a dances\n", 7, "no step that is known"),
+        ("  b gets 200\n", 7, "b has no connection"),
+        ("  a gets 200\n  proxy dances\n", 8, "proxy has no connection"),
+        ("  a gets 200\n  config\n    | broken\n  proxy restarts\n", 10, "it is broken"),
+    ] {
+        let (held, failed) = played(&format!("{begin}{end}"));
+        assert!(held.is_empty() && failed.len() == 1, "{end}");
+        let prefix = format!("a.scenario:{line}: a: ");
+        assert!(failed[0].starts_with(&prefix) && failed[0].contains(said), "{end}: {failed:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_in_the_language_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.scenario");
+    assert!(play(&file, 1, &start).is_err());
+    std::fs::write(&file, "scenario a\n b\n").unwrap();
+    assert_eq!(
+        play(&file, 1, &start).unwrap_err(),
+        "a.scenario:2: a line that is indented neither by 0 nor by 2 nor by 4"
+    );
+}
