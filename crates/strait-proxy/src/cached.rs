@@ -34,6 +34,10 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     for _ in 0..ATTEMPTS_MAX {
         let miss = match look(exchange, &wanted).await? {
             Looked::Answered => return Ok(true),
+            // Nobody asks for a part alone: it would be for the others as well.
+            Looked::Missed(miss) if is_alone && miss.gap.is_some() => {
+                Miss { stored: None, gap: None, ..miss }
+            }
             Looked::Missed(miss) => miss,
         };
         if wanted.directives.only_if_cached {
@@ -69,6 +73,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         match miss::lead(exchange, &wanted, miss, leading).await? {
             Led::Answered(stays) => return Ok(stays),
             Led::Again => {}
+            Led::Alone => is_alone = true,
         }
     }
     Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))

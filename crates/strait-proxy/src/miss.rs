@@ -19,6 +19,7 @@ use strait_http::target::Uri;
 use strait_http::update::{confirms, head_confirms, updated};
 use strait_http::vary::Variant;
 
+use crate::assemble;
 use crate::cached::{follow, selected, send};
 use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
@@ -54,6 +55,8 @@ pub(crate) enum Led {
     Answered(bool),
     /// There is more in the store than there was.
     Again,
+    /// What is stored is of no use for it.
+    Alone,
 }
 
 /// Asks the origin, for all who wait if there is a fill, and answers.
@@ -82,6 +85,11 @@ pub(crate) async fn lead(
     };
     if exchange.wish.is_head {
         update_by_head(worker, wanted, &miss, &incoming);
+    }
+    if let (Some(stored), Some(_), 206) = (&miss.stored, &miss.gap, incoming.status)
+        && let Some(leading) = leading
+    {
+        return assemble::complete(exchange, wanted, stored, leading, incoming).await;
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
@@ -165,7 +173,13 @@ async fn send_stored(
 }
 
 /// The request to the origin.
-fn order(worker: &Worker, request: &Request<'_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
+pub(crate) fn order(
+    worker: &Worker,
+    request: &Request<'_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    is_shared: bool,
+) -> Order {
     let is_range = request.fields.has("range") && request.method == "GET";
     let purpose = match (&miss.stored, is_shared) {
         (None, false) => Purpose::Pass,
@@ -215,7 +229,7 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
 }
 
 /// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored.
-fn object(
+pub(crate) fn object(
     request: &Request<'_>,
     directives: &OfRequest,
     key: &str,
