@@ -13,7 +13,7 @@ use strait_http::target::Uri;
 use crate::incoming::Framed;
 use crate::object::{push_field, push_number};
 use crate::origin::{Connection, Failure};
-use crate::reply::push_via;
+use crate::reply::{push_via, write_interim};
 use crate::settings::Server;
 use crate::socket::{Gone, Socket};
 use crate::upload::Upload;
@@ -220,7 +220,10 @@ async fn final_response(
             return Ok(incoming);
         }
         if let Some(socket) = client.as_mut().filter(|_| incoming.response().status != 100) {
-            socket.write_all(&incoming.head, &[]).await.map_err(Trouble::Client)?;
+            let mut head = worker.head();
+            write_interim(&mut head, worker.settings(), &incoming.response());
+            socket.write_all(&head, &[]).await.map_err(Trouble::Client)?;
+            worker.give_back(head);
         }
         connection = incoming.connection;
     }

@@ -181,8 +181,7 @@ fn order(worker: &Worker, request: &Request<'_>, wanted: &Wanted<'_>, miss: &Mis
     let own = stored.fields();
     match &miss.gap {
         Some(gap) => {
-            let last = if stored.length == Some(gap.end) { String::new() } else { (gap.end - 1).to_string() };
-            order.add("Range", format!("bytes={}-{last}", gap.start).as_bytes());
+            order.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
             if let Some(validator) = strong_validator(&own) {
                 order.add("If-Range", validator.as_bytes());
             }

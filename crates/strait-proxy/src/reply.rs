@@ -148,6 +148,14 @@ pub(crate) fn push_via(head: &mut Vec<u8>, settings: &Settings, fields: &Fields<
     }
 }
 
+/// Writes an interim response, which has no body and says nothing of its connection.
+pub(crate) fn write_interim(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
+    push_status_line(head, response.status);
+    push_some(head, &passed_on(&response.fields).copied().collect(), |name| name != "via");
+    push_via(head, settings, &response.fields, response.version);
+    head.extend_from_slice(b"\r\n");
+}
+
 /// Writes the head of a response behind which the connection speaks another protocol (RFC 9110, section 7.8).
 pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
     push_status_line(head, response.status);
