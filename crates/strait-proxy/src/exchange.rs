@@ -9,7 +9,7 @@ use strait_http::forward::{Hops, hops, keeps_alive, write_trace};
 use strait_http::framing::{self, Body};
 use strait_http::head::{Request, Version};
 use strait_http::invalidation::invalidated;
-use strait_http::method::is_answered_from_store;
+use strait_http::method::{is_answered_from_store, is_safe};
 use strait_http::target::{Authority, Host, Scheme, Target, Uri};
 
 use crate::buffer::Buffer;
@@ -140,8 +140,8 @@ impl<'b> Exchange<'_, 'b> {
         strait_http::target::host(request)?;
         let hops = hops(request.method, &request.fields)?;
         let uri = match target {
-            Target::Authority(authority) => return self.connect(&authority).await,
-            _ if hops == Hops::None => return self.answer_here().await,
+            Target::Authority(authority) => return Box::pin(self.connect(&authority)).await,
+            _ if hops == Hops::None => return Box::pin(self.answer_here()).await,
             Target::Absolute(_) | Target::Origin(_) | Target::Asterisk => self.uri()?,
         };
         if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
@@ -226,7 +226,9 @@ impl<'b> Exchange<'_, 'b> {
             self.request.fields.all("upgrade").for_each(|field| order.add("Upgrade", field.value));
         }
         let incoming = fetch(self.worker, &order, Some((&mut *self.client, &mut self.upload))).await?;
-        self.invalidate(uri, incoming.response().status, &incoming.response().fields);
+        if !is_safe(self.request.method) {
+            self.invalidate(uri, incoming.status, &incoming.response().fields);
+        }
         self.pass_response(incoming, why).await
     }
 
@@ -258,7 +260,7 @@ impl<'b> Exchange<'_, 'b> {
                     "the origin has changed the protocol, which nobody asked for".to_owned(),
                 ));
             }
-            return self.upgrade(incoming).await;
+            return Box::pin(self.upgrade(incoming)).await;
         }
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };

@@ -50,6 +50,7 @@ pub(crate) struct Incoming {
     pub(crate) connection: Connection,
     /// Its head.
     head: Box<[u8]>,
+    pub(crate) status: u16,
     pub(crate) body: Body,
     pub(crate) framed: Framed,
     /// When it was asked for and when it came.
@@ -142,7 +143,7 @@ impl Incoming {
 
     /// Whether another response follows. 101 is the last of its connection.
     fn is_interim(&self) -> bool {
-        matches!(self.response().status, 100 | 102..=199)
+        matches!(self.status, 100 | 102..=199)
     }
 
     /// Keeps the connection, all of the body being read.
@@ -219,7 +220,7 @@ async fn final_response(
         if !incoming.is_interim() {
             return Ok(incoming);
         }
-        if let Some(socket) = client.as_mut().filter(|_| incoming.response().status != 100) {
+        if let Some(socket) = client.as_mut().filter(|_| incoming.status != 100) {
             let mut head = worker.head();
             write_interim(&mut head, worker.settings(), &incoming.response());
             socket.write_all(&head, &[]).await.map_err(Trouble::Client)?;
@@ -238,10 +239,12 @@ async fn one_response(
 ) -> Result<Incoming, Trouble> {
     let malformed = |error| Trouble::Origin(Failure::Malformed(error));
     loop {
-        if let Some((head, body, keeps_alive)) = whole_head(&connection, &order.method).map_err(malformed)? {
+        if let Some(WholeHead { head, status, body, keeps_alive }) =
+            whole_head(&connection, &order.method).map_err(malformed)?
+        {
             connection.buffer.consume(head.len());
             let (framed, received) = (Framed::new(body), worker.now());
-            return Ok(Incoming { connection, head, body, framed, requested, received, keeps_alive });
+            return Ok(Incoming { connection, head, status, body, framed, requested, received, keeps_alive });
         }
         let Connection { socket, buffer, .. } = &mut connection;
         if socket.read(buffer).await.map_err(origin_gone)? == 0 {
@@ -250,7 +253,12 @@ async fn one_response(
     }
 }
 
-type WholeHead = (Box<[u8]>, Body, bool);
+struct WholeHead {
+    head: Box<[u8]>,
+    status: u16,
+    body: Body,
+    keeps_alive: bool,
+}
 
 /// The head that was read, how its body is framed, and whether the connection stays open; `None` while it is not whole.
 fn whole_head(connection: &Connection, method: &str) -> Result<Option<WholeHead>, Malformed> {
@@ -259,7 +267,7 @@ fn whole_head(connection: &Connection, method: &str) -> Result<Option<WholeHead>
     let body = framing::of_response(&response, method)?;
     let is_last = matches!(body, Body::ToClose | Body::Tunnel);
     let keeps_alive = !is_last && strait_http::forward::keeps_alive(response.version, &response.fields);
-    Ok(Some((bytes[..len].into(), body, keeps_alive)))
+    Ok(Some(WholeHead { head: bytes[..len].into(), status: response.status, body, keeps_alive }))
 }
 
 pub(crate) fn origin_gone(gone: Gone) -> Trouble {

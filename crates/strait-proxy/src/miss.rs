@@ -84,7 +84,7 @@ pub(crate) async fn lead(
         update_by_head(worker, wanted, &miss, &incoming);
     }
     match &miss.stored {
-        Some(stored) if incoming.response().status == 304 => {
+        Some(stored) if incoming.status == 304 => {
             let fresh = freshen(worker, wanted.hash, stored, &incoming);
             incoming.finish(worker);
             if let Some(leading) = leading {
@@ -139,7 +139,7 @@ fn spare(
     fetched: &Result<Incoming, Trouble>,
 ) -> Option<(Arc<Object>, Option<u16>)> {
     let status = match fetched {
-        Ok(incoming) => Some(incoming.response().status).filter(|status| matches!(status, 500 | 502..=504)),
+        Ok(incoming) => Some(incoming.status).filter(|status| matches!(status, 500 | 502..=504)),
         Err(Trouble::Origin(_)) => None,
         Err(_) => return None,
     };
@@ -342,7 +342,7 @@ async fn validate(
     let worker: Rc<Worker> = leading.worker.clone();
     // What is stored stays as it is where nobody answers.
     let Ok(incoming) = fetch(&worker, &order, None).await else { return };
-    if incoming.response().status == 304 {
+    if incoming.status == 304 {
         freshen(&worker, leading.hash, &stored, &incoming);
         incoming.finish(&worker);
         leading.end(Phase::Done);
@@ -351,7 +351,7 @@ async fn validate(
     let Ok(Some((request, _))) = head::request(&asked) else { return };
     let Some((object, range)) = object(&request, &directives, &stored.key, &incoming) else {
         // RFC 9111 s4.3.3: it is not what was stored any more. An error says nothing of it.
-        if incoming.response().status < 500 {
+        if incoming.status < 500 {
             worker.forget(leading.hash, &stored.key);
         }
         return;
