@@ -28,11 +28,11 @@ impl Subject for Running {
     }
 }
 
-/// A proxy of one worker; the scenario's configuration says the rest.
+/// A proxy of one worker, unless the scenario's configuration says otherwise.
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
     let mut config = Config::from_toml(setup.config).map_err(|error| error.to_string())?;
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    config.workers = 1;
+    config.workers = config.workers.max(1);
     config.timeouts.drain = 1;
     config.cache.dir.get_or_insert_with(|| setup.directory.join("cache"));
     if !setup.is_forward {
@@ -87,9 +87,11 @@ scenarios! {
     hosts
     interim
     invalidation
+    mechanisms
     negative
     options
     origins
+    parts
     ranges
     refusals
     stale
