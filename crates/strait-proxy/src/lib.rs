@@ -35,6 +35,8 @@ mod reply;
 mod select;
 mod settings;
 mod socket;
+mod stream;
+mod tls;
 mod tunnel;
 mod upload;
 mod worker;
