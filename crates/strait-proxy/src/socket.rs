@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -230,8 +230,7 @@ impl Socket {
 
     /// Whether the peer, which has nothing to say, is still there.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
-        self.stream.poll_readable(&mut context).is_pending()
+        self.stream.is_quiet()
     }
 
     /// Ends the connection so that the peer gets what was sent to it: bytes that nobody reads would make the kernel reset it (RFC 9112,

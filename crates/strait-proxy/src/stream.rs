@@ -4,7 +4,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
@@ -80,6 +80,16 @@ impl Stream {
         match &mut self.session {
             Some(session) => session.poll_readable(&mut self.tcp, context),
             None => self.tcp.poll_read_ready(context),
+        }
+    }
+
+    /// Whether the peer has nothing to say and is still there.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        match &mut self.session {
+            Some(session) => session.poll_readable(&mut self.tcp, &mut context).is_pending(),
+            // What tokio knows may be from before: splice(2) leaves nothing behind, and does not say so.
+            None => self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending(),
         }
     }
 
