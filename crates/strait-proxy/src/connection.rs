@@ -63,9 +63,17 @@ impl Client {
     }
 
     /// Answers what it asks for, until it has gone.
-    pub(crate) async fn serve(mut self, worker: &Rc<Worker>) {
+    pub(crate) async fn serve(mut self, worker: &Rc<Worker>, begins_with_tls: bool) {
+        if begins_with_tls && Box::pin(self.shake_hands(worker)).await.is_none() {
+            return;
+        }
         // Whatever ends a connection ends it for both sides.
         let _ = self.requests(worker).await;
+    }
+
+    async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
+        let settings = worker.settings();
+        self.socket.secure(settings.tls.accept()?, settings.timeouts.head).await.ok()
     }
 
     async fn requests(&mut self, worker: &Rc<Worker>) -> Result<(), Gone> {

@@ -318,7 +318,9 @@ impl<'b> Exchange<'_, 'b> {
         if !settings.access.connect_ports.contains(&port) {
             return Err(Stop::Refuse(403, format!("tunnels to port {port} are not allowed")));
         }
-        let server = Server { host: authority.host.to_string().trim_matches(['[', ']']).to_owned(), port };
+        let host = authority.host.to_string().trim_matches(['[', ']']).to_owned();
+        // What is inside is theirs.
+        let server = Server { host, port, is_tls: false };
         let mut connection = Connection::open(self.worker, &server).await?;
         self.client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n", &[]).await?;
         let Connection { socket, buffer, .. } = &mut connection;

@@ -237,6 +237,7 @@ impl Filling {
         transfer.splice
             && matches!(self.sink, Sink::Store(_))
             && self.incoming.connection.buffer.is_empty()
+            && self.incoming.connection.socket.can_splice()
             && ahead >= transfer.splice_from.as_u64().max(1)
     }
 

@@ -36,6 +36,8 @@ mod reply;
 mod select;
 mod settings;
 mod socket;
+mod stream;
+mod tls;
 mod tunnel;
 mod upload;
 mod worker;

@@ -80,7 +80,7 @@ pub(crate) async fn pass(
         if listens && says_something(socket, to).await {
             return Ok(Ended::Answered);
         }
-        if buffer.is_empty() && splices(worker, framed) {
+        if buffer.is_empty() && socket.can_splice() && to.can_splice() && splices(worker, framed) {
             splice(worker, socket, framed, to, what).await?;
         } else if socket.read(buffer).await.map_err(Broken::From)? == 0 {
             end(framed)?;

@@ -1,4 +1,7 @@
-//! What the proxy does, one behaviour at a time: the files in `scenarios`, in the language of `docs/internals/scenarios.md`.
+//! What the proxy does, one behaviour at a time: the files in `scenarios`, in the language of `docs/internals/scenarios.md`; and what
+//! needs TLS.
+
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
