@@ -205,41 +205,53 @@ async fn follow_one(
         }
         let why = Why::UriMiss;
         let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
-        if let Some(stays) = follow(exchange, &follower, &object, answer).await? {
-            return Ok(Followed::Answered(stays));
+        match follow(exchange, &follower, &object, answer).await? {
+            Follow::Answered(stays) => return Ok(Followed::Answered(stays)),
+            Follow::Outside => {}
+            Follow::AtItsEnd => {
+                follower.fill().beyond(u64::MAX).await;
+                return Ok(Followed::Again);
+            }
         }
-        // Its end has to be known.
-        follower.fill().beyond(u64::MAX).await;
-        return Ok(Followed::Again);
     }
     Ok(outcome)
 }
 
-/// Sends what is coming while it comes; `None` where that cannot be done before all of it is there.
+/// What following a fill came to.
+pub(crate) enum Follow {
+    /// An answer; another request may follow it, or not.
+    Answered(bool),
+    /// What is wanted is not what is coming.
+    Outside,
+    /// What is wanted can be told once all of it is there.
+    AtItsEnd,
+}
+
+/// Sends what is coming while it comes.
 pub(crate) async fn follow(
     exchange: &mut Exchange<'_, '_>,
     follower: &Follower,
     object: &Arc<Object>,
     answer: Answer,
-) -> Result<Option<bool>, Stop> {
+) -> Result<Follow, Stop> {
     let worker = exchange.worker;
     let coming = follower.fill().range();
     let range = match (object.length, exchange.request.fields.has("range")) {
-        (None, true) => return Ok(None),
+        (None, true) => return Ok(Follow::AtItsEnd),
         (None, false) => None,
         (Some(_), _) => match selected(exchange, object) {
             Selected::Whole => None,
             Selected::Part(range) => Some(range),
-            Selected::Parts(_) => return Ok(None),
+            Selected::Parts(_) => return Ok(Follow::AtItsEnd),
             selected @ (Selected::NotModified | Selected::Unsatisfiable) => {
                 send(exchange, object, &selected, answer).await?;
-                return Ok(Some(true));
+                return Ok(Follow::Answered(true));
             }
         },
     };
     let needed = range.clone().unwrap_or(0..object.length.unwrap_or(u64::MAX));
     if needed.start < coming.start || needed.end > coming.end {
-        return Ok(None);
+        return Ok(Follow::Outside);
     }
     let status = CacheStatus {
         by: &worker.settings().name,
@@ -249,5 +261,5 @@ pub(crate) async fn follow(
     };
     deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.wish).await?;
     let keeps = object.length.is_some() || exchange.wish.version == Version::Http11;
-    Ok(Some(keeps))
+    Ok(Follow::Answered(keeps))
 }

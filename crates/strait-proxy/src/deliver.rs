@@ -255,10 +255,11 @@ async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, what: What)
         socket: &mut connection.socket,
         buffer: &mut connection.buffer,
         framed: &mut incoming.framed,
+        most: u64::MAX,
     };
-    let passed = passage::pass(worker, from, socket, Vec::new(), what, false).await;
+    let passed = passage::pass(worker, from, socket, Vec::new(), what).await;
     match passed {
-        Ok(_) => {
+        Ok(()) => {
             incoming.finish(worker);
             Ok(())
         }

@@ -81,8 +81,13 @@ impl From<Trouble> for Stop {
             Trouble::Client(gone) => Self::Gone(gone),
             Trouble::Origin(failure) => failure.into(),
             Trouble::Request(error) => error.into(),
+            Trouble::TooLong(most) => too_long(most),
         }
     }
+}
+
+fn too_long(most: u64) -> Stop {
+    Stop::Refuse(413, format!("the body is longer than the {most} bytes that are taken"))
 }
 
 /// What a request asks of its connection.
@@ -133,7 +138,7 @@ impl<'b> Exchange<'_, 'b> {
         if let Body::Length(length) = self.body
             && length > self.worker.settings().request_body_max
         {
-            return Err(Stop::Refuse(413, format!("a body of {length} bytes is more than is taken")));
+            return Err(too_long(self.worker.settings().request_body_max));
         }
         let target = Target::parse(request.method, request.target)?;
         // It is looked at whichever form the target has.
@@ -280,17 +285,18 @@ impl<'b> Exchange<'_, 'b> {
             socket: &mut connection.socket,
             buffer: &mut connection.buffer,
             framed: &mut incoming.framed,
+            most: u64::MAX,
         };
-        let passed = passage::pass(self.worker, from, self.client, head, what, false).await;
+        let passed = passage::pass(self.worker, from, self.client, head, what).await;
         match passed {
-            Ok(_) => incoming.finish(self.worker),
+            Ok(()) => incoming.finish(self.worker),
             Err(broken) => {
                 if framing == Framing::ToClose {
                     self.client.reset();
                 }
                 return Err(Stop::Gone(match broken {
                     Broken::To(gone) | Broken::From(gone) => gone,
-                    Broken::Malformed(_) => Gone::Closed,
+                    Broken::Malformed(_) | Broken::TooLong => Gone::Closed,
                 }));
             }
         }

@@ -65,6 +65,8 @@ pub(crate) struct Incoming {
 pub(crate) enum Trouble {
     Client(Gone),
     Origin(Failure),
+    /// The client's body is longer than it may be.
+    TooLong(u64),
     /// The client's body is none.
     Request(Malformed),
 }
@@ -272,7 +274,7 @@ fn whole_head(connection: &Connection, method: &str) -> Result<Option<WholeHead>
 
 pub(crate) fn origin_gone(gone: Gone) -> Trouble {
     Trouble::Origin(match gone {
-        Gone::Closed => Failure::Closed,
+        Gone::Closed | Gone::Answered => Failure::Closed,
         Gone::TimedOut => Failure::TimedOut,
     })
 }

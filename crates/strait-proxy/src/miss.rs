@@ -20,13 +20,14 @@ use strait_http::update::{confirms, head_confirms, updated};
 use strait_http::vary::Variant;
 
 use crate::assemble;
-use crate::cached::{follow, selected, send};
+use crate::cached::{Follow, follow, selected, send};
 use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::{Joined, Phase};
 use crate::filling::{Filling, Leading};
 use crate::meta::Meta;
 use crate::object::{Body, Object, stored_head};
+use crate::select::Selected;
 use crate::worker::Worker;
 
 /// What a request is for, in the cache.
@@ -85,6 +86,11 @@ pub(crate) async fn lead(
     };
     if exchange.wish.is_head {
         update_by_head(worker, wanted, &miss, &incoming);
+    }
+    if miss.gap.is_some() && incoming.status == 416 {
+        // It is shorter now than what is stored of it.
+        worker.forget(wanted.hash, &wanted.key);
+        return Ok(Led::Alone);
     }
     if let (Some(stored), Some(_), 206) = (&miss.stored, &miss.gap, incoming.status)
         && let Some(leading) = leading
@@ -294,13 +300,28 @@ async fn store_or_pass(
         return pass(exchange, incoming, miss.why).await;
     };
     worker.private.forget(wanted.hash);
-    match Filling::new(leading, Arc::new(object), incoming, range) {
+    let object = Arc::new(object);
+    if incoming.status == 206 && !has_selected(exchange, &object, &range) {
+        // The origin has sent another part than it was asked for.
+        leading.end(Phase::Private);
+        return pass(exchange, incoming, miss.why).await;
+    }
+    match Filling::new(leading, object, incoming, range) {
         Ok(filling) => fill(exchange, filling, miss.why).await,
         Err(no_room) => {
             let (leading, incoming) = *no_room;
             leading.end(Phase::Private);
             pass(exchange, incoming, miss.why).await
         }
+    }
+}
+
+/// Whether these bytes of an object are those that the request selects.
+fn has_selected(exchange: &Exchange<'_, '_>, object: &Object, range: &Range<u64>) -> bool {
+    match selected(exchange, object) {
+        Selected::Whole => *range == (0..object.length.unwrap_or(u64::MAX)),
+        Selected::Part(part) => range.start <= part.start && part.end <= range.end,
+        _ => true,
     }
 }
 
@@ -327,11 +348,13 @@ async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -
     filling.begin();
     tokio::task::spawn_local(filling.run());
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
-    if let Some(stays) = follow(exchange, &follower, &shown, answer).await? {
-        return Ok(Led::Answered(stays));
+    match follow(exchange, &follower, &shown, answer).await? {
+        Follow::Answered(stays) => Ok(Led::Answered(stays)),
+        Follow::Outside | Follow::AtItsEnd => {
+            follower.fill().beyond(u64::MAX).await;
+            Ok(Led::Again)
+        }
     }
-    follower.fill().beyond(u64::MAX).await;
-    Ok(Led::Again)
 }
 
 /// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -36,6 +36,8 @@ pub(crate) enum Gone {
     Closed,
     /// The peer has done nothing for too long.
     TimedOut,
+    /// The peer has said something in place of taking more, and that was listened for.
+    Answered,
 }
 
 impl From<io::Error> for Gone {
@@ -79,6 +81,8 @@ pub(crate) struct Socket {
     deadline: Deadline,
     /// How long the peer may do nothing.
     pub(crate) patience: Duration,
+    /// Whether nothing more is sent once the peer says something: it has answered before it had all.
+    pub(crate) listens: bool,
     pub(crate) moved: Moved,
 }
 
@@ -86,7 +90,13 @@ impl Socket {
     pub(crate) fn new(tcp: TcpStream, patience: Duration) -> Self {
         // A socket that is not TCP has nothing to delay.
         let _ = tcp.set_nodelay(true);
-        Self { stream: Stream::new(tcp), deadline: Deadline::default(), patience, moved: Moved::default() }
+        Self {
+            stream: Stream::new(tcp),
+            deadline: Deadline::default(),
+            patience,
+            listens: false,
+            moved: Moved::default(),
+        }
     }
 
     /// Begins with TLS, and shakes hands.
@@ -133,11 +143,16 @@ impl Socket {
     }
 
     async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
-        let Self { stream, deadline, patience, moved } = self;
+        let Self { stream, deadline, patience, listens, moved } = self;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];
-            let write = poll_fn(|context| stream.poll_write(context, &parts));
+            let write = poll_fn(|context| {
+                if *listens && stream.poll_readable(context).is_ready() {
+                    return Poll::Ready(Err(Gone::Answered));
+                }
+                stream.poll_write(context, &parts).map_err(Gone::from)
+            });
             let written = deadline.within(*patience, write).await??;
             if written == 0 {
                 return Err(Gone::Closed);
@@ -269,7 +284,24 @@ impl Socket {
         interest: Interest,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
     ) -> Result<usize, Gone> {
-        let Self { stream: Stream { tcp, .. }, deadline, patience, .. } = self;
-        Ok(deadline.within(*patience, tcp.async_io(interest, || Ok(call(tcp)?))).await??)
+        let Self { stream: Stream { tcp, .. }, deadline, patience, listens, .. } = self;
+        let listens = *listens && interest == Interest::WRITABLE;
+        let done = poll_fn(|context| {
+            if listens && tcp.poll_read_ready(context).is_ready() {
+                return Poll::Ready(Err(Gone::Answered));
+            }
+            loop {
+                ready!(if interest == Interest::READABLE {
+                    tcp.poll_read_ready(context)
+                } else {
+                    tcp.poll_write_ready(context)
+                })?;
+                match tcp.try_io(interest, || Ok(call(tcp)?)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return Poll::Ready(done.map_err(Gone::from)),
+                }
+            }
+        });
+        deadline.within(*patience, done).await?
     }
 }
