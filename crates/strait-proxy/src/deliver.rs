@@ -183,16 +183,18 @@ pub(crate) async fn follow(
     }
     worker.give_back(head);
     let Some(length) = object.length else { return follow_unknown(worker, socket, follower, framing).await };
-    follow_range(worker, socket, follower, at..range.end.min(length)).await
+    let end = range.end.min(length);
+    let reached = follow_range(worker, socket, follower, at..end).await?;
+    if reached == end { Ok(()) } else { Err(Gone::Closed) }
 }
 
-/// Sends bytes of a known range as they come.
+/// Sends bytes of a known range as they come; which byte it has come to: the end of the range, unless the origin has failed.
 pub(crate) async fn follow_range(
     worker: &Worker,
     socket: &mut Socket,
     follower: &Follower,
     range: Range<u64>,
-) -> Result<(), Gone> {
+) -> Result<u64, Gone> {
     let fill = follower.fill();
     let mut at = range.start;
     while at < range.end {
@@ -202,12 +204,13 @@ pub(crate) async fn follow_range(
             send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
             at = upto;
         } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over()).flatten() {
-            return send_rest(worker, socket, *rest, What::Data).await;
+            send_rest(worker, socket, *rest, What::Data).await?;
+            return Ok(range.end);
         } else {
-            return Err(Gone::Closed);
+            break;
         }
     }
-    Ok(())
+    Ok(at)
 }
 
 /// Sends all of a body as it comes, of which nobody knows how long it is.

@@ -164,10 +164,16 @@ impl Filling {
     /// Moves it all, and keeps it; or as much of it as there is.
     pub(crate) async fn run(mut self) {
         match self.fill().await {
+            // It is not what its head tells: dropped, it is broken.
+            Ok(()) if !self.is_of_length() => {}
             Ok(()) => drop(self.finish()),
             Err(Unfinished::Origin | Unfinished::Abandoned) => self.keep_part(),
             Err(Unfinished::Store(pipe)) => self.hand_over(pipe),
         }
+    }
+
+    fn is_of_length(&self) -> bool {
+        self.range.end == u64::MAX || self.range.start + self.stored == self.range.end
     }
 
     /// What came of a representation whose bytes can be told again is a part of it (RFC 9111, section 3.3): the rest is asked for when

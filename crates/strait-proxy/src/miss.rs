@@ -13,6 +13,7 @@ use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
 use strait_http::head::{self, Request};
 use strait_http::partial::{part_of, strong_validator};
+use strait_http::range::Wanted::Parts;
 use strait_http::reuse::stands_in;
 use strait_http::storing::{Asked, is_of_use, kept, may_store};
 use strait_http::target::Uri;
@@ -91,11 +92,6 @@ pub(crate) async fn lead(
         // It is shorter now than what is stored of it.
         worker.forget(wanted.hash, &wanted.key);
         return Ok(Led::Alone);
-    }
-    if let (Some(stored), Some(_), 206) = (&miss.stored, &miss.gap, incoming.status)
-        && let Some(leading) = leading
-    {
-        return assemble::complete(exchange, wanted, stored, leading, incoming).await;
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
@@ -294,17 +290,29 @@ async fn store_or_pass(
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
-    let Some((object, range)) = object(exchange.request, &wanted.directives, &wanted.key, &incoming) else {
+    let made = object(exchange.request, &wanted.directives, &wanted.key, &incoming);
+    let Some((object, range)) = made else {
         worker.private.note(wanted.hash, worker.now());
         leading.end(Phase::Private);
-        return pass(exchange, incoming, miss.why).await;
+        return pass_part(exchange, wanted, &miss, incoming).await;
     };
     worker.private.forget(wanted.hash);
     let object = Arc::new(object);
-    if incoming.status == 206 && !has_selected(exchange, &object, &range) {
-        // The origin has sent another part than it was asked for.
-        leading.end(Phase::Private);
-        return pass(exchange, incoming, miss.why).await;
+    if incoming.status == 206 {
+        match &miss.stored {
+            Some(stored) if stored.combines_with(&object) => {
+                return assemble::complete(exchange, wanted, stored, leading, incoming, (object, range))
+                    .await;
+            }
+            // It begins anew with this part.
+            Some(_) => {}
+            None if has_selected(exchange, &object, &range) => {}
+            // The origin has sent another part than it was asked for.
+            None => {
+                leading.end(Phase::Private);
+                return pass(exchange, incoming, miss.why).await;
+            }
+        }
     }
     match Filling::new(leading, object, incoming, range) {
         Ok(filling) => fill(exchange, filling, miss.why).await,
@@ -313,6 +321,29 @@ async fn store_or_pass(
             leading.end(Phase::Private);
             pass(exchange, incoming, miss.why).await
         }
+    }
+}
+
+/// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.
+async fn pass_part(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    incoming: Incoming,
+) -> Result<Led, Stop> {
+    if incoming.status != 206 || miss.gap.is_none() {
+        return pass(exchange, incoming, miss.why).await;
+    }
+    exchange.worker.forget(wanted.hash, &wanted.key);
+    let length = miss.stored.as_ref().and_then(|stored| stored.length);
+    let asked = exchange.request.fields.one("range").zip(length);
+    let asked = asked.map(|(range, length)| strait_http::range::wanted(range, length));
+    let came = part_of(&incoming.response().fields, incoming.body).map(|(part, _)| part);
+    match (asked, came) {
+        (Some(Parts(parts)), Some(part)) if *parts == [part.clone()] => {
+            pass(exchange, incoming, miss.why).await
+        }
+        _ => Ok(Led::Alone),
     }
 }
 

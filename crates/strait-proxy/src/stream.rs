@@ -89,7 +89,10 @@ impl Stream {
         match &mut self.session {
             Some(session) => session.poll_readable(&mut self.tcp, &mut context).is_pending(),
             // What tokio knows may be from before: splice(2) leaves nothing behind, and does not say so.
-            None => self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending(),
+            None => {
+                self.tcp.poll_read_ready(&mut context).is_pending()
+                    || self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending()
+            }
         }
     }
 
