@@ -63,7 +63,13 @@ impl Stream {
     ) -> Poll<io::Result<usize>> {
         match &mut self.session {
             Some(session) => session.poll_write(&mut self.tcp, context, parts),
-            None => Pin::new(&mut self.tcp).poll_write_vectored(context, parts),
+            // One part is sent at less cost (send(2)).
+            None => match parts {
+                [part, empty] | [empty, part] if empty.is_empty() => {
+                    Pin::new(&mut self.tcp).poll_write(context, part)
+                }
+                parts => Pin::new(&mut self.tcp).poll_write_vectored(context, parts),
+            },
         }
     }
 
