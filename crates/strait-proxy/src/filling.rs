@@ -186,7 +186,8 @@ impl Filling {
     fn whole_length(&self) -> Option<usize> {
         let Framed::Length(length) = self.incoming.framed else { return None };
         let here = self.incoming.connection.buffer.filled().len();
-        let is_here = self.is_in_memory() && self.range == (0..length) && length <= here as u64;
+        let is_whole = self.range == (0..length) && self.object.length == Some(length);
+        let is_here = self.is_in_memory() && is_whole && length <= here as u64;
         is_here.then_some(length as usize)
     }
 
