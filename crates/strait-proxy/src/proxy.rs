@@ -67,6 +67,11 @@ impl Proxy {
         &self.addresses
     }
 
+    /// What whoever runs it is to know: what it does without, and what that costs.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        self.shared.settings.tls.note.as_deref().into_iter()
+    }
+
     /// Ends it: no more connections, and those that there are may finish what they do.
     pub fn stop(mut self) {
         self.end();

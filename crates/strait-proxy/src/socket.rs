@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::deadline::{Deadline, TimedOut};
 use crate::stream::Stream;
+use crate::tls::Session;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others want their turn.
 const SENDFILE_MAX: u64 = 1 << 20;
@@ -90,11 +91,17 @@ impl Socket {
     }
 
     /// Begins with TLS, and shakes hands.
-    pub(crate) async fn secure(&mut self, tls: rustls::Connection, limit: Duration) -> io::Result<()> {
-        self.stream.secure(tls);
+    pub(crate) async fn secure(&mut self, session: Session, limit: Duration) -> io::Result<()> {
+        self.stream.secure(session);
         let Self { stream, deadline, .. } = self;
         let shaken = deadline.within(limit, poll_fn(|context| stream.poll_handshake(context))).await;
-        shaken.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))
+        shaken.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))?;
+        stream.hand_over()
+    }
+
+    /// Whether there is TLS on it.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
     }
 
     /// Whether bytes can get in and out of it without being copied (splice(2), sendfile(2)).
@@ -203,8 +210,8 @@ impl Socket {
 
     /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those that can.
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
-        debug_assert!(self.can_splice());
-        self.when(Interest::READABLE, |tcp| pipe.fill(tcp, most)).await
+        let Self { stream, deadline, patience, .. } = self;
+        Ok(deadline.within(*patience, stream.splice_to(pipe, most)).await??)
     }
 
     /// Sends what a pipe holds. For those that can.

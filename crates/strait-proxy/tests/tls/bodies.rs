@@ -136,8 +136,9 @@ fn connections_without_tls_are_used_again_behind_a_large_body() {
     let origin = Origin::plain();
     let rig = Rig::before(Authority::new(), &origin.url);
     let mut client = rig.plain();
-    for path in ["/passed?300000", "/kept?300000", "/passed"] {
-        client.get(path);
+    // A fill would go on by itself, and its connection come back when it likes.
+    for _ in 0..3 {
+        assert!(client.get("/passed?300000").body == body(300_000));
     }
     assert_eq!(origin.seen.connections.load(Ordering::SeqCst), 1);
 }

@@ -116,7 +116,7 @@ fn files_that_are_not_what_they_should_be_are_named_in_one_line() {
     for (tls, expected) in [
         (listen.to_owned(), "tls.certificate: TLS needs tls.certificate and tls.key".to_owned()),
         (format!("{listen}certificate = \"{one}\""), "tls.key: TLS needs".to_owned()),
-        (format!("certificate = \"{one}\"\nkey = \"{two}\""), "tls.certificate: no address".to_owned()),
+        (format!("certificate = \"{one}\"\nkey = \"{two}\""), "tls.listen: say which".to_owned()),
         (
             format!("{listen}certificate = \"{one}\"\nkey = \"{two}\""),
             format!("tls.key = \"{two}\": not for the certificate"),
