@@ -111,6 +111,10 @@ impl<'a> Plot<'a> {
         LEFT + margin + place as f64 * (WIDTH - LEFT - RIGHT - 2.0 * margin) / steps
     }
 
+    fn place_name(&self, place: f64) -> String {
+        if self.results.labels.is_empty() { number(place) } else { self.results.place_name(place) }
+    }
+
     fn y(&self, value: f64) -> f64 {
         HEIGHT - BOTTOM - self.scale.place(value) * (HEIGHT - TOP - BOTTOM)
     }
@@ -129,13 +133,15 @@ impl<'a> Plot<'a> {
                 number(tick)
             );
         }
+        // Names are longer than numbers: every other one stands on a line of its own.
+        let lines = if self.results.labels.is_empty() { 0.0 } else { 12.0 };
         for (i, place) in self.places.iter().enumerate() {
             let x = self.x(i);
             let _ = writeln!(
                 svg,
                 "<text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                bottom + 18.0,
-                number(*place)
+                bottom + 14.0 + lines * (i % 2) as f64,
+                escape(&self.place_name(*place))
             );
         }
         let middle = f64::midpoint(LEFT, right);
@@ -157,12 +163,15 @@ impl<'a> Plot<'a> {
         }
         let path: Vec<String> =
             points.iter().map(|(x, _, value)| format!("{x:.1},{:.1}", self.y(value.median))).collect();
-        let _ =
-            writeln!(svg, "<g class=\"c{}\">\n<polyline points=\"{}\"/>", index % COLOURS, path.join(" "));
+        let _ = writeln!(svg, "<g class=\"c{}\">", index % COLOURS);
+        if self.results.labels.is_empty() {
+            let _ = writeln!(svg, "<polyline points=\"{}\"/>", path.join(" "));
+        }
         for (x, place, value) in points {
             let (low, high) = (self.y(value.min), self.y(value.max));
             let _ = writeln!(svg, "<path class=\"spread\" d=\"M{x:.1} {low:.1}V{high:.1}\"/>");
-            let title = format!("{contestant}, {}: {}", number(place), value.text(self.shown.decimals));
+            let title =
+                format!("{contestant}, {}: {}", self.place_name(place), value.text(self.shown.decimals));
             let mark = mark(index, x, self.y(value.median), &escape(&title));
             let open = is_bound(self.results, contestant, place, self.shown);
             let _ =

@@ -13,7 +13,7 @@ pub mod work;
 pub mod workload;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ use crate::rounds::{self, Asked, Progress};
 use crate::wire::{End, Wire};
 use load::Account;
 use origin::Listening;
-use peer::{Contestant, Directory, Setting};
-use work::Work;
+use peer::{Contestant, Directories, Setting};
+use work::Experiment;
 use workload::Workload;
 
 /// The private ends, the proxy's first (RFC 5737).
@@ -53,7 +53,7 @@ pub struct Plan {
     /// Who.
     pub contestants: Vec<Contestant>,
     /// What is asked of them.
-    pub works: Vec<Work>,
+    pub experiment: Experiment,
     /// How often.
     pub rounds: u32,
     /// The most that a cache may hold on disk, in bytes.
@@ -74,7 +74,7 @@ pub struct Rig<'a> {
     is_private: bool,
     proxy_cpus: Vec<u32>,
     load_cpus: Vec<u32>,
-    directory: PathBuf,
+    directories: Directories,
     seconds: f64,
     terminated: &'a AtomicBool,
 }
@@ -87,11 +87,12 @@ impl<'a> Rig<'a> {
     pub fn lay(
         launcher: Launcher,
         (proxy_cpus, load_cpus): (Vec<u32>, Vec<u32>),
-        directory: PathBuf,
+        directory: &Path,
         seconds: f64,
         terminated: &'a AtomicBool,
     ) -> Result<Self> {
         let is_private = process::is_root();
+        let directories = Directories::new(directory)?;
         let (near, far) = if is_private {
             let (near, far) = Wire::routed(ADDRESSES, None)?.into_ends();
             for end in [&near, &far] {
@@ -102,7 +103,7 @@ impl<'a> Rig<'a> {
             let lo = || (End::own("lo"), Ipv4Addr::LOCALHOST.into());
             (lo(), lo())
         };
-        Ok(Self { launcher, near, far, is_private, proxy_cpus, load_cpus, directory, seconds, terminated })
+        Ok(Self { launcher, near, far, is_private, proxy_cpus, load_cpus, directories, seconds, terminated })
     }
 
     fn attempt(&self, plan: &Plan, contestant: Contestant, workload: &Workload) -> Result<Account> {
@@ -111,7 +112,7 @@ impl<'a> Rig<'a> {
             return self.load(plan, workload, address, address, &origin);
         }
         let (_origin, address) = self.origin(&self.far, &self.load_cpus)?;
-        let directory = Directory::new(&self.directory)?;
+        let directory = self.directories.next()?;
         let listen = self.free_address()?;
         let setting = Setting {
             listen,
@@ -212,13 +213,14 @@ pub fn run(
     machine: Machine,
     progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
 ) -> Result<Results> {
-    let places: Vec<u32> = (0..plan.works.len() as u32).collect();
+    let experiment = &plan.experiment;
+    let places: Vec<u32> = experiment.points.iter().map(|(place, _)| *place).collect();
     let asked = Asked {
-        benchmark: "proxy",
+        benchmark: experiment.benchmark,
         about: about(rig, plan),
-        axis: "work",
-        unit: "",
-        labels: plan.works.iter().map(|work| work.name.clone()).collect(),
+        axis: experiment.axis,
+        unit: experiment.unit,
+        labels: experiment.labels.clone(),
         contestants: &plan.contestants,
         places: &places,
         rounds: plan.rounds,
@@ -226,13 +228,14 @@ pub fn run(
     };
     let probe = |contestant: Contestant| contestant.version(&rig.launcher).map(drop);
     rounds::run(&asked, machine, progress, probe, |contestant, place| {
-        let workload = &plan.works[place as usize].workload;
+        let workload = experiment.workload(place).expect("places are those of the experiment");
         let account = rounds::attempt(rig.terminated, || rig.attempt(plan, contestant, workload))?;
         Ok((figures(&account), contestant.version(&rig.launcher)?))
     })
 }
 
 fn about(rig: &Rig<'_>, plan: &Plan) -> String {
+    let experiment = &plan.experiment;
     let route = if rig.is_private {
         format!("a veth pair with an MTU of 1500 and {CONGESTION_CONTROL}")
     } else {
@@ -244,9 +247,12 @@ fn about(rig: &Rig<'_>, plan: &Plan) -> String {
         "the length of every body is checked, and the bytes of all small and one in 16 long bodies"
     };
     format!(
-        "Response time, throughput and CPU time of caching proxies with one worker on CPU {:?}; origin and client share CPU {:?}, \
+        "{}{}Response time, throughput and CPU time of caching proxies with one worker on CPU {:?}; origin and client share CPU {:?}, \
          over {route}. Every try starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
-        rig.proxy_cpus, rig.load_cpus
+        experiment.about,
+        if experiment.about.is_empty() { "" } else { " " },
+        rig.proxy_cpus,
+        rig.load_cpus
     )
 }
 

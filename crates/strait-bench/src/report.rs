@@ -68,6 +68,11 @@ fn values(results: &Results, shown: &Shown) -> String {
         }
         text += "</tr>\n";
     }
+    if let Some(row) = table::beside(results, shown) {
+        let cells: Vec<String> =
+            row.iter().skip(1).map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let _ = writeln!(text, "<tr><th>{}</th>{}</tr>", escape(&row[0]), cells.concat());
+    }
     text + "</table>\n"
 }
 

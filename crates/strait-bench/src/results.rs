@@ -145,6 +145,33 @@ impl Results {
         self.series(contestant, at)?.summary.get(figure).copied()
     }
 
+    /// A figure of a contestant to that of the best of `others` at the same place, round by round, with the name of the one that is
+    /// the best by its median.
+    pub(crate) fn beside_the_best<'a>(
+        &self,
+        contestant: &str,
+        others: &[&'a str],
+        (figure, more_is_better): (&str, bool),
+        at: f64,
+    ) -> Option<(Summary, &'a str)> {
+        let better = |one: f64, other: f64| if more_is_better { one > other } else { one < other };
+        let best =
+            |values: &mut dyn Iterator<Item = f64>| values.reduce(|a, b| if better(b, a) { b } else { a });
+        let of_round = |name: &str, round: usize| match self.series(name, at)?.rounds.get(round)? {
+            Round::Measured(figures) => figures.get(figure).copied(),
+            Round::Failed { .. } => None,
+        };
+        let ratio = |round| {
+            let beside = best(&mut others.iter().filter_map(|other| of_round(other, round)))?;
+            Some(of_round(contestant, round)? / beside).filter(|ratio| ratio.is_finite())
+        };
+        let ratios: Vec<f64> = (0..self.rounds as usize).filter_map(ratio).collect();
+        let median = |name: &str| Some(self.summary(name, at, figure)?.median);
+        let known = others.iter().filter_map(|&name| Some((median(name)?, name)));
+        let (_, name) = known.reduce(|a, b| if better(b.0, a.0) { b } else { a })?;
+        Some((Summary::of(&ratios)?, name))
+    }
+
     /// As text.
     pub fn to_json(&self) -> Result<String> {
         let text = serde_json::to_string_pretty(self);
@@ -256,6 +283,18 @@ pub(crate) mod tests {
             }
         }
         results
+    }
+
+    #[test]
+    fn the_best_other_is_found_in_each_round() {
+        let mut results =
+            results(&[("a", 1.0, &[4.0, 6.0]), ("b", 1.0, &[2.0, 2.0]), ("c", 1.0, &[1.0, 3.0])]);
+        results.rounds = 2;
+        let figure = ("lossfree_pps", true);
+        let (ratio, name) = results.beside_the_best("a", &["b", "c"], figure, 1.0).unwrap();
+        assert_eq!((ratio.min, ratio.max, ratio.rounds), (2.0, 2.0, 2));
+        assert_eq!(name, "b");
+        assert!(results.beside_the_best("a", &["d"], figure, 1.0).is_none());
     }
 
     #[test]

@@ -72,6 +72,9 @@ pub const PROXY: [Shown; 11] = [
     shown("busy_percent", "CPU of the proxy in use, %", 1.0, 0, false),
 ];
 
+/// Figures of proxies that are compared.
+const RATIOS: [&str; 4] = ["requests_per_s", "cpu_us_per_request", "cpu_s_per_gb", "p50_us"];
+
 /// The figures to show of these results: those that were measured.
 pub fn figures(results: &Results) -> Vec<Shown> {
     let all: &[Shown] = match results.benchmark.split(' ').next() {
@@ -108,7 +111,27 @@ fn of(results: &Results, shown: &Shown) -> String {
         row.extend(places.iter().map(|&place| cell(results, contestant, place, shown)));
         rows.push(row);
     }
+    rows.extend(beside(results, shown));
     format!("{}\n{}", shown.title, aligned(&rows))
+}
+
+/// The row that sets Strait's proxy beside the best of the others, where both were measured.
+pub(crate) fn beside(results: &Results, shown: &Shown) -> Option<Vec<String>> {
+    let is_compared = RATIOS.contains(&shown.figure) && results.benchmark.starts_with("proxy");
+    let contestants = results.contestants();
+    let is_other = |name: &&str| !name.starts_with("strait") && *name != "direct";
+    let others: Vec<&str> = contestants.iter().copied().filter(is_other).collect();
+    if !is_compared || others.is_empty() || !contestants.contains(&"strait") {
+        return None;
+    }
+    let ratio = |at| {
+        let figure = (shown.figure, shown.more_is_better);
+        results.beside_the_best("strait", &others, figure, at)
+    };
+    let text = |at| ratio(at).map_or("-".into(), |(ratio, name)| format!("{} {name}", ratio.text(2)));
+    Some(
+        ["strait to the best".to_owned()].into_iter().chain(results.places().into_iter().map(text)).collect(),
+    )
 }
 
 pub(crate) fn cell(results: &Results, contestant: &str, place: f64, shown: &Shown) -> String {

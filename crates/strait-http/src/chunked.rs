@@ -29,6 +29,8 @@ pub enum Next {
     Framing(usize),
     /// So many bytes of data, of which not all may be shown yet: [`Chunked::advance`] as they are moved.
     Data(u64),
+    /// So many bytes of a trailer's line, its end included: behind the last chunk, and before the end.
+    Trailer(usize),
     /// So many bytes of framing, and the body is over.
     End(usize),
 }
@@ -114,7 +116,7 @@ impl Chunked {
         }
         let passed = passed + line.len() + 2;
         self.state = State::Trailers(passed.min(TRAILERS_BYTES_MAX));
-        Ok(Next::Framing(line.len() + 2))
+        Ok(Next::Trailer(line.len() + 2))
     }
 }
 
@@ -166,7 +168,7 @@ mod tests {
             match chunked.next(&bytes[at..shown])? {
                 Next::Unknown if shown == bytes.len() => return Ok(None),
                 Next::Unknown => shown = (shown + piece).min(bytes.len()),
-                Next::Framing(len) => at += len,
+                Next::Framing(len) | Next::Trailer(len) => at += len,
                 Next::End(len) => return Ok(Some((data, at + len))),
                 Next::Data(len) => {
                     let some = (shown - at).min(len as usize);

@@ -143,19 +143,21 @@ fn fields<'b>(lines: &[httparse::Header<'b>]) -> Fields<'b> {
 
 /// Every line ends with CR LF, and neither stands elsewhere; there is no NUL, and no line goes on in the next (obs-fold).
 fn check_lines(head: &[u8]) -> Result<(), Malformed> {
-    let mut before = b'\n';
-    for (at, &byte) in head.iter().enumerate() {
-        match (before, byte) {
-            (_, 0) => return Err(Malformed::Syntax("NUL in a head")),
-            (b'\r', b'\n') => {}
-            (b'\r', _) => return Err(Malformed::Syntax("CR without LF")),
-            (_, b'\n') => return Err(Malformed::Syntax("LF without CR")),
-            (b'\n', b' ' | b'\t') if at > 0 => {
+    let mut at = 0;
+    for special in memchr::memchr3_iter(b'\r', b'\n', 0, head) {
+        // The LF of a line's end was looked at with its CR.
+        if special < at {
+            continue;
+        }
+        match head[special..] {
+            [0, ..] => return Err(Malformed::Syntax("NUL in a head")),
+            [b'\r', b'\n', b' ' | b'\t', ..] => {
                 return Err(Malformed::Syntax("a field that goes on in a new line"));
             }
-            _ => {}
+            [b'\r', b'\n', ..] => at = special + 2,
+            [b'\r', ..] => return Err(Malformed::Syntax("CR without LF")),
+            _ => return Err(Malformed::Syntax("LF without CR")),
         }
-        before = byte;
     }
     Ok(())
 }

@@ -19,7 +19,6 @@ use strait_http::target::Scheme;
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
-use crate::cached::ttl;
 use crate::deliver;
 use crate::exchange::{self, wish};
 use crate::object::Object;
@@ -125,7 +124,7 @@ impl Client {
         let Hit { object, selected, wish, head_len } = hit;
         self.buffer.consume(head_len);
         let settings = worker.settings();
-        let ttl = Some(ttl(worker, &object));
+        let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
         deliver::send(worker, &mut self.socket, &object, &selected, &status, wish).await?;
         Ok(wish.keeps_alive)

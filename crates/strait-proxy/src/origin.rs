@@ -39,6 +39,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Whether who asks at the same time would fare the same: there is no origin, or it does not answer.
+    pub(crate) fn is_lasting(&self) -> bool {
+        !matches!(self, Self::Closed | Self::Malformed(_))
+    }
+
     /// The status that a client is told (RFC 9110, section 15.6).
     pub(crate) fn status(&self) -> u16 {
         match self {

@@ -72,6 +72,11 @@ impl Proxy {
         self.shared.settings.tls.note.as_deref().into_iter()
     }
 
+    /// Waits until all that is stored can be found: whether that was in time. Before, it is fetched again.
+    pub fn wait_loaded(&self, limit: Duration) -> bool {
+        self.shared.store.as_ref().is_none_or(|store| store.wait_loaded(limit))
+    }
+
     /// Ends it: no more connections, and those that there are may finish what they do.
     pub fn stop(mut self) {
         self.end();

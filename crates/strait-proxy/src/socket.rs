@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -37,6 +37,8 @@ pub(crate) enum Gone {
     Closed,
     /// The peer has done nothing for too long.
     TimedOut,
+    /// The peer has said something in place of taking more, and that was listened for.
+    Answered,
 }
 
 impl From<io::Error> for Gone {
@@ -80,6 +82,8 @@ pub(crate) struct Socket {
     deadline: Deadline,
     /// How long the peer may do nothing.
     pub(crate) patience: Duration,
+    /// Whether nothing more is sent once the peer says something: it has answered before it had all.
+    pub(crate) listens: bool,
     pub(crate) moved: Moved,
 }
 
@@ -87,7 +91,13 @@ impl Socket {
     pub(crate) fn new(tcp: TcpStream, patience: Duration) -> Self {
         // A socket that is not TCP has nothing to delay.
         let _ = tcp.set_nodelay(true);
-        Self { stream: Stream::new(tcp), deadline: Deadline::default(), patience, moved: Moved::default() }
+        Self {
+            stream: Stream::new(tcp),
+            deadline: Deadline::default(),
+            patience,
+            listens: false,
+            moved: Moved::default(),
+        }
     }
 
     /// Begins with TLS, and shakes hands.
@@ -132,19 +142,32 @@ impl Socket {
     /// Sends one after the other.
     pub(crate) async fn write_all(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
         self.write(first, second).await?;
-        if self.stream.is_encrypted_here() {
-            let Self { stream, deadline, patience, .. } = self;
-            while deadline.within(*patience, poll_fn(|context| stream.poll_send(context))).await?? {}
+        if !self.stream.is_encrypted_here() {
+            return Ok(());
         }
-        Ok(())
+        let Self { stream, deadline, patience, listens, .. } = self;
+        loop {
+            let send = poll_fn(|context| match stream.poll_send(context) {
+                Poll::Pending if *listens => stream.poll_readable(context).map(|_| Err(Gone::Answered)),
+                sent => sent.map_err(Gone::from),
+            });
+            if !deadline.within(*patience, send).await?? {
+                return Ok(());
+            }
+        }
     }
 
     async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
-        let Self { stream, deadline, patience, moved } = self;
+        let Self { stream, deadline, patience, listens, moved } = self;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];
-            let write = poll_fn(|context| stream.poll_write(context, &parts));
+            let write = poll_fn(|context| {
+                if *listens && stream.poll_readable(context).is_ready() {
+                    return Poll::Ready(Err(Gone::Answered));
+                }
+                stream.poll_write(context, &parts).map_err(Gone::from)
+            });
             let written = deadline.within(*patience, write).await??;
             if written == 0 {
                 return Err(Gone::Closed);
@@ -164,7 +187,7 @@ impl Socket {
         }
         while !bytes.is_empty() {
             let flags = SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let written = self.when(Interest::WRITABLE, |tcp| rustix::net::send(tcp, bytes, flags)).await?;
+            let written = self.sending(|tcp| rustix::net::send(tcp, bytes, flags)).await?;
             self.moved.sent += written as u64;
             bytes = &bytes[written..];
         }
@@ -179,9 +202,7 @@ impl Socket {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let asked = (end - at).min(SENDFILE_MAX) as usize;
-            let sent = self
-                .when(Interest::WRITABLE, |tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked))
-                .await?;
+            let sent = self.sending(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked)).await?;
             if sent == 0 {
                 // The file is shorter than it was.
                 return Err(Gone::Closed);
@@ -211,14 +232,14 @@ impl Socket {
     /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those that can.
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
         let Self { stream, deadline, patience, .. } = self;
-        Ok(deadline.within(*patience, stream.splice_to(pipe, most)).await??)
+        Ok(deadline.within(*patience, poll_fn(|context| stream.poll_splice(context, pipe, most))).await??)
     }
 
     /// Sends what a pipe holds. For those that can.
     pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), Gone> {
         debug_assert!(self.can_splice());
         while pipe.held() > 0 {
-            let sent = self.when(Interest::WRITABLE, |tcp| pipe.empty(tcp, None)).await?;
+            let sent = self.sending(|tcp| pipe.empty(tcp, None)).await?;
             self.moved.spliced += sent as u64;
         }
         Ok(())
@@ -270,13 +291,24 @@ impl Socket {
         &mut self.stream
     }
 
-    /// What `call` returns once the socket lets it.
-    async fn when(
+    /// What `call`, which sends, returns once the socket lets it.
+    async fn sending(
         &mut self,
-        interest: Interest,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
     ) -> Result<usize, Gone> {
-        let Self { stream: Stream { tcp, .. }, deadline, patience, .. } = self;
-        Ok(deadline.within(*patience, tcp.async_io(interest, || Ok(call(tcp)?))).await??)
+        let Self { stream, deadline, patience, listens, .. } = self;
+        let done = poll_fn(|context| {
+            if *listens && stream.poll_readable(context).is_ready() {
+                return Poll::Ready(Err(Gone::Answered));
+            }
+            loop {
+                ready!(stream.tcp.poll_write_ready(context))?;
+                match stream.tcp.try_io(Interest::WRITABLE, || Ok(call(&stream.tcp)?)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return Poll::Ready(done.map_err(Gone::from)),
+                }
+            }
+        });
+        deadline.within(*patience, done).await?
     }
 }

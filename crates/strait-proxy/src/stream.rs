@@ -104,16 +104,25 @@ impl Stream {
     }
 
     /// Moves what was received into an empty pipe, where it is not encrypted here; 0 at the end.
-    pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> io::Result<usize> {
+    pub(crate) fn poll_splice(
+        &mut self,
+        context: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: u64,
+    ) -> Poll<io::Result<usize>> {
         let Self { tcp, tls } = self;
-        let fill = || {
-            Ok(match tls {
-                Some(Tls::Kernel(kernel)) => kernel.fill(tcp, pipe, most)?,
-                Some(Tls::Session(_)) => return Err(io::ErrorKind::Unsupported.into()),
-                None => pipe.fill(&*tcp, most)?,
-            })
-        };
-        tcp.async_io(Interest::READABLE, fill).await
+        loop {
+            ready!(tcp.poll_read_ready(context))?;
+            let fill = || match tls {
+                Some(Tls::Kernel(kernel)) => Ok(kernel.fill(tcp, pipe, most)?),
+                Some(Tls::Session(_)) => Err(io::ErrorKind::Unsupported.into()),
+                None => Ok(pipe.fill(&*tcp, most)?),
+            };
+            match tcp.try_io(Interest::READABLE, fill) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+        }
     }
 
     /// Whether there is something to read, be it the end.
@@ -132,7 +141,8 @@ impl Stream {
             return self.poll_readable(&mut context).is_pending();
         }
         // What tokio knows may be from before: splice(2) leaves nothing behind, and does not say so.
-        self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending()
+        self.tcp.poll_read_ready(&mut context).is_pending()
+            || self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending()
     }
 
     /// Says that nothing more will be sent: what was, was all.

@@ -117,6 +117,12 @@ impl Worker {
         Some(object)
     }
 
+    /// Whether something is stored for a key, be it for other requests.
+    pub(crate) fn knows(&self, hash: u64, key: &str) -> bool {
+        self.hot.borrow().find(hash, |object| object.is_for(key) && object.is_alive()).is_some()
+            || self.shared.store.as_ref().is_some_and(|store| lookup::knows(store, hash, key))
+    }
+
     /// Keeps an object at hand, in place of what answered the same requests.
     pub(crate) fn keep(&self, hash: u64, object: Arc<Object>) {
         if let Some(store) = &self.shared.store {
@@ -132,6 +138,7 @@ impl Worker {
 
     /// Forgets all that is stored for a key.
     pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
+        self.shared.fills.outdate(hash, key);
         self.hot.borrow_mut().remove(hash, |object| object.is_for(key));
         self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key))
     }

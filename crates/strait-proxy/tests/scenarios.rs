@@ -5,6 +5,7 @@ mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use lab::scenario::{Setup, Subject, play};
 use strait_proxy::{Clock, Config, Proxy};
@@ -31,11 +32,11 @@ impl Subject for Running {
     }
 }
 
-/// A proxy of one worker; the scenario's configuration says the rest.
+/// A proxy of one worker, unless the scenario's configuration says otherwise.
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
     let mut config = Config::from_toml(setup.config).map_err(|error| error.to_string())?;
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    config.workers = 1;
+    config.workers = config.workers.max(1);
     config.timeouts.drain = 1;
     config.cache.dir.get_or_insert_with(|| setup.directory.join("cache"));
     if !setup.is_forward {
@@ -45,6 +46,9 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
     }
     let clock = Clock::fixed(setup.now);
     let proxy = Proxy::start(&config, clock.clone()).map_err(|error| error.to_string())?;
+    if !proxy.wait_loaded(Duration::from_secs(10)) {
+        return Err("the store is not loaded in time".to_owned());
+    }
     Ok(Box::new(Running { proxy, clock }))
 }
 
@@ -85,12 +89,16 @@ scenarios! {
     directives
     fields
     fills
+    forwarded
     freshness
     hosts
     interim
     invalidation
+    mechanisms
+    negative
     options
     origins
+    parts
     ranges
     refusals
     stale

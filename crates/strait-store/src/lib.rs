@@ -48,11 +48,11 @@ mod writer;
 
 pub use config::Config;
 pub use error::{Error, Result};
-pub use strait_sys::Kind as ErrorKind;
 pub use file::{Extent, SegmentFile};
 pub use format::hash_of;
 pub use read::{Loaded, Verified};
 pub use record::Record;
 pub use stats::Stats;
 pub use store::Store;
+pub use strait_sys::Kind as ErrorKind;
 pub use writer::Writer;

@@ -39,7 +39,8 @@ impl Place {
     }
 }
 
-/// A stored object. It keeps its identity when it is moved, and its bytes while it is kept, alive or not.
+/// A stored object. It keeps its identity when it is moved, and its file while it is kept, alive or not: whoever only wants to know
+/// of it later keeps a `Weak`.
 #[derive(Debug)]
 pub struct Record {
     /// Of its key.

@@ -1,8 +1,8 @@
 //! Eviction: keeps room free ahead of need, one file at a time, the oldest first. What was hit since it was stored is stored
 //! again and gets another turn, as in S3-FIFO; the rest goes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 const SPARES: usize = 2;
 /// Files that are kept free for objects with files of their own.
 const FILES_FREE_MIN: usize = 4;
-/// Of an evicted file at most this part is stored again, so that each gives some room.
+/// So much of a segment is stored again at most when it is evicted, so that each gives some room.
 const REINSERTED_PARTS: u64 = 2;
 /// Bodies up to this size are read and checked when they are moved; longer ones are copied by the kernel.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -25,9 +25,9 @@ impl Shared {
     /// Evicts until there are spare segments, and as much free as was asked for.
     pub(crate) fn make_room(&self) {
         while !self.is_closed.load(Ordering::Acquire) {
-            if lock(&self.spares).len() < SPARES && self.has_segment() {
+            if self.lacks_segment() && self.has_segment() {
                 match self.counted(self.make_segment("make a segment")) {
-                    Ok(spare) => lock(&self.spares).push(spare),
+                    Ok(spare) => self.keep_ready(spare),
                     Err(_) => return,
                 }
             } else if self.has_room() || !self.evict_next() {
@@ -38,14 +38,33 @@ impl Shared {
         self.demand_bytes.store(0, Ordering::Release);
     }
 
+    fn eviction_lane(&self) -> MutexGuard<'_, Lane> {
+        lock(&self.lanes[self.lanes.len() - 1])
+    }
+
+    /// Whether there are fewer segments ready than should be.
+    fn lacks_segment(&self) -> bool {
+        self.eviction_lane().reserve.is_none() || lock(&self.spares).len() < SPARES
+    }
+
+    /// Eviction's own comes first.
+    fn keep_ready(&self, segment: Arc<SegmentFile>) {
+        let reserve = &mut self.eviction_lane().reserve;
+        if reserve.is_none() {
+            *reserve = Some(segment);
+        } else {
+            lock(&self.spares).push(segment);
+        }
+    }
+
     /// Whether another segment can be made.
     fn has_segment(&self) -> bool {
         self.budget.free_bytes() >= self.segment_bytes && self.budget.free_files() > 0
     }
 
     fn has_room(&self) -> bool {
-        let wanted = self.segment_bytes + self.demand_bytes.load(Ordering::Acquire);
-        lock(&self.spares).len() >= SPARES
+        let wanted = self.extent_bytes_max() + self.demand_bytes.load(Ordering::Acquire);
+        !self.lacks_segment()
             && self.budget.free_bytes() >= wanted.min(self.budget.capacity_bytes / 2)
             && self.budget.free_files() >= FILES_FREE_MIN
     }
@@ -93,7 +112,7 @@ impl Shared {
 
     /// Empties a file of what is of use in it, and lets it go.
     pub(crate) fn evict(&self, file: &Arc<SegmentFile>) {
-        let mut left = file.share.bytes() / REINSERTED_PARTS;
+        let mut left = self.segment_bytes / REINSERTED_PARTS;
         for record in self.members(file, &file.dismiss()) {
             let place = record.place();
             let has_body = Arc::ptr_eq(&place.body, file);
@@ -150,7 +169,7 @@ impl Shared {
     fn copy(&self, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<Place> {
         let loaded = read(place, record, READ_BYTES_MAX)?;
         let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
-        let mut lane = lock(&self.lanes[self.lanes.len() - 1]);
+        let mut lane = self.eviction_lane();
         if let Some(body) = loaded.body().filter(|_| with_body) {
             let (file, layout) = self.append(&mut lane, &mut head, &[body])?;
             return Ok(Place::whole(&file, &layout, &head.header));

@@ -89,22 +89,11 @@ impl Store {
         let mut head = Head::new(key, meta, body_len)?;
         head.header.body_hash = Some(hash_of_pieces(body));
         let stored = if self.shared.fits_segment(&head.header, body_len) {
-            self.put_in_segment(lane, head, body)
+            self.shared.put(lane, head, body)
         } else {
             self.put_in_own_file(lane, head, body)
         };
         self.shared.counted(stored)
-    }
-
-    fn put_in_segment(&self, lane: usize, mut head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
-        let mut lane = self.shared.lane(lane, "put")?;
-        let (file, layout) = self.shared.append(&mut lane, &mut head, body)?;
-        let header = &head.header;
-        let place = Place::whole(&file, &layout, header);
-        let record = Record::new(header.hash, header.sequence, header.body_len, place);
-        self.shared.index.insert(record.clone());
-        self.shared.counters.stored.add(1);
-        Ok(record)
     }
 
     fn put_in_own_file(&self, lane: usize, head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
@@ -117,7 +106,9 @@ impl Store {
         writer.commit(body_len)
     }
 
-    /// Makes room for an object whose body is to come, of a length that is known or not.
+    /// Makes room for an object whose body is to come, of a length that is known or not. [`Writer::room`] says how much of it may be
+    /// written before [`Writer::grow`]: of an object that is too long for a segment and for what is free now, a first step, though its
+    /// length is known.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room now.
@@ -235,7 +226,8 @@ impl Store {
         }
     }
 
-    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on.
+    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on. It takes as
+    /// long as the disk does.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
         if let Some(background) = lock(&self.background).take() {

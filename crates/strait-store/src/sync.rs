@@ -57,7 +57,11 @@ impl Shared {
     /// The end of the session: everything is on disk, and what was only kept ready is gone.
     pub(crate) fn finish(&self) {
         for lane in &self.lanes {
-            self.seal(&mut lock(lane));
+            let mut lane = lock(lane);
+            self.seal(&mut lane);
+            if let Some(reserve) = lane.reserve.take() {
+                self.let_go(reserve);
+            }
         }
         let spares = std::mem::take(&mut *lock(&self.spares));
         for spare in spares {

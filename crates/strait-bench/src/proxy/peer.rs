@@ -141,7 +141,11 @@ impl Contestant {
         let mut arguments = vec!["proxy".to_owned()];
         let options = ["--listen=@LISTEN@", "--origin=http://@ORIGIN@", "--cache-dir=@DIR@/cache"];
         arguments.extend(options.map(fill));
-        arguments.extend([format!("--cache-size={}", setting.disk_bytes), "--workers=1".into()]);
+        arguments.extend([
+            format!("--cache-size={}", setting.disk_bytes),
+            format!("--memory={}", setting.memory_bytes),
+            "--workers=1".into(),
+        ]);
         arguments.extend((!optimised.sendfile).then(|| "--no-sendfile".into()));
         arguments.extend((!optimised.splice).then(|| "--no-splice".into()));
         Ok((None, Program::new(setting.launcher.strait.to_string_lossy(), arguments)))
@@ -167,12 +171,12 @@ impl Setting<'_> {
     }
 }
 
-/// The program as nobody if this process is root; it is asked to end with its parent, so that it can end what it has started.
-fn as_nobody(program: String, arguments: impl IntoIterator<Item = String>) -> Program {
+/// The command as nobody if this process is root; it is asked to end with its parent, so that it can end what it has started.
+fn as_nobody(command: impl IntoIterator<Item = String>) -> Program {
     let user = ["--reuid", "--regid"].map(|option| format!("{option}={NOBODY}"));
     let user = user.into_iter().chain(["--clear-groups".to_owned()]).filter(|_| process::is_root());
-    let ends = ["--pdeathsig=TERM".to_owned(), "--".to_owned(), program];
-    Program::new("setpriv", user.chain(ends).chain(arguments))
+    let ends = ["--pdeathsig=TERM".to_owned(), "--".to_owned()];
+    Program::new("setpriv", user.chain(ends).chain(command))
 }
 
 /// The path of an installed program.
@@ -185,40 +189,76 @@ fn find(program: &str) -> Result<PathBuf> {
         .ok_or_else(|| Error::Void(format!("{program} is not installed")))
 }
 
-/// A directory of one try. Dropping it removes it with all that is in it.
+/// The directories of a run's tries. Dropping it removes them.
+#[derive(Debug)]
+pub(crate) struct Directories {
+    path: PathBuf,
+    made: AtomicU32,
+}
+
+impl Directories {
+    pub(crate) fn new(parent: &Path) -> Result<Self> {
+        let path = parent.join(format!("strait-bench-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| Error::file(format!("make {}", path.display()), error))?;
+        Ok(Self { path, made: AtomicU32::new(0) })
+    }
+
+    /// One for the next try.
+    pub(crate) fn next(&self) -> Result<Directory> {
+        let path = self.path.join(self.made.fetch_add(1, Ordering::Relaxed).to_string());
+        make(&path)?;
+        Ok(Directory { path })
+    }
+}
+
+impl Drop for Directories {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the directory for temporary files, by its name.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A directory of one try. Dropping it empties its files, which stay: a file system that passes over the numbers of files that were
+/// deleted just now, as ext4 without a journal does, would have the next try pay for it.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
 }
 
-impl Directory {
-    pub(crate) fn new(parent: &Path) -> Result<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("strait-bench-{}-{number}", std::process::id()));
-        let failed = |error| Error::file(format!("make {}", path.display()), error);
-        fs::create_dir(&path).map_err(failed)?;
-        give_away(&path).map_err(failed)?;
-        Ok(Self { path })
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What cannot be emptied is removed with all the others.
+        let _ = empty(&self.path);
     }
+}
 
+fn empty(directory: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            empty(&entry.path())?;
+        } else if kind.is_file() {
+            fs::OpenOptions::new().write(true).open(entry.path())?.set_len(0)?;
+        }
+    }
+    Ok(())
+}
+
+fn make(path: &Path) -> Result<()> {
+    let made = fs::create_dir(path).and_then(|()| give_away(path));
+    made.map_err(|error| Error::file(format!("make {}", path.display()), error))
+}
+
+impl Directory {
     fn make(&self, name: &str) -> Result<()> {
-        let path = self.path.join(name);
-        let made = fs::create_dir(&path).and_then(|()| give_away(&path));
-        made.map_err(|error| Error::file(format!("make {}", path.display()), error))
+        make(&self.path.join(name))
     }
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path.join(name);
         let written = fs::write(&path, text).and_then(|()| give_away(&path));
         written.map_err(|error| Error::file(format!("write {}", path.display()), error))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What cannot be removed stays in the directory for temporary files, by its name.
-        let _ = fs::remove_dir_all(&self.path);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::output::{print_text, tell};
 
 /// What every benchmark is told.
-#[derive(ClapArgs)]
+#[derive(Clone, ClapArgs)]
 pub(super) struct Kept {
     /// How often everything is measured, in turn; medians and spread are reported
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -58,6 +58,18 @@ impl Kept {
             }
             () => Ok(()),
         }
+    }
+
+    /// The same with files whose names end with `-suffix`.
+    pub(super) fn with_suffix(&self, suffix: &str) -> Self {
+        let named = |path: &Option<PathBuf>| {
+            let path = path.as_ref()?;
+            let mut name = path.file_stem().unwrap_or_default().to_owned();
+            name.push(format!("-{suffix}"));
+            let extension = path.extension().unwrap_or_default();
+            Some(path.with_file_name(name).with_added_extension(extension))
+        };
+        Self { html: named(&self.html), save: named(&self.save), ..self.clone() }
     }
 
     /// Refuses files that cannot be written, before hours of measuring.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use strait_bench::proxy::peer::{CONTESTANTS, Contestant};
-use strait_bench::proxy::work::{self, Work};
+use strait_bench::proxy::work::{self, Experiment, FIGURES, Figure, Work};
 use strait_bench::proxy::workload::{Sizes, Workload};
 use strait_bench::proxy::{self, Plan, Rig};
 
@@ -17,16 +17,20 @@ use crate::parse::NumberList;
 #[command(after_help = "Examples:
   strait bench proxy --html report.html
   strait bench proxy --only strait,nginx --work hit-4k,miss-13k
+  strait bench proxy --figures --save proxy.json --html proxy.html    keeps proxy-6.json, proxy-8.json ...
   strait bench proxy --sizes polymix --hits 0.5 --cacheable 0.8 --rate 2000
 
 A point takes some 5 seconds. A private pair of interfaces needs root; otherwise the loopback is measured.")]
 pub(super) struct Args {
-    /// Proxies [default: all that are installed]
+    /// Proxies, as in strait,nginx,squid [default: all that are installed; of --figures Strait's and Squid]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<Contestant>,
     /// Works by name, as in hit-4k and miss-13k [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["figures", "axes"])]
     work: Vec<String>,
+    /// Repeat D4's experiments, by their figures: 6 (hits), 8 (uncacheable), 10 (stored), 12 (mixed) [default: all four]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, value_parser = figure, conflicts_with = "axes")]
+    figures: Option<Vec<Figure>>,
     #[command(flatten)]
     own: Option<Axes>,
     /// Compare every body with what it must be, not all small and a sample of the long ones
@@ -53,7 +57,7 @@ pub(super) struct Args {
 
 /// A work by its axes.
 #[derive(ClapArgs)]
-#[group(id = "axes", multiple = true, conflicts_with = "work")]
+#[group(id = "axes", multiple = true)]
 pub(super) struct Axes {
     /// Sizes of objects: bytes, as in 13k or 1m, or polymix
     #[arg(long, value_name = "BYTES", default_value = "13k")]
@@ -88,6 +92,11 @@ impl Axes {
     }
 }
 
+fn figure(text: &str) -> Result<Figure, String> {
+    let found = FIGURES.into_iter().find(|figure| figure.number().to_string() == text);
+    found.ok_or_else(|| "give 6, 8, 10 or 12".into())
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -103,33 +112,54 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Error> {
-    args.kept.check_files()?;
     let terminated = strait_sys::process::on_termination()?;
-    let plan = args.plan()?;
+    let experiments = args.experiments()?;
     let [first, others] = sides()?;
     let cpus = (given_or(args.cpus.as_ref(), first), given_or(args.load_cpus.as_ref(), others));
     for &cpu in cpus.0.iter().chain(&cpus.1) {
         strait_sys::process::check_cpu(cpu)?;
     }
     let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let rig = Rig::lay(launcher()?, cpus, directory, args.kept.seconds, terminated)?;
-    args.kept.measure(|machine, progress| proxy::run(&rig, &plan, machine, progress))
+    let rig = Rig::lay(launcher()?, cpus, &directory, args.kept.seconds, terminated)?;
+    for (_, kept) in &experiments {
+        kept.check_files()?;
+    }
+    for (experiment, kept) in experiments {
+        let plan = args.plan(experiment);
+        kept.measure(|machine, progress| proxy::run(&rig, &plan, machine, progress))?;
+    }
+    Ok(())
 }
 
 impl Args {
-    fn plan(&self) -> Result<Plan, Error> {
+    fn plan(&self, experiment: Experiment) -> Plan {
+        let is_of_d4 = |contestant: &Contestant| {
+            matches!(contestant, Contestant::Strait(_) | Contestant::Squid | Contestant::SquidAufs)
+        };
+        let all = CONTESTANTS.into_iter().map(|(_, contestant)| contestant);
         let contestants = match &self.only[..] {
-            [] => CONTESTANTS.map(|(_, contestant)| contestant).to_vec(),
+            [] => all.filter(|contestant| self.figures.is_none() || is_of_d4(contestant)).collect(),
             only => each_once(only),
         };
-        Ok(Plan {
+        Plan {
             contestants,
-            works: self.works()?,
+            experiment,
             rounds: self.kept.rounds,
             disk_bytes: self.disk << 20,
             memory_bytes: self.memory << 20,
             verify_all: self.verify_all,
-        })
+        }
+    }
+
+    /// What to measure, and where each result is kept.
+    fn experiments(&self) -> Result<Vec<(Experiment, Kept)>, Error> {
+        let Some(figures) = &self.figures else {
+            return Ok(vec![(Experiment::of(self.works()?), self.kept.clone())]);
+        };
+        let figures = if figures.is_empty() { &FIGURES[..] } else { figures };
+        let kept =
+            |figure: &Figure| (figure.experiment(), self.kept.with_suffix(&figure.number().to_string()));
+        Ok(figures.iter().map(kept).collect())
     }
 
     fn works(&self) -> Result<Vec<Work>, Error> {

@@ -2,6 +2,7 @@
 
 mod any;
 mod bench;
+mod bench_proxy;
 mod demo;
 mod disk;
 mod doctor;

@@ -159,3 +159,31 @@ fn a_store_that_cannot_make_files_serves_on_and_recovers() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn what_cannot_be_copied_when_its_file_is_evicted_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let config = Config { capacity_bytes: 64 << 20, segment_bytes: Some(6 << 20), ..config(&dir) };
+    let store = Store::open_on(disk.clone(), config.clone()).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    let mut records = Vec::new();
+    for number in 0..2 {
+        // Longer than what is read and checked on the way.
+        let body = fill_of(number, 1_200_000);
+        records.push(fill(&store, &number.to_le_bytes(), &body, true).unwrap());
+        records[number as usize].touch();
+    }
+    let file = records[0].body().file;
+    drop(store.shared.lane(0, "test").map(|mut lane| store.shared.seal(&mut lane)));
+    disk.faults.inject(Call::Copy, 1, 1, Errno::IO.raw_os_error());
+    store.shared.evict(&file);
+    assert!(records[0].is_alive() && !records[1].is_alive());
+    assert!(!std::sync::Arc::ptr_eq(&records[0].body().file, &file));
+    drop(store);
+    let store = open(&config);
+    let extent = store.find(hash_of(&0_u64.to_le_bytes()))[0].body();
+    let mut body = vec![0; 1_200_000];
+    rustix::io::pread(&*extent.file, &mut body, extent.offset).unwrap();
+    assert!(body == fill_of(0, 1_200_000) && store.stats().records == 1);
+}

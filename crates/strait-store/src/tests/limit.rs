@@ -133,9 +133,13 @@ fn a_fill_of_unknown_length_is_refused_where_the_capacity_ends() {
 #[test]
 fn open_files_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let config = Config { capacity_bytes: 64 << 20, files_max: Some(64), ..config(&dir) };
-    // As many as there are segments in the capacity, for those must be had.
-    let limit = 256;
+    let config = Config {
+        capacity_bytes: 256 << 20,
+        segment_bytes: Some(4 << 20),
+        files_max: Some(64),
+        ..config(&dir)
+    };
+    let limit = 64;
     let store = open(&config);
     for number in 0_u32..600 {
         let begin = Instant::now();
@@ -147,9 +151,9 @@ fn open_files_have_a_limit() {
             }
             std::thread::yield_now();
         };
-        writer.grow(5).unwrap();
+        writer.grow(300_000).unwrap();
         pwrite(&*writer.extent().file, b"12345", writer.extent().offset).unwrap();
-        writer.commit(5).unwrap();
+        writer.commit(300_000).unwrap();
         assert!(store.stats().files <= limit, "{:?}", store.stats());
     }
     assert!(store.stats().evicted > 0);
@@ -159,7 +163,7 @@ fn open_files_have_a_limit() {
 fn a_capacity_that_is_too_small_is_refused_with_what_would_do() {
     let dir = tempfile::tempdir().unwrap();
     let tried = Store::open(Config { capacity_bytes: 3 << 20, ..Config::new(dir.path()) });
-    assert!(tried.unwrap_err().to_string().contains("5242880 are the least"));
+    assert!(tried.unwrap_err().to_string().contains("7340032 are the least"));
 }
 
 #[test]

@@ -242,3 +242,71 @@ impl Pending {
         Ok(Some((length, closes)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Shutdown, TcpListener};
+
+    use super::*;
+
+    const OBJECT: Object = Object { size: 100_000, id: 7, cacheable: true };
+
+    /// What the client makes of `pieces`, each of which it sees by itself, and then the end.
+    fn outcome_of(pieces: &[&[u8]], is_verified: bool) -> Result<Outcome, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tools = Tools::new(address);
+        let mut exchange = Exchange::new(TcpStream::connect(address).unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        exchange.ask(OBJECT, 0, is_verified, &mut tools).unwrap();
+        for piece in pieces {
+            server.write_all(piece).unwrap();
+            // Blocking, it reads on until it has what there is: a wait stands for less than was asked for.
+            if let Outcome::Done = exchange.receive(&mut tools)? {
+                return Ok(Outcome::Done);
+            }
+        }
+        // The server lives on: with the request unread, its end would be a reset.
+        server.shutdown(Shutdown::Write).unwrap();
+        exchange.receive(&mut tools)
+    }
+
+    fn body() -> Vec<u8> {
+        let block = Block::new();
+        let mut body = Vec::new();
+        while (body.len() as u64) < OBJECT.size {
+            body.extend_from_slice(block.stretch(&OBJECT, body.len() as u64, usize::MAX));
+        }
+        body
+    }
+
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n";
+
+    #[test]
+    fn an_answer_is_right_however_it_is_cut() {
+        let body = body();
+        let whole = [HEAD, &body].concat();
+        for cut in [1, 20, HEAD.len() - 1, HEAD.len(), HEAD.len() + 1, 3000, 70_000] {
+            for is_verified in [false, true] {
+                let outcome = outcome_of(&[&whole[..cut], &whole[cut..]], is_verified);
+                assert!(matches!(outcome, Ok(Outcome::Done)), "{cut}: {outcome:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let mut body = body();
+        let short = outcome_of(&[HEAD, &body[..500]], false).unwrap_err();
+        assert!(short.contains("after 500 of 100000 bytes"), "{short}");
+        let none = outcome_of(&[], false).unwrap_err();
+        assert!(none.contains("before an answer"), "{none}");
+        let status = outcome_of(&[b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"], false).unwrap_err();
+        assert!(status.contains("status 503"), "{status}");
+        let length = outcome_of(&[b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"], false).unwrap_err();
+        assert!(length.contains("Content-Length: 99999"), "{length}");
+        body[90_000] ^= 1;
+        let wrong = outcome_of(&[HEAD, &body], true).unwrap_err();
+        assert!(wrong.contains("is another between"), "{wrong}");
+    }
+}

@@ -16,6 +16,8 @@ pub(super) struct Peer {
     files: &'static [(&'static str, &'static str)],
     /// What they and the arguments are filled in with, beside the setting.
     values: &'static [(&'static str, &'static str)],
+    /// What it has in its environment.
+    environment: &'static [&'static str],
     /// Arguments of a run that comes first and ends.
     before: &'static [&'static str],
     arguments: &'static [&'static str],
@@ -33,6 +35,8 @@ pub(super) const NGINX: Peer = Peer {
     directories: &[],
     files: &[("nginx.conf", configuration!("nginx/nginx.conf"))],
     values: &[],
+    // Else the memory of the buffers goes back to the kernel with every long response.
+    environment: &["MALLOC_TRIM_THRESHOLD_=1073741824"],
     before: &[],
     arguments: &["-e", "stderr", "-p", "@DIR@", "-c", "@DIR@/nginx.conf"],
 };
@@ -40,6 +44,7 @@ pub(super) const NGINX: Peer = Peer {
 pub(super) const SQUID: Peer = Peer {
     program: "squid",
     version: "-v",
+    environment: &[],
     files: &[("squid.conf", configuration!("squid/memory.conf"))],
     arguments: &["-N", "-f", "@DIR@/squid.conf"],
     ..NGINX
@@ -55,6 +60,7 @@ pub(super) const SQUID_AUFS: Peer = Peer {
 
 pub(super) const VARNISH: Peer = Peer {
     program: "varnishd",
+    environment: &[],
     version: "-V",
     files: &[("default.vcl", configuration!("varnish/default.vcl"))],
     values: &[("@STORE@", "malloc,@MEMORY_MIB@M")],
@@ -94,6 +100,7 @@ pub(super) const VARNISH_FILE: Peer =
 
 pub(super) const HAPROXY: Peer = Peer {
     program: "haproxy",
+    environment: &[],
     version: "-v",
     files: &[("haproxy.cfg", configuration!("haproxy/haproxy.cfg"))],
     values: &[("@SPLICE@", "")],
@@ -105,6 +112,7 @@ pub(super) const HAPROXY_SPLICE: Peer = Peer { values: &[("@SPLICE@", "option sp
 
 pub(super) const TRAFFICSERVER: Peer = Peer {
     program: "traffic_server",
+    environment: &[],
     version: "-V",
     directories: &["cache"],
     files: &[
@@ -138,8 +146,10 @@ impl Peer {
             directory.write(name, &fill(text))?;
         }
         let path = find(self.program)?.to_string_lossy().into_owned();
+        let name = [path.as_str()];
         let program = |arguments: &[&str]| {
-            super::as_nobody(path.clone(), arguments.iter().map(|argument| fill(argument)))
+            let command = ["env"].iter().chain(self.environment).chain(&name).chain(arguments);
+            super::as_nobody(command.map(|word| fill(word)))
         };
         let before = (!self.before.is_empty()).then(|| program(self.before));
         Ok((before, program(self.arguments)))

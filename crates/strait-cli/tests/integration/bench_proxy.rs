@@ -1,0 +1,58 @@
+//! `strait bench proxy`: origin and client against each other and with Strait's proxy between them; every body is right.
+
+use serde_json::Value;
+
+use crate::rig::run;
+
+/// A benchmark of proxies, short; its results.
+fn bench_proxy(arguments: &[&str]) -> Value {
+    let quick = ["--rounds", "1", "--seconds", "0.3", "--json"];
+    let results = run(&[&["bench", "proxy"][..], arguments, &quick].concat()).success().text();
+    serde_json::from_str(&results).unwrap()
+}
+
+/// A figure of a contestant at the place of this number.
+fn figure(results: &Value, contestant: &str, place: usize, figure: &str) -> f64 {
+    let series = results["series"].as_array().unwrap();
+    let found =
+        series.iter().find(|series| series["contestant"] == contestant && series["at"] == place as f64);
+    let found = found.unwrap_or_else(|| panic!("no {contestant} at {place}: {results}"));
+    found["summary"][figure]["median"].as_f64().unwrap_or_else(|| panic!("no {figure}: {found}"))
+}
+
+#[test]
+fn the_origin_alone_answers_every_request_with_the_right_body() {
+    let results = bench_proxy(&[
+        "--only",
+        "direct",
+        "--sizes",
+        "polymix",
+        "--hits",
+        "0.5",
+        "--cacheable",
+        "0.8",
+        "--verify-all",
+    ]);
+    let of = |name| figure(&results, "direct", 0, name);
+    assert!((of("verified_percent") - 100.0).abs() < 1e-9, "{results}");
+    assert!(of("requests_per_s") > 100.0 && of("cpu_us_per_request") > 0.0 && of("memory_mib") > 0.0);
+    assert!(of("p50_us") <= of("p99_us") && of("p99_us") <= of("max_us"));
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate() {
+    let results = bench_proxy(&["--only", "direct", "--sizes", "1k", "--rate", "200"]);
+    let rate = figure(&results, "direct", 0, "requests_per_s");
+    assert!(rate > 0.0 && rate < 400.0, "{rate}");
+}
+
+#[test]
+fn a_cache_answers_what_is_repeated_and_asks_for_the_rest() {
+    let arguments = ["--only", "strait", "--work", "hit-4k,miss-13k,store-13k,hit-1m", "--verify-all"];
+    let results = bench_proxy(&arguments);
+    for (place, share) in [(0, 100.0), (1, 0.0), (2, 0.0), (3, 100.0)] {
+        let hits = figure(&results, "strait", place, "hit_percent");
+        assert!((hits - share).abs() < 20.0, "{hits} % at {place}: {results}");
+    }
+    assert_eq!(results["labels"][1], "miss-13k");
+}
