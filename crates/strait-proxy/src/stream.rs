@@ -45,10 +45,13 @@ impl Stream {
         }
     }
 
-    /// Leaves the rest to the kernel, if it takes it.
+    /// Leaves the rest to the kernel, if it takes it. After an error the connection is shut: nothing is to go over it as it is.
     pub(crate) fn hand_over(&mut self) -> io::Result<()> {
         if let Some(Tls::Session(session)) = self.tls.take() {
-            self.tls = Some(match session.hand_over(&self.tcp)? {
+            let taken = session.hand_over(&self.tcp).inspect_err(|_| {
+                let _ = rustix::net::shutdown(&self.tcp, rustix::net::Shutdown::Both);
+            })?;
+            self.tls = Some(match taken {
                 Ok(kernel) => Tls::Kernel(kernel),
                 Err(session) => Tls::Session(session),
             });
