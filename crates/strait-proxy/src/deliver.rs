@@ -35,6 +35,26 @@ pub(crate) async fn send(
     sent
 }
 
+/// Sends what was selected of an object whose bytes are at hand.
+pub(crate) async fn send_from(
+    worker: &Worker,
+    socket: &mut Socket,
+    (object, bytes): (&Arc<Object>, &[u8]),
+    selected: &Selected,
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) -> Result<(), Gone> {
+    if let Selected::Parts(_) = selected {
+        return send(worker, socket, object, selected, status, wish).await;
+    }
+    let mut head = worker.head();
+    let range = write_head(&mut head, worker, object, selected, status, wish);
+    let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+    let sent = socket.write_all(&head, if wish.is_head { &[] } else { part }).await;
+    worker.give_back(head);
+    sent
+}
+
 /// Sends the head for all or one part of an object.
 pub(crate) async fn send_head(
     worker: &Worker,

@@ -42,7 +42,8 @@ impl Leading {
                 object.records().for_each(|record| store.remove(record));
             }
             _ if self.fill.is_outdated() => {}
-            _ => self.worker.keep(self.hash, object.clone()),
+            // A body is kept in memory once it is asked for again: most never are.
+            _ => self.worker.keep(self.hash, Object::without_memory(object)),
         }
     }
 
@@ -159,6 +160,34 @@ impl Filling {
                 return Ok(true);
             }
         }
+    }
+
+    /// Stores a body that is here already, all of it, from where it was read; the object, and what it came with, whose next bytes are the
+    /// body.
+    pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Incoming), Box<Self>> {
+        let worker = self.leading.worker.clone();
+        let Some((store, len)) = worker.shared.store.as_ref().zip(self.whole_length()) else {
+            return Err(Box::new(self));
+        };
+        let meta = self.object.meta(0).encode();
+        let body = &self.incoming.connection.buffer.filled()[..len];
+        let Ok(record) = store.put(worker.lane, self.object.key.as_bytes(), &meta, &[body]) else {
+            return Err(Box::new(self));
+        };
+        let part = Part { range: 0..len as u64, record };
+        let object =
+            Arc::new(self.object.with_body(Some(len as u64), Body::Stored(SmallVec::from_iter([part]))));
+        self.leading.keep(&object);
+        self.leading.end(Phase::Done);
+        Ok((object, self.incoming))
+    }
+
+    /// The length of the body, if it is whole, small, not chunked, and here.
+    fn whole_length(&self) -> Option<usize> {
+        let Framed::Length(length) = self.incoming.framed else { return None };
+        let here = self.incoming.connection.buffer.filled().len();
+        let is_here = self.is_in_memory() && self.range == (0..length) && length <= here as u64;
+        is_here.then_some(length as usize)
     }
 
     /// Moves it all, and keeps it; or as much of it as there is.

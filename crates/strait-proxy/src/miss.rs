@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
-use strait_http::cache_status::{Answer, Why};
+use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::conditional::validators;
 use strait_http::fields::Field;
 use strait_http::forward::passed_on;
@@ -22,6 +22,7 @@ use strait_http::vary::Variant;
 
 use crate::assemble;
 use crate::cached::{Follow, follow, selected, send};
+use crate::deliver;
 use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::{Joined, Phase};
@@ -361,18 +362,21 @@ async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Incoming, why: Why) -> 
 }
 
 /// Has the body moved into the store, and follows it as others do; what is here already is stored and sent at once.
-async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -> Result<Led, Stop> {
+async fn fill(exchange: &mut Exchange<'_, '_>, filling: Filling, why: Why) -> Result<Led, Stop> {
     let object = filling.object.clone();
     let shown = for_its_client(&object, &filling.incoming);
+    let mut filling = match filling.store_at_once() {
+        Ok((kept, incoming)) => {
+            let shown = as_kept(&shown, &object, kept);
+            return send_buffered(exchange, &shown, incoming, why).await;
+        }
+        Err(filling) => *filling,
+    };
     let is_whole = filling.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && filling.is_in_memory() && filling.take_buffered().unwrap_or(false) {
         // The store may have refused it: it is kept in memory then.
         let Some(kept) = filling.finish() else { return Ok(Led::Again) };
-        let shown = if Arc::ptr_eq(&shown, &object) {
-            kept
-        } else {
-            Arc::new(shown.with_body(kept.length, kept.body.clone()))
-        };
+        let shown = as_kept(&shown, &object, kept);
         return send_stored(exchange, &shown, why, None, true).await;
     }
     let follower = filling.leading.fill.follow();
@@ -386,6 +390,32 @@ async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -
             Ok(Led::Again)
         }
     }
+}
+
+/// What the first client is shown, with the body where it is kept.
+fn as_kept(shown: &Arc<Object>, object: &Arc<Object>, kept: Arc<Object>) -> Arc<Object> {
+    if Arc::ptr_eq(shown, object) { kept } else { Arc::new(shown.with_body(kept.length, kept.body.clone())) }
+}
+
+/// Sends a body from where it was read.
+async fn send_buffered(
+    exchange: &mut Exchange<'_, '_>,
+    object: &Arc<Object>,
+    mut incoming: Incoming,
+    why: Why,
+) -> Result<Led, Stop> {
+    let worker = exchange.worker;
+    let length = object.length.unwrap_or(0);
+    let selected = selected(exchange, object);
+    let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
+    let ttl = Some(object.times.ttl(worker.now()));
+    let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
+    let body = &incoming.connection.buffer.filled()[..length as usize];
+    deliver::send_from(worker, exchange.client, (object, body), &selected, &status, exchange.wish).await?;
+    incoming.connection.buffer.consume(length as usize);
+    incoming.framed.advance(length);
+    incoming.finish(worker);
+    Ok(Led::Answered(true))
 }
 
 /// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.

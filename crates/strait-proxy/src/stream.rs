@@ -94,7 +94,13 @@ impl Stream {
     ) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             Some(Tls::Session(session)) => session.poll_write(&mut self.tcp, context, parts),
-            Some(Tls::Kernel(_)) | None => Pin::new(&mut self.tcp).poll_write_vectored(context, parts),
+            // One part is sent at less cost (send(2)).
+            Some(Tls::Kernel(_)) | None => match parts {
+                [part, empty] | [empty, part] if empty.is_empty() => {
+                    Pin::new(&mut self.tcp).poll_write(context, part)
+                }
+                parts => Pin::new(&mut self.tcp).poll_write_vectored(context, parts),
+            },
         }
     }
 
