@@ -275,6 +275,7 @@ fn figures(account: &Account) -> Figures {
         ("unanswered", account.unanswered as f64),
     ];
     // Of no requests at all there is no cost of one.
-    let named = named.into_iter().filter(|(_, value)| value.is_finite());
+    let is_told = |name: &str, value: f64| value.is_finite() && (name != "unanswered" || value > 0.0);
+    let named = named.into_iter().filter(|&(name, value)| is_told(name, value));
     named.map(|(name, value)| (name.to_owned(), value)).collect()
 }

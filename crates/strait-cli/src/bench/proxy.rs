@@ -157,7 +157,8 @@ impl Args {
             return Ok(vec![(Experiment::of(self.works()?), self.kept.clone())]);
         };
         let figures = if figures.is_empty() { &FIGURES[..] } else { figures };
-        let kept = |figure: &Figure| (figure.experiment(), self.kept.with_suffix(&figure.number().to_string()));
+        let kept =
+            |figure: &Figure| (figure.experiment(), self.kept.with_suffix(&figure.number().to_string()));
         Ok(figures.iter().map(kept).collect())
     }
 

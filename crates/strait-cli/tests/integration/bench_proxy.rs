@@ -14,7 +14,8 @@ fn bench_proxy(arguments: &[&str]) -> Value {
 /// A figure of a contestant at the place of this number.
 fn figure(results: &Value, contestant: &str, place: usize, figure: &str) -> f64 {
     let series = results["series"].as_array().unwrap();
-    let found = series.iter().find(|series| series["contestant"] == contestant && series["at"] == place as f64);
+    let found =
+        series.iter().find(|series| series["contestant"] == contestant && series["at"] == place as f64);
     let found = found.unwrap_or_else(|| panic!("no {contestant} at {place}: {results}"));
     found["summary"][figure]["median"].as_f64().unwrap_or_else(|| panic!("no {figure}: {found}"))
 }
