@@ -21,7 +21,7 @@ fn read(bytes: &[u8], piece: usize) -> Option<(Vec<u8>, usize)> {
     let (mut chunked, mut data, mut at, mut shown) = (Chunked::default(), Vec::new(), 0, 0);
     loop {
         match chunked.next(&bytes[at..shown]).ok()? {
-            Next::Framing(len) => at += len,
+            Next::Framing(len) | Next::Trailer(len) => at += len,
             Next::End(len) => return Some((data, at + len)),
             Next::Data(len) if shown > at => {
                 let some = usize::try_from(len).map_or(shown - at, |len| len.min(shown - at));

@@ -29,6 +29,8 @@ pub enum Next {
     Framing(usize),
     /// So many bytes of data, of which not all may be shown yet: [`Chunked::advance`] as they are moved.
     Data(u64),
+    /// So many bytes of a trailer's line, its end included: behind the last chunk, and before the end.
+    Trailer(usize),
     /// So many bytes of framing, and the body is over.
     End(usize),
 }
@@ -66,11 +68,14 @@ impl Chunked {
         }
     }
 
-    /// So many bytes of data were moved.
+    /// So many bytes of data were moved; none is no move, whatever is next.
     ///
     /// # Panics
     /// If that is more than there were to be moved.
     pub fn advance(&mut self, moved: u64) {
+        if moved == 0 {
+            return;
+        }
         let State::Data(left) = self.state else { panic!("the next bytes are no data") };
         assert!(moved <= left, "{moved} bytes of {left}");
         self.state = if moved == left { State::DataEnd } else { State::Data(left - moved) };
@@ -111,7 +116,7 @@ impl Chunked {
         }
         let passed = passed + line.len() + 2;
         self.state = State::Trailers(passed.min(TRAILERS_BYTES_MAX));
-        Ok(Next::Framing(line.len() + 2))
+        Ok(Next::Trailer(line.len() + 2))
     }
 }
 
@@ -163,7 +168,7 @@ mod tests {
             match chunked.next(&bytes[at..shown])? {
                 Next::Unknown if shown == bytes.len() => return Ok(None),
                 Next::Unknown => shown = (shown + piece).min(bytes.len()),
-                Next::Framing(len) => at += len,
+                Next::Framing(len) | Next::Trailer(len) => at += len,
                 Next::End(len) => return Ok(Some((data, at + len))),
                 Next::Data(len) => {
                     let some = (shown - at).min(len as usize);
@@ -186,6 +191,9 @@ mod tests {
         let (mut chunked, big) = (Chunked::default(), b"fffffffffffffff0\r\n");
         assert_eq!(chunked.next(big), Ok(Next::Framing(18)));
         assert_eq!(chunked.next(b""), Ok(Next::Data(u64::MAX - 15)));
+        chunked.advance(u64::MAX - 15);
+        chunked.advance(0);
+        assert_eq!(chunked.next(b"\r\n"), Ok(Next::Framing(2)));
     }
 
     #[test]

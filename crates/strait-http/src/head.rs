@@ -58,7 +58,11 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
     check_start(bytes)?;
     let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut lines);
-    let Some(len) = whole(parsed.parse(bytes), bytes)? else { return Ok(None) };
+    let result = parsed.parse(bytes);
+    if result == Err(httparse::Error::Version) && !has_version(bytes) {
+        return Err(Malformed::Syntax("a request line that does not end with a version"));
+    }
+    let Some(len) = whole(result, bytes)? else { return Ok(None) };
     let (Some(method), Some(target)) = (parsed.method, parsed.path) else {
         return Err(Malformed::Syntax("a request line without method or target"));
     };
@@ -79,6 +83,13 @@ pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed
     let status = status.ok_or(Malformed::Syntax("a status below 100"))?;
     let fields = fields(parsed.headers);
     Ok(Some((Response { status, version: version(parsed.version)?, fields }, len)))
+}
+
+/// Whether a request line ends with a version, be it one that is not known here (RFC 9112, section 2.3).
+fn has_version(bytes: &[u8]) -> bool {
+    let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let word = line.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
+    matches!(word, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
 /// httparse passes over any number of empty lines.
@@ -132,19 +143,21 @@ fn fields<'b>(lines: &[httparse::Header<'b>]) -> Fields<'b> {
 
 /// Every line ends with CR LF, and neither stands elsewhere; there is no NUL, and no line goes on in the next (obs-fold).
 fn check_lines(head: &[u8]) -> Result<(), Malformed> {
-    let mut before = b'\n';
-    for (at, &byte) in head.iter().enumerate() {
-        match (before, byte) {
-            (_, 0) => return Err(Malformed::Syntax("NUL in a head")),
-            (b'\r', b'\n') => {}
-            (b'\r', _) => return Err(Malformed::Syntax("CR without LF")),
-            (_, b'\n') => return Err(Malformed::Syntax("LF without CR")),
-            (b'\n', b' ' | b'\t') if at > 0 => {
+    let mut at = 0;
+    for special in memchr::memchr3_iter(b'\r', b'\n', 0, head) {
+        // The LF of a line's end was looked at with its CR.
+        if special < at {
+            continue;
+        }
+        match head[special..] {
+            [0, ..] => return Err(Malformed::Syntax("NUL in a head")),
+            [b'\r', b'\n', b' ' | b'\t', ..] => {
                 return Err(Malformed::Syntax("a field that goes on in a new line"));
             }
-            _ => {}
+            [b'\r', b'\n', ..] => at = special + 2,
+            [b'\r', ..] => return Err(Malformed::Syntax("CR without LF")),
+            _ => return Err(Malformed::Syntax("LF without CR")),
         }
-        before = byte;
     }
     Ok(())
 }
@@ -194,7 +207,13 @@ mod tests {
         ] {
             assert!(request(head.as_bytes()).is_err(), "{head:?}");
         }
-        assert_eq!(request(b"GET / HTTP/2.0\r\n\r\n"), Err(Malformed::Version));
+        for (version, status) in
+            [("HTTP/2.0", 505), ("HTTP/1.2", 505), ("http/1.1", 400), ("HTTP/1.10", 400), ("FTP/1.1", 400)]
+        {
+            let head = format!("GET / {version}\r\nHost: a\r\n\r\n");
+            assert_eq!(request(head.as_bytes()).map_err(Malformed::status), Err(status), "{version}");
+        }
+        assert_eq!(request(b"GET /  HTTP/1.1\r\n\r\n").unwrap_err().status(), 400);
         assert!(response(b"HTTP/1.1 099 X\r\n\r\n").is_err());
         assert!(response(b"\r\nHTTP/1.1 200 X\r\n\r\n").is_err());
     }

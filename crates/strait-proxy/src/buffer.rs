@@ -34,11 +34,6 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Whether nothing more fits.
-    pub(crate) fn is_full(&self) -> bool {
-        self.end - self.start == BUFFER_BYTES
-    }
-
     /// Where more may be read to; then [`Buffer::grew`].
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let memory = self.memory.get_or_insert_with(|| {
@@ -101,7 +96,7 @@ mod tests {
         assert_eq!(buffer.room().len(), BUFFER_BYTES);
         buffer.room().fill(b'a');
         buffer.grew(BUFFER_BYTES);
-        assert!(buffer.is_full());
+        assert!(buffer.room().is_empty());
         buffer.consume(BUFFER_BYTES - 3);
         assert_eq!(buffer.room().len(), BUFFER_BYTES - 3);
         assert_eq!(buffer.filled(), b"aaa");

@@ -17,7 +17,6 @@ use crate::filling::Leading;
 use crate::miss::{self, Led, Miss, Wanted};
 use crate::object::Object;
 use crate::select::{Selected, select};
-use crate::worker::Worker;
 
 /// How often a request looks for another's response, or completes what is stored, before it goes on its own.
 const ATTEMPTS_MAX: usize = 2 * PIECES_MAX;
@@ -30,9 +29,15 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let wanted = Wanted { uri, key, hash, directives: OfRequest::of(&exchange.request.fields) };
     let worker = exchange.worker;
     let mut is_alone = exchange.wish.is_head || wanted.directives.no_store;
+    // A response that is on its way was asked for before this request: one that wants a new response does not wait for it.
+    let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
     for _ in 0..ATTEMPTS_MAX {
         let miss = match look(exchange, &wanted).await? {
             Looked::Answered => return Ok(true),
+            // Nobody asks for a part alone: it would be for the others as well.
+            Looked::Missed(miss) if is_alone && miss.gap.is_some() => {
+                Miss { stored: None, gap: None, ..miss }
+            }
             Looked::Missed(miss) => miss,
         };
         if wanted.directives.only_if_cached {
@@ -41,8 +46,13 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
                 "nothing is stored that may answer, and only that was asked for".to_owned(),
             ));
         }
-        let (miss, leading) = if is_alone || worker.is_private(hash) {
+        if exchange.wish.is_head && head_of_fill(exchange, &wanted).await? {
+            return Ok(true);
+        }
+        let (miss, leading) = if is_alone || worker.private.has(hash, worker.now()) {
             (miss, None)
+        } else if wants_new {
+            (miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
             match worker.shared.fills.join(hash, &wanted.key) {
                 Joined::First(fill) => (miss, Some(Leading::new(worker, hash, fill))),
@@ -63,6 +73,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         match miss::lead(exchange, &wanted, miss, leading).await? {
             Led::Answered(stays) => return Ok(stays),
             Led::Again => {}
+            Led::Alone => is_alone = true,
         }
     }
     Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
@@ -78,7 +89,9 @@ async fn look(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Lo
     let worker = exchange.worker;
     let asked = &exchange.request.fields;
     let Some(object) = worker.find(wanted.hash, &wanted.key, asked) else {
-        return Ok(Looked::Missed(Miss { why: Why::UriMiss, stored: None, gap: None }));
+        let is_known = worker.knows(wanted.hash, &wanted.key);
+        let why = if is_known { Why::VaryMiss } else { Why::UriMiss };
+        return Ok(Looked::Missed(Miss { why, stored: None, gap: None }));
     };
     let now = worker.now();
     let decision = reuse(now, &object.times, &object.directives, &wanted.directives);
@@ -113,10 +126,10 @@ pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected
 /// The first bytes that are needed and not stored.
 fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
     let length = object.length.unwrap_or(0);
-    let whole = [0..length];
+    let whole = 0..length;
     let needed = match selected {
         _ if is_head => return None,
-        Selected::Whole => &whole[..],
+        Selected::Whole => std::slice::from_ref(&whole),
         Selected::Part(range) => std::slice::from_ref(range),
         Selected::Parts(ranges) => &ranges[..],
         Selected::NotModified | Selected::Unsatisfiable => return None,
@@ -132,15 +145,28 @@ pub(crate) async fn send(
     answer: Answer,
 ) -> Result<(), Stop> {
     let worker = exchange.worker;
-    let status =
-        CacheStatus { by: &worker.settings().name, answer, ttl: Some(ttl(worker, object)), detail: None };
+    let status = CacheStatus {
+        by: &worker.settings().name,
+        answer,
+        ttl: Some(object.times.ttl(worker.now())),
+        detail: None,
+    };
     Ok(deliver::send(worker, exchange.client, object, selected, &status, exchange.wish).await?)
 }
 
-/// Seconds for which an object is still fresh.
-pub(crate) fn ttl(worker: &Worker, object: &Object) -> i64 {
-    let age = object.times.age_at(worker.now());
-    i64::try_from(object.times.lifetime).unwrap_or(i64::MAX).saturating_sub_unsigned(age)
+/// Answers HEAD from a fill of which the head is there.
+async fn head_of_fill(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<bool, Stop> {
+    let worker = exchange.worker;
+    for fill in worker.shared.fills.of(wanted.hash, &wanted.key) {
+        let Some(object) = fill.object_now().filter(|object| object.length.is_some()) else { continue };
+        let decision = reuse(worker.now(), &object.times, &object.directives, &wanted.directives);
+        if decision == Reuse::Serve && object.matches(&exchange.request.fields) {
+            let selected = selected(exchange, &object);
+            send(exchange, &object, &selected, Answer::Hit).await?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 enum Followed {
@@ -163,6 +189,9 @@ async fn follow_one(
     for fill in fills.iter().rev() {
         let follower = fill.follow();
         let Some(object) = fill.object().await else {
+            if let Some((status, why)) = fill.failure() {
+                return Err(Stop::Refuse(status, why));
+            }
             outcome = if fill.view().phase == Phase::Private { Followed::Private } else { Followed::Again };
             continue;
         };
@@ -176,45 +205,61 @@ async fn follow_one(
         }
         let why = Why::UriMiss;
         let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
-        if let Some(stays) = follow(exchange, &follower, &object, answer).await? {
-            return Ok(Followed::Answered(stays));
+        match follow(exchange, &follower, &object, answer).await? {
+            Follow::Answered(stays) => return Ok(Followed::Answered(stays)),
+            Follow::Outside => {}
+            Follow::AtItsEnd => {
+                follower.fill().beyond(u64::MAX).await;
+                return Ok(Followed::Again);
+            }
         }
-        // Its end has to be known.
-        follower.fill().beyond(u64::MAX).await;
-        return Ok(Followed::Again);
     }
     Ok(outcome)
 }
 
-/// Sends what is coming while it comes; `None` where that cannot be done before all of it is there.
+/// What following a fill came to.
+pub(crate) enum Follow {
+    /// An answer; another request may follow it, or not.
+    Answered(bool),
+    /// What is wanted is not what is coming.
+    Outside,
+    /// What is wanted can be told once all of it is there.
+    AtItsEnd,
+}
+
+/// Sends what is coming while it comes.
 pub(crate) async fn follow(
     exchange: &mut Exchange<'_, '_>,
     follower: &Follower,
     object: &Arc<Object>,
     answer: Answer,
-) -> Result<Option<bool>, Stop> {
+) -> Result<Follow, Stop> {
     let worker = exchange.worker;
     let coming = follower.fill().range();
     let range = match (object.length, exchange.request.fields.has("range")) {
-        (None, true) => return Ok(None),
+        (None, true) => return Ok(Follow::AtItsEnd),
         (None, false) => None,
         (Some(_), _) => match selected(exchange, object) {
             Selected::Whole => None,
             Selected::Part(range) => Some(range),
-            Selected::Parts(_) => return Ok(None),
+            Selected::Parts(_) => return Ok(Follow::AtItsEnd),
             selected @ (Selected::NotModified | Selected::Unsatisfiable) => {
                 send(exchange, object, &selected, answer).await?;
-                return Ok(Some(true));
+                return Ok(Follow::Answered(true));
             }
         },
     };
     let needed = range.clone().unwrap_or(0..object.length.unwrap_or(u64::MAX));
     if needed.start < coming.start || needed.end > coming.end {
-        return Ok(None);
+        return Ok(Follow::Outside);
     }
-    let status =
-        CacheStatus { by: &worker.settings().name, answer, ttl: Some(ttl(worker, object)), detail: None };
+    let status = CacheStatus {
+        by: &worker.settings().name,
+        answer,
+        ttl: Some(object.times.ttl(worker.now())),
+        detail: None,
+    };
     deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.wish).await?;
     let keeps = object.length.is_some() || exchange.wish.version == Version::Http11;
-    Ok(Some(keeps))
+    Ok(Follow::Answered(keeps))
 }

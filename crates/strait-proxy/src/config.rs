@@ -19,8 +19,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Threads that serve, each on a processor of its own; 0 for one a processor.
     pub workers: usize,
-    /// The server that this one stands before (a reverse proxy), as `http://HOST[:PORT]`; without it clients name the server
-    /// themselves (a forward proxy).
+    /// The server that this one stands before (a reverse proxy), as `http://HOST[:PORT]` or `https://HOST[:PORT]`; without it clients
+    /// name the server themselves (a forward proxy).
     pub origin: Option<String>,
     /// The name that this proxy gives itself in Via and Cache-Status (RFC 9110, section 7.6.3).
     pub name: String,
@@ -34,6 +34,8 @@ pub struct Config {
     pub limits: Limits,
     /// When bytes are left to the kernel.
     pub transfer: Transfer,
+    /// TLS with clients and origins.
+    pub tls: Tls,
 }
 
 /// What is kept, and where.
@@ -129,6 +131,20 @@ pub struct Transfer {
     pub splice_from: ByteSize,
 }
 
+/// TLS with clients and origins.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// Addresses where clients begin with TLS, beside `listen`.
+    pub listen: Vec<SocketAddr>,
+    /// The file of this server's certificate, with those of the authorities behind it but the last, in PEM.
+    pub certificate: Option<PathBuf>,
+    /// The file of its private key, in PEM.
+    pub key: Option<PathBuf>,
+    /// A file of authorities, in PEM, that sign for the origin, beside those that the system trusts.
+    pub origin_ca: Option<PathBuf>,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -141,6 +157,7 @@ impl Default for Config {
             timeouts: Timeouts::default(),
             limits: Limits::default(),
             transfer: Transfer::default(),
+            tls: Tls::default(),
         }
     }
 }
@@ -205,7 +222,7 @@ impl Config {
 impl Timeouts {
     /// A number of seconds; 0 is a day, for nothing lasts forever.
     pub(crate) fn limit(seconds: u64) -> Duration {
-        const DAY: u64 = 24 * 60 * 60;
-        Duration::from_secs(if seconds == 0 { DAY } else { seconds.min(DAY) })
+        const DAY: Duration = Duration::from_hours(24);
+        if seconds == 0 { DAY } else { Duration::from_secs(seconds).min(DAY) }
     }
 }

@@ -19,7 +19,6 @@ use strait_http::target::Scheme;
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
-use crate::cached::ttl;
 use crate::deliver;
 use crate::exchange::{self, wish};
 use crate::object::Object;
@@ -64,9 +63,17 @@ impl Client {
     }
 
     /// Answers what it asks for, until it has gone.
-    pub(crate) async fn serve(mut self, worker: &Rc<Worker>) {
+    pub(crate) async fn serve(mut self, worker: &Rc<Worker>, begins_with_tls: bool) {
+        if begins_with_tls && Box::pin(self.shake_hands(worker)).await.is_none() {
+            return;
+        }
         // Whatever ends a connection ends it for both sides.
         let _ = self.requests(worker).await;
+    }
+
+    async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
+        let settings = worker.settings();
+        self.socket.secure(settings.tls.accept()?, settings.timeouts.head).await.ok()
     }
 
     async fn requests(&mut self, worker: &Rc<Worker>) -> Result<(), Gone> {
@@ -117,7 +124,7 @@ impl Client {
         let Hit { object, selected, wish, head_len } = hit;
         self.buffer.consume(head_len);
         let settings = worker.settings();
-        let ttl = Some(ttl(worker, &object));
+        let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
         deliver::send(worker, &mut self.socket, &object, &selected, &status, wish).await?;
         Ok(wish.keeps_alive)

@@ -21,7 +21,7 @@ pub(crate) struct Deadline {
 }
 
 /// A timer that nobody waits for yet.
-const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+const LONG: Duration = Duration::from_hours(24);
 
 impl Default for Deadline {
     fn default() -> Self {

@@ -7,8 +7,9 @@ use strait_http::cache_status::CacheStatus;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::Extent;
 
-use crate::fill::{Follower, Phase, Source};
+use crate::fill::{Follower, Phase, Rest, Source};
 use crate::object::{Body, Object};
+use crate::passage::{self, LAST_CHUNK, What, chunk_head};
 use crate::reply::{Answer, Framing, Wish, write_stored};
 use crate::select::Selected;
 use crate::socket::{Gone, Socket};
@@ -23,23 +24,52 @@ pub(crate) async fn send(
     status: &CacheStatus<'_>,
     wish: Wish,
 ) -> Result<(), Gone> {
-    let length = object.length.unwrap_or(0);
-    let (answer, range) = match selected {
-        Selected::Parts(parts) => {
-            return Box::pin(send_parts(worker, socket, object, parts, status, wish)).await;
-        }
-        Selected::Whole => (Answer::Whole(whole(object, length)), 0..length),
-        Selected::Part(range) => (Answer::Part(range, length), range.clone()),
-        Selected::NotModified => (Answer::NotModified, 0..0),
-        Selected::Unsatisfiable => (Answer::Unsatisfiable(length), 0..0),
-    };
+    if let Selected::Parts(parts) = selected {
+        return Box::pin(send_parts(worker, socket, object, parts, status, wish)).await;
+    }
     let mut head = worker.head();
-    let age = Some(object.times.age_at(worker.now()));
-    write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    let range = write_head(&mut head, worker, object, selected, status, wish);
     let range = if wish.is_head { 0..0 } else { range };
     let sent = send_with_head(worker, socket, &head, object, range).await;
     worker.give_back(head);
     sent
+}
+
+/// Sends the head for all or one part of an object.
+pub(crate) async fn send_head(
+    worker: &Worker,
+    socket: &mut Socket,
+    object: &Object,
+    selected: &Selected,
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) -> Result<(), Gone> {
+    let mut head = worker.head();
+    write_head(&mut head, worker, object, selected, status, wish);
+    let sent = socket.write_all(&head, &[]).await;
+    worker.give_back(head);
+    sent
+}
+
+/// Writes the head for what was selected, which is not several parts; and the bytes that are to follow.
+fn write_head(
+    head: &mut Vec<u8>,
+    worker: &Worker,
+    object: &Object,
+    selected: &Selected,
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) -> Range<u64> {
+    let length = object.length.unwrap_or(0);
+    let (answer, range) = match selected {
+        Selected::Whole | Selected::Parts(_) => (Answer::Whole(whole(object, length)), 0..length),
+        Selected::Part(range) => (Answer::Part(range, length), range.clone()),
+        Selected::NotModified => (Answer::NotModified, 0..0),
+        Selected::Unsatisfiable => (Answer::Unsatisfiable(length), 0..0),
+    };
+    let age = Some(object.times.age_at(worker.now()));
+    write_stored(head, worker.settings(), object, &answer, age, status, wish);
+    range
 }
 
 /// RFC 9110 s8.6: a 204 has no Content-Length.
@@ -68,7 +98,7 @@ async fn send_with_head(
 }
 
 /// Sends bytes that are in memory or in the store.
-async fn send_range(
+pub(crate) async fn send_range(
     worker: &Worker,
     socket: &mut Socket,
     object: &Object,
@@ -80,7 +110,7 @@ async fn send_range(
     }
     let mut at = range.start;
     while at < range.end {
-        let (extent, len) = object.stored_at(at).ok_or_else(gap)?;
+        let (extent, len) = object.stored_at(at).ok_or(Gone::Closed)?;
         let len = len.min(range.end - at);
         send_extent(worker, socket, &extent, len).await?;
         at += len;
@@ -94,10 +124,6 @@ async fn send_extent(worker: &Worker, socket: &mut Socket, extent: &Extent, len:
     } else {
         socket.copy_file(&*extent.file, extent.offset, len).await
     }
-}
-
-fn gap() -> Gone {
-    Gone::Closed(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "a stored body has a gap"))
 }
 
 /// Sends several parts in one response (RFC 9110, section 14.6).
@@ -149,28 +175,96 @@ pub(crate) async fn follow(
     let mut head = worker.head();
     write_stored(&mut head, worker.settings(), object, &answer, age_of(worker, object), status, wish);
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
-    let is_chunked = framing == Framing::Chunked;
-    let mut at = range.start;
+    let at = range.start;
     if follower.fill().view().stored > at {
         socket.write_all_and_more(&head).await?;
     } else {
         socket.write_all(&head, &[]).await?;
     }
     worker.give_back(head);
+    let Some(length) = object.length else { return follow_unknown(worker, socket, follower, framing).await };
+    follow_range(worker, socket, follower, at..range.end.min(length)).await
+}
+
+/// Sends bytes of a known range as they come.
+pub(crate) async fn follow_range(
+    worker: &Worker,
+    socket: &mut Socket,
+    follower: &Follower,
+    range: Range<u64>,
+) -> Result<(), Gone> {
+    let fill = follower.fill();
+    let mut at = range.start;
     while at < range.end {
-        let view = follower.fill().beyond(at).await;
-        if view.stored > at {
-            let upto = view.stored.min(range.end);
-            send_piece(worker, socket, &view.source, at..upto, is_chunked).await?;
+        let view = fill.beyond(at).await;
+        let upto = view.stored.min(range.end);
+        if upto > at {
+            send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
             at = upto;
-        } else if view.phase == Phase::Done && object.length.is_none() {
-            break;
+        } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over()).flatten() {
+            return send_rest(worker, socket, *rest, What::Data).await;
         } else {
-            return Err(gap());
+            return Err(Gone::Closed);
         }
     }
-    let end: &[u8] = if is_chunked { b"0\r\n\r\n" } else { b"" };
-    socket.write_all(end, &[]).await
+    Ok(())
+}
+
+/// Sends all of a body as it comes, of which nobody knows how long it is.
+async fn follow_unknown(
+    worker: &Worker,
+    socket: &mut Socket,
+    follower: &Follower,
+    framing: Framing,
+) -> Result<(), Gone> {
+    let is_chunked = framing == Framing::Chunked;
+    let mut at = 0;
+    loop {
+        let view = follower.fill().beyond(at).await;
+        if view.stored > at {
+            if is_chunked {
+                socket.write_all_and_more(&chunk_head((view.stored - at) as usize)).await?;
+            }
+            send_piece(worker, socket, view.source.as_ref(), at..view.stored).await?;
+            at = view.stored;
+            socket.write_all(if is_chunked { b"\r\n" } else { b"" }, &[]).await?;
+        } else if view.phase == Phase::Done {
+            return socket.write_all(if is_chunked { LAST_CHUNK } else { b"" }, &[]).await;
+        } else if let Some(rest) = follower.fill().take_over() {
+            let what = if is_chunked { What::Chunks } else { What::Data };
+            return send_rest(worker, socket, *rest, what).await;
+        } else {
+            if framing == Framing::ToClose {
+                socket.reset();
+            }
+            return Err(Gone::Closed);
+        }
+    }
+}
+
+/// Sends what the store could not take, straight from the origin.
+async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, what: What) -> Result<(), Gone> {
+    let Rest { mut incoming, pipe } = rest;
+    if let Some(mut pipe) = pipe {
+        let held = pipe.held();
+        passage::send_pipe(&mut pipe, socket, what).await?;
+        incoming.framed.advance(held as u64);
+    }
+    let connection = &mut incoming.connection;
+    let from = passage::From {
+        socket: &mut connection.socket,
+        buffer: &mut connection.buffer,
+        framed: &mut incoming.framed,
+        most: u64::MAX,
+    };
+    let passed = passage::pass(worker, from, socket, Vec::new(), what).await;
+    match passed {
+        Ok(()) => {
+            incoming.finish(worker);
+            Ok(())
+        }
+        Err(_) => Err(Gone::Closed),
+    }
 }
 
 /// A response that has just come is as old as it says, if it says so.
@@ -181,30 +275,22 @@ fn age_of(worker: &Worker, object: &Object) -> Option<u64> {
 async fn send_piece(
     worker: &Worker,
     socket: &mut Socket,
-    source: &Option<Source>,
+    source: Option<&Source>,
     range: Range<u64>,
-    is_chunked: bool,
 ) -> Result<(), Gone> {
-    let len = range.end - range.start;
-    if is_chunked {
-        socket.write_all_and_more(format!("{len:x}\r\n").as_bytes()).await?;
-    }
     match source {
         Some(Source::Memory(bytes, first)) => {
             let (start, end) = ((range.start - first) as usize, (range.end - first) as usize);
-            let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-            let part = bytes.get(start..end).unwrap_or_default().to_vec();
-            drop(bytes);
-            socket.write_all(&part, &[]).await?;
+            let part = {
+                let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.get(start..end).unwrap_or_default().to_vec()
+            };
+            socket.write_all(&part, &[]).await
         }
         Some(Source::Stored(extent, first)) => {
             let extent = Extent { offset: extent.offset + range.start - first, ..extent.clone() };
-            send_extent(worker, socket, &extent, len).await?;
+            send_extent(worker, socket, &extent, range.end - range.start).await
         }
-        None => return Err(gap()),
+        None => Err(Gone::Closed),
     }
-    if is_chunked {
-        socket.write_all(b"\r\n", &[]).await?;
-    }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use strait_sys::Kind;
+use strait_store::ErrorKind;
 
 /// A failure: what was to be done, on what, why, and where there is one the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -32,16 +32,16 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn os(operation: &'static str, subject: impl ToString, error: impl Into<io::Error>) -> Self {
+    pub(crate) fn os(operation: &'static str, subject: &impl ToString, error: impl Into<io::Error>) -> Self {
         Self::Os { operation, subject: subject.to_string(), error: error.into() }
     }
 
     /// What it means for an exit code.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Config(_) => Kind::Usage,
-            Self::Refused(_) => Kind::Refused,
-            Self::Store(_) | Self::Os { .. } => Kind::Failed,
+            Self::Config(_) => ErrorKind::Usage,
+            Self::Refused(_) => ErrorKind::Refused,
+            Self::Store(_) | Self::Os { .. } => ErrorKind::Failed,
         }
     }
 }

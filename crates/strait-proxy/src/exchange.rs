@@ -5,19 +5,20 @@ use std::rc::Rc;
 
 use strait_http::Malformed;
 use strait_http::fields::Fields;
-use strait_http::forward::keeps_alive;
+use strait_http::forward::{Hops, hops, keeps_alive, write_trace};
 use strait_http::framing::{self, Body};
 use strait_http::head::{Request, Version};
 use strait_http::invalidation::invalidated;
-use strait_http::method::is_answered_from_store;
+use strait_http::method::{is_answered_from_store, is_safe};
 use strait_http::target::{Authority, Host, Scheme, Target, Uri};
 
 use crate::buffer::Buffer;
 use crate::cached;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
+use crate::object::{push_date, push_field, push_status_line};
 use crate::origin::{Connection, Failure};
 use crate::passage::{self, Broken, From as Source, What};
-use crate::reply::{Framing, Wish, write_own, write_passed, write_switching};
+use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::settings::Server;
 use crate::socket::{Gone, Socket};
 use crate::tunnel;
@@ -52,7 +53,7 @@ pub(crate) struct Left {
 pub(crate) enum Stop {
     /// The connection is of no use any more.
     Gone(Gone),
-    /// The client is to be told this, and nothing was sent yet.
+    /// The client is to be told this by the proxy itself, and nothing was sent yet.
     Refuse(u16, String),
 }
 
@@ -80,8 +81,13 @@ impl From<Trouble> for Stop {
             Trouble::Client(gone) => Self::Gone(gone),
             Trouble::Origin(failure) => failure.into(),
             Trouble::Request(error) => error.into(),
+            Trouble::TooLong(most) => too_long(most),
         }
     }
+}
+
+fn too_long(most: u64) -> Stop {
+    Stop::Refuse(413, format!("the body is longer than the {most} bytes that are taken"))
 }
 
 /// What a request asks of its connection.
@@ -109,6 +115,8 @@ pub(crate) async fn run(
         Ok(body) => (body, Ok(())),
         Err(error) => (Body::None, Err(error)),
     };
+    // Where a body ends that is not understood nobody knows.
+    let wish = Wish { keeps_alive: wish.keeps_alive && framing.is_ok(), ..wish };
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim);
     let mut exchange = Exchange { worker, client, request, raw, upload, wish, body };
     let done = match framing {
@@ -125,20 +133,27 @@ pub(crate) async fn run(
 
 impl<'b> Exchange<'_, 'b> {
     /// Whether another request may follow.
-    async fn answer(&mut self, _peer: SocketAddr) -> Result<bool, Stop> {
+    async fn answer(&mut self, peer: SocketAddr) -> Result<bool, Stop> {
         let request = self.request;
         if let Body::Length(length) = self.body
             && length > self.worker.settings().request_body_max
         {
-            return Err(Stop::Refuse(413, format!("a body of {length} bytes is more than is taken")));
+            return Err(too_long(self.worker.settings().request_body_max));
         }
-        let uri = match Target::parse(request.method, request.target)? {
-            Target::Authority(authority) => return self.connect(&authority).await,
-            Target::Asterisk => return Err(Stop::Refuse(501, "OPTIONS * is not passed on".to_owned())),
-            Target::Absolute(_) | Target::Origin(_) => self.uri()?,
+        let target = Target::parse(request.method, request.target)?;
+        // It is looked at whichever form the target has.
+        strait_http::target::host(request)?;
+        let hops = hops(request.method, &request.fields)?;
+        let uri = match target {
+            Target::Authority(authority) => return Box::pin(self.connect(&authority)).await,
+            _ if hops == Hops::None => return Box::pin(self.answer_here()).await,
+            Target::Absolute(_) | Target::Origin(_) | Target::Asterisk => self.uri()?,
         };
         if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
             return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
+        }
+        if request.method == "PURGE" {
+            return self.purge(&uri, peer);
         }
         let is_conditional = request.fields.has("if-match") || request.fields.has("if-unmodified-since");
         if is_answered_from_store(request.method)
@@ -149,11 +164,35 @@ impl<'b> Exchange<'_, 'b> {
             return cached::answer(self, &uri).await;
         }
         let why = if is_answered_from_store(request.method) { Why::Bypass } else { Why::Method };
-        self.pass(&uri, why).await
+        self.pass(&uri, hops, why).await
+    }
+
+    /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
+    async fn answer_here(&mut self) -> Result<bool, Stop> {
+        let wish = Wish { keeps_alive: self.wish.keeps_alive && !self.upload.has_body(), ..self.wish };
+        let mut head = self.worker.head();
+        let mut body = Vec::new();
+        push_status_line(&mut head, 200);
+        if self.request.method == "TRACE" {
+            write_trace(self.request, &mut body);
+            push_field(&mut head, "Content-Type", b"message/http");
+        } else {
+            push_field(&mut head, "Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+        }
+        push_date(&mut head, self.worker.now());
+        write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
+        self.client.write_all(&head, &body).await?;
+        self.worker.give_back(head);
+        Ok(wish.keeps_alive)
     }
 
     /// What the request is for. Without a Host that is the server behind a reverse proxy.
     fn uri(&self) -> Result<Uri<'b>, Stop> {
+        if self.request.target == "*"
+            && let Some(authority) = strait_http::target::host(self.request)?
+        {
+            return Ok(Uri { scheme: Scheme::Http, authority, path: "" });
+        }
         if let Some(uri) = strait_http::target::uri(self.request, Scheme::Http)? {
             let is_forward = self.worker.settings().behind.is_none();
             let is_for_origin = self.request.target.starts_with('/');
@@ -182,15 +221,32 @@ impl<'b> Exchange<'_, 'b> {
     }
 
     /// Passes request and response on, without the cache.
-    pub(crate) async fn pass(&mut self, uri: &Uri<'_>, why: Why) -> Result<bool, Stop> {
+    async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
         let mut order = Order::new(self.worker, self.request, uri, self.body, Purpose::Pass);
+        if let Hops::Left(hops) = hops {
+            order.add("Max-Forwards", hops.to_string().as_bytes());
+        }
         if self.upgrades() {
             order.add("Connection", b"Upgrade");
             self.request.fields.all("upgrade").for_each(|field| order.add("Upgrade", field.value));
         }
         let incoming = fetch(self.worker, &order, Some((&mut *self.client, &mut self.upload))).await?;
-        self.invalidate(uri, incoming.response().status, &incoming.response().fields);
+        if !is_safe(self.request.method) {
+            self.invalidate(uri, incoming.status, &incoming.response().fields);
+        }
         self.pass_response(incoming, why).await
+    }
+
+    /// Forgets what is stored for a URI, for those who may.
+    fn purge(&self, uri: &Uri<'_>, peer: SocketAddr) -> Result<bool, Stop> {
+        if !self.worker.settings().access.allows_purge(peer.ip()) {
+            return Err(Stop::Refuse(403, "PURGE is not allowed from here".to_owned()));
+        }
+        let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
+        match forgotten {
+            0 => Err(Stop::Refuse(404, "nothing is stored for it".to_owned())),
+            _ => Err(Stop::Refuse(200, "forgotten".to_owned())),
+        }
     }
 
     /// RFC 9111 s4.4.
@@ -203,7 +259,13 @@ impl<'b> Exchange<'_, 'b> {
     /// Sends a response that is for this client alone.
     pub(crate) async fn pass_response(&mut self, mut incoming: Incoming, why: Why) -> Result<bool, Stop> {
         if incoming.body == Body::Tunnel {
-            return self.upgrade(incoming).await;
+            if !self.upgrades() {
+                return Err(Stop::Refuse(
+                    502,
+                    "the origin has changed the protocol, which nobody asked for".to_owned(),
+                ));
+            }
+            return Box::pin(self.upgrade(incoming)).await;
         }
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
@@ -213,6 +275,7 @@ impl<'b> Exchange<'_, 'b> {
             &mut head,
             self.worker.settings(),
             &incoming.response(),
+            self.worker.now(),
             framing,
             Some(&status),
             self.wish,
@@ -222,14 +285,19 @@ impl<'b> Exchange<'_, 'b> {
             socket: &mut connection.socket,
             buffer: &mut connection.buffer,
             framed: &mut incoming.framed,
+            most: u64::MAX,
         };
-        let passed = passage::pass(self.worker, from, self.client, &head, what, false).await;
-        self.worker.give_back(head);
+        let passed = passage::pass(self.worker, from, self.client, head, what).await;
         match passed {
-            Ok(_) => incoming.finish(self.worker),
-            Err(Broken::To(gone) | Broken::From(gone)) => return Err(gone.into()),
-            Err(Broken::Malformed(_)) => {
-                return Err(Gone::Closed(std::io::ErrorKind::InvalidData.into()).into());
+            Ok(()) => incoming.finish(self.worker),
+            Err(broken) => {
+                if framing == Framing::ToClose {
+                    self.client.reset();
+                }
+                return Err(Stop::Gone(match broken {
+                    Broken::To(gone) | Broken::From(gone) => gone,
+                    Broken::Malformed(_) | Broken::TooLong => Gone::Closed,
+                }));
             }
         }
         Ok(framing.keeps_alive())
@@ -256,7 +324,9 @@ impl<'b> Exchange<'_, 'b> {
         if !settings.access.connect_ports.contains(&port) {
             return Err(Stop::Refuse(403, format!("tunnels to port {port} are not allowed")));
         }
-        let server = Server { host: authority.host.to_string().trim_matches(['[', ']']).to_owned(), port };
+        let host = authority.host.to_string().trim_matches(['[', ']']).to_owned();
+        // What is inside is theirs.
+        let server = Server { host, port, is_tls: false };
         let mut connection = Connection::open(self.worker, &server).await?;
         self.client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n", &[]).await?;
         let Connection { socket, buffer, .. } = &mut connection;
@@ -281,15 +351,16 @@ impl<'b> Exchange<'_, 'b> {
 fn outgoing(incoming: &Incoming, wish: Wish) -> (Framing, What) {
     let response = incoming.response();
     match incoming.body {
-        Body::Length(length) => (Framing::Length(length), What::AsItIs),
-        Body::Chunked if wish.version == Version::Http11 => (Framing::Chunked, What::AsItIs),
-        Body::Chunked => (Framing::ToClose, What::Data),
-        Body::ToClose | Body::Tunnel => (Framing::ToClose, What::AsItIs),
+        Body::Length(length) => (Framing::Length(length), What::Data),
+        Body::Chunked | Body::ToClose | Body::Tunnel if wish.version == Version::Http11 => {
+            (Framing::Chunked, What::Chunks)
+        }
+        Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, What::Data),
         // The length that GET would have, or none.
         Body::None => {
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
             let tells = response.status >= 200 && response.status != 204;
-            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::AsItIs)
+            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::Data)
         }
     }
 }

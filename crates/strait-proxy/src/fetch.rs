@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use strait_http::Malformed;
-use strait_http::fields::Fields;
+use strait_http::fields::{Field, Fields};
 use strait_http::forward::passed_on;
 use strait_http::framing::{self, Body};
 use strait_http::head::{self, Request, Response};
@@ -13,6 +13,7 @@ use strait_http::target::Uri;
 use crate::incoming::Framed;
 use crate::object::{push_field, push_number};
 use crate::origin::{Connection, Failure};
+use crate::reply::{push_via, write_interim};
 use crate::settings::Server;
 use crate::socket::{Gone, Socket};
 use crate::upload::Upload;
@@ -49,6 +50,7 @@ pub(crate) struct Incoming {
     pub(crate) connection: Connection,
     /// Its head.
     head: Box<[u8]>,
+    pub(crate) status: u16,
     pub(crate) body: Body,
     pub(crate) framed: Framed,
     /// When it was asked for and when it came.
@@ -63,6 +65,8 @@ pub(crate) struct Incoming {
 pub(crate) enum Trouble {
     Client(Gone),
     Origin(Failure),
+    /// The client's body is longer than it may be.
+    TooLong(u64),
     /// The client's body is none.
     Request(Malformed),
 }
@@ -88,16 +92,18 @@ impl Order {
             head.extend_from_slice(part.as_bytes());
         }
         push_field(&mut head, "Host", uri.authority.display(uri.scheme).to_string().as_bytes());
-        for field in passed_on(&request.fields).filter(|field| is_meant(field.name, purpose)) {
+        let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
+        let is_meant = |field: &&Field<'_>| is_meant(field.name, purpose, counts_hops);
+        for field in passed_on(&request.fields).filter(is_meant) {
             push_field(&mut head, field.name, field.value);
         }
-        head.extend_from_slice(&worker.settings().via_line);
+        push_via(&mut head, worker.settings(), &request.fields, request.version);
         match body {
             Body::Length(length) => push_number(&mut head, "Content-Length", length),
             Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
             // RFC 9110 s8.6: a method that expects content tells that there is none.
             Body::None if matches!(request.method, "POST" | "PUT" | "PATCH") => {
-                push_number(&mut head, "Content-Length", 0)
+                push_number(&mut head, "Content-Length", 0);
             }
             _ => {}
         }
@@ -111,10 +117,12 @@ impl Order {
     }
 }
 
-fn is_meant(name: &str, purpose: Purpose) -> bool {
+fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
     let is = |names: &[&str]| names.iter().any(|other| name.eq_ignore_ascii_case(other));
     match purpose {
-        _ if is(&["host"]) => false,
+        _ if is(&["host", "via"]) => false,
+        // It is written anew where it counts.
+        Purpose::Pass if is(&["max-forwards"]) => !counts_hops,
         Purpose::Pass => true,
         Purpose::StorePart => !is(&["if-none-match", "if-modified-since", "if-match", "if-unmodified-since"]),
         Purpose::Store => !is(&[
@@ -137,7 +145,7 @@ impl Incoming {
 
     /// Whether another response follows. 101 is the last of its connection.
     fn is_interim(&self) -> bool {
-        matches!(self.response().status, 100 | 102..=199)
+        matches!(self.status, 100 | 102..=199)
     }
 
     /// Keeps the connection, all of the body being read.
@@ -214,8 +222,11 @@ async fn final_response(
         if !incoming.is_interim() {
             return Ok(incoming);
         }
-        if let Some(socket) = client.as_mut().filter(|_| incoming.response().status != 100) {
-            socket.write_all(&incoming.head, &[]).await.map_err(Trouble::Client)?;
+        if let Some(socket) = client.as_mut().filter(|_| incoming.status != 100) {
+            let mut head = worker.head();
+            write_interim(&mut head, worker.settings(), &incoming.response());
+            socket.write_all(&head, &[]).await.map_err(Trouble::Client)?;
+            worker.give_back(head);
         }
         connection = incoming.connection;
     }
@@ -230,10 +241,12 @@ async fn one_response(
 ) -> Result<Incoming, Trouble> {
     let malformed = |error| Trouble::Origin(Failure::Malformed(error));
     loop {
-        if let Some((head, body, keeps_alive)) = whole_head(&connection, &order.method).map_err(malformed)? {
+        if let Some(WholeHead { head, status, body, keeps_alive }) =
+            whole_head(&connection, &order.method).map_err(malformed)?
+        {
             connection.buffer.consume(head.len());
             let (framed, received) = (Framed::new(body), worker.now());
-            return Ok(Incoming { connection, head, body, framed, requested, received, keeps_alive });
+            return Ok(Incoming { connection, head, status, body, framed, requested, received, keeps_alive });
         }
         let Connection { socket, buffer, .. } = &mut connection;
         if socket.read(buffer).await.map_err(origin_gone)? == 0 {
@@ -242,19 +255,26 @@ async fn one_response(
     }
 }
 
+struct WholeHead {
+    head: Box<[u8]>,
+    status: u16,
+    body: Body,
+    keeps_alive: bool,
+}
+
 /// The head that was read, how its body is framed, and whether the connection stays open; `None` while it is not whole.
-fn whole_head(connection: &Connection, method: &str) -> Result<Option<(Box<[u8]>, Body, bool)>, Malformed> {
+fn whole_head(connection: &Connection, method: &str) -> Result<Option<WholeHead>, Malformed> {
     let bytes = connection.buffer.filled();
     let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
     let body = framing::of_response(&response, method)?;
     let is_last = matches!(body, Body::ToClose | Body::Tunnel);
     let keeps_alive = !is_last && strait_http::forward::keeps_alive(response.version, &response.fields);
-    Ok(Some((bytes[..len].into(), body, keeps_alive)))
+    Ok(Some(WholeHead { head: bytes[..len].into(), status: response.status, body, keeps_alive }))
 }
 
 pub(crate) fn origin_gone(gone: Gone) -> Trouble {
     Trouble::Origin(match gone {
-        Gone::Closed(_) => Failure::Closed,
+        Gone::Closed | Gone::Answered => Failure::Closed,
         Gone::TimedOut => Failure::TimedOut,
     })
 }

@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use strait_store::Extent;
+use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
 
+use crate::fetch::Incoming;
 use crate::object::Object;
 
 /// How far a fetch has come.
@@ -68,12 +70,34 @@ struct State {
     object: Option<Arc<Object>>,
     range: Range<u64>,
     followers: usize,
+    is_outdated: bool,
+    failure: Option<Refusal>,
+    rest: Option<Box<Rest>>,
+}
+
+/// A status and the reason for it.
+pub(crate) type Refusal = (u16, String);
+
+/// What comes behind the part that could be stored.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    pub(crate) incoming: Incoming,
+    /// What was on its way to the store.
+    pub(crate) pipe: Option<Pipe>,
 }
 
 impl Fill {
     pub(crate) fn new(key: &str) -> Self {
         let view = View { phase: Phase::Ready, stored: 0, source: None };
-        let state = State { view, object: None, range: 0..0, followers: 0 };
+        let state = State {
+            view,
+            object: None,
+            range: 0..0,
+            followers: 0,
+            is_outdated: false,
+            failure: None,
+            rest: None,
+        };
         Self { key: key.into(), state: Mutex::new(state), changed: Notify::new() }
     }
 
@@ -104,6 +128,44 @@ impl Fill {
     pub(crate) fn end(&self, phase: Phase) {
         self.state().view.phase = phase;
         self.changed.notify_waiters();
+    }
+
+    /// It ended before there was a head: those who wait for one are told the same.
+    pub(crate) fn fail(&self, failure: Refusal) {
+        let mut state = self.state();
+        state.failure = Some(failure);
+        state.view.phase = Phase::Broken;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// What those who waited for a head that never came are told.
+    pub(crate) fn failure(&self) -> Option<Refusal> {
+        self.state().failure.clone()
+    }
+
+    /// The store takes no more of it: whoever has been sent all that is there may go on with the rest.
+    pub(crate) fn hand_over(&self, rest: Rest) {
+        self.state().rest = Some(Box::new(rest));
+    }
+
+    /// The rest of it, for the first who asks.
+    pub(crate) fn take_over(&self) -> Option<Box<Rest>> {
+        self.state().rest.take()
+    }
+
+    /// What it is about has changed since it was asked for: it is not kept.
+    fn outdate(&self) {
+        self.state().is_outdated = true;
+    }
+
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.state().is_outdated
+    }
+
+    /// The object, if its head is there.
+    pub(crate) fn object_now(&self) -> Option<Arc<Object>> {
+        self.state().object.clone()
     }
 
     /// The object once its head is there; `None` if there is nothing to share.
@@ -156,6 +218,17 @@ impl Fill {
     pub(crate) fn followers(&self) -> usize {
         self.state().followers
     }
+
+    /// Waits until nobody follows.
+    pub(crate) async fn left(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.followers() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
 }
 
 /// Somebody who is sent what comes.
@@ -202,6 +275,20 @@ impl Fills {
         let fill = Arc::new(Fill::new(key));
         self.map().entry(hash).or_default().push(fill.clone());
         fill
+    }
+
+    /// The fills of a key that are under way.
+    pub(crate) fn of(&self, hash: u64, key: &str) -> SmallVec<[Arc<Fill>; 1]> {
+        let map = self.map();
+        map.get(&hash).into_iter().flatten().filter(|fill| &*fill.key == key).cloned().collect()
+    }
+
+    /// What a key is for has changed: what is on its way is not kept, and nobody else follows it.
+    pub(crate) fn outdate(&self, hash: u64, key: &str) {
+        for fill in self.of(hash, key) {
+            fill.outdate();
+            self.remove(hash, &fill);
+        }
     }
 
     /// Nobody else is to find the fill.

@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
+use strait_http::partial::strong_validator;
 use strait_store::{Store, Writer};
 use strait_transfer::pipe::Pipe;
 
 use crate::config::Abandoned;
 use crate::fetch::Incoming;
-use crate::fill::{Fill, Phase, Source};
+use crate::fill::{Fill, Phase, Rest, Source};
 use crate::incoming::{Framed, Piece};
 use crate::object::{Body, Object, Part};
 use crate::worker::Worker;
@@ -32,6 +33,23 @@ impl Leading {
     /// The fill has come to its end.
     pub(crate) fn end(mut self, phase: Phase) {
         self.finish(phase);
+    }
+
+    /// Puts an object into the cache, unless what it is about has changed meanwhile.
+    fn keep(&self, object: &Arc<Object>) {
+        match &self.worker.shared.store {
+            Some(store) if self.fill.is_outdated() => {
+                object.records().for_each(|record| store.remove(record));
+            }
+            _ if self.fill.is_outdated() => {}
+            _ => self.worker.keep(self.hash, object.clone()),
+        }
+    }
+
+    /// The origin failed before there was a head: those who wait are told the same.
+    pub(crate) fn fail(mut self, status: u16, why: &str) {
+        self.fill.fail((status, why.to_owned()));
+        self.finish(Phase::Broken);
     }
 
     fn finish(&mut self, phase: Phase) {
@@ -74,8 +92,8 @@ enum Sink {
 pub(crate) enum Unfinished {
     /// The origin failed.
     Origin,
-    /// The store did not take it.
-    Store,
+    /// The store did not take it; some of it is in a pipe.
+    Store(Option<Pipe>),
     /// Nobody wants it any more.
     Abandoned,
 }
@@ -87,7 +105,7 @@ impl Filling {
         object: Arc<Object>,
         incoming: Incoming,
         range: Range<u64>,
-    ) -> Result<Self, (Leading, Incoming)> {
+    ) -> Result<Self, Box<(Leading, Incoming)>> {
         let worker = &leading.worker;
         let len = range.end - range.start;
         let is_known = range.end < u64::MAX;
@@ -105,7 +123,7 @@ impl Filling {
         };
         match sink {
             Some(sink) => Ok(Self { leading, object, incoming, range, sink, stored: 0 }),
-            None => Err((leading, incoming)),
+            None => Err(Box::new((leading, incoming))),
         }
     }
 
@@ -126,7 +144,7 @@ impl Filling {
             let piece = self.incoming.framed.next(buffer.filled()).map_err(|_| Unfinished::Origin)?;
             let (used, is_over) = match piece {
                 Piece::More => return Ok(false),
-                Piece::Framing(len) => (len, false),
+                Piece::Framing(len) | Piece::Trailer(len) => (len, false),
                 Piece::End(len) => (len, true),
                 Piece::Data(len) => {
                     self.make_room(len as u64)?;
@@ -143,13 +161,30 @@ impl Filling {
         }
     }
 
-    /// Moves it all, and keeps it.
+    /// Moves it all, and keeps it; or as much of it as there is.
     pub(crate) async fn run(mut self) {
         match self.fill().await {
             Ok(()) => drop(self.finish()),
-            // Dropped, it is broken.
-            Err(_unfinished) => {}
+            Err(Unfinished::Origin | Unfinished::Abandoned) => self.keep_part(),
+            Err(Unfinished::Store(pipe)) => self.hand_over(pipe),
         }
+    }
+
+    /// What came of a representation whose bytes can be told again is a part of it (RFC 9111, section 3.3): the rest is asked for when
+    /// somebody wants it. Abandoned is not complete.
+    fn keep_part(self) {
+        let Self { leading, object, range, sink, stored, .. } = self;
+        let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
+        if is_part && let Some(kept) = sink.keep(&leading.worker, &object, range.start, stored) {
+            leading.keep(&Arc::new(kept));
+        }
+    }
+
+    /// The store takes no more of it: whoever wants it goes on with the rest.
+    fn hand_over(self, pipe: Option<Pipe>) {
+        let Self { leading, incoming, .. } = self;
+        leading.fill.hand_over(Rest { incoming, pipe });
+        leading.end(Phase::Broken);
     }
 
     async fn fill(&mut self) -> Result<(), Unfinished> {
@@ -161,7 +196,8 @@ impl Filling {
                 continue;
             }
             let connection = &mut self.incoming.connection;
-            let read = connection.socket.read(&mut connection.buffer).await;
+            let read = connection.socket.read(&mut connection.buffer);
+            let read = unless_abandoned(&self.leading, read).await?;
             if read.map_err(|_| Unfinished::Origin)? == 0 {
                 return self.connection_ended();
             }
@@ -201,6 +237,7 @@ impl Filling {
         transfer.splice
             && matches!(self.sink, Sink::Store(_))
             && self.incoming.connection.buffer.is_empty()
+            && self.incoming.connection.socket.can_splice()
             && ahead >= transfer.splice_from.as_u64().max(1)
     }
 
@@ -208,9 +245,16 @@ impl Filling {
     async fn splice(&mut self) -> Result<(), Unfinished> {
         let taken = self.leading.worker.pipes.borrow_mut().try_take();
         let Some(mut pipe) = taken else { return self.copy_some().await };
-        let done = self.splice_through(&mut pipe).await;
-        self.leading.worker.pipes.borrow_mut().give_back(pipe);
-        done
+        match self.splice_through(&mut pipe).await {
+            Err(Unfinished::Store(_)) => {
+                self.leading.worker.pipes.borrow_mut().forget();
+                Err(Unfinished::Store(Some(pipe)))
+            }
+            done => {
+                self.leading.worker.pipes.borrow_mut().give_back(pipe);
+                done
+            }
+        }
     }
 
     async fn splice_through(&mut self, pipe: &mut Pipe) -> Result<(), Unfinished> {
@@ -219,8 +263,8 @@ impl Filling {
             if ahead == 0 {
                 return Ok(());
             }
-            let socket = &mut self.incoming.connection.socket;
-            let moved = socket.splice_to(pipe, ahead).await.map_err(|_| Unfinished::Origin)?;
+            let splice = self.incoming.connection.socket.splice_to(pipe, ahead);
+            let moved = unless_abandoned(&self.leading, splice).await?.map_err(|_| Unfinished::Origin)?;
             if moved == 0 {
                 return match self.connection_ended() {
                     Ok(()) => {
@@ -257,15 +301,15 @@ impl Filling {
         let worker = &self.leading.worker;
         let len = self.stored + more;
         if len > worker.settings().object_max {
-            return Err(Unfinished::Store);
+            return Err(Unfinished::Store(None));
         }
         if let Sink::Memory(bytes) = &self.sink {
             if len <= worker.settings().memory_object as u64 {
                 return Ok(());
             }
-            let store = worker.shared.store.as_ref().ok_or(Unfinished::Store)?;
-            let writer =
-                reserve(worker, store, &self.object, self.range.start, None).ok_or(Unfinished::Store)?;
+            let store = worker.shared.store.as_ref().ok_or(Unfinished::Store(None))?;
+            let writer = reserve(worker, store, &self.object, self.range.start, None);
+            let writer = writer.ok_or(Unfinished::Store(None))?;
             let bytes = bytes.clone();
             self.sink = writer;
             self.sink.grow(len)?;
@@ -290,10 +334,22 @@ impl Filling {
             incoming.finish(&worker);
             return None;
         };
-        worker.keep(leading.hash, kept.clone());
+        leading.keep(&kept);
         leading.end(Phase::Done);
         incoming.finish(&worker);
         Some(kept)
+    }
+}
+
+/// What `work` comes to, unless everybody has left whom it is for and that is a reason to end it.
+async fn unless_abandoned<T>(leading: &Leading, work: impl Future<Output = T>) -> Result<T, Unfinished> {
+    if leading.worker.settings().abandoned != Abandoned::Drop {
+        return Ok(work.await);
+    }
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        () = leading.fill.left() => Err(Unfinished::Abandoned),
     }
 }
 
@@ -326,17 +382,19 @@ impl Sink {
 
     fn grow(&mut self, len: u64) -> Result<(), Unfinished> {
         match self {
-            Self::Store(writer) if writer.room() < len => writer.grow(len).map_err(|_| Unfinished::Store),
+            Self::Store(writer) if writer.room() < len => {
+                writer.grow(len).map_err(|_| Unfinished::Store(None))
+            }
             _ => Ok(()),
         }
     }
 
     fn splice(&mut self, at: u64, pipe: &mut Pipe) -> Result<(), Unfinished> {
-        let Self::Store(writer) = self else { return Err(Unfinished::Store) };
+        let Self::Store(writer) = self else { return Err(Unfinished::Store(None)) };
         let extent = writer.extent();
         let mut offset = extent.offset + at;
         while pipe.held() > 0 {
-            pipe.empty(&*extent.file, Some(&mut offset)).map_err(|_| Unfinished::Store)?;
+            pipe.empty(&*extent.file, Some(&mut offset)).map_err(|_| Unfinished::Store(None))?;
         }
         Ok(())
     }
@@ -385,7 +443,7 @@ fn write_at(extent: &strait_store::Extent, at: u64, bytes: &[u8]) -> Result<(), 
     while done < bytes.len() {
         let offset = extent.offset + at + done as u64;
         match rustix::io::pwrite(&*extent.file, &bytes[done..], offset) {
-            Ok(0) | Err(_) => return Err(Unfinished::Store),
+            Ok(0) | Err(_) => return Err(Unfinished::Store(None)),
             Ok(written) => done += written,
         }
     }

@@ -13,6 +13,9 @@ use smallvec::SmallVec;
 
 use crate::object::Object;
 
+/// Objects that are looked at whenever one is added.
+const SWEPT: usize = 2;
+
 /// Objects at hand.
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
@@ -52,6 +55,20 @@ impl Hot {
         self.by_hash.entry(hash).or_default().push(slot.clone());
         self.queue.push_back(slot);
         self.make_room();
+        (0..SWEPT).for_each(|_| self.sweep());
+    }
+
+    /// Lets go of the oldest object if the store has, whose file it would keep on disk; else it is the newest.
+    fn sweep(&mut self) {
+        let Some(slot) = self.queue.pop_front() else { return };
+        if slot.is_gone.get() {
+            return;
+        }
+        if slot.object.is_alive() {
+            self.queue.push_back(slot);
+        } else {
+            self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
+        }
     }
 
     /// Removes those of a hash that are meant.

@@ -21,6 +21,8 @@ pub(crate) enum Piece {
     Data(usize),
     /// So many bytes of framing.
     Framing(usize),
+    /// So many bytes of a trailer's line.
+    Trailer(usize),
     /// There are too few to tell.
     More,
     /// So many bytes of framing, and the body is over.
@@ -51,6 +53,7 @@ impl Framed {
                 chunked::Next::Unknown => Piece::More,
                 chunked::Next::Framing(len) => Piece::Framing(len),
                 chunked::Next::Data(left) => data(left),
+                chunked::Next::Trailer(len) => Piece::Trailer(len),
                 chunked::Next::End(len) => Piece::End(len),
             },
         })
@@ -75,6 +78,11 @@ impl Framed {
                 _ => 0,
             },
         }
+    }
+
+    /// Whether framing stands between the data.
+    pub(crate) fn is_chunked(&self) -> bool {
+        matches!(self, Self::Chunked(_))
     }
 
     /// Whether all of it has passed.

@@ -9,6 +9,7 @@
 //! Each worker is a thread with its own listener, connections and objects at hand; they share the store and what is being fetched. What
 //! is stored and reused follows RFC 9111, by the pure functions of `strait-http`.
 
+mod assemble;
 mod buffer;
 mod cached;
 mod clock;
@@ -29,11 +30,14 @@ mod miss;
 mod object;
 mod origin;
 mod passage;
+mod private;
 mod proxy;
 mod reply;
 mod select;
 mod settings;
 mod socket;
+mod stream;
+mod tls;
 mod tunnel;
 mod upload;
 mod worker;

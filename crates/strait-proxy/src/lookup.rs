@@ -34,6 +34,11 @@ pub(crate) fn find(
     found
 }
 
+/// Whether there is a response for a key, be it for other requests.
+pub(crate) fn knows(store: &Store, hash: u64, key: &str) -> bool {
+    store.find(hash).iter().any(|record| load(store, record, key, 0).is_some())
+}
+
 /// What a record holds, if it is for that key; and the part of the representation that it is.
 fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Option<(Object, Part)> {
     // A record that cannot be read is counted by the store, and is as none.

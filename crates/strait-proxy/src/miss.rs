@@ -4,26 +4,30 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use strait_http::cache_control::{OfRequest, OfResponse};
+use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::conditional::validators;
+use strait_http::fields::Field;
+use strait_http::forward::passed_on;
 use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
 use strait_http::head::{self, Request};
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::reuse::stands_in;
-use strait_http::storing::{Asked, may_store};
+use strait_http::storing::{Asked, is_of_use, kept, may_store};
 use strait_http::target::Uri;
-use strait_http::update::updated;
+use strait_http::update::{confirms, head_confirms, updated};
 use strait_http::vary::Variant;
 
-use crate::cached::{follow, selected, send};
+use crate::assemble;
+use crate::cached::{Follow, follow, selected, send};
 use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::{Joined, Phase};
 use crate::filling::{Filling, Leading};
 use crate::meta::Meta;
 use crate::object::{Body, Object, stored_head};
+use crate::select::Selected;
 use crate::worker::Worker;
 
 /// What a request is for, in the cache.
@@ -52,24 +56,49 @@ pub(crate) enum Led {
     Answered(bool),
     /// There is more in the store than there was.
     Again,
+    /// What is stored is of no use for it.
+    Alone,
 }
 
 /// Asks the origin, for all who wait if there is a fill, and answers.
 pub(crate) async fn lead(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
-    miss: Miss,
+    mut miss: Miss,
     leading: Option<Leading>,
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let order = order(worker, exchange.request, wanted, &miss, leading.is_some());
-    let fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    let mut fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    if is_about_another(&miss, &fetched) {
+        // RFC 9111 s4.3.4: it confirms nothing that is stored.
+        let again = Miss { stored: None, gap: None, ..miss };
+        let order = self::order(worker, exchange.request, wanted, &again, leading.is_some());
+        fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+        miss = again;
+    }
     if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
         return send_stored(exchange, &spare, miss.why, status, false).await;
     }
-    let incoming = fetched?;
+    let incoming = match fetched {
+        Ok(incoming) => incoming,
+        Err(trouble) => return Err(refused(trouble, leading)),
+    };
+    if exchange.wish.is_head {
+        update_by_head(worker, wanted, &miss, &incoming);
+    }
+    if miss.gap.is_some() && incoming.status == 416 {
+        // It is shorter now than what is stored of it.
+        worker.forget(wanted.hash, &wanted.key);
+        return Ok(Led::Alone);
+    }
+    if let (Some(stored), Some(_), 206) = (&miss.stored, &miss.gap, incoming.status)
+        && let Some(leading) = leading
+    {
+        return assemble::complete(exchange, wanted, stored, leading, incoming).await;
+    }
     match &miss.stored {
-        Some(stored) if incoming.response().status == 304 => {
+        Some(stored) if incoming.status == 304 => {
             let fresh = freshen(worker, wanted.hash, stored, &incoming);
             incoming.finish(worker);
             if let Some(leading) = leading {
@@ -85,6 +114,37 @@ pub(crate) async fn lead(
     }
 }
 
+/// Whoever waits for the response is told the same as the client, unless it may be otherwise the next time.
+fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
+    let is_lasting = matches!(&trouble, Trouble::Origin(failure) if failure.is_lasting());
+    let stop = trouble.into();
+    if let (Stop::Refuse(status, why), Some(leading)) = (&stop, leading.filter(|_| is_lasting)) {
+        leading.fail(*status, why);
+    }
+    stop
+}
+
+/// Whether a 304 came that is not about what is stored.
+fn is_about_another(miss: &Miss, fetched: &Result<Incoming, Trouble>) -> bool {
+    let (Some(stored), Ok(incoming)) = (&miss.stored, fetched) else { return false };
+    let response = incoming.response();
+    response.status == 304 && !confirms(&stored.fields(), &response.fields)
+}
+
+/// A response to HEAD says whether what is stored is still what there is (RFC 9111, section 4.3.5).
+fn update_by_head(worker: &Worker, wanted: &Wanted<'_>, miss: &Miss, incoming: &Incoming) {
+    let Some(stored) = &miss.stored else { return };
+    let response = incoming.response();
+    if response.status != 200 || stored.status != 200 {
+        return;
+    }
+    if head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
+        freshen(worker, wanted.hash, stored, incoming);
+    } else {
+        worker.forget(wanted.hash, &wanted.key);
+    }
+}
+
 /// What is stored and may stand in for an origin that fails (RFC 5861, section 4), and the status with which it did.
 fn spare(
     worker: &Worker,
@@ -93,7 +153,7 @@ fn spare(
     fetched: &Result<Incoming, Trouble>,
 ) -> Option<(Arc<Object>, Option<u16>)> {
     let status = match fetched {
-        Ok(incoming) => Some(incoming.response().status).filter(|status| matches!(status, 500 | 502..=504)),
+        Ok(incoming) => Some(incoming.status).filter(|status| matches!(status, 500 | 502..=504)),
         Err(Trouble::Origin(_)) => None,
         Err(_) => return None,
     };
@@ -119,10 +179,20 @@ async fn send_stored(
 }
 
 /// The request to the origin.
-fn order(worker: &Worker, request: &Request<'_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
+pub(crate) fn order(
+    worker: &Worker,
+    request: &Request<'_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    is_shared: bool,
+) -> Order {
     let is_range = request.fields.has("range") && request.method == "GET";
     let purpose = match (&miss.stored, is_shared) {
         (None, false) => Purpose::Pass,
+        // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
+        (Some(_), false) if request.method == "HEAD" => {
+            return Order::new(worker, request, wanted.uri, Framed::None, Purpose::Store);
+        }
         (None, true) if is_range => Purpose::StorePart,
         _ => Purpose::Store,
     };
@@ -148,7 +218,10 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
     let times = Times::of(stored.status, &response.fields, &directives, requested, received);
-    let head = stored_head(stored.status, &fields, &directives);
+    // Its date is that of the answer: without one, when that came.
+    let has_date = response.fields.has("date");
+    let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
+    let head = stored_head(stored.status, kept(&fields, &directives).filter(is_told), received);
     let meta = Meta { requested, received, age: times.age, head: &head, ..stored.meta(0) };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // The fields of both were read before.
@@ -162,7 +235,7 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
 }
 
 /// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored.
-fn object(
+pub(crate) fn object(
     request: &Request<'_>,
     directives: &OfRequest,
     key: &str,
@@ -185,8 +258,8 @@ fn object(
         (status, Framed::Chunked | Framed::ToClose) => (status, 0..u64::MAX, None),
         (_, Framed::Tunnel) => return None,
     };
-    let head = stored_head(status, &response.fields, &own);
     let (requested, received) = (incoming.requested, incoming.received);
+    let head = stored_head(status, kept(&response.fields, &own), received);
     let times = Times::of(status, &response.fields, &own, requested, received);
     let meta = Meta {
         requested,
@@ -198,15 +271,18 @@ fn object(
         head: &head,
     };
     let object = Object::new(key, &meta, Body::Filling)?;
-    is_of_use(&object).then_some((object, range))
+    is_of_use(&response.fields, &own, &times).then_some((object, range))
 }
 
-/// What is stale at once and cannot be validated is never sent again.
-fn is_of_use(object: &Object) -> bool {
-    object.times.lifetime > object.times.age
-        || object.directives.stale_while_revalidate.is_some()
-        || object.directives.stale_if_error.is_some()
-        || validators(&object.fields()).next().is_some()
+/// The object as its first client is sent it: with the fields that are for it alone (RFC 9111, section 5.2.2.7), if there are any.
+fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
+    if !matches!(object.directives.private, Scope::Fields(_)) {
+        return object.clone();
+    }
+    let response = incoming.response();
+    let head = stored_head(object.status, passed_on(&response.fields), incoming.received);
+    let meta = Meta { head: &head, ..object.meta(0) };
+    Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
 }
 
 async fn store_or_pass(
@@ -219,17 +295,33 @@ async fn store_or_pass(
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
     let Some((object, range)) = object(exchange.request, &wanted.directives, &wanted.key, &incoming) else {
-        worker.note_private(wanted.hash);
+        worker.private.note(wanted.hash, worker.now());
         leading.end(Phase::Private);
         return pass(exchange, incoming, miss.why).await;
     };
-    worker.note_shared(wanted.hash);
-    match Filling::new(leading, Arc::new(object), incoming, range) {
+    worker.private.forget(wanted.hash);
+    let object = Arc::new(object);
+    if incoming.status == 206 && !has_selected(exchange, &object, &range) {
+        // The origin has sent another part than it was asked for.
+        leading.end(Phase::Private);
+        return pass(exchange, incoming, miss.why).await;
+    }
+    match Filling::new(leading, object, incoming, range) {
         Ok(filling) => fill(exchange, filling, miss.why).await,
-        Err((leading, incoming)) => {
+        Err(no_room) => {
+            let (leading, incoming) = *no_room;
             leading.end(Phase::Private);
             pass(exchange, incoming, miss.why).await
         }
+    }
+}
+
+/// Whether these bytes of an object are those that the request selects.
+fn has_selected(exchange: &Exchange<'_, '_>, object: &Object, range: &Range<u64>) -> bool {
+    match selected(exchange, object) {
+        Selected::Whole => *range == (0..object.length.unwrap_or(u64::MAX)),
+        Selected::Part(part) => range.start <= part.start && part.end <= range.end,
+        _ => true,
     }
 }
 
@@ -240,21 +332,29 @@ async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Incoming, why: Why) -> 
 /// Has the body moved into the store, and follows it as others do; what is here already is stored and sent at once.
 async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -> Result<Led, Stop> {
     let object = filling.object.clone();
-    let is_whole = filling.range.start == 0 && filling.is_in_memory();
-    if is_whole && filling.take_buffered().unwrap_or(false) {
+    let shown = for_its_client(&object, &filling.incoming);
+    let is_whole = filling.range == (0..object.length.unwrap_or(u64::MAX));
+    if is_whole && filling.is_in_memory() && filling.take_buffered().unwrap_or(false) {
         // The store may have refused it: it is kept in memory then.
         let Some(kept) = filling.finish() else { return Ok(Led::Again) };
-        return send_stored(exchange, &kept, why, None, true).await;
+        let shown = if Arc::ptr_eq(&shown, &object) {
+            kept
+        } else {
+            Arc::new(shown.with_body(kept.length, kept.body.clone()))
+        };
+        return send_stored(exchange, &shown, why, None, true).await;
     }
     let follower = filling.leading.fill.follow();
     filling.begin();
     tokio::task::spawn_local(filling.run());
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
-    if let Some(stays) = follow(exchange, &follower, &object, answer).await? {
-        return Ok(Led::Answered(stays));
+    match follow(exchange, &follower, &shown, answer).await? {
+        Follow::Answered(stays) => Ok(Led::Answered(stays)),
+        Follow::Outside | Follow::AtItsEnd => {
+            follower.fill().beyond(u64::MAX).await;
+            Ok(Led::Again)
+        }
     }
-    follower.fill().beyond(u64::MAX).await;
-    Ok(Led::Again)
 }
 
 /// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
@@ -279,7 +379,7 @@ async fn validate(
     let worker: Rc<Worker> = leading.worker.clone();
     // What is stored stays as it is where nobody answers.
     let Ok(incoming) = fetch(&worker, &order, None).await else { return };
-    if incoming.response().status == 304 {
+    if incoming.status == 304 {
         freshen(&worker, leading.hash, &stored, &incoming);
         incoming.finish(&worker);
         leading.end(Phase::Done);
@@ -288,7 +388,7 @@ async fn validate(
     let Ok(Some((request, _))) = head::request(&asked) else { return };
     let Some((object, range)) = object(&request, &directives, &stored.key, &incoming) else {
         // RFC 9111 s4.3.3: it is not what was stored any more. An error says nothing of it.
-        if incoming.response().status < 500 {
+        if incoming.status < 500 {
             worker.forget(leading.hash, &stored.key);
         }
         return;

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use smallvec::SmallVec;
 use strait_http::cache_control::OfResponse;
 use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head;
+use strait_http::partial::may_combine;
 use strait_http::vary::Variant;
 use strait_store::{Extent, Record, Store};
 
@@ -114,14 +116,10 @@ impl Object {
         self.key == other.key && self.variant == other.variant
     }
 
-    /// Whether the bytes of both are of one representation (RFC 9111, section 3.4): they have the same strong validator.
+    /// Whether the bytes of both are of one representation (RFC 9111, section 3.4).
     pub(crate) fn combines_with(&self, other: &Self) -> bool {
-        let tag = |object: &Self| {
-            object.fields().one("etag").filter(|tag| !tag.starts_with("W/")).map(str::to_owned)
-        };
-        self.length.is_some()
-            && self.length == other.length
-            && tag(self).is_some_and(|own| tag(other) == Some(own))
+        let is_long = self.length.is_some() && self.length == other.length;
+        is_long && may_combine(&self.fields(), &other.fields())
     }
 
     /// Adds a part in the store.
@@ -238,23 +236,36 @@ impl Object {
     }
 }
 
-/// Writes the head that is stored of a response: without what is told anew whenever it is sent.
-pub(crate) fn stored_head(status: u16, fields: &Fields<'_>, directives: &OfResponse) -> Vec<u8> {
+/// Writes the head of a response with such fields, as it is stored: without what is told anew whenever it is sent, and with the Date that
+/// it has or, since it came, should have had (RFC 9110, section 6.6.1).
+pub(crate) fn stored_head<'f, 'b: 'f>(
+    status: u16,
+    fields: impl Iterator<Item = &'f Field<'b>>,
+    received: u64,
+) -> Vec<u8> {
     let mut head = Vec::with_capacity(512);
     push_status_line(&mut head, status);
-    for field in strait_http::forward::passed_on(fields).filter(|field| is_stored(field, directives)) {
-        push_field(&mut head, field.name, field.value);
+    let mut has_date = false;
+    for field in fields {
+        let is = |name: &str| field.name.eq_ignore_ascii_case(name);
+        if !(is("age") || is("content-range")) {
+            push_field(&mut head, field.name, field.value);
+        }
+        has_date |= is("date");
+    }
+    if !has_date {
+        push_date(&mut head, received);
     }
     head.extend_from_slice(b"\r\n");
     head
 }
 
-/// RFC 9111 s5.2.2.7: fields for one user are none of a shared cache's.
-fn is_stored(field: &Field<'_>, directives: &OfResponse) -> bool {
-    let is_private = |names: &[String]| names.iter().any(|name| field.name.eq_ignore_ascii_case(name));
-    let is_one_users =
-        matches!(&directives.private, strait_http::cache_control::Scope::Fields(names) if is_private(names));
-    !is_one_users && !["age", "content-range"].iter().any(|name| field.name.eq_ignore_ascii_case(name))
+/// The Date of a message that has none.
+pub(crate) fn push_date(out: &mut Vec<u8>, seconds: u64) {
+    // A clock that shows more than four digits for the year is broken, and its date would be none.
+    const LAST: u64 = 253_402_300_799;
+    let date = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
+    push_field(out, "Date", httpdate::fmt_http_date(date).as_bytes());
 }
 
 /// `HTTP/1.1 200 OK`, with the reason that RFC 9110, section 15, gives.

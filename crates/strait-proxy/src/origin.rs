@@ -24,6 +24,9 @@ pub(crate) enum Failure {
     /// No connection.
     #[error("connect to {address}: {error}")]
     Connect { address: SocketAddr, error: io::Error },
+    /// No TLS, or none with whom was meant.
+    #[error("TLS with {host}: {error}")]
+    Tls { host: String, error: io::Error },
     /// It closed the connection, or broke it.
     #[error("the origin closed the connection")]
     Closed,
@@ -36,12 +39,21 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Whether who asks at the same time would fare the same: there is no origin, or it does not answer.
+    pub(crate) fn is_lasting(&self) -> bool {
+        !matches!(self, Self::Closed | Self::Malformed(_))
+    }
+
     /// The status that a client is told (RFC 9110, section 15.6).
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
             Self::TimedOut => 504,
-            Self::Name { .. } | Self::Connect { .. } | Self::Closed | Self::Malformed(_) => 502,
+            Self::Name { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Closed
+            | Self::Malformed(_) => 502,
         }
     }
 }
@@ -76,7 +88,7 @@ impl Pool {
     fn take(&mut self, worker: &Worker, server: &Server) -> Option<Connection> {
         let connections = self.idle.get_mut(server)?;
         let patience = worker.settings().timeouts.origin_idle;
-        while let Some((connection, since)) = connections.pop() {
+        while let Some((mut connection, since)) = connections.pop() {
             self.count -= 1;
             if since.elapsed() < patience && connection.socket.is_quiet() {
                 return Some(connection);
@@ -114,12 +126,11 @@ impl Connection {
         let limit = worker.settings().timeouts.connect;
         let connected = tokio::time::timeout(limit, connect(worker, server)).await;
         let tcp = connected.map_err(|_| Failure::TimedOut)??;
-        Ok(Self {
-            socket: Socket::new(tcp, worker.settings().timeouts.origin),
-            buffer: Buffer::default(),
-            server: server.clone(),
-            is_used: false,
-        })
+        let mut socket = Socket::new(tcp, worker.settings().timeouts.origin);
+        if server.is_tls {
+            Box::pin(shake_hands(worker, server, &mut socket)).await?;
+        }
+        Ok(Self { socket, buffer: Buffer::default(), server: server.clone(), is_used: false })
     }
 
     /// Keeps it for the next request, if the origin has said no more than it was asked.
@@ -129,6 +140,16 @@ impl Connection {
             worker.pool.borrow_mut().keep(self);
         }
     }
+}
+
+async fn shake_hands(worker: &Worker, server: &Server, socket: &mut Socket) -> Result<(), Failure> {
+    let failed = |error| Failure::Tls { host: server.host.clone(), error };
+    let settings = worker.settings();
+    let tls = settings.tls.connect(&server.host).map_err(|error| failed(io::Error::other(error)))?;
+    socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Failure::TimedOut,
+        _ => failed(error),
+    })
 }
 
 async fn connect(worker: &Worker, server: &Server) -> Result<TcpStream, Failure> {

@@ -7,20 +7,25 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use strait_http::Malformed;
+use strait_transfer::pipe::Pipe;
 
 use crate::buffer::Buffer;
 use crate::incoming::{Framed, Piece};
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
 
-/// What of a body is passed on.
+/// How a body is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Framing and data, as they come.
-    AsItIs,
-    /// Data alone.
+    /// Its data.
     Data,
+    /// Its data, in chunks of the proxy's own making, with the trailers that it has: extensions of chunks go no further than to whom they
+    /// were said (RFC 9112, section 7.1.1).
+    Chunks,
 }
+
+/// The end of a chunked body without trailers.
+pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Where a body comes from.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub(crate) struct From<'a> {
     /// What was read of it already.
     pub(crate) buffer: &'a mut Buffer,
     pub(crate) framed: &'a mut Framed,
+    /// Bytes of data that it may have.
+    pub(crate) most: u64,
 }
 
 /// Where it broke off.
@@ -40,91 +47,142 @@ pub(crate) enum Broken {
     To(Gone),
     /// The sender's framing is none.
     Malformed(Malformed),
+    /// It is longer than it may be.
+    TooLong,
 }
 
-/// How it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// All of it was passed on.
-    Whole,
-    /// The receiver said something before it had all, and that was to be looked for.
-    Answered,
-}
-
-/// What stands at the beginning of a buffer.
-struct Shown {
-    /// Bytes to pass on, after those to skip.
-    skip: usize,
-    take: usize,
-    is_over: bool,
-}
-
-/// Passes a body on, behind `head`. With `listens` it ends when the receiver says something while there is nothing to send.
+/// Passes a body on, behind `head`.
 pub(crate) async fn pass(
     worker: &Worker,
     from: From<'_>,
     to: &mut Socket,
-    head: &[u8],
+    head: Vec<u8>,
     what: What,
-    listens: bool,
-) -> Result<Ended, Broken> {
-    let From { socket, buffer, framed } = from;
-    let mut head = head;
+) -> Result<(), Broken> {
+    let From { socket, buffer, framed, most } = from;
+    let mut outgoing = Outgoing { what, bytes: head, has_trailers: false, left: most };
     loop {
-        let shown = look(framed, buffer.filled(), what).map_err(Broken::Malformed)?;
-        let bytes = &buffer.filled()[shown.skip..shown.skip + shown.take];
-        to.write_all(std::mem::take(&mut head), bytes).await.map_err(Broken::To)?;
-        buffer.consume(shown.skip + shown.take);
-        if shown.is_over {
-            return Ok(Ended::Whole);
+        let (used, is_over) = outgoing.take(framed, buffer.filled(), to).await?;
+        buffer.consume(used);
+        if is_over {
+            worker.give_back(outgoing.bytes);
+            return Ok(());
         }
-        if shown.skip + shown.take > 0 {
+        if used > 0 {
             continue;
         }
-        if listens && says_something(socket, to).await {
-            return Ok(Ended::Answered);
+        if to.listens && says_something(socket, to).await {
+            return Err(Broken::To(Gone::Answered));
         }
-        if buffer.is_empty() && splices(worker, framed) {
-            splice(worker, socket, framed, to).await?;
+        if buffer.is_empty() && socket.can_splice() && to.can_splice() && splices(worker, framed) {
+            splice(worker, socket, framed, to, &mut outgoing).await?;
         } else if socket.read(buffer).await.map_err(Broken::From)? == 0 {
-            return end(framed);
+            end(framed)?;
         }
     }
 }
 
-/// What the buffered bytes begin with, and are to be passed on or skipped in one go.
-fn look(framed: &mut Framed, bytes: &[u8], what: What) -> Result<Shown, Malformed> {
-    let mut shown = Shown { skip: 0, take: 0, is_over: false };
-    loop {
-        let at = shown.skip + shown.take;
-        let before = *framed;
-        let (framing, data) = match framed.next(&bytes[at..])? {
-            Piece::More => return Ok(shown),
-            Piece::Data(len) => (0, len),
-            Piece::Framing(len) => (len, 0),
-            Piece::End(len) => {
-                shown.is_over = true;
-                (len, 0)
+/// A body as it is sent.
+struct Outgoing {
+    what: What,
+    /// What is to be sent before anything else.
+    bytes: Vec<u8>,
+    has_trailers: bool,
+    /// Bytes of data that may still come.
+    left: u64,
+}
+
+impl Outgoing {
+    /// Sends what the buffered bytes hold of the body; how many they were, and whether it is over.
+    async fn take(
+        &mut self,
+        framed: &mut Framed,
+        bytes: &[u8],
+        to: &mut Socket,
+    ) -> Result<(usize, bool), Broken> {
+        let (used, is_over) = if framed.is_chunked() || self.what == What::Chunks {
+            self.gather(framed, bytes)?
+        } else {
+            match framed.next(bytes).map_err(Broken::Malformed)? {
+                Piece::Data(len) => {
+                    self.count(len)?;
+                    framed.advance(len as u64);
+                    to.write_all(&self.bytes, &bytes[..len]).await.map_err(Broken::To)?;
+                    self.bytes.clear();
+                    return Ok((len, framed.is_over()));
+                }
+                piece => (0, matches!(piece, Piece::End(_))),
             }
         };
-        match what {
-            What::AsItIs => shown.take += framing + data,
-            What::Data if framing > 0 && shown.take > 0 => {
-                // It is told once, and is looked at again.
-                *framed = before;
-                shown.is_over = false;
-                return Ok(shown);
-            }
-            What::Data => {
-                shown.skip += framing;
-                shown.take += data;
-            }
+        to.write_all(&self.bytes, &[]).await.map_err(Broken::To)?;
+        self.bytes.clear();
+        Ok((used, is_over))
+    }
+
+    /// Puts together what many small chunks hold: one system call sends it.
+    fn gather(&mut self, framed: &mut Framed, bytes: &[u8]) -> Result<(usize, bool), Broken> {
+        let (mut at, mut data) = (0, Vec::new());
+        let is_over = loop {
+            let len = match framed.next(&bytes[at..]) {
+                Ok(Piece::More) => break false,
+                Ok(Piece::Framing(len)) => len,
+                Ok(Piece::Data(len)) => {
+                    self.count(len)?;
+                    framed.advance(len as u64);
+                    data.extend_from_slice(&bytes[at..at + len]);
+                    len
+                }
+                Ok(Piece::Trailer(len)) => {
+                    self.push_chunk(&mut data);
+                    self.push_trailer(&bytes[at..at + len]);
+                    len
+                }
+                Ok(Piece::End(len)) => {
+                    at += len;
+                    break true;
+                }
+                // What came before goes on first; then it is looked at again.
+                Err(_) if at > 0 => break false,
+                Err(error) => return Err(Broken::Malformed(error)),
+            };
+            at += len;
+        };
+        self.push_chunk(&mut data);
+        if is_over && self.what == What::Chunks {
+            self.bytes.extend_from_slice(if self.has_trailers { b"\r\n" } else { LAST_CHUNK });
         }
-        framed.advance(data as u64);
-        if shown.is_over {
-            return Ok(shown);
+        Ok((at, is_over))
+    }
+
+    fn count(&mut self, len: usize) -> Result<(), Broken> {
+        self.left = self.left.checked_sub(len as u64).ok_or(Broken::TooLong)?;
+        Ok(())
+    }
+
+    fn push_chunk(&mut self, data: &mut Vec<u8>) {
+        match self.what {
+            _ if data.is_empty() => {}
+            What::Data => self.bytes.append(data),
+            What::Chunks => {
+                self.bytes.extend_from_slice(&chunk_head(data.len()));
+                self.bytes.append(data);
+                self.bytes.extend_from_slice(b"\r\n");
+            }
         }
     }
+
+    fn push_trailer(&mut self, line: &[u8]) {
+        if self.what == What::Chunks {
+            self.bytes.extend_from_slice(if self.has_trailers { b"" } else { b"0\r\n" });
+            self.bytes.extend_from_slice(line);
+            self.has_trailers = true;
+        }
+    }
+}
+
+/// The line before a chunk (RFC 9112, section 7.1).
+pub(crate) fn chunk_head(len: usize) -> Vec<u8> {
+    format!("{len:x}\r\n").into_bytes()
 }
 
 fn splices(worker: &Worker, framed: &mut Framed) -> bool {
@@ -137,53 +195,75 @@ async fn splice(
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
+    outgoing: &mut Outgoing,
 ) -> Result<(), Broken> {
     // Without a pipe there is memory.
     let Some(mut pipe) = worker.pipes.borrow_mut().try_take() else {
-        return copy(from, framed, to).await;
+        return copy(from, framed, to, outgoing).await;
     };
-    let done = splice_through(&mut pipe, from, framed, to).await;
+    let done = splice_through(&mut pipe, from, framed, to, outgoing).await;
     worker.pipes.borrow_mut().give_back(pipe);
     done
 }
 
 async fn splice_through(
-    pipe: &mut strait_transfer::pipe::Pipe,
+    pipe: &mut Pipe,
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
+    outgoing: &mut Outgoing,
 ) -> Result<(), Broken> {
     loop {
         let ahead = framed.data_ahead();
-        if ahead == 0 {
+        if ahead == 0 || (to.listens && says_something(from, to).await) {
             return Ok(());
         }
         let moved = from.splice_to(pipe, ahead).await.map_err(Broken::From)?;
         if moved == 0 {
-            return end(framed).map(drop);
+            return end(framed);
         }
-        to.splice_from(pipe).await.map_err(Broken::To)?;
+        outgoing.count(moved)?;
+        send_pipe(pipe, to, outgoing.what).await.map_err(Broken::To)?;
         framed.advance(moved as u64);
     }
 }
 
-/// The connection has ended: that is the end of the body, or there is more to it.
-fn end(framed: &mut Framed) -> Result<Ended, Broken> {
-    if framed.ends_with_connection() {
-        *framed = Framed::Length(0);
-        return Ok(Ended::Whole);
+/// Sends what a pipe holds, in a chunk if it is to be in one.
+pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, what: What) -> Result<(), Gone> {
+    if what != What::Chunks || pipe.held() == 0 {
+        return to.splice_from(pipe).await;
     }
-    Err(Broken::From(Gone::Closed(std::io::ErrorKind::UnexpectedEof.into())))
+    to.write_all_and_more(&chunk_head(pipe.held())).await?;
+    to.splice_from(pipe).await?;
+    to.write_all(b"\r\n", &[]).await
 }
 
-async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket) -> Result<(), Broken> {
+/// The connection has ended: that is the end of the body, or there is more to it.
+fn end(framed: &mut Framed) -> Result<(), Broken> {
+    if framed.ends_with_connection() {
+        *framed = Framed::Length(0);
+        return Ok(());
+    }
+    Err(Broken::From(Gone::Closed))
+}
+
+async fn copy(
+    from: &mut Socket,
+    framed: &mut Framed,
+    to: &mut Socket,
+    outgoing: &mut Outgoing,
+) -> Result<(), Broken> {
     let mut buffer = Buffer::default();
     let most = framed.data_ahead();
     let read = from.read_some(&mut buffer, most).await.map_err(Broken::From)?;
     if read == 0 {
-        return end(framed).map(drop);
+        return end(framed);
     }
-    to.write_all(buffer.filled(), &[]).await.map_err(Broken::To)?;
+    outgoing.count(read)?;
+    let chunked = outgoing.what == What::Chunks;
+    let head = if chunked { chunk_head(read) } else { Vec::new() };
+    to.write_all(&head, buffer.filled()).await.map_err(Broken::To)?;
+    to.write_all(if chunked { b"\r\n" } else { b"" }, &[]).await.map_err(Broken::To)?;
     framed.advance(read as u64);
     Ok(())
 }
@@ -206,19 +286,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_passed_on_is_told_in_one_piece_and_data_alone_without_its_framing() {
-        let bytes = b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nGET";
-        let shown = look(&mut Framed::new(Body::Chunked), bytes, What::AsItIs).unwrap();
-        assert_eq!((shown.skip, shown.take, shown.is_over), (0, 20, true));
-        let (mut framed, mut rest, mut data) = (Framed::new(Body::Chunked), &bytes[..], Vec::new());
-        loop {
-            let shown = look(&mut framed, rest, What::Data).unwrap();
-            data.extend_from_slice(&rest[shown.skip..shown.skip + shown.take]);
-            rest = &rest[shown.skip + shown.take..];
-            if shown.is_over {
-                break;
+    fn chunks_are_put_together_and_keep_their_trailers() {
+        let bytes = b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\nGET";
+        for (what, expected) in
+            [(What::Data, "head abcde"), (What::Chunks, "head 5\r\nabcde\r\n0\r\nA: b\r\n\r\n")]
+        {
+            for cut in 0..=bytes.len() {
+                let mut outgoing = Outgoing { what, bytes: b"head ".to_vec(), has_trailers: false, left: 99 };
+                let mut framed = Framed::new(Body::Chunked);
+                let (used, is_over) = outgoing.gather(&mut framed, &bytes[..cut]).unwrap();
+                let (more, is_over) =
+                    if is_over { (0, true) } else { outgoing.gather(&mut framed, &bytes[used..]).unwrap() };
+                assert_eq!((used + more, is_over), (bytes.len() - 3, true), "{cut}");
+                let sent = String::from_utf8(outgoing.bytes).unwrap();
+                if cut == bytes.len() {
+                    assert_eq!(sent, expected);
+                }
             }
         }
-        assert_eq!((data.as_slice(), rest), (&b"abcde"[..], &b"GET"[..]));
+    }
+
+    #[test]
+    fn what_is_malformed_is_told_behind_what_was_not() {
+        let mut outgoing = Outgoing { what: What::Chunks, bytes: Vec::new(), has_trailers: false, left: 99 };
+        let (bytes, mut framed) = (b"1\r\na\r\nx\r\n", Framed::new(Body::Chunked));
+        assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (6, false));
+        assert_eq!(outgoing.bytes, b"1\r\na\r\n");
+        assert!(matches!(outgoing.gather(&mut framed, &bytes[6..]), Err(Broken::Malformed(_))));
     }
 }

@@ -52,7 +52,7 @@ impl Proxy {
             let (shared, stopped) = (proxy.shared.clone(), stopped.clone());
             let thread = std::thread::Builder::new().name(format!("worker-{lane}"));
             let started = thread.spawn(move || work(shared, lane, sockets, stopped));
-            proxy.workers.push(started.map_err(|error| Error::os("start", "a thread", error))?);
+            proxy.workers.push(started.map_err(|error| Error::os("start", &"a thread", error))?);
         }
         Ok(proxy)
     }
@@ -62,9 +62,14 @@ impl Proxy {
         self.addresses[0]
     }
 
-    /// All of them.
+    /// All of them; those where clients begin with TLS come last.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Waits until all that is stored can be found: whether that was in time. Before, it is fetched again.
+    pub fn wait_loaded(&self, limit: Duration) -> bool {
+        self.shared.store.as_ref().is_none_or(|store| store.wait_loaded(limit))
     }
 
     /// Ends it: no more connections, and those that there are may finish what they do.
@@ -105,20 +110,27 @@ fn open_store(dir: &std::path::Path, config: &Config, settings: &Settings) -> Re
 /// Sockets that listen: each worker has its own on each address, and the kernel spreads connections over them (SO_REUSEPORT, socket(7)).
 struct Listeners {
     addresses: Vec<SocketAddr>,
-    by_worker: Vec<Vec<std::net::TcpListener>>,
+    by_worker: Vec<Vec<Listener>>,
+}
+
+/// A socket that listens.
+struct Listener {
+    socket: std::net::TcpListener,
+    /// Clients begin with TLS.
+    is_tls: bool,
 }
 
 impl Listeners {
     fn open(settings: &Settings) -> Result<Self> {
         let mut addresses = Vec::new();
         let mut by_worker: Vec<Vec<_>> = (0..settings.workers).map(|_| Vec::new()).collect();
-        for wanted in &settings.listen {
-            let mut address = *wanted;
+        let plain = settings.listen.iter().map(|address| (*address, false));
+        for (mut address, is_tls) in plain.chain(settings.tls.listen.iter().map(|address| (*address, true))) {
             for sockets in &mut by_worker {
-                let socket = listen_on(address).map_err(|error| Error::os("listen on", address, error))?;
+                let socket = listen_on(address).map_err(|error| Error::os("listen on", &address, error))?;
                 // Of port 0 the first has found one for all.
-                address = socket.local_addr().map_err(|error| Error::os("listen on", address, error))?;
-                sockets.push(socket);
+                address = socket.local_addr().map_err(|error| Error::os("listen on", &address, error))?;
+                sockets.push(Listener { socket, is_tls });
             }
             addresses.push(address);
         }
@@ -138,7 +150,7 @@ fn listen_on(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 }
 
 /// What a worker's thread does.
-fn work(shared: Arc<Shared>, lane: usize, sockets: Vec<std::net::TcpListener>, stop: watch::Receiver<bool>) {
+fn work(shared: Arc<Shared>, lane: usize, sockets: Vec<Listener>, stop: watch::Receiver<bool>) {
     let runtime =
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else { return };
@@ -176,7 +188,8 @@ impl Connections {
     }
 }
 
-async fn accept(worker: Rc<Worker>, socket: std::net::TcpListener, open: Rc<Connections>) {
+async fn accept(worker: Rc<Worker>, listener: Listener, open: Rc<Connections>) {
+    let Listener { socket, is_tls } = listener;
     let Ok(listener) = TcpListener::from_std(socket) else { return };
     let most = worker.settings().connections_max.div_ceil(worker.settings().workers);
     loop {
@@ -194,7 +207,7 @@ async fn accept(worker: Rc<Worker>, socket: std::net::TcpListener, open: Rc<Conn
         open.count.set(open.count.get() + 1);
         let (worker, open) = (worker.clone(), open.clone());
         tokio::task::spawn_local(async move {
-            Client::new(&worker, tcp, peer).serve(&worker).await;
+            Client::new(&worker, tcp, peer).serve(&worker, is_tls).await;
             open.count.set(open.count.get() - 1);
             open.ended.notify_one();
         });

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use strait_http::cache_status::CacheStatus;
 use strait_http::fields::Fields;
-use strait_http::forward::passed_on;
+use strait_http::forward::{passed_on, via};
 use strait_http::head::{Response, Version};
 use strait_http::multipart::Multipart;
 use strait_http::range::content_range;
 
-use crate::object::{Object, push_field, push_number, push_status_line};
+use crate::object::{Object, push_date, push_field, push_number, push_status_line};
 use crate::settings::Settings;
 
 /// What of a request matters to how it is answered.
@@ -113,7 +113,9 @@ pub(crate) fn write_stored(
     if let Some(age) = age {
         push_number(head, "Age", age);
     }
-    write_end(head, settings, framing, Some(status), wish);
+    // What came with the object stays as it is: a list may stand in several lines.
+    head.extend_from_slice(&settings.via_line);
+    write_end(head, framing, Some(status), wish);
 }
 
 /// Writes the head of a response that is passed on.
@@ -121,15 +123,37 @@ pub(crate) fn write_passed(
     head: &mut Vec<u8>,
     settings: &Settings,
     response: &Response<'_>,
+    now: u64,
     framing: Framing,
     status: Option<&CacheStatus<'_>>,
     wish: Wish,
 ) {
     push_status_line(head, response.status);
-    for field in passed_on(&response.fields) {
+    for field in passed_on(&response.fields).filter(|field| !field.name.eq_ignore_ascii_case("via")) {
         push_field(head, field.name, field.value);
     }
-    write_end(head, settings, framing, status, wish);
+    if !response.fields.has("date") {
+        push_date(head, now);
+    }
+    push_via(head, settings, &response.fields, response.version);
+    write_end(head, framing, status, wish);
+}
+
+/// Who has passed a message on, this proxy last, in one line (RFC 9110, section 7.6.3).
+pub(crate) fn push_via(head: &mut Vec<u8>, settings: &Settings, fields: &Fields<'_>, version: Version) {
+    if version == Version::Http11 && !fields.has("via") {
+        head.extend_from_slice(&settings.via_line);
+    } else {
+        push_field(head, "Via", via(fields, version, &settings.name).as_bytes());
+    }
+}
+
+/// Writes an interim response, which has no body and says nothing of its connection.
+pub(crate) fn write_interim(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
+    push_status_line(head, response.status);
+    push_some(head, &passed_on(&response.fields).copied().collect(), |name| name != "via");
+    push_via(head, settings, &response.fields, response.version);
+    head.extend_from_slice(b"\r\n");
 }
 
 /// Writes the head of a response behind which the connection speaks another protocol (RFC 9110, section 7.8).
@@ -149,20 +173,13 @@ fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_meant: impl Fn(&str) ->
 }
 
 /// How the body is framed, who has passed the message on, and what becomes of the connection.
-fn write_end(
-    head: &mut Vec<u8>,
-    settings: &Settings,
-    framing: Framing,
-    status: Option<&CacheStatus<'_>>,
-    wish: Wish,
-) {
+pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&CacheStatus<'_>>, wish: Wish) {
     use std::io::Write as _;
     match framing {
         Framing::Length(length) => push_number(head, "Content-Length", length),
         Framing::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         Framing::None | Framing::ToClose => {}
     }
-    head.extend_from_slice(&settings.via_line);
     if let Some(status) = status {
         // Writing to memory does not fail.
         let _ = write!(head, "Cache-Status: {status}\r\n");
@@ -180,8 +197,9 @@ fn write_end(
 pub(crate) fn write_own(head: &mut Vec<u8>, settings: &Settings, status: u16, why: &str, wish: Wish) {
     push_status_line(head, status);
     push_field(head, "Content-Type", b"text/plain; charset=utf-8");
+    head.extend_from_slice(&settings.via_line);
     let body = format!("{}: {why}\n", settings.name);
-    write_end(head, settings, Framing::Length(body.len() as u64), None, wish);
+    write_end(head, Framing::Length(body.len() as u64), None, wish);
     if !wish.is_head {
         head.extend_from_slice(body.as_bytes());
     }

@@ -8,12 +8,15 @@ use strait_http::target::{Scheme, Uri};
 
 use crate::config::{Abandoned, Config, Timeouts, Transfer};
 use crate::error::{Error, Result};
+use crate::tls::Tls;
 
 /// A server that connections are opened to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(crate) host: String,
     pub(crate) port: u16,
+    /// Connections to it begin with TLS.
+    pub(crate) is_tls: bool,
 }
 
 /// What the workers go by.
@@ -37,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) request_body_max: u64,
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
+    pub(crate) tls: Tls,
 }
 
 /// Who may use the proxy, and for what.
@@ -78,10 +82,11 @@ impl Settings {
                 config.name
             )));
         }
-        if config.listen.is_empty() {
+        if config.listen.is_empty() && config.tls.listen.is_empty() {
             return Err(Error::Config("listen: there is no address to listen on".to_owned()));
         }
         let access = Access::new(config, behind.is_some())?;
+        let tls = Tls::new(&config.tls, behind.as_ref().is_some_and(|server| server.is_tls))?;
         Ok(Self {
             listen: config.listen.clone(),
             workers,
@@ -99,6 +104,7 @@ impl Settings {
             request_body_max: config.limits.request_body.as_u64(),
             origin_idle_max: config.limits.origin_idle,
             transfer: config.transfer.clone(),
+            tls,
         })
     }
 }
@@ -111,14 +117,13 @@ const MEMORY_OBJECT_MAX: u64 = 16 << 20;
 impl Server {
     fn parse(text: &str) -> Result<Self> {
         let wrong = |why: String| {
-            Error::Config(format!("origin = \"{text}\": {why}; it is written as http://HOST:PORT"))
+            Error::Config(format!(
+                "origin = \"{text}\": {why}; it is written as http://HOST:PORT or https://HOST:PORT"
+            ))
         };
         let uri = Uri::parse(text).map_err(|error| wrong(error.to_string()))?;
         if !matches!(uri.path, "" | "/") {
             return Err(wrong("it has a path".to_owned()));
-        }
-        if uri.scheme == Scheme::Https {
-            return Err(wrong("https is not supported".to_owned()));
         }
         Ok(Self::of(&uri))
     }
@@ -126,7 +131,7 @@ impl Server {
     pub(crate) fn of(uri: &Uri<'_>) -> Self {
         let host = uri.authority.host.to_string();
         let host = host.trim_matches(['[', ']']).to_owned();
-        Self { host, port: uri.authority.port_or_default(uri.scheme) }
+        Self { host, port: uri.authority.port_or_default(uri.scheme), is_tls: uri.scheme == Scheme::Https }
     }
 }
 
@@ -134,7 +139,8 @@ impl Access {
     fn new(config: &Config, is_reverse: bool) -> Result<Self> {
         let access = &config.access;
         let allow = networks("access.allow", &access.allow)?;
-        let is_local = config.listen.iter().all(|address| address.ip().is_loopback());
+        let mut listen = config.listen.iter().chain(&config.tls.listen);
+        let is_local = listen.all(|address| address.ip().is_loopback());
         if allow.is_empty() && !is_reverse && !is_local {
             return Err(Error::Refused(
                 "a forward proxy on an address that others reach would be open to all: say who may use it with access.allow = [\"10.0.0.0/8\"]".to_owned(),
@@ -249,6 +255,7 @@ mod tests {
         assert!(named.access.allows([10, 0, 0, 1].into()) && !named.access.allows([127, 0, 0, 1].into()));
         let reverse = settings("listen = [\"0.0.0.0:80\"]\norigin = \"http://10.0.0.1\"").unwrap();
         assert!(reverse.access.allows([8, 8, 8, 8].into()));
+        assert!(matches!(settings("tls.listen = [\"0.0.0.0:3129\"]"), Err(Error::Refused(_))));
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! A connection, and every way in which bytes get in and out of it.
 //!
 //! All of them try first and wait only if there is nothing to do; all that wait give up in time. Bytes that go out are counted by the
-//! way they went.
+//! way they went. Where TLS is encrypted in user space nothing can stay in the kernel: [`Socket::can_splice`] says so beforehand, and
+//! files are read and sent.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use strait_transfer::pipe::Pipe;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::deadline::{Deadline, TimedOut};
+use crate::stream::Stream;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others want their turn.
 const SENDFILE_MAX: u64 = 1 << 20;
@@ -29,17 +30,19 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_READS: usize = 64;
 
 /// The connection is of no use any more.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
     /// The peer has closed or reset it.
-    Closed(io::Error),
+    Closed,
     /// The peer has done nothing for too long.
     TimedOut,
+    /// The peer has said something in place of taking more, and that was listened for.
+    Answered,
 }
 
 impl From<io::Error> for Gone {
-    fn from(error: io::Error) -> Self {
-        Self::Closed(error)
+    fn from(_: io::Error) -> Self {
+        Self::Closed
     }
 }
 
@@ -54,19 +57,32 @@ impl From<TimedOut> for Gone {
 pub(crate) struct Moved {
     /// Copied from memory.
     pub(crate) sent: u64,
+    /// Of those, what was copied to be encrypted: TLS without the kernel's help.
+    pub(crate) encrypted: u64,
     /// From a file's pages.
     pub(crate) sendfile: u64,
     /// From another socket, through a pipe.
     pub(crate) spliced: u64,
 }
 
-/// A TCP connection.
+impl Moved {
+    fn copied(&mut self, bytes: u64, is_encrypted_here: bool) {
+        self.sent += bytes;
+        if is_encrypted_here {
+            self.encrypted += bytes;
+        }
+    }
+}
+
+/// A TCP connection, with TLS or without.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    tcp: TcpStream,
+    stream: Stream,
     deadline: Deadline,
     /// How long the peer may do nothing.
     pub(crate) patience: Duration,
+    /// Whether nothing more is sent once the peer says something: it has answered before it had all.
+    pub(crate) listens: bool,
     pub(crate) moved: Moved,
 }
 
@@ -74,17 +90,34 @@ impl Socket {
     pub(crate) fn new(tcp: TcpStream, patience: Duration) -> Self {
         // A socket that is not TCP has nothing to delay.
         let _ = tcp.set_nodelay(true);
-        Self { tcp, deadline: Deadline::default(), patience, moved: Moved::default() }
+        Self {
+            stream: Stream::new(tcp),
+            deadline: Deadline::default(),
+            patience,
+            listens: false,
+            moved: Moved::default(),
+        }
+    }
+
+    /// Begins with TLS, and shakes hands.
+    pub(crate) async fn secure(&mut self, tls: rustls::Connection, limit: Duration) -> io::Result<()> {
+        self.stream.secure(tls);
+        let Self { stream, deadline, .. } = self;
+        let shaken = deadline.within(limit, poll_fn(|context| stream.poll_handshake(context))).await;
+        shaken.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Whether bytes can get in and out of it without being copied (splice(2), sendfile(2)).
+    pub(crate) fn can_splice(&self) -> bool {
+        !self.stream.is_encrypted_here()
     }
 
     /// Reads what there is, `most` bytes at most, into an empty buffer; 0 at the end.
     pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, Gone> {
+        let Self { stream, deadline, patience, .. } = self;
         let most = most.min(BUFFER_BYTES as u64) as usize;
-        let read = self
-            .when(Interest::READABLE, |tcp| Ok(rustix::io::read(tcp, &mut buffer.room()[..most])?))
-            .await?;
-        buffer.grew(read);
-        Ok(read)
+        let read = poll_fn(|context| stream.poll_read(context, buffer, most));
+        Ok(deadline.within(*patience, read).await??)
     }
 
     /// Reads what there is into the buffer, which has room; 0 at the end. Memory is taken when there is something to read.
@@ -94,30 +127,37 @@ impl Socket {
 
     /// The same with a patience of its own.
     pub(crate) async fn read_within(&mut self, limit: Duration, buffer: &mut Buffer) -> Result<usize, Gone> {
-        let Self { tcp, deadline, .. } = self;
-        let read = poll_fn(|context| {
-            std::task::ready!(tcp.poll_read_ready(context))?;
-            let mut room = ReadBuf::new(buffer.room());
-            let done = Pin::new(&mut *tcp).poll_read(context, &mut room);
-            let read = room.filled().len();
-            buffer.grew(read);
-            done.map_ok(|()| read)
-        });
+        let Self { stream, deadline, .. } = self;
+        let read = poll_fn(|context| stream.poll_read(context, buffer, BUFFER_BYTES));
         Ok(deadline.within(limit, read).await??)
     }
 
     /// Sends one after the other.
     pub(crate) async fn write_all(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
-        let Self { tcp, deadline, patience, moved } = self;
+        self.write(first, second).await?;
+        if self.stream.is_encrypted_here() {
+            let Self { stream, deadline, patience, .. } = self;
+            while deadline.within(*patience, poll_fn(|context| stream.poll_send(context))).await?? {}
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
+        let Self { stream, deadline, patience, listens, moved } = self;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];
-            let write = poll_fn(|context| Pin::new(&mut *tcp).poll_write_vectored(context, &parts));
+            let write = poll_fn(|context| {
+                if *listens && stream.poll_readable(context).is_ready() {
+                    return Poll::Ready(Err(Gone::Answered));
+                }
+                stream.poll_write(context, &parts).map_err(Gone::from)
+            });
             let written = deadline.within(*patience, write).await??;
             if written == 0 {
-                return Err(Gone::Closed(io::ErrorKind::WriteZero.into()));
+                return Err(Gone::Closed);
             }
-            moved.sent += written as u64;
+            moved.copied(written as u64, stream.is_encrypted_here());
             let of_first = written.min(first.len());
             first = &first[of_first..];
             second = &second[written - of_first..];
@@ -127,6 +167,9 @@ impl Socket {
 
     /// Sends bytes that are not worth a packet of their own, for more follow at once (MSG_MORE, send(2)).
     pub(crate) async fn write_all_and_more(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
+        if self.stream.is_encrypted_here() {
+            return self.write(bytes, &[]).await;
+        }
         while !bytes.is_empty() {
             let flags = SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let written = self.when(Interest::WRITABLE, |tcp| rustix::net::send(tcp, bytes, flags)).await?;
@@ -138,6 +181,9 @@ impl Socket {
 
     /// Sends `len` bytes of a file at `offset`.
     pub(crate) async fn send_file(&mut self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Gone> {
+        if !self.can_splice() {
+            return self.copy_file(file, offset, len).await;
+        }
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let asked = (end - at).min(SENDFILE_MAX) as usize;
@@ -145,7 +191,8 @@ impl Socket {
                 .when(Interest::WRITABLE, |tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked))
                 .await?;
             if sent == 0 {
-                return Err(shorter());
+                // The file is shorter than it was.
+                return Err(Gone::Closed);
             }
             self.moved.sendfile += sent as u64;
         }
@@ -160,7 +207,8 @@ impl Socket {
             let room = (end - at).min(bytes.len() as u64) as usize;
             let read = rustix::io::pread(&file, &mut bytes[..room], at).map_err(io::Error::from)?;
             if read == 0 {
-                return Err(shorter());
+                // The file is shorter than it was.
+                return Err(Gone::Closed);
             }
             self.write_all(&bytes[..read], &[]).await?;
             at += read as u64;
@@ -168,13 +216,15 @@ impl Socket {
         Ok(())
     }
 
-    /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end.
+    /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those that can.
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
+        debug_assert!(self.can_splice());
         self.when(Interest::READABLE, |tcp| pipe.fill(tcp, most)).await
     }
 
-    /// Sends what a pipe holds.
+    /// Sends what a pipe holds. For those that can.
     pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), Gone> {
+        debug_assert!(self.can_splice());
         while pipe.held() > 0 {
             let sent = self.when(Interest::WRITABLE, |tcp| pipe.empty(tcp, None)).await?;
             self.moved.spliced += sent as u64;
@@ -184,25 +234,25 @@ impl Socket {
 
     /// Waits until there is something to read.
     pub(crate) async fn readable(&mut self, limit: Duration) -> Result<(), Gone> {
-        let Self { tcp, deadline, .. } = self;
-        Ok(deadline.within(limit, poll_fn(|context| tcp.poll_read_ready(context))).await??)
+        let Self { stream, deadline, .. } = self;
+        Ok(deadline.within(limit, poll_fn(|context| stream.poll_readable(context))).await??)
     }
 
     /// Whether there is something to read, be it the end.
     pub(crate) fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.tcp.poll_read_ready(context).map(drop)
+        self.stream.poll_readable(context).map(drop)
     }
 
     /// Whether the peer, which has nothing to say, is still there.
-    pub(crate) fn is_quiet(&self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
-        self.tcp.poll_read_ready(&mut context).is_pending()
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.stream.is_quiet()
     }
 
     /// Ends the connection so that the peer gets what was sent to it: bytes that nobody reads would make the kernel reset it (RFC 9112,
     /// section 9.6).
     pub(crate) async fn close(&mut self, buffer: &mut Buffer) -> Result<(), Gone> {
-        self.finish();
+        let Self { stream, deadline, patience, .. } = self;
+        deadline.within(*patience, poll_fn(|context| stream.poll_finish(context))).await??;
         for _ in 0..LINGER_READS {
             buffer.clear();
             if self.read_within(LINGER, buffer).await? == 0 {
@@ -212,20 +262,20 @@ impl Socket {
         Ok(())
     }
 
-    /// Closes the connection so that the peer sees that something is missing (RST, tcp(7)).
-    pub(crate) fn reset(self) {
+    /// Has the connection end so that the peer sees that something is missing (RST, tcp(7)).
+    pub(crate) fn reset(&self) {
         // If it cannot be had, a missing end of the body tells it too.
-        let _ = self.tcp.set_zero_linger();
+        let _ = self.stream.tcp.set_zero_linger();
     }
 
-    /// Says that nothing more will be sent.
-    pub(crate) fn finish(&self) {
-        let _ = rustix::net::shutdown(&self.tcp, rustix::net::Shutdown::Write);
+    /// Counts bytes that were sent past it.
+    pub(crate) fn count_copied(&mut self, bytes: u64) {
+        self.moved.copied(bytes, self.stream.is_encrypted_here());
     }
 
-    /// The socket as it is.
-    pub(crate) fn tcp(&self) -> &TcpStream {
-        &self.tcp
+    /// The connection as it is.
+    pub(crate) fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
     }
 
     /// What `call` returns once the socket lets it.
@@ -234,11 +284,24 @@ impl Socket {
         interest: Interest,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
     ) -> Result<usize, Gone> {
-        let Self { tcp, deadline, patience, .. } = self;
-        Ok(deadline.within(*patience, tcp.async_io(interest, || Ok(call(tcp)?))).await??)
+        let Self { stream: Stream { tcp, .. }, deadline, patience, listens, .. } = self;
+        let listens = *listens && interest == Interest::WRITABLE;
+        let done = poll_fn(|context| {
+            if listens && tcp.poll_read_ready(context).is_ready() {
+                return Poll::Ready(Err(Gone::Answered));
+            }
+            loop {
+                ready!(if interest == Interest::READABLE {
+                    tcp.poll_read_ready(context)
+                } else {
+                    tcp.poll_write_ready(context)
+                })?;
+                match tcp.try_io(interest, || Ok(call(tcp)?)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return Poll::Ready(done.map_err(Gone::from)),
+                }
+            }
+        });
+        deadline.within(*patience, done).await?
     }
-}
-
-fn shorter() -> Gone {
-    Gone::Closed(io::Error::new(io::ErrorKind::UnexpectedEof, "a stored file is shorter than it was"))
 }

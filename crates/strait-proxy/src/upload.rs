@@ -5,7 +5,7 @@ use strait_http::framing::Body;
 use crate::buffer::Buffer;
 use crate::fetch::{Trouble, origin_gone};
 use crate::incoming::Framed;
-use crate::passage::{self, Broken, Ended, From, What};
+use crate::passage::{self, Broken, From, What};
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
 
@@ -47,11 +47,17 @@ impl Upload {
         client: &mut Socket,
         origin: &mut Socket,
     ) -> Result<bool, Trouble> {
-        let from = From { socket: client, buffer: &mut self.buffer, framed: &mut self.framed };
-        match passage::pass(worker, from, origin, &[], What::AsItIs, true).await {
-            Ok(Ended::Whole) => Ok(true),
+        let what = if self.framed.is_chunked() { What::Chunks } else { What::Data };
+        let most = worker.settings().request_body_max;
+        let from = From { socket: client, buffer: &mut self.buffer, framed: &mut self.framed, most };
+        origin.listens = true;
+        let passed = passage::pass(worker, from, origin, Vec::new(), what).await;
+        origin.listens = false;
+        match passed {
+            Ok(()) => Ok(true),
             // What it has said before it closed is looked for.
-            Ok(Ended::Answered) | Err(Broken::To(Gone::Closed(_))) => Ok(false),
+            Err(Broken::To(Gone::Answered | Gone::Closed)) => Ok(false),
+            Err(Broken::TooLong) => Err(Trouble::TooLong(most)),
             Err(Broken::To(gone)) => Err(origin_gone(gone)),
             Err(Broken::From(gone)) => Err(Trouble::Client(gone)),
             Err(Broken::Malformed(error)) => Err(Trouble::Request(error)),

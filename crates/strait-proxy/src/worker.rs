@@ -1,7 +1,6 @@
 //! A thread that serves, and what all of them share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use crate::hot::Hot;
 use crate::lookup;
 use crate::object::Object;
 use crate::origin::Pool;
+use crate::private::Private;
 use crate::settings::Settings;
 
 /// What all workers share.
@@ -37,18 +37,13 @@ pub(crate) struct Worker {
     pub(crate) hot: RefCell<Hot>,
     pub(crate) pool: RefCell<Pool>,
     pub(crate) pipes: RefCell<Pipes>,
-    /// Keys whose response was not to be shared, and until when nobody waits for another's response to them.
-    private: RefCell<HashMap<u64, u64>>,
+    pub(crate) private: Private,
     heads: RefCell<Vec<Vec<u8>>>,
     key: RefCell<String>,
     random: RandomState,
     drawn: Cell<u64>,
 }
 
-/// For so many seconds requests for what was private are not collapsed.
-const PRIVATE_SECONDS: u64 = 120;
-/// Private keys that are remembered at most.
-const PRIVATE_MAX: usize = 16 << 10;
 /// Memory for heads that is kept for the next.
 const HEADS_MAX: usize = 64;
 
@@ -59,7 +54,7 @@ impl Worker {
             hot: RefCell::new(Hot::new(settings.memory)),
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
             pipes: RefCell::default(),
-            private: RefCell::default(),
+            private: Private::default(),
             heads: RefCell::default(),
             key: RefCell::default(),
             random: RandomState::new(),
@@ -122,6 +117,12 @@ impl Worker {
         Some(object)
     }
 
+    /// Whether something is stored for a key, be it for other requests.
+    pub(crate) fn knows(&self, hash: u64, key: &str) -> bool {
+        self.hot.borrow().find(hash, |object| object.is_for(key) && object.is_alive()).is_some()
+            || self.shared.store.as_ref().is_some_and(|store| lookup::knows(store, hash, key))
+    }
+
     /// Keeps an object at hand, in place of what answered the same requests.
     pub(crate) fn keep(&self, hash: u64, object: Arc<Object>) {
         if let Some(store) = &self.shared.store {
@@ -137,28 +138,8 @@ impl Worker {
 
     /// Forgets all that is stored for a key.
     pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
+        self.shared.fills.outdate(hash, key);
         self.hot.borrow_mut().remove(hash, |object| object.is_for(key));
         self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key))
-    }
-
-    /// Whether the response to a key was private not long ago: those who ask for it do not wait for one another.
-    pub(crate) fn is_private(&self, hash: u64) -> bool {
-        let now = self.now();
-        self.private.borrow().get(&hash).is_some_and(|until| now < *until)
-    }
-
-    pub(crate) fn note_private(&self, hash: u64) {
-        let now = self.now();
-        let mut private = self.private.borrow_mut();
-        if private.len() >= PRIVATE_MAX {
-            private.retain(|_, until| now < *until);
-        }
-        if private.len() < PRIVATE_MAX {
-            private.insert(hash, now + PRIVATE_SECONDS);
-        }
-    }
-
-    pub(crate) fn note_shared(&self, hash: u64) {
-        self.private.borrow_mut().remove(&hash);
     }
 }

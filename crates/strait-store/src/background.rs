@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::load;
-use crate::open::Found;
+use crate::open::Earlier;
 use crate::shared::Shared;
 
 /// How often files that are evicted and still read are looked at.
@@ -19,13 +19,13 @@ const IDLE: Duration = Duration::from_mins(1);
 /// Starts the thread.
 pub(crate) fn start(
     shared: Shared,
-    found: Vec<Found>,
+    earlier: Earlier,
     sync_every: Option<Duration>,
 ) -> Result<(Arc<Shared>, JoinHandle<()>)> {
     let shared = Arc::new(shared);
     let own = shared.clone();
     let thread = thread::Builder::new().name("strait-store".into());
-    let thread = thread.spawn(move || run(&own, found, sync_every));
+    let thread = thread.spawn(move || run(&own, earlier, sync_every));
     let thread = thread.map_err(|error| Error::io("start a thread for", &shared.dir, &error))?;
     let _ = shared.thread.set(thread.thread().clone());
     // What came before it could be woken.
@@ -33,8 +33,8 @@ pub(crate) fn start(
     Ok((shared, thread))
 }
 
-fn run(shared: &Arc<Shared>, found: Vec<Found>, sync_every: Option<Duration>) {
-    load::load(shared, found);
+fn run(shared: &Shared, earlier: Earlier, sync_every: Option<Duration>) {
+    load::load(shared, earlier);
     let mut due = Instant::now() + sync_every.unwrap_or(IDLE);
     while !shared.is_closed.load(Ordering::Acquire) {
         shared.see_off();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 /// Segments that a capacity is divided into at least, where nothing is asked for: eviction takes one at a time.
-const SEGMENTS_MIN: u64 = 32;
+const SEGMENTS_MIN: u64 = 64;
 /// Segments for each lane at least: it holds one that is not full.
 const SEGMENTS_PER_LANE_MIN: u64 = 8;
 /// Bytes of a segment where nothing is asked for: from, to.
@@ -15,8 +15,8 @@ const SEGMENT_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a segment that can be asked for: from, to.
 const ASKED_BYTES_MIN: u64 = 64 << 10;
 const ASKED_BYTES_MAX: u64 = 4 << 30;
-/// Segments beside those of the lanes: one that eviction copies to, those kept ready, one that is full.
-const SEGMENTS_BESIDE: u64 = 4;
+/// Segments beside those of the lanes: eviction's two, those kept ready, and some that are full.
+const SEGMENTS_BESIDE: u64 = 6;
 
 /// What a store is opened with.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Config {
     pub dir: PathBuf,
     /// Bytes of all files together, at all times.
     pub capacity_bytes: u64,
-    /// Bytes of a segment file; `None`: a 32nd of the capacity, or less with many lanes, from 1 to 256 MiB.
+    /// Bytes of a segment file; `None`: a 64th of the capacity, or less with many lanes, from 1 to 256 MiB.
     pub segment_bytes: Option<u64>,
     /// Threads that write, each to a segment of its own.
     pub lanes: usize,

@@ -129,7 +129,7 @@ impl Disk {
     }
 
     /// Where data begins at or behind `offset`; `None` if there is nothing but holes. Where that cannot be told, all is data.
-    pub(crate) fn next_data(&self, file: &File, offset: u64) -> Option<u64> {
+    pub(crate) fn next_data(file: &File, offset: u64) -> Option<u64> {
         match seek(file, SeekFrom::Data(offset)) {
             Ok(at) => Some(at),
             Err(Errno::NXIO) => None,

@@ -33,6 +33,8 @@ pub struct SegmentFile {
     pub(crate) writers: AtomicU32,
     /// Whether it was written to since it was synced.
     pub(crate) is_dirty: AtomicBool,
+    /// Whether it was let go.
+    pub(crate) is_leaving: AtomicBool,
     /// Whether its name was taken away.
     pub(crate) has_left: AtomicBool,
     /// Its place in the queue of those to be evicted.
@@ -95,6 +97,7 @@ impl SegmentFile {
             members: Mutex::new(Some(Vec::new())),
             writers: AtomicU32::new(0),
             is_dirty: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
             turn: AtomicU64::new(0),
         })
@@ -170,7 +173,7 @@ impl SegmentFile {
 
     /// Where data begins at or behind `offset`; `None` if nothing follows.
     pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
-        self.disk.next_data(&self.file, offset)
+        Disk::next_data(&self.file, offset)
     }
 
     pub(crate) fn sync(&self) -> Result<()> {

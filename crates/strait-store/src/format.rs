@@ -5,6 +5,7 @@
 //! are checked against limits and against each other before anybody uses them.
 
 pub mod marks;
+pub mod snapshot;
 
 use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidStreamHasherV3, rapidhash_v3};
 
@@ -43,11 +44,28 @@ pub(crate) fn hash_of_pieces(pieces: &[&[u8]]) -> u64 {
     if let [piece] = pieces {
         return rapidhash_v3(piece);
     }
-    let mut hasher = RapidStreamHasherV3::new(&DEFAULT_RAPID_SECRETS);
+    let mut hasher = Hasher::new();
     for piece in pieces {
         hasher.write(piece);
     }
     hasher.finish()
+}
+
+/// A hash that is made piece by piece.
+pub(crate) struct Hasher(RapidStreamHasherV3<'static>);
+
+impl Hasher {
+    pub(crate) fn new() -> Self {
+        Self(RapidStreamHasherV3::new(&DEFAULT_RAPID_SECRETS))
+    }
+
+    pub(crate) fn write(&mut self, piece: &[u8]) {
+        self.0.write(piece);
+    }
+
+    pub(crate) fn finish(&self) -> u64 {
+        self.0.finish()
+    }
 }
 
 /// `bytes`, or the next multiple of `align`, a power of two.
@@ -62,6 +80,19 @@ pub enum FileKind {
     Segment,
     /// One record, whose body may be of any length.
     Own,
+}
+
+impl FileKind {
+    fn code(self) -> u64 {
+        match self {
+            Self::Segment => 1,
+            Self::Own => 2,
+        }
+    }
+
+    fn decode(code: u64) -> Option<Self> {
+        [Self::Segment, Self::Own].into_iter().find(|kind| kind.code() == code)
+    }
 }
 
 /// The first bytes of a file.
@@ -79,9 +110,8 @@ impl FileHeader {
     /// As written.
     pub fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
         let mut bytes = [0; FILE_HEADER_BYTES as usize];
-        let kind: u64 = if self.kind == FileKind::Segment { 1 } else { 2 };
         put(&mut bytes, 0, FILE_MAGIC);
-        put(&mut bytes, 8, kind);
+        put(&mut bytes, 8, self.kind.code());
         put(&mut bytes, 16, self.number);
         put(&mut bytes, 24, self.tag);
         let check = rapidhash_v3(&bytes[..32]);
@@ -91,11 +121,7 @@ impl FileHeader {
 
     /// What `bytes` say, if it is a header of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let kind = match get(bytes, 8)? {
-            1 => FileKind::Segment,
-            2 => FileKind::Own,
-            _ => return None,
-        };
+        let kind = FileKind::decode(get(bytes, 8)?)?;
         let is_right = get(bytes, 0)? == FILE_MAGIC && get(bytes, 32)? == rapidhash_v3(bytes.get(..32)?);
         is_right.then_some(Self { kind, number: get(bytes, 16)?, tag: get(bytes, 24)? })
     }
@@ -273,4 +299,22 @@ pub(crate) fn get(bytes: &[u8], at: usize) -> Option<u64> {
 
 fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn pieces_hash_as_the_whole(len in 0_usize..5000, cuts in prop::collection::vec(0_usize..5000, 0..5)) {
+            let bytes: Vec<u8> = (0..len).map(|at| (at * 31) as u8).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(len)).chain([0, len]).collect();
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(hash_of_pieces(&pieces), hash_of_pieces(&[&bytes]));
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::format::{
     BODY_BYTES_MAX, FILE_HEADER_BYTES, FileHeader, FileKind, KEY_BYTES_MAX, Layout, META_BYTES_MAX,
     PAGE_BYTES, RecordHeader, State, align_up, hash_of, hash_of_pieces,
 };
+use crate::record::{Place, Record};
 use crate::shared::Shared;
 
 /// A record may have this part of a segment; what is longer gets a file of its own.
@@ -26,6 +27,8 @@ pub(crate) struct Lane {
     pub(crate) current: Option<Arc<SegmentFile>>,
     /// Where the next record goes.
     pub(crate) tail: u64,
+    /// The next segment, in the lane of eviction: what it needs to make room must not depend on there being room.
+    pub(crate) reserve: Option<Arc<SegmentFile>>,
 }
 
 /// Key and meta of a record to be written, and the header but for what its place decides.
@@ -103,9 +106,21 @@ impl Shared {
                 }
             }
             self.seal(lane);
-            lane.current = Some(self.next_segment()?);
+            lane.current = Some(lane.reserve.take().map_or_else(|| self.next_segment(), Ok)?);
             lane.tail = FILE_HEADER_BYTES;
         }
+    }
+
+    /// Puts a whole record into the lane's segment and into the index.
+    pub(crate) fn put(&self, lane: usize, mut head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
+        let mut lane = self.lane(lane, "put")?;
+        let (file, layout) = self.append(&mut lane, &mut head, body)?;
+        let header = &head.header;
+        let place = Place::whole(&file, &layout, header);
+        let record = Record::new(header.hash, header.sequence, header.body_len, place);
+        self.index.insert(record.clone());
+        self.counters.stored.add(1);
+        Ok(record)
     }
 
     /// Appends a committed record: `head`, and `body` unless it stands elsewhere. It is not in the index yet.

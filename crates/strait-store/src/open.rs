@@ -19,6 +19,7 @@ use crate::file::kind_and_number;
 use crate::format::FileKind;
 use crate::format::marks::Marks;
 use crate::shared::Shared;
+use crate::snapshot::INDEX;
 
 /// Part of the descriptors of the process that files may take, and how many at least.
 const FILES_PARTS: u64 = 4;
@@ -28,7 +29,7 @@ const DIR_MODE: u32 = 0o700;
 pub(crate) const MARKS: &str = "marks";
 const LOCK: &str = "lock";
 /// Ends the names of files that are to take the place of others.
-const NEW: &str = "new";
+pub(crate) const NEW: &str = "new";
 
 /// A file that was there.
 #[derive(Debug)]
@@ -38,11 +39,20 @@ pub(crate) struct Found {
     pub(crate) share: Share,
 }
 
+/// What earlier sessions left.
+#[derive(Debug)]
+pub(crate) struct Earlier {
+    /// By age.
+    pub(crate) files: Vec<Found>,
+    /// The room of the snapshot, if there is one.
+    pub(crate) index: Option<Share>,
+}
+
 /// A store, what is to be loaded, and the lock.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) shared: Shared,
-    pub(crate) found: Vec<Found>,
+    pub(crate) earlier: Earlier,
     pub(crate) lock: OwnedFd,
 }
 
@@ -63,10 +73,10 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     let boot_id = config.boot_id.map_or_else(boot_id, Ok)?;
     let first = Marks { boot_id, session: 0, boot_session: 0, durable: 0 };
     let marks = last.unwrap_or(first).next(boot_id);
-    let found = list(&dir, &budget)?;
+    let earlier = list(&dir, &budget)?;
     write_marks(&disk, &dir, &marks)?;
     let shared = Shared::new(dir, disk, budget, segment_bytes, config.lanes, marks);
-    Ok(Opened { shared, found, lock })
+    Ok(Opened { shared, earlier, lock })
 }
 
 /// Puts `marks` in place of those that are there.
@@ -123,15 +133,16 @@ fn boot_id() -> Result<[u8; 16]> {
 }
 
 /// The store's files, accounted. Others are left alone.
-fn list(dir: &Path, budget: &Arc<Budget>) -> Result<Vec<Found>> {
-    let mut found = Vec::new();
+fn list(dir: &Path, budget: &Arc<Budget>) -> Result<Earlier> {
+    let mut files = Vec::new();
     for_each(dir, |kind, number, path| {
         let bytes = fs::metadata(path)?.len();
-        found.push(Found { kind, number, share: Share::of_existing(budget, bytes) });
+        files.push(Found { kind, number, share: Share::of_existing(budget, bytes) });
         Ok(())
     })?;
-    found.sort_unstable_by_key(|file| file.number);
-    Ok(found)
+    files.sort_unstable_by_key(|file| file.number);
+    let index = fs::metadata(dir.join(INDEX)).ok().map(|data| Share::of_existing(budget, data.len()));
+    Ok(Earlier { files, index })
 }
 
 fn remove_all(disk: &Disk, dir: &Path) -> Result<()> {

@@ -4,9 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::{RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pieces};
+use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pieces};
 use crate::record::{Place, Record};
 use crate::shared::Shared;
+
+/// Bytes that a check reads at a time.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// What was read of a record, in one buffer.
 #[derive(Clone, Debug)]
@@ -39,7 +42,64 @@ impl Loaded {
     }
 }
 
+/// What a check of all records has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Records that are as they were written, as far as that can be told.
+    pub whole: u64,
+    /// Of these, those with a body that was never in the process's memory: only its place was checked.
+    pub unhashed: u64,
+    /// Records that were not, and are gone now.
+    pub corrupt: u64,
+    /// Records that could not be read.
+    pub unreadable: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+}
+
 impl Shared {
+    /// Reads a record, and its body wherever it stands, in pieces.
+    pub(crate) fn verify(&self, record: &Arc<Record>, verified: &mut Verified) {
+        let checked = self.load(record, PIECE_BYTES).and_then(|loaded| {
+            let is_read = loaded.body.is_some();
+            let body = if is_read { 0 } else { self.verify_body(record, loaded.header.body_hash)? };
+            Ok((loaded.bytes.len() as u64 + body, loaded.header.body_hash.is_none()))
+        });
+        match checked {
+            Ok((bytes, is_unhashed)) => {
+                verified.whole += 1;
+                verified.unhashed += u64::from(is_unhashed);
+                verified.bytes += bytes;
+            }
+            Err(Error::Corrupt { .. }) => verified.corrupt += 1,
+            Err(_) => verified.unreadable += 1,
+        }
+    }
+
+    /// Reads a long body; its bytes.
+    fn verify_body(&self, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
+        let place = record.place();
+        let corrupt = |what| {
+            if self.end(record) {
+                self.counters.corrupt.add(1);
+            }
+            Error::Corrupt { file: place.body.path(), offset: place.offset, what }
+        };
+        let mut hasher = Hasher::new();
+        let mut read = 0;
+        while read < record.body_len() {
+            let wanted = (record.body_len() - read).min(PIECE_BYTES as u64) as usize;
+            let piece = self.counted(place.body.read(wanted, place.body_offset + read))?;
+            if piece.len() < wanted {
+                return Err(corrupt("the file ends in its body"));
+            }
+            hasher.write(&piece);
+            read += piece.len() as u64;
+        }
+        let is_right = hash.is_none_or(|hash| hash == hasher.finish());
+        if is_right { Ok(read) } else { Err(corrupt("its body is damaged")) }
+    }
+
     /// Reads a record where it is now, and ends it if it is not as written.
     pub(crate) fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
         let loaded = read(&record.place(), record, body_max);

@@ -34,11 +34,13 @@ impl Place {
 
     /// Whether the body stands behind the head.
     pub(crate) fn is_whole(&self) -> bool {
-        Arc::ptr_eq(&self.head, &self.body)
+        // What is referred to is always older than who refers to it: in one file it stands before it.
+        Arc::ptr_eq(&self.head, &self.body) && self.offset < self.body_offset
     }
 }
 
-/// A stored object. It keeps its identity when it is moved, and its bytes while it is kept, alive or not.
+/// A stored object. It keeps its identity when it is moved, and its file while it is kept, alive or not: whoever only wants to know
+/// of it later keeps a `Weak`.
 #[derive(Debug)]
 pub struct Record {
     /// Of its key.

@@ -1,8 +1,8 @@
 //! Eviction: keeps room free ahead of need, one file at a time, the oldest first. What was hit since it was stored is stored
 //! again and gets another turn, as in S3-FIFO; the rest goes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 const SPARES: usize = 2;
 /// Files that are kept free for objects with files of their own.
 const FILES_FREE_MIN: usize = 4;
-/// Of an evicted file at most this part is stored again, so that each gives some room.
+/// So much of a segment is stored again at most when it is evicted, so that each gives some room.
 const REINSERTED_PARTS: u64 = 2;
 /// Bodies up to this size are read and checked when they are moved; longer ones are copied by the kernel.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -25,9 +25,9 @@ impl Shared {
     /// Evicts until there are spare segments, and as much free as was asked for.
     pub(crate) fn make_room(&self) {
         while !self.is_closed.load(Ordering::Acquire) {
-            if lock(&self.spares).len() < SPARES && self.budget.free_bytes() >= self.segment_bytes {
+            if self.lacks_segment() && self.has_segment() {
                 match self.counted(self.make_segment("make a segment")) {
-                    Ok(spare) => lock(&self.spares).push(spare),
+                    Ok(spare) => self.keep_ready(spare),
                     Err(_) => return,
                 }
             } else if self.has_room() || !self.evict_next() {
@@ -38,9 +38,33 @@ impl Shared {
         self.demand_bytes.store(0, Ordering::Release);
     }
 
+    fn eviction_lane(&self) -> MutexGuard<'_, Lane> {
+        lock(&self.lanes[self.lanes.len() - 1])
+    }
+
+    /// Whether there are fewer segments ready than should be.
+    fn lacks_segment(&self) -> bool {
+        self.eviction_lane().reserve.is_none() || lock(&self.spares).len() < SPARES
+    }
+
+    /// Eviction's own comes first.
+    fn keep_ready(&self, segment: Arc<SegmentFile>) {
+        let reserve = &mut self.eviction_lane().reserve;
+        if reserve.is_none() {
+            *reserve = Some(segment);
+        } else {
+            lock(&self.spares).push(segment);
+        }
+    }
+
+    /// Whether another segment can be made.
+    fn has_segment(&self) -> bool {
+        self.budget.free_bytes() >= self.segment_bytes && self.budget.free_files() > 0
+    }
+
     fn has_room(&self) -> bool {
-        let wanted = self.segment_bytes + self.demand_bytes.load(Ordering::Acquire);
-        lock(&self.spares).len() >= SPARES
+        let wanted = self.extent_bytes_max() + self.demand_bytes.load(Ordering::Acquire);
+        !self.lacks_segment()
             && self.budget.free_bytes() >= wanted.min(self.budget.capacity_bytes / 2)
             && self.budget.free_files() >= FILES_FREE_MIN
     }
@@ -88,16 +112,16 @@ impl Shared {
 
     /// Empties a file of what is of use in it, and lets it go.
     pub(crate) fn evict(&self, file: &Arc<SegmentFile>) {
-        let mut left = file.share.bytes() / REINSERTED_PARTS;
+        let mut left = self.segment_bytes / REINSERTED_PARTS;
         for record in self.members(file, &file.dismiss()) {
             let place = record.place();
             let has_body = Arc::ptr_eq(&place.body, file);
             let bytes = place.head_len as u64 + if has_body { record.body_len() } else { 0 };
             let is_kept = if has_body { record.hits() > 0 } else { true };
-            let moved = is_kept && bytes <= left && self.move_away(&record, &place).is_ok();
+            let moved = is_kept && bytes <= left && self.move_away(&record, &place, has_body).is_ok();
             if moved {
                 left -= bytes;
-                self.counters.reinserted.add(1);
+                self.counters.reinserted.add(u64::from(has_body));
             } else if self.end(&record) {
                 self.counters.evicted.add(1);
             }
@@ -119,9 +143,9 @@ impl Shared {
         members
     }
 
-    /// Stores a record again, where eviction writes. It stays the same record, with no hits.
-    fn move_away(&self, record: &Arc<Record>, place: &Place) -> Result<()> {
-        let moved = self.copy(record, place);
+    /// Stores a record again, its body too or only its head, where eviction writes. It stays the same record, with no hits.
+    fn move_away(&self, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<()> {
+        let moved = self.copy(record, place, with_body);
         match &moved {
             Err(Error::Corrupt { .. }) => self.counters.corrupt.add(1),
             Err(Error::System(_)) => self.counters.failed.add(1),
@@ -133,22 +157,24 @@ impl Shared {
         if record.is_alive() {
             let old = std::mem::replace(&mut *now, new);
             self.mark_dead(&old.head, old.offset);
-            record.set_hits(0);
+            if with_body {
+                record.set_hits(0);
+            }
         } else {
             self.mark_dead(&new.head, new.offset);
         }
         Ok(())
     }
 
-    fn copy(&self, record: &Arc<Record>, place: &Place) -> Result<Place> {
+    fn copy(&self, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<Place> {
         let loaded = read(place, record, READ_BYTES_MAX)?;
         let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
-        let mut lane = lock(&self.lanes[self.lanes.len() - 1]);
-        if let Some(body) = loaded.body() {
+        let mut lane = self.eviction_lane();
+        if let Some(body) = loaded.body().filter(|_| with_body) {
             let (file, layout) = self.append(&mut lane, &mut head, &[body])?;
             return Ok(Place::whole(&file, &layout, &head.header));
         }
-        if place.is_whole() {
+        if with_body {
             return self.copy_long(&mut lane, record, place, &loaded);
         }
         let (file, layout) = self.append(&mut lane, &mut head, &[])?;
@@ -169,6 +195,7 @@ impl Shared {
         let header = &mut head.header;
         header.state = State::Reserved;
         header.tag = file.header.tag;
+        header.body_file = 0;
         header.extent_len = layout.extent_len();
         header.body_offset = layout.body_offset;
         head.write(&file, &layout, &[]).inspect_err(|_| self.seal(lane))?;

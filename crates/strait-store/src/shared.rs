@@ -148,6 +148,21 @@ impl Shared {
         }
     }
 
+    /// Puts a record of an earlier session into the index, and into the lists of its files.
+    pub(crate) fn admit(&self, record: &Arc<Record>) {
+        let place = record.place();
+        place.head.admit(record.hash);
+        if !Arc::ptr_eq(&place.head, &place.body) {
+            place.body.admit(record.hash);
+        }
+        self.index.insert(record.clone());
+    }
+
+    /// Whether an old file is worth keeping. One without records may have what is referred to from a file that could not be read.
+    pub(crate) fn is_of_use(&self, file: &SegmentFile) -> bool {
+        file.has_members() || self.has_unread.load(Ordering::Acquire)
+    }
+
     /// Leaves a file as it is.
     pub(crate) fn leave(&self, share: Share) {
         self.has_unread.store(true, Ordering::Release);
@@ -175,8 +190,10 @@ impl Shared {
     /// Has the file unlinked, and closed when nobody reads it any more: by the background thread, for both can take long.
     pub(crate) fn let_go(&self, file: Arc<SegmentFile>) {
         lock(&self.queue).remove(&file.turn.load(Ordering::Acquire));
-        lock(&self.leavers).push(file);
-        self.wake();
+        if !file.is_leaving.swap(true, Ordering::AcqRel) {
+            lock(&self.leavers).push(file);
+            self.wake();
+        }
     }
 
     /// Ends a record whose body nobody else has; false if it has ended already.

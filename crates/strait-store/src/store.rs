@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
 use crate::lane::Head;
-use crate::read::Loaded;
+use crate::read::{Loaded, Verified};
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
@@ -49,8 +49,8 @@ impl Store {
 
     pub(crate) fn open_on(disk: crate::disk::Disk, config: Config) -> Result<Arc<Self>> {
         let sync_every = config.sync_every;
-        let open::Opened { shared, found, lock } = open::open(disk, config)?;
-        let (shared, thread) = background::start(shared, found, sync_every)?;
+        let open::Opened { shared, earlier, lock } = open::open(disk, config)?;
+        let (shared, thread) = background::start(shared, earlier, sync_every)?;
         let background = Mutex::new(Some(Background { thread, _lock: lock }));
         Ok(Arc::new(Self { shared, background }))
     }
@@ -89,22 +89,11 @@ impl Store {
         let mut head = Head::new(key, meta, body_len)?;
         head.header.body_hash = Some(hash_of_pieces(body));
         let stored = if self.shared.fits_segment(&head.header, body_len) {
-            self.put_in_segment(lane, head, body)
+            self.shared.put(lane, head, body)
         } else {
             self.put_in_own_file(lane, head, body)
         };
         self.shared.counted(stored)
-    }
-
-    fn put_in_segment(&self, lane: usize, mut head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
-        let mut lane = self.shared.lane(lane, "put")?;
-        let (file, layout) = self.shared.append(&mut lane, &mut head, body)?;
-        let header = &head.header;
-        let place = Place::whole(&file, &layout, header);
-        let record = Record::new(header.hash, header.sequence, header.body_len, place);
-        self.shared.index.insert(record.clone());
-        self.shared.counters.stored.add(1);
-        Ok(record)
     }
 
     fn put_in_own_file(&self, lane: usize, head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
@@ -117,7 +106,9 @@ impl Store {
         writer.commit(body_len)
     }
 
-    /// Makes room for an object whose body is to come, of a length that is known or not.
+    /// Makes room for an object whose body is to come, of a length that is known or not. [`Writer::room`] says how much of it may be
+    /// written before [`Writer::grow`]: of an object that is too long for a segment and for what is free now, a first step, though its
+    /// length is known.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room now.
@@ -200,6 +191,21 @@ impl Store {
         self.shared.index.all()
     }
 
+    /// Reads every record and checks what can be checked; what is not as it was written is gone then.
+    pub fn verify(&self) -> Verified {
+        let mut verified = Verified::default();
+        for record in self.records() {
+            self.shared.verify(&record, &mut verified);
+        }
+        verified
+    }
+
+    /// Makes all that was stored so far outlive a power loss, as the background thread does now and then. It takes as long as the
+    /// disk does.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.counted(self.shared.sync())
+    }
+
     /// What the store holds and did.
     pub fn stats(&self) -> Stats {
         let (budget, counters) = (&self.shared.budget, &self.shared.counters);
@@ -220,7 +226,8 @@ impl Store {
         }
     }
 
-    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on.
+    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on. It takes as
+    /// long as the disk does.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
         if let Some(background) = lock(&self.background).take() {

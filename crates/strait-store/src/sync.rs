@@ -57,13 +57,22 @@ impl Shared {
     /// The end of the session: everything is on disk, and what was only kept ready is gone.
     pub(crate) fn finish(&self) {
         for lane in &self.lanes {
-            self.seal(&mut lock(lane));
+            let mut lane = lock(lane);
+            self.seal(&mut lane);
+            if let Some(reserve) = lane.reserve.take() {
+                self.let_go(reserve);
+            }
         }
         let spares = std::mem::take(&mut *lock(&self.spares));
         for spare in spares {
             self.let_go(spare);
         }
         self.see_off();
-        let _ = self.counted(self.sync());
+        let synced = self.counted(self.sync());
+        let session = lock(&self.marks).session;
+        // What could not be read is in no snapshot; what could not be synced may be lost with the next power.
+        if synced.is_ok() && !self.has_unread.load(Ordering::Acquire) {
+            let _ = self.counted(self.write_snapshot(session));
+        }
     }
 }

@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering;
 use crate::budget::Share;
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile};
-use crate::format::{FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, State, align_up};
+use crate::format::{
+    FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, RECORD_HEADER_BYTES, RecordHeader, State, align_up,
+    hash_of_pieces,
+};
 use crate::lane::Head;
 use crate::record::{Place, Record};
 use crate::shared::Shared;
@@ -15,13 +18,16 @@ use crate::shared::Shared;
 const STEP_BYTES_MIN: u64 = 1 << 20;
 const STEP_BYTES_MAX: u64 = 64 << 20;
 
+/// Bodies up to this size do not keep a file of their own.
+const COPIED_BYTES_MAX: u64 = 256 << 10;
+
 /// A reserved extent. Dropped without a commit, nothing of it remains but the room that it has in its segment.
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
     lane: usize,
     file: Arc<SegmentFile>,
-    header: crate::format::RecordHeader,
+    header: RecordHeader,
     layout: Layout,
     /// Bytes of the body that are accounted.
     room: u64,
@@ -129,7 +135,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes a record of it, with the first `body_len` bytes that were written as its body. From then on it is found.
+    /// Makes a record of it, with the first `body_len` bytes that were written as its body. From then on it is found. A short body
+    /// that has got a file of its own, for nobody knew its length, is copied to the lane's segment; who reads it from the
+    /// [`extent`](Self::extent) goes on undisturbed.
     ///
     /// # Errors
     /// [`Error::Full`] if more was written than there was room for, [`Error::Gone`] if its file had to go meanwhile,
@@ -142,6 +150,12 @@ impl Writer {
     fn commit_to(&mut self, body_len: u64) -> Result<Arc<Record>> {
         self.grow_to(body_len)?;
         let shared = self.shared.clone();
+        if self.file.is_own()
+            && body_len <= COPIED_BYTES_MAX
+            && let Ok(record) = self.copy_to_segment(body_len)
+        {
+            return Ok(record);
+        }
         let lane = shared.lane(self.lane, "commit")?;
         if self.file.is_own() {
             let end = align_up(self.layout.body_offset + body_len, PAGE_BYTES);
@@ -167,6 +181,24 @@ impl Writer {
         drop(lane);
         shared.counters.stored.add(1);
         Ok(record)
+    }
+}
+
+impl Writer {
+    /// Puts the object into the lane's segment: files are few, and each costs more than a short copy.
+    fn copy_to_segment(&self, body_len: u64) -> Result<Arc<Record>> {
+        let body_at = (self.layout.body_offset - self.layout.offset) as usize;
+        let bytes = self.file.read(body_at + body_len as usize, self.layout.offset)?;
+        let (key_len, meta_len) = (self.header.key_len as usize, self.header.meta_len as usize);
+        let parts = (bytes.get(RECORD_HEADER_BYTES..), bytes.get(body_at..));
+        let (Some(head), Some(body)) = parts else { return Err(Error::Gone { operation: "commit" }) };
+        let (key, meta) = head.split_at(key_len.min(head.len()));
+        let mut head = Head::new(key, &meta[..meta_len.min(meta.len())], body_len)?;
+        head.header.body_hash = Some(hash_of_pieces(&[body]));
+        if !self.shared.fits_segment(&head.header, body_len) {
+            return Err(Error::Gone { operation: "commit" });
+        }
+        self.shared.put(self.lane, head, &[body])
     }
 }
 

@@ -110,6 +110,11 @@ impl Pipes {
         if self.out < self.out_max { self.take().ok() } else { None }
     }
 
+    /// A pipe that is out will not come back.
+    pub fn forget(&mut self) {
+        self.out -= 1;
+    }
+
     /// Keeps an empty pipe for the next; one that is not is closed with its bytes.
     pub fn give_back(&mut self, pipe: Pipe) {
         self.out -= 1;

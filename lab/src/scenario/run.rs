@@ -191,6 +191,7 @@ impl<'a> Play<'a> {
             ("closes", []) => self.world.with(|state| state.connections[id].close()),
             ("shuts", []) => self.world.with(|state| state.connections[id].shut()),
             ("resets", []) => self.world.with(|state| state.connections[id].reset()),
+            ("pauses", []) => self.world.with(|state| state.connections[id].is_paused = true),
             ("resumes", []) => self.world.with(|state| state.connections[id].is_paused = false),
             ("has", ["sent", "everything"]) => {
                 let sent = self.world.wait(|state| (state.connections[id].unsent == 0).then_some(()));

@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 
 /// How long a step waits for what it awaits.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-/// The room that a client that takes its time gives the proxy, in bytes.
-const SLOW_ROOM_BYTES: usize = 4096;
-
 /// Where a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -104,14 +101,9 @@ impl World {
         }
     }
 
-    /// A connection of a client to the proxy; one that is slow reads nothing yet, and leaves little room.
+    /// A connection of a client to the proxy; one that is slow reads nothing yet.
     pub(super) fn connect(self: &Arc<Self>, to: SocketAddr, is_slow: bool) -> Result<usize, String> {
-        let failed = |error: std::io::Error| format!("connect to {to}: {error}");
-        let stream = TcpStream::connect(to).map_err(failed)?;
-        if is_slow {
-            rustix::net::sockopt::set_socket_recv_buffer_size(&stream, SLOW_ROOM_BYTES)
-                .map_err(|error| failed(error.into()))?;
-        }
+        let stream = TcpStream::connect(to).map_err(|error| format!("connect to {to}: {error}"))?;
         Ok(self.add(stream, Side::Client, is_slow))
     }
 

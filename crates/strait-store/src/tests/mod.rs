@@ -1,6 +1,11 @@
 //! Tests of the whole store, on a directory of their own each.
 
+mod damage;
+mod failing;
 pub(crate) mod faults;
+mod limit;
+mod model;
+mod together;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +32,12 @@ fn open(config: &Config) -> Arc<Store> {
     let store = Store::open(config.clone()).unwrap();
     assert!(store.wait_loaded(PATIENCE));
     store
+}
+
+/// Bytes that tell whose they are.
+fn fill_of(seed: u64, size: usize) -> Vec<u8> {
+    let word = |at: usize| (seed << 32 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    (0..size.div_ceil(8)).flat_map(word).take(size).collect()
 }
 
 fn body_of(store: &Store, key: &[u8]) -> Option<Vec<u8>> {

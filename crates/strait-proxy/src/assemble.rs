@@ -1,0 +1,122 @@
+//! A response of which parts are stored: what is missing is asked of the origin, gap by gap, while what is there is sent.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use strait_http::cache_status::{Answer, CacheStatus, Why};
+use strait_http::partial::PIECES_MAX;
+
+use crate::cached::selected;
+use crate::deliver;
+use crate::exchange::{Exchange, Stop};
+use crate::fetch::{Incoming, fetch};
+use crate::fill::Follower;
+use crate::filling::{Filling, Leading};
+use crate::miss::{Led, Miss, Wanted, object, order};
+use crate::object::Object;
+use crate::select::Selected;
+use crate::socket::Gone;
+
+/// A gap that is being filled.
+struct Coming {
+    range: Range<u64>,
+    follower: Follower,
+}
+
+/// Sends what was selected of `stored`, of which `incoming` brings the first gap.
+pub(crate) async fn complete(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    stored: &Arc<Object>,
+    leading: Leading,
+    incoming: Incoming,
+) -> Result<Led, Stop> {
+    let Some(coming) = fill(exchange, wanted, stored, leading, incoming) else {
+        // The parts are of no use: they are of other bytes now, or there is no room for more.
+        exchange.worker.forget(wanted.hash, &wanted.key);
+        return Ok(Led::Alone);
+    };
+    let length = stored.length.unwrap_or(0);
+    let (selected, range) = match selected(exchange, stored) {
+        selected @ Selected::Whole => (selected, 0..length),
+        Selected::Part(range) => (Selected::Part(range.clone()), range),
+        _ => {
+            coming.follower.fill().beyond(u64::MAX).await;
+            return Ok(Led::Again);
+        }
+    };
+    let worker = exchange.worker;
+    let answer = Answer::Forwarded { why: Why::Partial, status: Some(206), stored: true, collapsed: false };
+    let ttl = Some(stored.times.ttl(worker.now()));
+    let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
+    deliver::send_head(worker, exchange.client, stored, &selected, &status, exchange.wish).await?;
+    send(exchange, wanted, stored, range, coming).await?;
+    Ok(Led::Answered(true))
+}
+
+/// Sends bytes that are stored, or coming, or have to be asked for first.
+async fn send(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    stored: &Arc<Object>,
+    range: Range<u64>,
+    mut coming: Coming,
+) -> Result<(), Gone> {
+    let worker = exchange.worker;
+    let mut at = range.start;
+    for _ in 0..4 * PIECES_MAX {
+        if at == range.end {
+            return Ok(());
+        }
+        let upto = if coming.range.contains(&at) {
+            let upto = coming.range.end.min(range.end);
+            deliver::follow_range(worker, exchange.client, &coming.follower, at..upto).await?;
+            upto
+        } else if let Some((_, len)) = stored.stored_at(at) {
+            let upto = range.end.min(at + len);
+            deliver::send_range(worker, exchange.client, stored, at..upto).await?;
+            upto
+        } else {
+            let gap = stored.first_gap(&(at..range.end)).ok_or(Gone::Closed)?;
+            coming = ask(exchange, wanted, stored, gap).await.ok_or(Gone::Closed)?;
+            at
+        };
+        at = upto;
+    }
+    Err(Gone::Closed)
+}
+
+/// Asks for a gap; `None` if the origin does not have it any more.
+async fn ask(
+    exchange: &Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    stored: &Arc<Object>,
+    gap: Range<u64>,
+) -> Option<Coming> {
+    let worker: &Rc<_> = exchange.worker;
+    let leading = Leading::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
+    let miss = Miss { why: Why::Partial, stored: Some(stored.clone()), gap: Some(gap) };
+    let order = order(worker, exchange.request, wanted, &miss, true);
+    let incoming = fetch(worker, &order, None).await.ok()?;
+    fill(exchange, wanted, stored, leading, incoming)
+}
+
+/// Has a part moved into the store, if it is one of the same bytes as those that are there.
+fn fill(
+    exchange: &Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    stored: &Arc<Object>,
+    leading: Leading,
+    incoming: Incoming,
+) -> Option<Coming> {
+    let (object, range) = object(exchange.request, &wanted.directives, &wanted.key, &incoming)?;
+    if incoming.status != 206 || !stored.combines_with(&object) {
+        return None;
+    }
+    let filling = Filling::new(leading, Arc::new(object), incoming, range.clone()).ok()?;
+    let follower = filling.leading.fill.follow();
+    filling.begin();
+    tokio::task::spawn_local(filling.run());
+    Some(Coming { range, follower })
+}

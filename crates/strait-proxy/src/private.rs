@@ -1,0 +1,62 @@
+//! Keys whose response was for one client alone, not long ago: those who ask for them do not wait for one another.
+//!
+//! A table of one place a hash, where the latest has it: what is forgotten costs one request that waits for another.
+
+use std::cell::Cell;
+
+/// Seconds for which a key is remembered.
+const SECONDS: u64 = 120;
+/// Keys that are remembered at most; a power of two.
+const PLACES: usize = 8 << 10;
+
+/// Private keys, by their hash.
+#[derive(Debug)]
+pub(crate) struct Private(Box<[Cell<(u64, u64)>]>);
+
+impl Default for Private {
+    fn default() -> Self {
+        Self(vec![Cell::default(); PLACES].into_boxed_slice())
+    }
+}
+
+impl Private {
+    fn place(&self, hash: u64) -> &Cell<(u64, u64)> {
+        &self.0[hash as usize % PLACES]
+    }
+
+    /// Whether the response to a key was private.
+    pub(crate) fn has(&self, hash: u64, now: u64) -> bool {
+        let (other, until) = self.place(hash).get();
+        other == hash && now < until
+    }
+
+    /// It was.
+    pub(crate) fn note(&self, hash: u64, now: u64) {
+        self.place(hash).set((hash, now + SECONDS));
+    }
+
+    /// It is to be shared again.
+    pub(crate) fn forget(&self, hash: u64) {
+        if self.place(hash).get().0 == hash {
+            self.place(hash).set((0, 0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_of_a_place_is_remembered_for_a_while() {
+        let private = Private::default();
+        private.note(7, 100);
+        assert!(private.has(7, 100 + SECONDS - 1) && !private.has(7, 100 + SECONDS));
+        private.note(7 + PLACES as u64, 100);
+        assert!(!private.has(7, 100) && private.has(7 + PLACES as u64, 100));
+        private.forget(7);
+        assert!(private.has(7 + PLACES as u64, 100));
+        private.forget(7 + PLACES as u64);
+        assert!(!private.has(7 + PLACES as u64, 100));
+    }
+}

@@ -1,0 +1,218 @@
+//! TLS on one connection, encrypted and decrypted here by rustls.
+//!
+//! ```text
+//! poll_write ──▶ writer ──▶ records ──▶ TCP        a head and the body behind it leave in one system call
+//! poll_read  ◀── reader ◀── records ◀── `coming` ◀── TCP
+//! ```
+//!
+//! What came and is not decrypted waits in a [`Buffer`], which has memory only then: rustls alone would read 4 KiB at a time.
+
+use std::io::{self, IoSlice, Read as _, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustls::Connection;
+use tokio::io::AsyncWrite as _;
+use tokio::net::TcpStream;
+
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::stream::poll_fill;
+
+/// TLS on a connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    tls: Connection,
+    /// Bytes that came and are not decrypted yet.
+    coming: Buffer,
+    /// No more come.
+    has_ended: bool,
+    /// Nothing more is sent.
+    is_finished: bool,
+}
+
+impl Session {
+    pub(crate) fn new(tls: Connection) -> Self {
+        Self { tls, coming: Buffer::default(), has_ended: false, is_finished: false }
+    }
+
+    /// Shakes hands (RFC 8446, section 4).
+    pub(crate) fn poll_handshake(
+        &mut self,
+        tcp: &mut TcpStream,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_flush(tcp, context))?;
+            if !self.tls.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_receive(tcp, context))?;
+            if self.has_ended {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end that the peer has announced. A connection that ends
+    /// without it is cut short, by whomever (RFC 8446, section 6.1).
+    pub(crate) fn poll_read(
+        &mut self,
+        tcp: &mut TcpStream,
+        context: &mut Context<'_>,
+        buffer: &mut Buffer,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_readable(tcp, context))?;
+        let mut taken = 0;
+        loop {
+            let room = buffer.room();
+            let room_len = room.len().min(most - taken);
+            let read = self.tls.reader().read(&mut room[..room_len]);
+            buffer.grew(*read.as_ref().unwrap_or(&0));
+            taken += *read.as_ref().unwrap_or(&0);
+            match read {
+                // There is no room, or the end was announced.
+                Ok(0) => return Poll::Ready(Ok(taken)),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock && taken == 0 => {
+                    return Poll::Ready(Err(error));
+                }
+                // What is wrong is told next time.
+                Err(_) if self.coming.is_empty() || self.decrypt(tcp, context).is_err() => {
+                    return Poll::Ready(Ok(taken));
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether there is something to read, be it the end. What is about TLS alone is seen to.
+    pub(crate) fn poll_readable(
+        &mut self,
+        tcp: &mut TcpStream,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let is_readable = match self.tls.process_new_packets() {
+                Ok(state) => state.plaintext_bytes_to_read() > 0 || state.peer_has_closed(),
+                Err(error) => return Poll::Ready(Err(invalid(error))),
+            };
+            if is_readable || self.has_ended {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_receive(tcp, context))?;
+        }
+    }
+
+    /// Takes some of `parts`, to be sent with what follows.
+    pub(crate) fn poll_write(
+        &mut self,
+        tcp: &mut TcpStream,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let taken = self.tls.writer().write_vectored(parts)?;
+            if taken > 0 || parts.iter().all(|part| part.is_empty()) {
+                return Poll::Ready(Ok(taken));
+            }
+            ready!(self.poll_send(tcp, context))?;
+        }
+    }
+
+    /// Sends some of what was taken; `false` if there is nothing left.
+    pub(crate) fn poll_send(
+        &mut self,
+        tcp: &mut TcpStream,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
+        if !self.tls.wants_write() {
+            return Poll::Ready(Ok(false));
+        }
+        match self.tls.write_tls(&mut Wire { tcp, context }) {
+            Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Ok(_) => Poll::Ready(Ok(true)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn poll_flush(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while ready!(self.poll_send(tcp, context))? {}
+        Poll::Ready(Ok(()))
+    }
+
+    /// Announces the end of what is sent (`close_notify`).
+    pub(crate) fn poll_finish(
+        &mut self,
+        tcp: &mut TcpStream,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !std::mem::replace(&mut self.is_finished, true) {
+            self.tls.send_close_notify();
+        }
+        self.poll_flush(tcp, context)
+    }
+
+    /// Decrypts what came, or waits for more.
+    fn poll_receive(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.coming.is_empty() {
+            ready!(tcp.poll_read_ready(context))?;
+            if ready!(poll_fill(tcp, context, &mut self.coming, BUFFER_BYTES))? == 0 {
+                self.has_ended = true;
+                // rustls knows then that nothing else is missing.
+                self.tls.read_tls(&mut io::empty())?;
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Ready(self.decrypt(tcp, context))
+    }
+
+    /// Decrypts some of what came.
+    fn decrypt(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> io::Result<()> {
+        let mut bytes = self.coming.filled();
+        let used = self.tls.read_tls(&mut bytes)?;
+        // Behind the end that was announced nothing is of interest (RFC 8446, section 6.1).
+        self.coming.consume(if used == 0 { self.coming.filled().len() } else { used });
+        let done = self.tls.process_new_packets();
+        // What rustls has to say to it goes out when it can: at the latest with what is sent next.
+        let flushed = self.poll_flush(tcp, context);
+        done.map_err(invalid)?;
+        match flushed {
+            Poll::Ready(Err(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn invalid(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Where rustls writes records to.
+struct Wire<'a, 'c> {
+    tcp: &'a mut TcpStream,
+    context: &'a mut Context<'c>,
+}
+
+impl Wire<'_, '_> {
+    fn now<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {
+        match polled {
+            Poll::Ready(done) => done,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+impl Write for Wire<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::now(Pin::new(&mut *self.tcp).poll_write(self.context, bytes))
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Self::now(Pin::new(&mut *self.tcp).poll_write_vectored(self.context, parts))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What the proxy does, one behaviour at a time: the files in `scenarios`, in the language of `docs/internals/scenarios.md`; and what
+//! needs TLS.
+
+mod tls;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use lab::scenario::{Setup, Subject, play};
+use strait_proxy::{Clock, Config, Proxy};
+
+/// Scenarios that are played at a time: most of them wait most of the time.
+const TOGETHER: usize = 8;
+
+struct Running {
+    proxy: Proxy,
+    clock: Clock,
+}
+
+impl Subject for Running {
+    fn address(&self) -> SocketAddr {
+        self.proxy.address()
+    }
+
+    fn advance(&self, seconds: u64) {
+        self.clock.advance(seconds);
+    }
+
+    fn stop(self: Box<Self>) {
+        self.proxy.stop();
+    }
+}
+
+/// A proxy of one worker, unless the scenario's configuration says otherwise.
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
+    let mut config = Config::from_toml(setup.config).map_err(|error| error.to_string())?;
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    config.workers = config.workers.max(1);
+    config.timeouts.drain = 1;
+    config.cache.dir.get_or_insert_with(|| setup.directory.join("cache"));
+    if !setup.is_forward {
+        config.origin = Some(format!("http://{}", setup.origin));
+    } else if config.access.reach.is_empty() {
+        config.access.reach.push("127.0.0.0/8".to_owned());
+    }
+    let clock = Clock::fixed(setup.now);
+    let proxy = Proxy::start(&config, clock.clone()).map_err(|error| error.to_string())?;
+    Ok(Box::new(Running { proxy, clock }))
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios")
+}
+
+fn hold(name: &str) {
+    let (held, failed) = play(&folder().join(name).with_extension("scenario"), TOGETHER, &start).unwrap();
+    assert!(failed.is_empty(), "{} hold, {} do not:\n{}\n", held.len(), failed.len(), failed.join("\n"));
+}
+
+/// A test for each file.
+macro_rules! scenarios {
+    ($($file:ident)*) => {
+        $(#[test]
+        fn $file() {
+            hold(stringify!($file));
+        })*
+
+        #[test]
+        fn every_file_is_played() {
+            let played = [$(stringify!($file)),*];
+            for entry in std::fs::read_dir(folder()).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                assert!(played.iter().any(|played| *played == name), "{} is not played", path.display());
+            }
+        }
+    };
+}
+
+scenarios! {
+    access
+    bodies
+    collapsing
+    connections
+    directives
+    fields
+    fills
+    forwarded
+    freshness
+    hosts
+    interim
+    invalidation
+    mechanisms
+    negative
+    options
+    origins
+    parts
+    ranges
+    refusals
+    stale
+    status
+    storing
+    tunnels
+    validation
+    vary
+}

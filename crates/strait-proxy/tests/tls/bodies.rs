@@ -1,0 +1,143 @@
+//! Bodies over TLS: all of them, both ways, to the fast and the slow.
+
+use std::io::{Read as _, Write as _};
+use std::sync::atomic::Ordering;
+
+use crate::tls::origin::Origin;
+use crate::tls::origins::both;
+use crate::tls::rig::{Authority, Client, LIMIT, Rig, body, field};
+
+const LARGE: usize = 20 << 20;
+
+/// Every pair of sides of which one speaks TLS, with the clients that ask.
+fn each(test: impl Fn(&Origin, &Rig, &mut Client)) {
+    let (origin, rig) = both();
+    test(&origin, &rig, &mut rig.tls());
+    let (origin, rig) = both();
+    test(&origin, &rig, &mut rig.plain());
+    let origin = Origin::plain();
+    let rig = Rig::before(Authority::new(), &origin.url);
+    test(&origin, &rig, &mut rig.tls());
+}
+
+#[test]
+fn large_bodies_arrive_whole() {
+    each(|origin, _, client| {
+        for len in [300_000, LARGE] {
+            let expected = body(len);
+            for path in ["passed", "chunked", "kept", "kept"] {
+                let response = client.get(&format!("/{path}?{len}"));
+                assert!(response.body == expected, "{path} {len}: {}", response.head);
+            }
+        }
+        assert_eq!(origin.requests(), 6);
+    });
+}
+
+#[test]
+fn large_bodies_are_sent_to_the_origin() {
+    each(|_, _, client| {
+        for len in [300_000, LARGE] {
+            write!(client.stream, "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n")
+                .unwrap();
+            client.stream.write_all(&body(len)).unwrap();
+            client.stream.flush().unwrap();
+            assert_eq!(client.response().unwrap().body, b"true");
+        }
+    });
+}
+
+#[test]
+fn parts_are_sent_of_what_is_stored() {
+    each(|_, rig, client| {
+        assert_eq!(client.get("/kept?300000").body.len(), 300_000);
+        for client in [&mut rig.tls(), &mut rig.plain()] {
+            write!(
+                client.stream,
+                "GET /kept?300000 HTTP/1.1\r\nHost: a\r\nRange: bytes=70000-269999\r\n\r\n"
+            )
+            .unwrap();
+            client.stream.flush().unwrap();
+            let response = client.response().unwrap();
+            assert!(response.head.starts_with("HTTP/1.1 206 "), "{}", response.head);
+            assert!(response.body == body(300_000)[70_000..270_000]);
+        }
+    });
+}
+
+#[test]
+fn who_reads_nothing_holds_nothing_back() {
+    each(|origin, rig, slow| {
+        slow.ask(&format!("GET /kept?{LARGE}"));
+        let all_sent = || origin.seen.sent.load(Ordering::SeqCst) == 1;
+        assert!(lab::wait_until(LIMIT, all_sent), "the fill waits for its reader");
+        let quick = rig.tls().get(&format!("/kept?{LARGE}"));
+        assert!(quick.body == body(LARGE) && origin.requests() == 1);
+        assert!(slow.response().unwrap().body == body(LARGE));
+    });
+}
+
+#[test]
+fn a_client_that_leaves_does_not_stop_the_fill() {
+    each(|origin, rig, _| {
+        let mut leaves = rig.tls();
+        leaves.ask("GET /halves?300000");
+        leaves.head().unwrap();
+        leaves.read(1000).unwrap();
+        drop(leaves);
+        origin.go_on.send(()).unwrap();
+        let response = rig.tls().get("/halves?300000");
+        assert!(response.body == body(300_000) && origin.requests() == 1);
+    });
+}
+
+#[test]
+fn followers_with_tls_and_without_share_a_fill() {
+    each(|origin, rig, first| {
+        first.ask("GET /halves?300000");
+        let mut followers = [rig.tls(), rig.plain(), rig.tls()];
+        let half = 150_000;
+        first.head().unwrap();
+        assert!(first.read(half).unwrap() == body(half));
+        for follower in &mut followers {
+            follower.ask("GET /halves?300000");
+            let head = follower.head().unwrap();
+            assert_eq!(field(&head, "Content-Length"), Some("300000"));
+            assert!(follower.read(half).unwrap() == body(half), "what is there is sent at once");
+        }
+        origin.go_on.send(()).unwrap();
+        for client in followers.iter_mut().chain([first]) {
+            assert!(client.read(half).unwrap() == body(2 * half)[half..]);
+        }
+        assert_eq!(origin.requests(), 1);
+    });
+}
+
+#[test]
+fn requests_that_came_together_are_answered_in_order() {
+    each(|_, _, client| {
+        let one = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let all: String = (1..=40).map(|number| one(&format!("/kept?{}", number * 1000))).collect();
+        client.stream.write_all(all.as_bytes()).unwrap();
+        client.stream.flush().unwrap();
+        for number in 1..=40 {
+            assert!(client.response().unwrap().body == body(number * 1000));
+        }
+        // Nothing else comes.
+        write!(client.stream, "GET /kept HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        client.stream.flush().unwrap();
+        assert_eq!(client.response().unwrap().body, body(11));
+        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn connections_without_tls_are_used_again_behind_a_large_body() {
+    let origin = Origin::plain();
+    let rig = Rig::before(Authority::new(), &origin.url);
+    let mut client = rig.plain();
+    for path in ["/passed?300000", "/kept?300000", "/passed"] {
+        client.get(path);
+    }
+    assert_eq!(origin.seen.connections.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,141 @@
+//! Clients that begin with TLS.
+
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Output};
+
+use rustls::HandshakeKind;
+use strait_proxy::{Clock, Config, Proxy};
+
+use crate::tls::origin::Origin;
+use crate::tls::rig::{Authority, Rig, body, connect, field};
+
+fn curl(rig: &Rig, arguments: &[&str]) -> Output {
+    let port = rig.tls_address().port();
+    let authority = rig.authority.file("ca.pem");
+    let mut command = Command::new("curl");
+    command.args(["-sS", "-m", "60", "--cacert"]).arg(authority);
+    command.args(["--resolve", &format!("localhost:{port}:127.0.0.1")]).args(arguments);
+    command.output().unwrap()
+}
+
+#[test]
+fn curl_is_answered_in_both_versions_and_keeps_its_connection() {
+    if !lab::program_or_skip("curl") {
+        return;
+    }
+    let origin = Origin::plain();
+    let rig = Rig::before(Authority::new(), &origin.url);
+    let url = format!("https://localhost:{}/kept?300000", rig.tls_address().port());
+    for version in ["--tlsv1.3", "--tls-max=1.2"] {
+        let version: Vec<&str> = version.split('=').collect();
+        let told =
+            ["-o", "/dev/null", "-w", "%{http_code} %{size_download} %{num_connects} %{http_version}\n"];
+        let again = [&told[..2], &[&url]].concat();
+        let output = curl(&rig, &[&version[..], &told, &[&url], &again].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            text,
+            "200 300000 1 1.1\n200 300000 0 1.1\n",
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert_eq!(origin.requests(), 1);
+}
+
+#[test]
+fn curl_refuses_a_certificate_for_another_name() {
+    if !lab::program_or_skip("curl") {
+        return;
+    }
+    let origin = Origin::plain();
+    let rig = Rig::before(Authority::new(), &origin.url);
+    let output = curl(&rig, &[&format!("https://127.0.0.1:{}/kept", rig.tls_address().port())]);
+    assert_eq!(output.status.code(), Some(60), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(rig.tls().get("/kept").body, body(11));
+}
+
+#[test]
+fn a_second_connection_resumes_the_session_of_the_first() {
+    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        let mut stream = rig.tls_stream();
+        stream.write_all(b"GET /kept HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut bytes = Vec::new();
+        // The end is announced: rustls would fail otherwise.
+        stream.read_to_end(&mut bytes).unwrap();
+        assert!(bytes.ends_with(&body(11)));
+        assert_eq!(stream.conn.handshake_kind(), Some(kind));
+    }
+}
+
+#[test]
+fn what_is_no_tls_ends_the_connection_and_nothing_else() {
+    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    let http = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    for garbage in [&http[..], &vec![0; 70_000], &[22, 3, 1, 255, 255, 1, 0]] {
+        let mut tcp = connect(rig.tls_address());
+        // It may be closed before it has all.
+        let _ = tcp.write_all(garbage);
+        let _ = tcp.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = tcp.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    }
+    assert_eq!(rig.tls().get("/kept").body, body(11));
+}
+
+#[test]
+fn who_does_not_shake_hands_in_time_is_dropped() {
+    let config = format!("origin = \"{}\"\ntimeouts.head = 1\ntimeouts.idle = 3600", Origin::plain().url);
+    let rig = Rig::with(Authority::new(), &config);
+    let mut tcp = connect(rig.tls_address());
+    tcp.write_all(&[22, 3, 1]).unwrap();
+    assert_eq!(tcp.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn plain_and_tls_clients_share_what_is_stored() {
+    let origin = Origin::plain();
+    let rig = Rig::before(Authority::new(), &origin.url);
+    assert_eq!(rig.plain().get("/kept?300000").body, body(300_000));
+    let response = rig.tls().get("/kept?300000");
+    assert!(field(&response.head, "Cache-Status").unwrap().contains("hit"), "{}", response.head);
+    assert!(response.body == body(300_000) && origin.requests() == 1);
+}
+
+#[test]
+fn files_that_are_not_what_they_should_be_are_named_in_one_line() {
+    let authority = Authority::new();
+    authority.sign("one", "localhost", 2999);
+    authority.sign("two", "localhost", 2999);
+    std::fs::write(authority.file("empty"), "").unwrap();
+    let (one, two, empty) = (authority.file("one.pem"), authority.file("two.key"), authority.file("empty"));
+    let (one, two, empty) = (one.display(), two.display(), empty.display());
+    let listen = "listen = [\"127.0.0.1:0\"]\n";
+    for (tls, expected) in [
+        (listen.to_owned(), "tls.certificate: TLS needs tls.certificate and tls.key".to_owned()),
+        (format!("{listen}certificate = \"{one}\""), "tls.key: TLS needs".to_owned()),
+        (format!("certificate = \"{one}\"\nkey = \"{two}\""), "tls.certificate: no address".to_owned()),
+        (
+            format!("{listen}certificate = \"{one}\"\nkey = \"{two}\""),
+            format!("tls.key = \"{two}\": not for the certificate"),
+        ),
+        (
+            format!("{listen}certificate = \"{empty}\"\nkey = \"{two}\""),
+            format!("tls.certificate = \"{empty}\": there is none in it"),
+        ),
+        (
+            format!("{listen}certificate = \"{one}\"\nkey = \"{one}\""),
+            format!("tls.key = \"{one}\": there is none"),
+        ),
+        (
+            format!("{listen}certificate = \"/nowhere\"\nkey = \"{two}\""),
+            "tls.certificate = \"/nowhere\": No such file".to_owned(),
+        ),
+    ] {
+        let config = Config::from_toml(&format!("[tls]\n{tls}")).unwrap();
+        let said = Proxy::start(&config, Clock::system()).unwrap_err().to_string();
+        assert!(said.starts_with(&expected) && !said.contains('\n'), "{said}");
+    }
+}

@@ -1,0 +1,109 @@
+//! An origin that is asked over TLS.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::sync::atomic::Ordering;
+
+use crate::tls::origin::Origin;
+use crate::tls::rig::{Authority, Rig, body, field};
+
+/// An origin with a certificate for its address, and a proxy before it.
+pub(crate) fn both() -> (Origin, Rig) {
+    let authority = Authority::new();
+    authority.sign("origin", "127.0.0.1", 2999);
+    let origin = Origin::tls(authority.server("origin"));
+    let rig = Rig::before(authority, &origin.url);
+    (origin, rig)
+}
+
+#[test]
+fn one_connection_carries_request_after_request() {
+    let (origin, rig) = both();
+    let mut client = rig.tls();
+    for len in [11, 300_000, 12] {
+        assert_eq!(client.get(&format!("/passed?{len}")).body, body(len));
+        assert_eq!(client.get(&format!("/kept?{len}")).body, body(len));
+    }
+    assert_eq!((origin.requests(), origin.seen.connections.load(Ordering::SeqCst)), (6, 1));
+}
+
+#[test]
+fn a_new_connection_resumes_the_session_of_another() {
+    let (origin, rig) = both();
+    for _ in 0..2 {
+        assert_eq!(rig.plain().get("/to-close").body, body(11));
+        rig.plain().get("/to-close?100000");
+    }
+    assert_eq!(origin.seen.connections.load(Ordering::SeqCst), 2);
+    assert_eq!(origin.seen.resumed.load(Ordering::SeqCst), 1);
+}
+
+/// What a client is told whose origin has such a certificate.
+fn told(subject: &str, last_year: i32, is_known: bool) -> String {
+    let authority = Authority::new();
+    let signer = if is_known { None } else { Some(Authority::new()) };
+    let signer = signer.as_ref().unwrap_or(&authority);
+    signer.sign("origin", subject, last_year);
+    let origin = Origin::tls(signer.server("origin"));
+    let rig = Rig::before(authority, &origin.url);
+    let response = rig.plain().get("/kept");
+    assert!(response.head.starts_with("HTTP/1.1 502 "), "{}", response.head);
+    assert_eq!(origin.requests(), 0);
+    String::from_utf8(response.body).unwrap()
+}
+
+#[test]
+fn who_is_not_who_was_meant_is_not_asked() {
+    for (said, expected) in [
+        (told("other.example", 2999, true), "not valid for name"),
+        (told("127.0.0.1", 2002, true), "expired"),
+        (told("127.0.0.1", 2999, false), "UnknownIssuer"),
+    ] {
+        assert!(said.contains("TLS with 127.0.0.1: ") && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn an_origin_that_does_not_speak_tls_is_told_apart() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let rig = Rig::before(Authority::new(), &url);
+    let mut client = rig.plain();
+    client.ask("GET /kept");
+    let (mut tcp, _) = listener.accept().unwrap();
+    tcp.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let response = client.response().unwrap();
+    assert!(response.head.starts_with("HTTP/1.1 502 "), "{}", response.head);
+    assert!(String::from_utf8_lossy(&response.body).contains("TLS with 127.0.0.1: "));
+}
+
+#[test]
+fn a_body_that_ends_without_close_notify_is_not_whole() {
+    let (origin, rig) = both();
+    for len in [1000, 300_000] {
+        let path = format!("/to-close?{len}");
+        assert_eq!(rig.tls().get(&path).body, body(len));
+        let again = rig.plain().get(&path);
+        assert!(again.body == body(len) && field(&again.head, "Cache-Status").unwrap().contains("hit"));
+    }
+    assert_eq!(origin.requests(), 2);
+    for len in [1000, 300_000] {
+        for client in [&mut rig.tls(), &mut rig.plain()] {
+            client.ask(&format!("GET /cut?{len}"));
+            client.response().unwrap_err();
+        }
+    }
+    assert_eq!(origin.requests(), 6, "what is cut short is not stored");
+}
+
+#[test]
+fn a_client_of_http_1_0_is_shown_that_a_body_was_cut_short() {
+    let (_origin, rig) = both();
+    for (path, is_whole) in [("/to-close?300000", true), ("/cut?300000", false)] {
+        let mut client = rig.tls();
+        write!(client.stream, "GET {path} HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
+        client.stream.flush().unwrap();
+        let response = client.response();
+        assert_eq!(response.is_ok_and(|response| response.body == body(300_000)), is_whole);
+    }
+}

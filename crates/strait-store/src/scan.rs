@@ -1,0 +1,217 @@
+//! Finding the records of earlier sessions by reading the headers in all files: after a crash, and wherever there is no snapshot.
+//!
+//! What a scan may believe: a header that repeats its file's tag and has the right checksum was written by the store. Where the
+//! machine has not been down since, all that was written is in the page cache, in the order of the calls; only the last call on
+//! each segment may have been cut off in the middle, so the last record of each is read whole. After a power loss, what was
+//! written under a number above the durable one may be there in any part, and is dropped.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::Result;
+use crate::file::{SegmentFile, lock};
+use crate::format::marks::Marks;
+use crate::format::{
+    FILE_HEADER_BYTES, PAGE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, State, align_up,
+};
+use crate::record::{Place, Record};
+use crate::shared::Shared;
+
+/// Bytes that are read at a time.
+const WINDOW_BYTES: usize = 64 << 10;
+/// Bodies up to this size were written with their head in one call; longer ones before it.
+const LAST_BYTES_MAX: usize = 1 << 30;
+
+/// Finds the records in `files`, the newest first, and puts the files in line for eviction.
+pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
+    let marks = *lock(&shared.marks);
+    let mut scan = Scan { shared, marks, files: HashMap::new(), referring: Vec::new(), lasts: Vec::new() };
+    for file in files.into_iter().rev() {
+        scan.file(file);
+    }
+    scan.refer();
+    scan.check_lasts();
+    scan.enlist();
+}
+
+/// A record whose body stands in another file.
+struct Referring {
+    header: RecordHeader,
+    head: Arc<SegmentFile>,
+    offset: u64,
+}
+
+/// The last record of a segment.
+struct Last {
+    hash: u64,
+    file: Arc<SegmentFile>,
+    offset: u64,
+}
+
+struct Scan<'a> {
+    shared: &'a Shared,
+    marks: Marks,
+    /// Each file, and where what is of use in it ends.
+    files: HashMap<u64, (Arc<SegmentFile>, u64)>,
+    referring: Vec<Referring>,
+    lasts: Vec<Last>,
+}
+
+impl Scan<'_> {
+    fn file(&mut self, file: Arc<SegmentFile>) {
+        let scanned = if file.is_own() { self.own(&file) } else { self.segment(&file) };
+        let end = self.shared.counted(scanned).unwrap_or_else(|_| {
+            // What was found in it so far is right; but it is not known what is behind.
+            self.shared.has_unread.store(true, Ordering::Release);
+            file.share.bytes()
+        });
+        self.files.insert(file.number(), (file, end));
+    }
+
+    /// Every record of a segment; where the last ends.
+    fn segment(&mut self, file: &Arc<SegmentFile>) -> Result<u64> {
+        let mut window = Window { file, start: 0, bytes: Vec::new() };
+        let (mut at, mut end, mut last) = (FILE_HEADER_BYTES, FILE_HEADER_BYTES, None);
+        while let Some((place, bytes)) = window.at(at)? {
+            at = place;
+            let header = RecordHeader::decode(bytes, file.header.tag, at);
+            let inside = |header: &RecordHeader| {
+                header.extent_len > 0 && at + header.extent_len <= align_up(file.share.bytes(), PAGE_BYTES)
+            };
+            // Where no header stands, the next is looked for: one damaged record does not take the others with it.
+            let Some(header) = header.filter(inside) else {
+                at += RECORD_ALIGN;
+                continue;
+            };
+            let next = at + header.extent_len;
+            if header.state == State::Committed {
+                last = Some((header.hash, at));
+                self.adopt(header, file, at);
+            }
+            // A dead record may have a body that a newer one refers to.
+            if header.state != State::Reserved {
+                end = next;
+            }
+            at = next;
+        }
+        self.lasts.extend(last.map(|(hash, offset)| Last { hash, file: file.clone(), offset }));
+        Ok(end)
+    }
+
+    /// The record of a file of its own; where it ends.
+    fn own(&mut self, file: &Arc<SegmentFile>) -> Result<u64> {
+        let at = FILE_HEADER_BYTES;
+        let bytes = file.read(RECORD_HEADER_BYTES, at)?;
+        let header = RecordHeader::decode(&bytes, file.header.tag, at);
+        let Some(header) = header.filter(|header| header.state != State::Reserved) else { return Ok(at) };
+        if header.state == State::Committed {
+            self.adopt(header, file, at);
+        }
+        Ok(at + header.extent_len)
+    }
+
+    /// Takes a record in, unless it cannot be relied on or is a copy.
+    fn adopt(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
+        if !self.marks.covers(header.written) {
+            self.shared.counters.unsynced.add(1);
+            // Written down, for the durable number will pass it by.
+            self.shared.mark_dead(file, offset);
+        } else if header.body_file == 0 {
+            self.insert(&header, file, offset, file);
+        } else {
+            self.referring.push(Referring { header, head: file.clone(), offset });
+        }
+    }
+
+    fn insert(&self, header: &RecordHeader, head: &Arc<SegmentFile>, offset: u64, body: &Arc<SegmentFile>) {
+        for other in self.shared.index.find(header.hash) {
+            let place = other.place();
+            if Arc::ptr_eq(&place.head, head) && place.offset == offset {
+                return;
+            }
+            let shares = Arc::ptr_eq(&place.body, body) && place.body_offset == header.body_offset;
+            if other.sequence() == header.sequence || (shares && other.sequence() > header.sequence) {
+                // It was copied or updated, and the store did not come to drop the old one.
+                return self.shared.mark_dead(head, offset);
+            }
+            if shares {
+                self.shared.end_head(&other);
+            }
+        }
+        let head_len = header.head_len() as u32;
+        let (head, body) = (head.clone(), body.clone());
+        let place = Place { head, offset, head_len, body, body_offset: header.body_offset };
+        self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, place));
+    }
+
+    /// Reads the last record of each segment whole: its write may have been cut off.
+    fn check_lasts(&mut self) {
+        for Last { hash, file, offset } in std::mem::take(&mut self.lasts) {
+            let found = self.shared.index.find(hash);
+            let is_it = |place: &Place| place.offset == offset && Arc::ptr_eq(&place.head, &file);
+            let Some(record) = found.into_iter().find(|record| is_it(&record.place())) else { continue };
+            // One that cannot be read now stays, and is checked when it is loaded; one that is wrong goes.
+            let _ = self.shared.load(&record, LAST_BYTES_MAX);
+        }
+    }
+
+    /// Takes in the records whose bodies stand elsewhere, now that all files are known.
+    fn refer(&mut self) {
+        for Referring { header, head, offset } in std::mem::take(&mut self.referring) {
+            let body = self.files.get(&header.body_file).map(|(file, _)| file.clone());
+            let body = body.filter(|file| header.body_offset + header.body_len <= file.share.bytes());
+            match body {
+                Some(body) => self.insert(&header, &head, offset, &body),
+                // It may be in a file that cannot be read today.
+                None if self.shared.has_unread.load(Ordering::Acquire) => {}
+                None => self.shared.mark_dead(&head, offset),
+            }
+        }
+    }
+
+    /// Puts the files in line for eviction, each cut to what it has; those with nothing go.
+    fn enlist(&mut self) {
+        let mut files: Vec<_> = self.files.drain().map(|(_, file)| file).collect();
+        files.sort_unstable_by_key(|(file, _)| file.number());
+        for (file, end) in files {
+            if self.shared.is_of_use(&file) {
+                file.cut(align_up(end, PAGE_BYTES).min(file.share.bytes()));
+                // The last session may not have come to sync it.
+                self.shared.note_written(&file);
+                self.shared.enlist_old(file);
+            } else {
+                self.shared.let_go(file);
+            }
+        }
+    }
+}
+
+/// A part of a segment in memory.
+struct Window<'a> {
+    file: &'a SegmentFile,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    /// The place at or behind `offset` where the next header may stand, and bytes for it; `None` behind the last.
+    fn at(&mut self, offset: u64) -> Result<Option<(u64, &[u8])>> {
+        let mut offset = offset;
+        let has = |window: &Self, offset: u64| {
+            offset >= window.start
+                && offset + RECORD_HEADER_BYTES as u64 <= window.start + window.bytes.len() as u64
+        };
+        if !has(self, offset) {
+            let Some(data) = self.file.next_data(offset) else { return Ok(None) };
+            offset = align_up(data.max(offset), RECORD_ALIGN);
+            self.start = offset;
+            self.bytes = self.file.read(WINDOW_BYTES, offset)?;
+        }
+        if !has(self, offset) {
+            return Ok(None);
+        }
+        let begin = (offset - self.start) as usize;
+        Ok(Some((offset, &self.bytes[begin..begin + RECORD_HEADER_BYTES])))
+    }
+}

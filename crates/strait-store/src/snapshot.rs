@@ -1,0 +1,160 @@
+//! The index on disk, for a start that need not scan: written when the store is closed, believed only by the very next session.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::file::{SegmentFile, lock};
+use crate::format::FileHeader;
+use crate::format::snapshot::{BLOCK_BYTES, Entry, Item, Totals, decode, encode};
+use crate::open::NEW;
+use crate::record::{Place, Record};
+use crate::shared::Shared;
+
+pub(crate) const INDEX: &str = "index";
+/// Files of a snapshot at most; their places have 32 bits.
+const FILES_MAX: u64 = u32::MAX as u64;
+
+impl Shared {
+    /// Writes the snapshot of `session`, when all else is done. A store without one is scanned.
+    pub(crate) fn write_snapshot(&self, session: u64) -> Result<()> {
+        let files: Vec<_> = lock(&self.queue).values().cloned().collect();
+        let records = self.index.all();
+        let totals = Totals { files: files.len() as u64, records: records.len() as u64 };
+        let path = self.dir.join(INDEX);
+        if totals.bytes() > self.budget.free_bytes() {
+            return Err(Error::Full { operation: "write the index", bytes: totals.bytes() });
+        }
+        let temporary = path.with_extension(NEW);
+        let _ = fs::remove_file(&temporary);
+        let written = self.disk.create(&temporary, totals.bytes()).and_then(|file| {
+            let mut blocks = Blocks { disk: &self.disk, file, session, place: 0 };
+            blocks.write(&[totals])?;
+            files.chunks(FileHeader::IN_BLOCK).try_for_each(|some| {
+                blocks.write(&some.iter().map(|file| file.header).collect::<Vec<_>>())
+            })?;
+            let places: std::collections::HashMap<u64, u32> =
+                files.iter().zip(0..).map(|(file, place)| (file.number(), place)).collect();
+            records.chunks(Entry::IN_BLOCK).try_for_each(|some| {
+                let entries: Option<Vec<_>> = some.iter().map(|record| entry(record, &places)).collect();
+                blocks.write(&entries.ok_or(io::ErrorKind::InvalidData)?)
+            })?;
+            self.disk.sync(&blocks.file)?;
+            self.disk.rename(&temporary, &path, &self.dir)
+        });
+        written.map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            Error::io("write", &path, &error)
+        })
+    }
+}
+
+fn entry(record: &Record, places: &std::collections::HashMap<u64, u32>) -> Option<Entry> {
+    let place = record.place();
+    Some(Entry {
+        hash: record.hash,
+        sequence: record.sequence(),
+        body_len: record.body_len(),
+        offset: place.offset,
+        body_offset: place.body_offset,
+        head_file: *places.get(&place.head.number())?,
+        body_file: *places.get(&place.body.number())?,
+        head_len: place.head_len,
+        hits: u32::from(record.hits()),
+    })
+}
+
+struct Blocks<'a> {
+    disk: &'a Disk,
+    file: File,
+    session: u64,
+    place: u64,
+}
+
+impl Blocks<'_> {
+    fn write<I: Item>(&mut self, items: &[I]) -> io::Result<()> {
+        let block = encode(self.session, self.place, items);
+        self.disk.write_bytes(&self.file, &block, self.place * BLOCK_BYTES as u64)?;
+        self.place += 1;
+        Ok(())
+    }
+}
+
+/// A snapshot that was read, all but its records.
+pub(crate) struct Snapshot {
+    file: File,
+    session: u64,
+    totals: Totals,
+    /// In the order in which they are to be evicted.
+    pub(crate) files: Vec<FileHeader>,
+}
+
+impl Snapshot {
+    /// Opens the snapshot that `session` left in `dir`, if it is there and every block of it is whole. It is taken away: after
+    /// this session it is not true any more.
+    pub(crate) fn take(disk: &Disk, dir: &Path, session: u64) -> Option<Self> {
+        let path = dir.join(INDEX);
+        let file = disk.open(&path);
+        let _ = fs::remove_file(&path);
+        let file = file.ok()?;
+        let totals = *read::<Totals>(disk, &file, session, 0)?.first()?;
+        let has_all = file.metadata().ok()?.len() == totals.bytes() && totals.files <= FILES_MAX;
+        if !has_all {
+            return None;
+        }
+        let mut snapshot = Self { file, session, totals, files: Vec::new() };
+        for place in 1..snapshot.first_of_records() {
+            let files = read::<FileHeader>(disk, &snapshot.file, session, place)?;
+            snapshot.files.extend(files);
+        }
+        let mut records = 0;
+        snapshot.for_each_block(disk, |entries| records += entries.len() as u64)?;
+        (snapshot.files.len() as u64 == totals.files && records == totals.records).then_some(snapshot)
+    }
+
+    fn first_of_records(&self) -> u64 {
+        1 + self.totals.files.div_ceil(FileHeader::IN_BLOCK as u64)
+    }
+
+    fn for_each_block(&self, disk: &Disk, mut look: impl FnMut(Vec<Entry>)) -> Option<()> {
+        for place in self.first_of_records()..self.totals.blocks() {
+            look(read(disk, &self.file, self.session, place)?);
+        }
+        Some(())
+    }
+
+    /// Puts the records into the index. `files` stand in the order of the snapshot's; records of one that is missing are not
+    /// taken, nor such as pass the end of theirs.
+    pub(crate) fn load(&self, shared: &Shared, files: &[Option<Arc<SegmentFile>>]) -> Option<()> {
+        let get = |place: u32| files.get(place as usize)?.as_ref();
+        self.for_each_block(&shared.disk, |entries| {
+            for entry in entries {
+                let (Some(head), Some(body)) = (get(entry.head_file), get(entry.body_file)) else { continue };
+                let head_end = entry.offset.saturating_add(u64::from(entry.head_len));
+                let body_end = entry.body_offset.saturating_add(entry.body_len);
+                if head_end > head.share.bytes() || body_end > body.share.bytes() {
+                    continue;
+                }
+                let (head, body) = (head.clone(), body.clone());
+                let Entry { offset, head_len, body_offset, .. } = entry;
+                let record = Record::new(
+                    entry.hash,
+                    entry.sequence,
+                    entry.body_len,
+                    Place { head, offset, head_len, body, body_offset },
+                );
+                record.set_hits(entry.hits.min(u32::from(u8::MAX)) as u8);
+                shared.admit(&record);
+            }
+        })
+    }
+}
+
+fn read<I: Item>(disk: &Disk, file: &File, session: u64, place: u64) -> Option<Vec<I>> {
+    let mut block = Vec::new();
+    disk.read(file, &mut block, BLOCK_BYTES, place.checked_mul(BLOCK_BYTES as u64)?).ok()?;
+    decode(&block, session, place)
+}

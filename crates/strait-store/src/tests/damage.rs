@@ -1,0 +1,203 @@
+//! What is left of a store of which files were damaged, lost, or cut off.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::{config, fill_of, open};
+use crate::format::RECORD_HEADER_BYTES;
+use crate::{Config, Error, Store, hash_of};
+
+/// Sizes of the objects: in segments, small and long, and in a file of its own.
+const SIZES: [usize; 12] = [0, 10, 100, 1000, 5000, 9000, 17_000, 30_000, 40_000, 50, 90_000, 700];
+
+fn filled(config: &Config) -> HashMap<Vec<u8>, Vec<u8>> {
+    let store = open(config);
+    let mut objects = HashMap::new();
+    for (number, size) in SIZES.into_iter().enumerate() {
+        let (key, body) = (format!("key {number}").into_bytes(), fill_of(number as u64, size));
+        store.put(0, &key, b"meta", &[&body]).unwrap();
+        objects.insert(key, body);
+    }
+    store.close();
+    objects
+}
+
+/// Every object that is found is right; how many there are.
+fn count_right(store: &Store, objects: &HashMap<Vec<u8>, Vec<u8>>) -> usize {
+    let mut count = 0;
+    for (key, body) in objects {
+        for record in store.find(hash_of(key)) {
+            match store.load(&record, usize::MAX) {
+                Ok(loaded) => {
+                    assert_eq!((loaded.key(), loaded.meta()), (&key[..], &b"meta"[..]));
+                    assert!(loaded.body().unwrap() == body);
+                    count += 1;
+                }
+                Err(Error::Corrupt { .. }) => assert!(!record.is_alive()),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    count
+}
+
+fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.to_string_lossy().ends_with(ending)).collect()
+}
+
+fn change(path: &Path, how: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    how(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+fn dir_and_config() -> (TempDir, Config) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    (dir, config)
+}
+
+#[test]
+fn an_orderly_start_knows_the_hits_and_takes_the_snapshot_away() {
+    let (dir, config) = dir_and_config();
+    filled(&config);
+    let store = open(&config);
+    store.find(hash_of(b"key 3"))[0].touch();
+    store.close();
+    assert!(dir.path().join("index").exists());
+    let store = open(&config);
+    assert_eq!(store.find(hash_of(b"key 3"))[0].hits(), 1, "a scan would not know");
+    assert!(!dir.path().join("index").exists());
+}
+
+#[test]
+fn without_a_true_snapshot_everything_is_found_by_a_scan() {
+    let damages: [fn(&Path); 5] = [
+        |path| fs::remove_file(path).unwrap(),
+        |path| change(path, |bytes| bytes.truncate(bytes.len() / 2)),
+        |path| change(path, |bytes| bytes[40] ^= 1),
+        |path| change(path, |bytes| bytes[7] = b'2'),
+        |path| change(path, Vec::clear),
+    ];
+    for damage in damages {
+        let (dir, config) = dir_and_config();
+        let objects = filled(&config);
+        damage(&dir.path().join("index"));
+        assert_eq!(count_right(&open(&config), &objects), objects.len());
+    }
+}
+
+#[test]
+fn a_snapshot_of_an_earlier_session_is_not_believed() {
+    let (dir, config) = dir_and_config();
+    let objects = filled(&config);
+    let old = fs::read(dir.path().join("index")).unwrap();
+    let store = open(&config);
+    store.remove(&store.find(hash_of(b"key 4"))[0]);
+    store.close();
+    fs::write(dir.path().join("index"), old).unwrap();
+    let store = open(&config);
+    assert!(store.find(hash_of(b"key 4")).is_empty());
+    assert_eq!(count_right(&store, &objects), objects.len() - 1);
+}
+
+#[test]
+fn without_marks_nothing_can_be_relied_on() {
+    let (dir, config) = dir_and_config();
+    let objects = filled(&config);
+    change(&dir.path().join("marks"), |bytes| bytes[30] ^= 1);
+    let store = open(&config);
+    assert_eq!(count_right(&store, &objects), 0);
+    store.put(0, b"new", b"", &[b"body"]).unwrap();
+    store.close();
+    assert_eq!(open(&config).stats().records, 1);
+}
+
+#[test]
+fn a_record_that_was_cut_off_is_dropped_by_the_scan() {
+    let (dir, config) = dir_and_config();
+    let objects = filled(&config);
+    fs::remove_file(dir.path().join("index")).unwrap();
+    // The last record is key 11; the end of its body is not there.
+    change(&files(dir.path(), "segment")[0], |bytes| {
+        let body = fill_of(11, 700);
+        let at = bytes.windows(700).rposition(|window| window == body).unwrap();
+        bytes[at + 300..at + 700].fill(0);
+    });
+    let store = open(&config);
+    assert_eq!(store.stats().corrupt, 1);
+    assert!(store.find(hash_of(b"key 11")).is_empty());
+    assert_eq!(count_right(&store, &objects), objects.len() - 1);
+}
+
+#[test]
+fn a_body_that_looks_like_a_record_is_not_found_as_one() {
+    let (dir, config) = dir_and_config();
+    filled(&config);
+    let forged = fs::read(&files(dir.path(), "segment")[0]).unwrap()[128..20_000].to_vec();
+    let other = tempfile::tempdir().unwrap();
+    let config = Config { dir: other.path().into(), ..config };
+    let store = open(&config);
+    // At every place that a record could have in it, and behind a header that is damaged.
+    for shift in 0..128 {
+        let body = [&vec![0; shift][..], &forged].concat();
+        store.put(0, format!("outer {shift}").as_bytes(), b"meta", &[&body]).unwrap();
+    }
+    store.close();
+    fs::remove_file(other.path().join("index")).unwrap();
+    for path in files(other.path(), "segment") {
+        change(&path, |bytes| bytes[128 + 20] ^= 1);
+    }
+    let store = open(&config);
+    assert!(store.stats().records > 100);
+    assert!((0..12).all(|number| store.find(hash_of(format!("key {number}").as_bytes())).is_empty()));
+}
+
+#[test]
+fn a_check_of_all_records_finds_what_is_damaged() {
+    let (dir, config) = dir_and_config();
+    let objects = filled(&config);
+    let body = fill_of(10, 90_000);
+    change(&files(dir.path(), "object")[0], |bytes| {
+        let at = bytes.windows(90_000).position(|window| window == body).unwrap();
+        bytes[at + 80_000] ^= 1;
+    });
+    let store = open(&config);
+    let writer = store.reserve(0, b"spliced", b"", Some(5)).unwrap();
+    rustix::io::pwrite(&*writer.extent().file, b"bytes", writer.extent().offset).unwrap();
+    writer.commit(5).unwrap();
+    let verified = store.verify();
+    assert_eq!((verified.whole, verified.unhashed, verified.corrupt), (objects.len() as u64, 1, 1));
+    assert_eq!(store.verify().corrupt, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn damaged_bytes_cost_only_the_objects_that_they_are_in(
+        at in any::<prop::sample::Index>(), bits in 1_u8..255, len in 1_usize..200, without_index in any::<bool>(),
+    ) {
+        let (dir, config) = dir_and_config();
+        let objects = filled(&config);
+        let path = files(dir.path(), "segment").remove(0);
+        change(&path, |bytes| {
+            // Behind the header of the file: that costs all of it.
+            let at = 128 + at.index(bytes.len() - 128 - len);
+            bytes[at..at + len].iter_mut().for_each(|byte| *byte ^= bits);
+        });
+        if without_index {
+            fs::remove_file(dir.path().join("index")).unwrap();
+        }
+        let store = open(&config);
+        // 200 bytes reach into three records at most.
+        prop_assert!(count_right(&store, &objects) + 3 >= objects.len());
+        store.put(0, b"after", b"", &[&[1; RECORD_HEADER_BYTES]]).unwrap();
+        store.close();
+        prop_assert!(count_right(&open(&config), &objects) + 3 >= objects.len());
+    }
+}

@@ -1,0 +1,189 @@
+//! A file system that fails at any call: the operation says so, nothing that was stored is lost, nothing half is kept.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::{PATIENCE, body_of, config, fill_of, open};
+use crate::disk::{Call, Disk};
+use crate::{Config, Error, Store, hash_of};
+
+type Objects = HashMap<Vec<u8>, Vec<u8>>;
+
+/// Does a bit of everything; what failed is not in the objects that should be there then.
+fn work(store: &Store, objects: &mut Objects, round: u64) {
+    for number in 0..12 {
+        let size = [100, 20_000, 80_000][number as usize % 3];
+        let (key, body) = (format!("{round} {number}").into_bytes(), fill_of(round * 100 + number, size));
+        let stored = if number % 2 == 0 {
+            store.put(0, &key, b"meta", &[&body])
+        } else {
+            fill(store, &key, &body, number % 4 == 1)
+        };
+        if stored.is_ok() {
+            objects.insert(key, body);
+        }
+    }
+    let keys: Vec<_> = objects.keys().cloned().collect();
+    for key in keys.iter().filter(|key| key.len() % 2 == 0) {
+        let Some(record) = store.find(hash_of(key)).into_iter().next() else { continue };
+        // Whether or not it can be updated, the object stays.
+        let _ = store.update(0, &record, b"meta");
+    }
+    let _ = store.sync();
+}
+
+fn fill(
+    store: &Store,
+    key: &[u8],
+    body: &[u8],
+    is_known: bool,
+) -> Result<std::sync::Arc<crate::Record>, Error> {
+    let mut writer = store.reserve(0, key, b"meta", is_known.then_some(body.len() as u64))?;
+    writer.grow(body.len() as u64)?;
+    rustix::io::pwrite(&*writer.extent().file, body, writer.extent().offset).unwrap();
+    writer.commit(body.len() as u64)
+}
+
+fn check(store: &Store, objects: &Objects) {
+    for (key, body) in objects {
+        let record =
+            store.find(hash_of(key)).into_iter().next().unwrap_or_else(|| panic!("{key:?} was stored"));
+        let loaded = store.load(&record, 0).unwrap();
+        assert_eq!((loaded.key(), loaded.meta()), (&key[..], &b"meta"[..]));
+        let mut read = vec![0; body.len()];
+        let extent = record.body();
+        assert_eq!(rustix::io::pread(&*extent.file, &mut read, extent.offset).unwrap(), body.len());
+        assert!(read == *body);
+    }
+    assert_eq!(store.stats().records as usize, objects.len());
+}
+
+#[test]
+fn whatever_call_fails_no_stored_object_is_lost_and_none_is_half() {
+    let calls = [Call::Create, Call::Allocate, Call::Write, Call::Truncate, Call::Rename, Call::Unlink];
+    for call in calls {
+        for (after, errno) in
+            [(0, Errno::NOSPC), (1, Errno::IO), (3, Errno::MFILE), (7, Errno::NOSPC), (20, Errno::IO)]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };
+            let disk = Disk::default();
+            let store = Store::open_on(disk.clone(), config.clone()).unwrap();
+            assert!(store.wait_loaded(PATIENCE));
+            let mut objects = Objects::new();
+            for round in 0..3 {
+                disk.faults.inject(call, after, 2, errno.raw_os_error());
+                work(&store, &mut objects, round);
+                check(&store, &objects);
+                disk.faults.clear();
+            }
+            drop(store);
+            check(&open(&config), &objects);
+        }
+    }
+}
+
+#[test]
+fn a_start_that_may_open_too_few_files_finds_the_rest_next_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };
+    let mut objects = Objects::new();
+    let store = open(&config);
+    work(&store, &mut objects, 0);
+    drop(store);
+    for after in [1, 2, 4] {
+        let disk = Disk::default();
+        disk.faults.inject(Call::Open, after, 3, Errno::MFILE.raw_os_error());
+        let store = Store::open_on(disk, config.clone()).unwrap();
+        assert!(store.wait_loaded(PATIENCE));
+        assert!(store.stats().records < objects.len() as u64 && store.stats().failed > 0);
+        store.put(0, b"meanwhile", b"meta", &[b"body"]).unwrap();
+        objects.insert(b"meanwhile".to_vec(), b"body".to_vec());
+        drop(store);
+        let store = open(&config);
+        // Each of the three is still there, for nobody knew of the older ones.
+        for old in store.find(hash_of(b"meanwhile")).into_iter().skip(1) {
+            store.remove(&old);
+        }
+        check(&store, &objects);
+    }
+}
+
+#[test]
+fn an_object_that_cannot_be_read_now_is_there_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
+    store.put(0, b"key", b"meta", &[b"body"]).unwrap();
+    disk.faults.inject(Call::Read, 0, 1, Errno::IO.raw_os_error());
+    let record = store.find(hash_of(b"key")).remove(0);
+    let error = store.load(&record, 100).unwrap_err();
+    assert!(error.to_string().contains("Input/output error"), "{error}");
+    assert_eq!(body_of(&store, b"key").unwrap(), b"body");
+}
+
+#[test]
+fn a_file_that_cannot_be_synced_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    store.put(0, b"before", b"meta", &[b"body"]).unwrap();
+    disk.faults.inject(Call::Sync, 0, 1, Errno::IO.raw_os_error());
+    let _ = store.sync();
+    assert!(store.find(hash_of(b"before")).is_empty());
+    store.put(0, b"after", b"meta", &[b"body"]).unwrap();
+    store.sync().unwrap();
+    drop(store);
+    assert_eq!(body_of(&open(&config(&dir)), b"after").unwrap(), b"body");
+}
+
+#[test]
+fn a_store_that_cannot_make_files_serves_on_and_recovers() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    store.put(0, b"kept", b"meta", &[b"body"]).unwrap();
+    disk.faults.inject(Call::Create, 0, u32::MAX, Errno::MFILE.raw_os_error());
+    let refused = (0_u64..1000)
+        .find_map(|number| store.put(0, &number.to_le_bytes(), b"", &[&fill_of(number, 10_000)]).err());
+    assert!(matches!(refused, Some(Error::System(_) | Error::Full { .. })), "{refused:?}");
+    assert_eq!(body_of(&store, b"kept").unwrap(), b"body");
+    disk.faults.clear();
+    let begin = Instant::now();
+    while store.put(0, b"again", b"", &[b"body"]).is_err() {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_cannot_be_copied_when_its_file_is_evicted_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let config = Config { capacity_bytes: 64 << 20, segment_bytes: Some(6 << 20), ..config(&dir) };
+    let store = Store::open_on(disk.clone(), config.clone()).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    let mut records = Vec::new();
+    for number in 0..2 {
+        // Longer than what is read and checked on the way.
+        let body = fill_of(number, 1_200_000);
+        records.push(fill(&store, &number.to_le_bytes(), &body, true).unwrap());
+        records[number as usize].touch();
+    }
+    let file = records[0].body().file;
+    drop(store.shared.lane(0, "test").map(|mut lane| store.shared.seal(&mut lane)));
+    disk.faults.inject(Call::Copy, 1, 1, Errno::IO.raw_os_error());
+    store.shared.evict(&file);
+    assert!(records[0].is_alive() && !records[1].is_alive());
+    assert!(!std::sync::Arc::ptr_eq(&records[0].body().file, &file));
+    drop(store);
+    let store = open(&config);
+    let extent = store.find(hash_of(&0_u64.to_le_bytes()))[0].body();
+    let mut body = vec![0; 1_200_000];
+    rustix::io::pread(&*extent.file, &mut body, extent.offset).unwrap();
+    assert!(body == fill_of(0, 1_200_000) && store.stats().records == 1);
+}

@@ -1,0 +1,202 @@
+//! The hard limits hold at all times: under churn, while files are filled, and while readers pin what was evicted.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use proptest::prelude::*;
+use rustix::io::pwrite;
+
+use super::{PATIENCE, body_of, config, fill_of, open};
+use crate::{Config, Error, Store, hash_of};
+
+/// Watches a store and its directory from a thread of its own until `work` is done.
+fn watched(store: &Arc<Store>, dir: &std::path::Path, work: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut looks = 0;
+            while !done.load(Ordering::Acquire) || looks == 0 {
+                let stats = store.stats();
+                assert!(stats.used_bytes <= stats.capacity_bytes, "{stats:?}");
+                let on_disk: u64 = blocks_of(dir);
+                assert!(on_disk <= stats.capacity_bytes + SMALL_FILES_BYTES, "{on_disk} on disk, {stats:?}");
+                looks += 1;
+            }
+        });
+        work();
+        done.store(true, Ordering::Release);
+        watch.join().unwrap();
+    });
+}
+
+/// The marks, and what a file has while its successor is written.
+const SMALL_FILES_BYTES: u64 = 64 << 10;
+
+fn blocks_of(dir: &std::path::Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let entries = std::fs::read_dir(dir).unwrap().filter_map(Result::ok);
+    entries.filter_map(|entry| entry.metadata().ok()).map(|data| data.blocks() * 512).sum()
+}
+
+/// Stores until it is stored: eviction may have to come first.
+fn put_patiently(store: &Store, lane: usize, key: &[u8], body: &[u8]) {
+    let begin = Instant::now();
+    loop {
+        match store.put(lane, key, b"meta", &[body]) {
+            Ok(_) => return,
+            Err(Error::Full { .. }) => assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats()),
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_limit_holds_under_churn_with_pinned_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let mut pinned = VecDeque::new();
+    watched(&store, dir.path(), || {
+        for number in 0_u32..3000 {
+            let size = [10_usize, 5000, 20_000, 90_000][number as usize % 4];
+            let key = number.to_le_bytes();
+            put_patiently(&store, 0, &key, &fill_of(u64::from(number), size));
+            let newest = store.find(hash_of(&key)).into_iter().next();
+            if let Some(record) = newest.filter(|_| number % 50 == 0) {
+                pinned.push_back((record.body(), u64::from(number), record.body_len()));
+            }
+            if pinned.len() > 3 {
+                let (extent, number, len) = pinned.pop_front().unwrap();
+                let mut bytes = vec![0; len as usize];
+                let read = rustix::io::pread(&*extent.file, &mut bytes, extent.offset).unwrap();
+                assert_eq!(read as u64, len, "what is pinned stays");
+                assert_eq!(bytes, fill_of(number, len as usize));
+            }
+        }
+    });
+    let stats = store.stats();
+    assert!(stats.evicted > 1000 && stats.failed == 0 && stats.corrupt == 0, "{stats:?}");
+}
+
+#[test]
+fn objects_that_are_hit_outlive_those_that_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let hot: Vec<[u8; 4]> = (0_u32..20).map(|number| (number << 16).to_le_bytes()).collect();
+    for key in &hot {
+        put_patiently(&store, 0, key, &fill_of(1, 3000));
+    }
+    put_patiently(&store, 0, b"cold", b"cold");
+    for number in 1_u32..1500 {
+        put_patiently(&store, 0, &number.to_le_bytes(), &fill_of(2, 9000));
+        for record in hot.iter().flat_map(|key| store.find(hash_of(key))) {
+            record.touch();
+        }
+    }
+    for key in &hot {
+        assert_eq!(body_of(&store, key), Some(fill_of(1, 3000)));
+    }
+    assert!(store.find(hash_of(b"cold")).is_empty());
+    assert!(store.stats().reinserted >= 20, "{:?}", store.stats());
+}
+
+#[test]
+fn a_fill_of_unknown_length_is_refused_where_the_capacity_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    watched(&store, dir.path(), || {
+        let mut writer = store.reserve(0, b"endless", b"", None).unwrap();
+        let begin = Instant::now();
+        let refused = loop {
+            let upto = writer.room() + 1;
+            match writer.grow(upto) {
+                Ok(()) => {
+                    let extent = writer.extent();
+                    let last = extent.offset + writer.room() - 1;
+                    pwrite(&*extent.file, b"x", last).unwrap();
+                }
+                Err(error) if begin.elapsed().as_millis() > 200 => break error,
+                Err(_) => {}
+            }
+        };
+        assert!(matches!(refused, Error::Full { .. }), "{refused}");
+        drop(writer);
+    });
+    // The room comes back, and with it small objects.
+    put_patiently(&store, 0, b"small", b"body");
+    assert!(store.find(hash_of(b"endless")).is_empty());
+    assert!(store.stats().refused > 0);
+}
+
+#[test]
+fn open_files_have_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config {
+        capacity_bytes: 256 << 20,
+        segment_bytes: Some(4 << 20),
+        files_max: Some(64),
+        ..config(&dir)
+    };
+    let limit = 64;
+    let store = open(&config);
+    for number in 0_u32..600 {
+        let begin = Instant::now();
+        let mut writer = loop {
+            match store.reserve(0, &number.to_le_bytes(), b"", None) {
+                Ok(writer) => break writer,
+                Err(Error::Full { .. }) => assert!(begin.elapsed() < PATIENCE),
+                Err(error) => panic!("{error}"),
+            }
+            std::thread::yield_now();
+        };
+        writer.grow(300_000).unwrap();
+        pwrite(&*writer.extent().file, b"12345", writer.extent().offset).unwrap();
+        writer.commit(300_000).unwrap();
+        assert!(store.stats().files <= limit, "{:?}", store.stats());
+    }
+    assert!(store.stats().evicted > 0);
+}
+
+#[test]
+fn a_capacity_that_is_too_small_is_refused_with_what_would_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let tried = Store::open(Config { capacity_bytes: 3 << 20, ..Config::new(dir.path()) });
+    assert!(tried.unwrap_err().to_string().contains("7340032 are the least"));
+}
+
+#[test]
+fn a_second_store_in_the_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let tried = Store::open(config(&dir)).unwrap_err();
+    assert!(matches!(tried, Error::InUse(_)), "{tried}");
+    store.close();
+    open(&config(&dir)).close();
+    assert!(matches!(store.put(0, b"a", b"", &[]), Err(Error::Closed { .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn shares_add_up(steps in prop::collection::vec((0_u8..4, 1_u64..500), 1..60)) {
+        use crate::budget::{Budget, Share};
+        let budget = Budget::new(2000, 5);
+        let mut shares: Vec<(Share, u64)> = Vec::new();
+        for (step, bytes) in steps {
+            match step {
+                0 => if let Some(share) = Share::take(&budget, bytes) { shares.push((share, bytes)); },
+                1 => { shares.pop(); }
+                2 => if let Some((share, has)) = shares.last_mut() && share.grow(bytes) { *has += bytes; },
+                _ => if let Some((share, has)) = shares.last_mut() {
+                    share.shrink_to(bytes);
+                    *has = (*has).min(bytes);
+                },
+            }
+            prop_assert_eq!(budget.used_bytes(), shares.iter().map(|(_, has)| has).sum::<u64>());
+            prop_assert_eq!(budget.files(), shares.len());
+            prop_assert!(budget.used_bytes() <= 2000 && budget.files() <= 5);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The store beside a map in memory, under any sequence of operations: while nothing is evicted both hold the same.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rustix::io::pwrite;
+
+use super::{config, fill_of, open};
+use crate::{Config, Record, Store, hash_of};
+
+/// What may be done with one of a few keys.
+#[derive(Clone, Debug)]
+enum Step {
+    Put { key: u8, size: usize },
+    Reserve { key: u8, size: usize, is_known: bool },
+    Abandon { key: u8, size: usize },
+    Update { key: u8 },
+    Remove { key: u8 },
+    Touch { key: u8 },
+    Reopen,
+    Evict,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let size = || prop_oneof![Just(0_usize), 1..300_usize, 15_000..17_000_usize, 60_000..150_000_usize];
+    let key = || 0_u8..6;
+    prop_oneof![
+        4 => (key(), size()).prop_map(|(key, size)| Step::Put { key, size }),
+        3 => (key(), size(), any::<bool>()).prop_map(|(key, size, is_known)| Step::Reserve { key, size, is_known }),
+        1 => (key(), size()).prop_map(|(key, size)| Step::Abandon { key, size }),
+        3 => key().prop_map(|key| Step::Update { key }),
+        1 => key().prop_map(|key| Step::Remove { key }),
+        1 => key().prop_map(|key| Step::Touch { key }),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Evict),
+    ]
+}
+
+/// Meta and body of each key.
+type Model = HashMap<u8, (Vec<u8>, Vec<u8>)>;
+
+struct Pair {
+    config: Config,
+    store: Arc<Store>,
+    model: Model,
+    count: u64,
+}
+
+impl Pair {
+    fn record(&self, key: u8) -> Option<Arc<Record>> {
+        self.store.find(hash_of(&[key])).into_iter().next()
+    }
+
+    /// What the caller does: the new one is there, so the old ones go.
+    fn replace(&mut self, key: u8, new: &Arc<Record>, meta: Vec<u8>, body: Vec<u8>) {
+        for old in self.store.find(new.hash) {
+            if !Arc::ptr_eq(&old, new) {
+                self.store.remove(&old);
+            }
+        }
+        self.model.insert(key, (meta, body));
+    }
+
+    fn take(&mut self, step: &Step) {
+        self.count += 1;
+        let meta = fill_of(self.count + 1000, 20);
+        match *step {
+            Step::Put { key, size } => {
+                let body = fill_of(self.count, size);
+                let (left, right) = body.split_at(size / 3);
+                let record = self.store.put(0, &[key], &meta, &[left, right]).unwrap();
+                self.replace(key, &record, meta, body);
+            }
+            Step::Reserve { key, size, is_known } => {
+                let body = fill_of(self.count, size);
+                let writer = self.written(key, &meta, &body, is_known);
+                let record = writer.commit(size as u64).unwrap();
+                self.replace(key, &record, meta, body);
+            }
+            Step::Abandon { key, size } => drop(self.written(key, &meta, &fill_of(self.count, size), true)),
+            Step::Update { key } => {
+                let Some(old) = self.record(key) else { return };
+                let new = self.store.update(0, &old, &meta).unwrap();
+                assert!(!old.is_alive() && new.is_alive());
+                self.model.get_mut(&key).unwrap().0 = meta;
+            }
+            Step::Remove { key } => {
+                self.record(key).iter().for_each(|record| self.store.remove(record));
+                self.model.remove(&key);
+            }
+            Step::Touch { key } => self.record(key).iter().for_each(|record| record.touch()),
+            Step::Reopen => {
+                self.store.close();
+                self.store = open(&self.config);
+            }
+            Step::Evict => self.evict(),
+        }
+    }
+
+    fn written(&self, key: u8, meta: &[u8], body: &[u8], is_known: bool) -> crate::Writer {
+        let len = body.len() as u64;
+        let mut writer = self.store.reserve(0, &[key], meta, is_known.then_some(len)).unwrap();
+        writer.grow(len).unwrap();
+        let extent = writer.extent();
+        assert!(body.len() < 16 << 10 || extent.offset.is_multiple_of(4096), "long bodies begin on a page");
+        assert_eq!(pwrite(&*extent.file, body, extent.offset).unwrap(), body.len());
+        writer
+    }
+
+    /// Evicts the oldest file, as if room was short. What was hit must be there still, the rest may.
+    fn evict(&mut self) {
+        let next = crate::file::lock(&self.store.shared.queue).values().next().cloned();
+        let hit: Vec<u8> = (0..6).filter(|key| self.record(*key).is_some_and(|it| it.hits() > 0)).collect();
+        let Some(file) = next.filter(|file| !file.is_own()) else { return };
+        self.store.shared.evict(&file);
+        let gone: Vec<u8> = (0..6).filter(|key| self.record(*key).is_none()).collect();
+        let half = self.store.shared.segment_bytes / 2;
+        let of_hit: usize =
+            hit.iter().filter_map(|key| self.model.get(key)).map(|(_, body)| body.len()).sum();
+        for key in gone {
+            assert!(!hit.contains(&key) || of_hit as u64 > half / 2, "{key} was hit and is gone");
+            self.model.remove(&key);
+        }
+    }
+
+    fn check(&self) {
+        for key in 0..6 {
+            let found = self.store.find(hash_of(&[key]));
+            let Some((meta, body)) = self.model.get(&key) else {
+                assert!(found.is_empty(), "{key} was removed");
+                continue;
+            };
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].body_len(), body.len() as u64);
+            let loaded = self.store.load(&found[0], usize::MAX).unwrap();
+            assert_eq!((loaded.key(), loaded.meta()), (&[key][..], &meta[..]));
+            let extent = found[0].body();
+            let mut bytes = vec![0; body.len()];
+            assert_eq!(rustix::io::pread(&*extent.file, &mut bytes, extent.offset).unwrap(), body.len());
+            assert!(bytes == *body && loaded.body().is_none_or(|read| read == body));
+        }
+        assert_eq!(self.store.stats().records, self.model.len() as u64);
+        assert_eq!(self.store.records().len(), self.model.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+    #[test]
+    fn the_store_holds_what_a_map_holds(steps in prop::collection::vec(step(), 1..40)) {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { capacity_bytes: 32 << 20, segment_bytes: Some(512 << 10), ..config(&dir) };
+        let mut pair = Pair { store: open(&config), config, model: Model::new(), count: 0 };
+        for step in &steps {
+            pair.take(step);
+            pair.check();
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A process that stores, updates and removes objects is killed at any point, again and again: whatever it had said is stored is
+//! there afterwards, and whatever is there is whole.
+//!
+//! The process is this test program, started anew for the one test `a_process_to_be_killed`, which does nothing otherwise.
+
+use std::collections::HashMap;
+use std::env;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use strait_store::{Error, hash_of};
+
+use crate::rig::{Object, check_all, config, open};
+
+/// Where the process finds its directory and its first number.
+const DIR: &str = "STRAIT_STORE_KILL_DIR";
+const FIRST: &str = "STRAIT_STORE_KILL_FIRST";
+const KILLS: u64 = 300;
+/// Objects of one process; it is always killed before.
+const OBJECTS_MAX: u64 = 100_000;
+
+/// What the process says when it has done something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Stored(u64),
+    /// Its meta is of version 1 now.
+    Updated(u64),
+    /// It is about to be removed, and is.
+    Removing(u64),
+    Removed(u64),
+}
+
+#[test]
+fn a_process_to_be_killed() {
+    let (Ok(dir), Ok(first)) = (env::var(DIR), env::var(FIRST)) else { return };
+    let first: u64 = first.parse().unwrap();
+    let store = strait_store::Store::open(config(Path::new(&dir))).unwrap();
+    let say = |what: &str, number: u64| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "\n{what} {number}").and_then(|()| out.flush()).unwrap();
+    };
+    for number in first..first + OBJECTS_MAX {
+        let object = Object { number, version: 0 };
+        let record = match object.store(&store, number as usize % 2) {
+            Ok(record) => record,
+            Err(Error::Full { .. }) => continue,
+            Err(error) => panic!("{error}"),
+        };
+        say("stored", number);
+        if number.is_multiple_of(3) {
+            let updated = store.update(0, &record, &Object { number, version: 1 }.meta());
+            match updated {
+                Ok(_) => say("updated", number),
+                Err(Error::Full { .. } | Error::Gone { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        } else if number.is_multiple_of(7) {
+            say("removing", number);
+            store.remove(&record);
+            say("removed", number);
+        }
+    }
+}
+
+fn start(dir: &Path, first: u64) -> Child {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "kill::a_process_to_be_killed", "--nocapture"]);
+    command.env(DIR, dir).env(FIRST, first.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// Reads what the process says until it has said `lines` things, kills it, and reads the rest.
+fn run(dir: &Path, first: u64, lines: usize) -> Vec<Said> {
+    let mut child = start(dir, first);
+    let mut said = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = words.get(1).and_then(|word| word.parse().ok());
+        said.extend(match (words[0], number) {
+            ("stored", Some(number)) => Some(Said::Stored(number)),
+            ("updated", Some(number)) => Some(Said::Updated(number)),
+            ("removing", Some(number)) => Some(Said::Removing(number)),
+            ("removed", Some(number)) => Some(Said::Removed(number)),
+            _ => None,
+        });
+        if said.len() == lines {
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    said
+}
+
+/// What must be there: the version at least, or nothing; and what may.
+fn expected(said: &[Said]) -> HashMap<u64, Option<u64>> {
+    let mut expected = HashMap::new();
+    for said in said {
+        match *said {
+            Said::Stored(number) => drop(expected.insert(number, Some(0))),
+            Said::Updated(number) => drop(expected.insert(number, Some(1))),
+            Said::Removing(number) => drop(expected.remove(&number)),
+            Said::Removed(number) => drop(expected.insert(number, None)),
+        }
+    }
+    expected
+}
+
+#[test]
+fn a_killed_process_leaves_whole_objects_and_all_that_it_had_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut first, mut found) = (0, 0);
+    for round in 0..KILLS {
+        let lines = 1 + (round * round * 7 % 90) as usize;
+        let said = run(dir.path(), first, lines);
+        let store = open(config(dir.path()));
+        let there = check_all(&store);
+        let stats = store.stats();
+        for (number, version) in expected(&said) {
+            let has = there.get(&number).and_then(|versions| versions.first()).copied();
+            match version {
+                None => assert_eq!(has, None, "{number} was removed"),
+                // The oldest may have been evicted, by this session or the one before.
+                Some(version) if stats.used_bytes < 16 << 20 => {
+                    assert!(has >= Some(version), "{number}: {has:?}");
+                }
+                Some(version) => assert!(has.is_none_or(|has| has >= version)),
+            }
+        }
+        let newest = said.iter().rev().find_map(|said| match said {
+            Said::Stored(number) if !number.is_multiple_of(7) => Some(*number),
+            _ => None,
+        });
+        if let Some(number) = newest {
+            assert!(
+                !store.find(hash_of(&Object { number, version: 0 }.key())).is_empty(),
+                "{number} was stored"
+            );
+        }
+        assert!(stats.used_bytes <= stats.capacity_bytes && stats.failed == 0, "{stats:?}");
+        found += there.len();
+        first += OBJECTS_MAX;
+        // Every other time the next process finds what a killed one has left.
+        if round % 2 == 0 {
+            store.close();
+        }
+        if stats.used_bytes > 8 << 20 {
+            store.records().iter().for_each(|record| store.remove(record));
+        }
+    }
+    assert!(found > KILLS as usize);
+}

@@ -1,0 +1,106 @@
+//! Objects that tell by themselves whether they are right, and a store for them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::{pread, pwrite};
+use strait_store::{Config, Error, Record, Store, hash_of};
+
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A small store, so that segments end, and files are evicted, all the time.
+pub(crate) fn config(dir: &Path) -> Config {
+    Config {
+        capacity_bytes: 24 << 20,
+        segment_bytes: Some(512 << 10),
+        lanes: 2,
+        sync_every: Some(Duration::from_millis(20)),
+        ..Config::new(dir)
+    }
+}
+
+pub(crate) fn open(config: Config) -> Arc<Store> {
+    let store = Store::open(config).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    store
+}
+
+/// The object of a number: its meta names a version, its body follows from both.
+pub(crate) struct Object {
+    pub(crate) number: u64,
+    pub(crate) version: u64,
+}
+
+impl Object {
+    pub(crate) fn key(&self) -> Vec<u8> {
+        format!("object {}", self.number).into_bytes()
+    }
+
+    pub(crate) fn meta(&self) -> Vec<u8> {
+        format!("{} {} {}", self.number, self.version, "m".repeat(self.number as usize % 900)).into_bytes()
+    }
+
+    /// Small ones, long ones, and now and then one that has a file of its own.
+    pub(crate) fn len(&self) -> usize {
+        match self.number % 16 {
+            0 => 0,
+            1..=8 => (self.number as usize * 37) % 9000,
+            9..=13 => 16_384 + (self.number as usize * 101) % 40_000,
+            14 => 70_000 + self.number as usize % 5000,
+            _ => 150_000 + (self.number as usize * 1009) % 300_000,
+        }
+    }
+
+    pub(crate) fn body(&self) -> Vec<u8> {
+        let word =
+            |at: usize| (self.number << 32 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        (0..self.len().div_ceil(8)).flat_map(word).take(self.len()).collect()
+    }
+
+    /// Stores it in one of the ways there are; the bytes of long ones come in steps, as a fill does.
+    pub(crate) fn store(&self, store: &Store, lane: usize) -> Result<Arc<Record>, Error> {
+        let body = self.body();
+        if body.len() < 60_000 && !self.number.is_multiple_of(5) {
+            return store.put(lane, &self.key(), &self.meta(), &[&body]);
+        }
+        let known = (!self.number.is_multiple_of(3)).then_some(body.len() as u64);
+        let mut writer = store.reserve(lane, &self.key(), &self.meta(), known)?;
+        let extent = writer.extent();
+        for (step, bytes) in body.chunks(50_000).enumerate() {
+            let at = step as u64 * 50_000;
+            writer.grow(at + bytes.len() as u64)?;
+            assert_eq!(pwrite(&*extent.file, bytes, extent.offset + at).unwrap(), bytes.len());
+        }
+        writer.commit(body.len() as u64)
+    }
+}
+
+/// Reads a record and compares every byte of it with what its key and meta say; its number and version.
+pub(crate) fn check(store: &Store, record: &Arc<Record>) -> (u64, u64) {
+    let loaded = store.load(record, 1 << 20).unwrap();
+    let meta = String::from_utf8(loaded.meta().to_vec()).unwrap();
+    let mut words = meta.split(' ').map(|word| word.parse().unwrap_or(0));
+    let object = Object { number: words.next().unwrap(), version: words.next().unwrap() };
+    assert_eq!(meta.as_bytes(), object.meta());
+    assert_eq!(loaded.key(), object.key());
+    assert_eq!(record.hash, hash_of(&object.key()));
+    assert_eq!(record.body_len(), object.len() as u64);
+    let extent = record.body();
+    let mut body = vec![0; object.len()];
+    assert_eq!(pread(&*extent.file, &mut body, extent.offset).unwrap_or(0), body.len(), "{meta}");
+    assert!(body == object.body(), "the body of {} is right", object.number);
+    assert!(loaded.body().is_none_or(|read| read == body));
+    (object.number, object.version)
+}
+
+/// Checks all records; those of each number, newest first.
+pub(crate) fn check_all(store: &Store) -> std::collections::HashMap<u64, Vec<u64>> {
+    let mut versions = std::collections::HashMap::<u64, Vec<u64>>::new();
+    for record in store.records() {
+        let (number, version) = check(store, &record);
+        versions.entry(number).or_default().push(version);
+    }
+    versions
+}

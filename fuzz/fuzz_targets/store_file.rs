@@ -1,0 +1,82 @@
+//! Any bytes as the store's files: headers of files and records, marks, blocks of a snapshot. What is taken is within its limits
+//! and is written as it was read. As hardly any bytes have the right checksums, the same bytes are also taken as the numbers of
+//! a header, which is then decoded from its encoding.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use strait_store::format::marks::Marks;
+use strait_store::format::snapshot::{BLOCK_BYTES, Entry, Item, Totals, decode, encode};
+use strait_store::format::{
+    BODY_BYTES_MAX, FileHeader, KEY_BYTES_MAX, Layout, META_BYTES_MAX, RECORD_ALIGN, RECORD_HEADER_BYTES,
+    RecordHeader, State,
+};
+
+fuzz_target!(|data: &[u8]| {
+    let number = |place: usize| {
+        let bytes = data.get(8 * place..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    };
+    if let Some(header) = FileHeader::decode(data) {
+        assert_eq!(FileHeader::decode(&header.encode()), Some(header));
+    }
+    if let Some(marks) = Marks::decode(data) {
+        let next = Marks::decode(&marks.encode()).expect("it was read").next([0; 16]);
+        assert!(next.first_number() > marks.first_number() && next.session > marks.session);
+    }
+    check(data, number(1), number(0));
+    let state = [State::Reserved, State::Committed, State::Dead][number(0) as usize % 3];
+    let header = RecordHeader {
+        state,
+        tag: number(1),
+        sequence: number(2),
+        written: number(3),
+        hash: number(4),
+        extent_len: number(5),
+        body_len: number(6),
+        body_file: number(7) % 3,
+        body_offset: number(8),
+        body_hash: Some(number(9)).filter(|hash| hash % 2 == 0),
+        head_hash: number(10),
+        key_len: number(11) as u32,
+        meta_len: (number(11) >> 32) as u32,
+    };
+    if let Some(decoded) = check(&header.encode(), header.tag, number(12)) {
+        assert_eq!(decoded, header);
+    }
+    blocks::<Totals>(data);
+    blocks::<FileHeader>(data);
+    blocks::<Entry>(data);
+});
+
+/// A header that is taken has its parts where they can be.
+fn check(bytes: &[u8], tag: u64, offset: u64) -> Option<RecordHeader> {
+    let header = RecordHeader::decode(bytes, tag, offset)?;
+    assert!(header.key_len as usize <= KEY_BYTES_MAX && header.meta_len as usize <= META_BYTES_MAX);
+    assert!(header.body_len <= BODY_BYTES_MAX && header.extent_len.is_multiple_of(RECORD_ALIGN));
+    if header.extent_len > 0 {
+        let end = offset.checked_add(header.extent_len).expect("it is within numbers");
+        assert!(offset + header.head_len() <= end);
+        assert!(header.body_file != 0 || header.body_offset + header.body_len <= end);
+        assert!(header.body_file != 0 || header.body_offset >= offset + header.head_len());
+    }
+    let layout = Layout::new(offset % BODY_BYTES_MAX, header.head_len(), header.body_len, false);
+    assert!(layout.head_end <= layout.body_offset && layout.body_offset + header.body_len <= layout.end);
+    assert_eq!(RecordHeader::decode(&header.encode(), tag, offset), Some(header));
+    assert_eq!(RecordHeader::decode(&header.encode()[..RECORD_HEADER_BYTES - 1], tag, offset), None);
+    Some(header)
+}
+
+/// The bytes as a block, and as the items of one.
+fn blocks<I: Item>(data: &[u8]) {
+    assert!(decode::<I>(data, 0, 0).is_none_or(|items| items.len() <= I::IN_BLOCK));
+    let items: Vec<I> = data.chunks_exact(I::BYTES).filter_map(I::decode).take(I::IN_BLOCK).collect();
+    let block = encode(7, 3, &items);
+    assert_eq!(block.len(), BLOCK_BYTES);
+    assert_eq!(decode::<I>(&block, 7, 3).map(|items| items.len()), Some(items.len()));
+    assert!(decode::<I>(&block, 8, 3).is_none() && decode::<I>(&block, 7, 4).is_none());
+    let mut damaged = block;
+    let at = data.len() * 31 % BLOCK_BYTES;
+    damaged[at] ^= 1;
+    assert!(decode::<I>(&damaged, 7, 3).is_none());
+}
