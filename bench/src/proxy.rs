@@ -110,3 +110,47 @@ fn response_times(mix: &Measured) -> Vec<Claim> {
     };
     mix.places().into_iter().map(claim).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use strait_bench::machine::Machine;
+    use strait_bench::results::Figures;
+
+    use super::*;
+    use crate::claim::Verdict;
+
+    fn works(rates: &[(&str, f64)]) -> Measured {
+        let mut works = Measured {
+            benchmark: "proxy".into(),
+            about: String::new(),
+            axis: "work".into(),
+            labels: vec!["hit-4k".into(), "miss-13k".into()],
+            machine: Machine::default(),
+            complete: true,
+            rounds: 1,
+            seconds: 1.0,
+            series: Vec::new(),
+            skipped: Vec::new(),
+        };
+        for &(contestant, rate) in rates {
+            let figures = Figures::from([(RATE.0.to_owned(), rate)]);
+            works.record(contestant, 1.0, Ok((figures, String::new())));
+        }
+        works
+    }
+
+    #[test]
+    fn a_claim_is_judged_beside_the_best_peer_of_its_work() {
+        let row = ("miss-13k", &PEERS[..], RATE, Bound::AtLeast(1.1));
+        let measured = works(&[("direct", 9000.0), ("strait", 1200.0), ("nginx", 1000.0), ("squid", 300.0)]);
+        let claim = claim(&measured, &row);
+        assert_eq!(claim.verdict, Verdict::Holds);
+        assert_eq!(claim.measured.map(|ratio| ratio.median), Some(1.2));
+        assert_eq!(claim.text, "Proxy, miss-13k: requests/s, to that of the best peer");
+        let hits = ("hit-4k", &PEERS[..], RATE, Bound::AtLeast(1.2));
+        assert_eq!(super::claim(&measured, &hits).verdict, Verdict::NotMeasured);
+        let squid = ("miss-13k", &SQUID[..], RATE, Bound::AtLeast(5.0));
+        let claim = super::claim(&measured, &squid);
+        assert_eq!((claim.verdict, claim.measured.map(|ratio| ratio.median)), (Verdict::Short, Some(4.0)));
+    }
+}
