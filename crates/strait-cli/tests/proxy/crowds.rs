@@ -75,6 +75,24 @@ fn a_thousand_followers_of_one_fill() {
 }
 
 #[test]
+fn many_who_ask_for_many_things_at_once_cause_one_fetch_of_each() {
+    const CLIENTS: usize = 8;
+    let origin = Origin::of_bodies();
+    let proxy = Setup::before(origin.address).args(&["--workers", "1"]).start();
+    // From memory and from the store, all at the pace of the slowest.
+    let object = |id| Body::new(id, if id % 2 == 0 { 1000 } else { 150_000 });
+    let objects: Vec<_> = (0..400).map(object).collect();
+    let ask = || {
+        let mut client = Client::connect(proxy.address).unwrap();
+        for object in &objects {
+            object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+        }
+    };
+    thread::scope(|scope| (0..CLIENTS).for_each(|_| drop(scope.spawn(ask))));
+    assert_eq!(origin.asked().len(), objects.len());
+}
+
+#[test]
 fn ten_thousand_idle_connections_in_a_hundred_megabytes() {
     const IDLE: usize = 10_000;
     if !descriptors_or_skip(IDLE as u64 + 1000) {
