@@ -31,9 +31,10 @@ pub(crate) async fn complete(
     stored: &Arc<Object>,
     leading: Leading,
     incoming: Incoming,
+    part: (Arc<Object>, Range<u64>),
 ) -> Result<Led, Stop> {
-    let Some(coming) = fill(exchange, wanted, stored, leading, incoming) else {
-        // The parts are of no use: they are of other bytes now, or there is no room for more.
+    let Some(coming) = fill(leading, incoming, part) else {
+        // There is no room for more.
         exchange.worker.forget(wanted.hash, &wanted.key);
         return Ok(Led::Alone);
     };
@@ -71,8 +72,15 @@ async fn send(
         }
         let upto = if coming.range.contains(&at) {
             let upto = coming.range.end.min(range.end);
-            deliver::follow_range(worker, exchange.client, &coming.follower, at..upto).await?;
-            upto
+            let reached = deliver::follow_range(worker, exchange.client, &coming.follower, at..upto).await?;
+            if reached < upto {
+                if reached == at {
+                    return Err(Gone::Closed);
+                }
+                // The origin may go on where it broke off.
+                coming.range = 0..0;
+            }
+            reached
         } else if let Some((_, len)) = stored.stored_at(at) {
             let upto = range.end.min(at + len);
             deliver::send_range(worker, exchange.client, stored, at..upto).await?;
@@ -99,22 +107,15 @@ async fn ask(
     let miss = Miss { why: Why::Partial, stored: Some(stored.clone()), gap: Some(gap) };
     let order = order(worker, exchange.request, wanted, &miss, true);
     let incoming = fetch(worker, &order, None).await.ok()?;
-    fill(exchange, wanted, stored, leading, incoming)
+    let (object, range) = object(exchange.request, &wanted.directives, &wanted.key, &incoming)?;
+    let is_part = incoming.status == 206 && stored.combines_with(&object);
+    if is_part { fill(leading, incoming, (Arc::new(object), range)) } else { None }
 }
 
-/// Has a part moved into the store, if it is one of the same bytes as those that are there.
-fn fill(
-    exchange: &Exchange<'_, '_>,
-    wanted: &Wanted<'_>,
-    stored: &Arc<Object>,
-    leading: Leading,
-    incoming: Incoming,
-) -> Option<Coming> {
-    let (object, range) = object(exchange.request, &wanted.directives, &wanted.key, &incoming)?;
-    if incoming.status != 206 || !stored.combines_with(&object) {
-        return None;
-    }
-    let filling = Filling::new(leading, Arc::new(object), incoming, range.clone()).ok()?;
+/// Has a part moved into the store; `None` if there is no room for it.
+fn fill(leading: Leading, incoming: Incoming, part: (Arc<Object>, Range<u64>)) -> Option<Coming> {
+    let (object, range) = part;
+    let filling = Filling::new(leading, object, incoming, range.clone()).ok()?;
     let follower = filling.leading.fill.follow();
     filling.begin();
     tokio::task::spawn_local(filling.run());

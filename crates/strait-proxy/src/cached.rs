@@ -6,7 +6,6 @@ use std::sync::Arc;
 use strait_http::cache_control::OfRequest;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::head::Version;
-use strait_http::partial::PIECES_MAX;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
 
@@ -18,8 +17,8 @@ use crate::miss::{self, Led, Miss, Wanted};
 use crate::object::Object;
 use crate::select::{Selected, select};
 
-/// How often a request looks for another's response, or completes what is stored, before it goes on its own.
-const ATTEMPTS_MAX: usize = 2 * PIECES_MAX;
+/// How often a request looks for what is stored or coming, which may change each time.
+const ATTEMPTS_MAX: usize = 8;
 
 /// Answers; whether another request may follow.
 pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, Stop> {

@@ -132,7 +132,7 @@ pub struct Transfer {
 }
 
 /// TLS with clients and origins.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
     /// Addresses where clients begin with TLS, beside `listen`.
@@ -143,6 +143,8 @@ pub struct Tls {
     pub key: Option<PathBuf>,
     /// A file of authorities, in PEM, that sign for the origin, beside those that the system trusts.
     pub origin_ca: Option<PathBuf>,
+    /// The kernel encrypts where it can (kTLS), so that sendfile and splice serve TLS, too.
+    pub kernel: bool,
 }
 
 impl Default for Config {
@@ -200,6 +202,12 @@ impl Default for Timeouts {
 impl Default for Limits {
     fn default() -> Self {
         Self { connections: 10_000, request_body: ByteSize::tib(1), origin_idle: 64 }
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self { listen: Vec::new(), certificate: None, key: None, origin_ca: None, kernel: true }
     }
 }
 

@@ -168,6 +168,10 @@ fn at_hand(worker: &Worker, request: &Request<'_>, head_len: usize) -> Option<Hi
     if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {
         return None;
     }
+    // What is asked for again is worth its memory: it is read in the other way.
+    if object.is_worth_memory(worker.settings().memory_object) {
+        return None;
+    }
     object.touch();
     let wish = wish(request);
     let selected = select(&object, object.length?, fields, wish.is_head);

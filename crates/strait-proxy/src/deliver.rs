@@ -35,6 +35,26 @@ pub(crate) async fn send(
     sent
 }
 
+/// Sends what was selected of an object whose bytes are at hand.
+pub(crate) async fn send_from(
+    worker: &Worker,
+    socket: &mut Socket,
+    (object, bytes): (&Arc<Object>, &[u8]),
+    selected: &Selected,
+    status: &CacheStatus<'_>,
+    wish: Wish,
+) -> Result<(), Gone> {
+    if let Selected::Parts(_) = selected {
+        return send(worker, socket, object, selected, status, wish).await;
+    }
+    let mut head = worker.head();
+    let range = write_head(&mut head, worker, object, selected, status, wish);
+    let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+    let sent = socket.write_all(&head, if wish.is_head { &[] } else { part }).await;
+    worker.give_back(head);
+    sent
+}
+
 /// Sends the head for all or one part of an object.
 pub(crate) async fn send_head(
     worker: &Worker,
@@ -183,16 +203,18 @@ pub(crate) async fn follow(
     }
     worker.give_back(head);
     let Some(length) = object.length else { return follow_unknown(worker, socket, follower, framing).await };
-    follow_range(worker, socket, follower, at..range.end.min(length)).await
+    let end = range.end.min(length);
+    let reached = follow_range(worker, socket, follower, at..end).await?;
+    if reached == end { Ok(()) } else { Err(Gone::Closed) }
 }
 
-/// Sends bytes of a known range as they come.
+/// Sends bytes of a known range as they come; which byte it has come to: the end of the range, unless the origin has failed.
 pub(crate) async fn follow_range(
     worker: &Worker,
     socket: &mut Socket,
     follower: &Follower,
     range: Range<u64>,
-) -> Result<(), Gone> {
+) -> Result<u64, Gone> {
     let fill = follower.fill();
     let mut at = range.start;
     while at < range.end {
@@ -202,12 +224,13 @@ pub(crate) async fn follow_range(
             send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
             at = upto;
         } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over()).flatten() {
-            return send_rest(worker, socket, *rest, What::Data).await;
+            send_rest(worker, socket, *rest, What::Data).await?;
+            return Ok(range.end);
         } else {
-            return Err(Gone::Closed);
+            break;
         }
     }
-    Ok(())
+    Ok(at)
 }
 
 /// Sends all of a body as it comes, of which nobody knows how long it is.

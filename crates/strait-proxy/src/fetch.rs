@@ -29,7 +29,7 @@ const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Order {
     pub(crate) server: Server,
     pub(crate) method: Box<str>,
-    /// Its head, without the empty line.
+    /// Its head; ends with the empty line.
     pub(crate) head: Vec<u8>,
 }
 
@@ -108,12 +108,15 @@ impl Order {
             _ => {}
         }
         let server = worker.settings().behind.clone().unwrap_or_else(|| Server::of(uri));
+        head.extend_from_slice(b"\r\n");
         Self { server, method: request.method.into(), head }
     }
 
     /// Adds a field.
     pub(crate) fn add(&mut self, name: &str, value: &[u8]) {
+        self.head.truncate(self.head.len() - 2);
         push_field(&mut self.head, name, value);
+        self.head.extend_from_slice(b"\r\n");
     }
 }
 
@@ -186,7 +189,7 @@ async fn exchange(
     client: Option<Client<'_>>,
 ) -> Result<Incoming, Trouble> {
     let requested = worker.now();
-    connection.socket.write_all(&order.head, b"\r\n").await.map_err(origin_gone)?;
+    connection.socket.write_all(&order.head, &[]).await.map_err(origin_gone)?;
     let Some((socket, upload)) = client else {
         return final_response(worker, connection, order, requested, None).await;
     };

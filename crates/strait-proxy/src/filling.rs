@@ -42,7 +42,8 @@ impl Leading {
                 object.records().for_each(|record| store.remove(record));
             }
             _ if self.fill.is_outdated() => {}
-            _ => self.worker.keep(self.hash, object.clone()),
+            // A body is kept in memory once it is asked for again: most never are.
+            _ => self.worker.keep(self.hash, Object::without_memory(object)),
         }
     }
 
@@ -161,13 +162,48 @@ impl Filling {
         }
     }
 
+    /// Stores a body that is here already, all of it, from where it was read; the object, and what it came with, whose next bytes are the
+    /// body.
+    pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Incoming), Box<Self>> {
+        let worker = self.leading.worker.clone();
+        let Some((store, len)) = worker.shared.store.as_ref().zip(self.whole_length()) else {
+            return Err(Box::new(self));
+        };
+        let meta = self.object.meta(0).encode();
+        let body = &self.incoming.connection.buffer.filled()[..len];
+        let Ok(record) = store.put(worker.lane, self.object.key.as_bytes(), &meta, &[body]) else {
+            return Err(Box::new(self));
+        };
+        let part = Part { range: 0..len as u64, record };
+        let object =
+            Arc::new(self.object.with_body(Some(len as u64), Body::Stored(SmallVec::from_iter([part]))));
+        self.leading.keep(&object);
+        self.leading.end(Phase::Done);
+        Ok((object, self.incoming))
+    }
+
+    /// The length of the body, if it is whole, small, not chunked, and here.
+    fn whole_length(&self) -> Option<usize> {
+        let Framed::Length(length) = self.incoming.framed else { return None };
+        let here = self.incoming.connection.buffer.filled().len();
+        let is_whole = self.range == (0..length) && self.object.length == Some(length);
+        let is_here = self.is_in_memory() && is_whole && length <= here as u64;
+        is_here.then_some(length as usize)
+    }
+
     /// Moves it all, and keeps it; or as much of it as there is.
     pub(crate) async fn run(mut self) {
         match self.fill().await {
+            // It is not what its head tells: dropped, it is broken.
+            Ok(()) if !self.is_of_length() => {}
             Ok(()) => drop(self.finish()),
             Err(Unfinished::Origin | Unfinished::Abandoned) => self.keep_part(),
             Err(Unfinished::Store(pipe)) => self.hand_over(pipe),
         }
+    }
+
+    fn is_of_length(&self) -> bool {
+        self.range.end == u64::MAX || self.range.start + self.stored == self.range.end
     }
 
     /// What came of a representation whose bytes can be told again is a part of it (RFC 9111, section 3.3): the rest is asked for when

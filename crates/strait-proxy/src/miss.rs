@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
-use strait_http::cache_status::{Answer, Why};
+use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::conditional::validators;
 use strait_http::fields::Field;
 use strait_http::forward::passed_on;
@@ -13,6 +13,7 @@ use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
 use strait_http::head::{self, Request};
 use strait_http::partial::{part_of, strong_validator};
+use strait_http::range::Wanted::Parts;
 use strait_http::reuse::stands_in;
 use strait_http::storing::{Asked, is_of_use, kept, may_store};
 use strait_http::target::Uri;
@@ -21,6 +22,7 @@ use strait_http::vary::Variant;
 
 use crate::assemble;
 use crate::cached::{Follow, follow, selected, send};
+use crate::deliver;
 use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::{Joined, Phase};
@@ -91,11 +93,6 @@ pub(crate) async fn lead(
         // It is shorter now than what is stored of it.
         worker.forget(wanted.hash, &wanted.key);
         return Ok(Led::Alone);
-    }
-    if let (Some(stored), Some(_), 206) = (&miss.stored, &miss.gap, incoming.status)
-        && let Some(leading) = leading
-    {
-        return assemble::complete(exchange, wanted, stored, leading, incoming).await;
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
@@ -294,17 +291,29 @@ async fn store_or_pass(
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
-    let Some((object, range)) = object(exchange.request, &wanted.directives, &wanted.key, &incoming) else {
+    let made = object(exchange.request, &wanted.directives, &wanted.key, &incoming);
+    let Some((object, range)) = made else {
         worker.private.note(wanted.hash, worker.now());
         leading.end(Phase::Private);
-        return pass(exchange, incoming, miss.why).await;
+        return pass_part(exchange, wanted, &miss, incoming).await;
     };
     worker.private.forget(wanted.hash);
     let object = Arc::new(object);
-    if incoming.status == 206 && !has_selected(exchange, &object, &range) {
-        // The origin has sent another part than it was asked for.
-        leading.end(Phase::Private);
-        return pass(exchange, incoming, miss.why).await;
+    if incoming.status == 206 {
+        match &miss.stored {
+            Some(stored) if stored.combines_with(&object) => {
+                return assemble::complete(exchange, wanted, stored, leading, incoming, (object, range))
+                    .await;
+            }
+            // It begins anew with this part.
+            Some(_) => {}
+            None if has_selected(exchange, &object, &range) => {}
+            // The origin has sent another part than it was asked for.
+            None => {
+                leading.end(Phase::Private);
+                return pass(exchange, incoming, miss.why).await;
+            }
+        }
     }
     match Filling::new(leading, object, incoming, range) {
         Ok(filling) => fill(exchange, filling, miss.why).await,
@@ -313,6 +322,29 @@ async fn store_or_pass(
             leading.end(Phase::Private);
             pass(exchange, incoming, miss.why).await
         }
+    }
+}
+
+/// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.
+async fn pass_part(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    incoming: Incoming,
+) -> Result<Led, Stop> {
+    if incoming.status != 206 || miss.gap.is_none() {
+        return pass(exchange, incoming, miss.why).await;
+    }
+    exchange.worker.forget(wanted.hash, &wanted.key);
+    let length = miss.stored.as_ref().and_then(|stored| stored.length);
+    let asked = exchange.request.fields.one("range").zip(length);
+    let asked = asked.map(|(range, length)| strait_http::range::wanted(range, length));
+    let came = part_of(&incoming.response().fields, incoming.body).map(|(part, _)| part);
+    match (asked, came) {
+        (Some(Parts(parts)), Some(part)) if *parts == [part.clone()] => {
+            pass(exchange, incoming, miss.why).await
+        }
+        _ => Ok(Led::Alone),
     }
 }
 
@@ -330,18 +362,21 @@ async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Incoming, why: Why) -> 
 }
 
 /// Has the body moved into the store, and follows it as others do; what is here already is stored and sent at once.
-async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -> Result<Led, Stop> {
+async fn fill(exchange: &mut Exchange<'_, '_>, filling: Filling, why: Why) -> Result<Led, Stop> {
     let object = filling.object.clone();
     let shown = for_its_client(&object, &filling.incoming);
+    let mut filling = match filling.store_at_once() {
+        Ok((kept, incoming)) => {
+            let shown = as_kept(&shown, &object, kept);
+            return send_buffered(exchange, &shown, incoming, why).await;
+        }
+        Err(filling) => *filling,
+    };
     let is_whole = filling.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && filling.is_in_memory() && filling.take_buffered().unwrap_or(false) {
         // The store may have refused it: it is kept in memory then.
         let Some(kept) = filling.finish() else { return Ok(Led::Again) };
-        let shown = if Arc::ptr_eq(&shown, &object) {
-            kept
-        } else {
-            Arc::new(shown.with_body(kept.length, kept.body.clone()))
-        };
+        let shown = as_kept(&shown, &object, kept);
         return send_stored(exchange, &shown, why, None, true).await;
     }
     let follower = filling.leading.fill.follow();
@@ -355,6 +390,32 @@ async fn fill(exchange: &mut Exchange<'_, '_>, mut filling: Filling, why: Why) -
             Ok(Led::Again)
         }
     }
+}
+
+/// What the first client is shown, with the body where it is kept.
+fn as_kept(shown: &Arc<Object>, object: &Arc<Object>, kept: Arc<Object>) -> Arc<Object> {
+    if Arc::ptr_eq(shown, object) { kept } else { Arc::new(shown.with_body(kept.length, kept.body.clone())) }
+}
+
+/// Sends a body from where it was read.
+async fn send_buffered(
+    exchange: &mut Exchange<'_, '_>,
+    object: &Arc<Object>,
+    mut incoming: Incoming,
+    why: Why,
+) -> Result<Led, Stop> {
+    let worker = exchange.worker;
+    let length = object.length.unwrap_or(0);
+    let selected = selected(exchange, object);
+    let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
+    let ttl = Some(object.times.ttl(worker.now()));
+    let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
+    let body = &incoming.connection.buffer.filled()[..length as usize];
+    deliver::send_from(worker, exchange.client, (object, body), &selected, &status, exchange.wish).await?;
+    incoming.connection.buffer.consume(length as usize);
+    incoming.framed.advance(length);
+    incoming.finish(worker);
+    Ok(Led::Answered(true))
 }
 
 /// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.

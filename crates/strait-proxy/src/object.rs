@@ -19,16 +19,16 @@ use crate::meta::Meta;
 #[derive(Debug)]
 pub(crate) struct Object {
     /// The URI that it is kept for.
-    pub(crate) key: Box<str>,
+    pub(crate) key: Arc<str>,
     pub(crate) status: u16,
     /// Its head as it is sent, without how the body is framed and how old it is; ends with an empty line.
-    head: Box<[u8]>,
+    head: Arc<[u8]>,
     /// Where in it the fields begin.
     fields_at: usize,
     pub(crate) times: Times,
     pub(crate) directives: OfResponse,
     /// What the request said of the fields that it varies with.
-    variant: Box<str>,
+    variant: Arc<str>,
     varies: bool,
     /// Bytes of the representation, where they are known.
     pub(crate) length: Option<u64>,
@@ -88,6 +88,17 @@ impl Object {
         }
     }
 
+    /// The same without a body in memory that the store has as well.
+    pub(crate) fn without_memory(object: &Arc<Self>) -> Arc<Self> {
+        match (&object.body, object.length) {
+            (Body::Memory(_, Some(record)), Some(length)) => {
+                let part = Part { range: 0..length, record: record.clone() };
+                Arc::new(object.with_body(object.length, Body::Stored(SmallVec::from_iter([part]))))
+            }
+            _ => object.clone(),
+        }
+    }
+
     /// What is kept of it beside its body.
     pub(crate) fn meta(&self, first: u64) -> Meta<'_> {
         Meta {
@@ -133,6 +144,13 @@ impl Object {
     pub(crate) fn fields(&self) -> Fields<'_> {
         // The head was read when the object was made.
         head::response(&self.head).ok().flatten().map(|(response, _)| response.fields).unwrap_or_default()
+    }
+
+    /// Whether it is small enough for memory, and is not there.
+    pub(crate) fn is_worth_memory(&self, most: usize) -> bool {
+        matches!(self.body, Body::Stored(_))
+            && self.is_whole()
+            && self.length.is_some_and(|length| length <= most as u64)
     }
 
     /// Its status line and fields, as they are sent.

@@ -4,6 +4,7 @@
 //! pipe is emptied before anything else is done, so that nothing is left in it when the sender closes.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::Poll;
 
 use strait_http::Malformed;
@@ -71,12 +72,9 @@ pub(crate) async fn pass(
         if used > 0 {
             continue;
         }
-        if to.listens && says_something(socket, to).await {
-            return Err(Broken::To(Gone::Answered));
-        }
         if buffer.is_empty() && socket.can_splice() && to.can_splice() && splices(worker, framed) {
             splice(worker, socket, framed, to, &mut outgoing).await?;
-        } else if socket.read(buffer).await.map_err(Broken::From)? == 0 {
+        } else if unless_answered(to, socket.read(buffer)).await? == 0 {
             end(framed)?;
         }
     }
@@ -215,10 +213,10 @@ async fn splice_through(
 ) -> Result<(), Broken> {
     loop {
         let ahead = framed.data_ahead();
-        if ahead == 0 || (to.listens && says_something(from, to).await) {
+        if ahead == 0 {
             return Ok(());
         }
-        let moved = from.splice_to(pipe, ahead).await.map_err(Broken::From)?;
+        let moved = unless_answered(to, from.splice_to(pipe, ahead)).await?;
         if moved == 0 {
             return end(framed);
         }
@@ -268,13 +266,17 @@ async fn copy(
     Ok(())
 }
 
-/// Waits until one of both has something to say; whether it is the receiver.
-async fn says_something(from: &mut Socket, to: &mut Socket) -> bool {
-    poll_fn(|context| {
-        if to.poll_readable(context).is_ready() {
-            return Poll::Ready(true);
+/// What reading from the sender comes to, unless the receiver says something first and that is listened for.
+async fn unless_answered<T>(
+    to: &mut Socket,
+    reading: impl Future<Output = Result<T, Gone>>,
+) -> Result<T, Broken> {
+    let mut reading = pin!(reading);
+    poll_fn(|context| match reading.as_mut().poll(context) {
+        Poll::Pending if to.listens && to.poll_readable(context).is_ready() => {
+            Poll::Ready(Err(Broken::To(Gone::Answered)))
         }
-        from.poll_readable(context).map(|()| false)
+        done => done.map_err(Broken::From),
     })
     .await
 }

@@ -67,6 +67,11 @@ impl Proxy {
         &self.addresses
     }
 
+    /// What whoever runs it is to know: what it does without, and what that costs.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        self.shared.settings.tls.note.as_deref().into_iter()
+    }
+
     /// Waits until all that is stored can be found: whether that was in time. Before, it is fetched again.
     pub fn wait_loaded(&self, limit: Duration) -> bool {
         self.shared.store.as_ref().is_none_or(|store| store.wait_loaded(limit))

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::deadline::{Deadline, TimedOut};
 use crate::stream::Stream;
+use crate::tls::Session;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others want their turn.
 const SENDFILE_MAX: u64 = 1 << 20;
@@ -100,11 +101,17 @@ impl Socket {
     }
 
     /// Begins with TLS, and shakes hands.
-    pub(crate) async fn secure(&mut self, tls: rustls::Connection, limit: Duration) -> io::Result<()> {
-        self.stream.secure(tls);
+    pub(crate) async fn secure(&mut self, session: Session, limit: Duration) -> io::Result<()> {
+        self.stream.secure(session);
         let Self { stream, deadline, .. } = self;
         let shaken = deadline.within(limit, poll_fn(|context| stream.poll_handshake(context))).await;
-        shaken.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))
+        shaken.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))?;
+        stream.hand_over()
+    }
+
+    /// Whether there is TLS on it.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
     }
 
     /// Whether bytes can get in and out of it without being copied (splice(2), sendfile(2)).
@@ -135,11 +142,19 @@ impl Socket {
     /// Sends one after the other.
     pub(crate) async fn write_all(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
         self.write(first, second).await?;
-        if self.stream.is_encrypted_here() {
-            let Self { stream, deadline, patience, .. } = self;
-            while deadline.within(*patience, poll_fn(|context| stream.poll_send(context))).await?? {}
+        if !self.stream.is_encrypted_here() {
+            return Ok(());
         }
-        Ok(())
+        let Self { stream, deadline, patience, listens, .. } = self;
+        loop {
+            let send = poll_fn(|context| match stream.poll_send(context) {
+                Poll::Pending if *listens => stream.poll_readable(context).map(|_| Err(Gone::Answered)),
+                sent => sent.map_err(Gone::from),
+            });
+            if !deadline.within(*patience, send).await?? {
+                return Ok(());
+            }
+        }
     }
 
     async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
@@ -172,7 +187,7 @@ impl Socket {
         }
         while !bytes.is_empty() {
             let flags = SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let written = self.when(Interest::WRITABLE, |tcp| rustix::net::send(tcp, bytes, flags)).await?;
+            let written = self.sending(|tcp| rustix::net::send(tcp, bytes, flags)).await?;
             self.moved.sent += written as u64;
             bytes = &bytes[written..];
         }
@@ -187,9 +202,7 @@ impl Socket {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let asked = (end - at).min(SENDFILE_MAX) as usize;
-            let sent = self
-                .when(Interest::WRITABLE, |tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked))
-                .await?;
+            let sent = self.sending(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked)).await?;
             if sent == 0 {
                 // The file is shorter than it was.
                 return Err(Gone::Closed);
@@ -218,15 +231,15 @@ impl Socket {
 
     /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those that can.
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
-        debug_assert!(self.can_splice());
-        self.when(Interest::READABLE, |tcp| pipe.fill(tcp, most)).await
+        let Self { stream, deadline, patience, .. } = self;
+        Ok(deadline.within(*patience, poll_fn(|context| stream.poll_splice(context, pipe, most))).await??)
     }
 
     /// Sends what a pipe holds. For those that can.
     pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), Gone> {
         debug_assert!(self.can_splice());
         while pipe.held() > 0 {
-            let sent = self.when(Interest::WRITABLE, |tcp| pipe.empty(tcp, None)).await?;
+            let sent = self.sending(|tcp| pipe.empty(tcp, None)).await?;
             self.moved.spliced += sent as u64;
         }
         Ok(())
@@ -278,25 +291,19 @@ impl Socket {
         &mut self.stream
     }
 
-    /// What `call` returns once the socket lets it.
-    async fn when(
+    /// What `call`, which sends, returns once the socket lets it.
+    async fn sending(
         &mut self,
-        interest: Interest,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
     ) -> Result<usize, Gone> {
-        let Self { stream: Stream { tcp, .. }, deadline, patience, listens, .. } = self;
-        let listens = *listens && interest == Interest::WRITABLE;
+        let Self { stream, deadline, patience, listens, .. } = self;
         let done = poll_fn(|context| {
-            if listens && tcp.poll_read_ready(context).is_ready() {
+            if *listens && stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Err(Gone::Answered));
             }
             loop {
-                ready!(if interest == Interest::READABLE {
-                    tcp.poll_read_ready(context)
-                } else {
-                    tcp.poll_write_ready(context)
-                })?;
-                match tcp.try_io(interest, || Ok(call(tcp)?)) {
+                ready!(stream.tcp.poll_write_ready(context))?;
+                match stream.tcp.try_io(Interest::WRITABLE, || Ok(call(&stream.tcp)?)) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     done => return Poll::Ready(done.map_err(Gone::from)),
                 }

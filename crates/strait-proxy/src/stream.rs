@@ -6,39 +6,67 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use strait_transfer::pipe::Pipe;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
-use crate::tls::Session;
+use crate::tls::{Kernel, Session};
 
 /// A TCP connection, with TLS or without.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) tcp: TcpStream,
-    session: Option<Box<Session>>,
+    tls: Option<Tls>,
+}
+
+#[derive(Debug)]
+enum Tls {
+    /// Encrypted here.
+    Session(Box<Session>),
+    /// Encrypted by the kernel.
+    Kernel(Kernel),
 }
 
 impl Stream {
     pub(crate) fn new(tcp: TcpStream) -> Self {
-        Self { tcp, session: None }
+        Self { tcp, tls: None }
     }
 
-    /// Begins with TLS: then [`Stream::poll_handshake`].
-    pub(crate) fn secure(&mut self, tls: rustls::Connection) {
-        self.session = Some(Box::new(Session::new(tls)));
+    /// Begins with TLS: then [`Stream::poll_handshake`], and [`Stream::hand_over`].
+    pub(crate) fn secure(&mut self, session: Session) {
+        self.tls = Some(Tls::Session(Box::new(session)));
+    }
+
+    pub(crate) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.tls {
+            Some(Tls::Session(session)) => session.poll_handshake(&mut self.tcp, context),
+            Some(Tls::Kernel(_)) | None => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Leaves the rest to the kernel, if it takes it. After an error the connection is shut: nothing is to go over it as it is.
+    pub(crate) fn hand_over(&mut self) -> io::Result<()> {
+        if let Some(Tls::Session(session)) = self.tls.take() {
+            let taken = session.hand_over(&self.tcp).inspect_err(|_| {
+                let _ = rustix::net::shutdown(&self.tcp, rustix::net::Shutdown::Both);
+            })?;
+            self.tls = Some(match taken {
+                Ok(kernel) => Tls::Kernel(kernel),
+                Err(session) => Tls::Session(session),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether there is TLS on it.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Whether its bytes pass through user space to be encrypted.
     pub(crate) fn is_encrypted_here(&self) -> bool {
-        self.session.is_some()
-    }
-
-    pub(crate) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.session {
-            Some(session) => session.poll_handshake(&mut self.tcp, context),
-            None => Poll::Ready(Ok(())),
-        }
+        matches!(self.tls, Some(Tls::Session(_)))
     }
 
     /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end. Memory is taken when there is something to read.
@@ -48,11 +76,14 @@ impl Stream {
         buffer: &mut Buffer,
         most: usize,
     ) -> Poll<io::Result<usize>> {
-        if let Some(session) = &mut self.session {
-            return session.poll_read(&mut self.tcp, context, buffer, most);
+        match &mut self.tls {
+            None => {
+                ready!(self.tcp.poll_read_ready(context))?;
+                poll_fill(&mut self.tcp, context, buffer, most)
+            }
+            Some(Tls::Session(session)) => session.poll_read(&mut self.tcp, context, buffer, most),
+            Some(Tls::Kernel(kernel)) => kernel.poll_read(&mut self.tcp, context, buffer, most),
         }
-        ready!(self.tcp.poll_read_ready(context))?;
-        poll_fill(&mut self.tcp, context, buffer, most)
     }
 
     /// Sends some of `parts`, or takes it to be sent with what follows: [`Stream::poll_send`] comes last.
@@ -61,24 +92,53 @@ impl Stream {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.session {
-            Some(session) => session.poll_write(&mut self.tcp, context, parts),
-            None => Pin::new(&mut self.tcp).poll_write_vectored(context, parts),
+        match &mut self.tls {
+            Some(Tls::Session(session)) => session.poll_write(&mut self.tcp, context, parts),
+            // One part is sent at less cost (send(2)).
+            Some(Tls::Kernel(_)) | None => match parts {
+                [part, empty] | [empty, part] if empty.is_empty() => {
+                    Pin::new(&mut self.tcp).poll_write(context, part)
+                }
+                parts => Pin::new(&mut self.tcp).poll_write_vectored(context, parts),
+            },
         }
     }
 
     /// Sends some of what was taken; `false` if there is nothing left.
     pub(crate) fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        match &mut self.session {
-            Some(session) => session.poll_send(&mut self.tcp, context),
-            None => Poll::Ready(Ok(false)),
+        match &mut self.tls {
+            Some(Tls::Session(session)) => session.poll_send(&mut self.tcp, context),
+            Some(Tls::Kernel(_)) | None => Poll::Ready(Ok(false)),
+        }
+    }
+
+    /// Moves what was received into an empty pipe, where it is not encrypted here; 0 at the end.
+    pub(crate) fn poll_splice(
+        &mut self,
+        context: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: u64,
+    ) -> Poll<io::Result<usize>> {
+        let Self { tcp, tls } = self;
+        loop {
+            ready!(tcp.poll_read_ready(context))?;
+            let fill = || match tls {
+                Some(Tls::Kernel(kernel)) => Ok(kernel.fill(tcp, pipe, most)?),
+                Some(Tls::Session(_)) => Err(io::ErrorKind::Unsupported.into()),
+                None => Ok(pipe.fill(&*tcp, most)?),
+            };
+            match tcp.try_io(Interest::READABLE, fill) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
         }
     }
 
     /// Whether there is something to read, be it the end.
     pub(crate) fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.session {
-            Some(session) => session.poll_readable(&mut self.tcp, context),
+        match &mut self.tls {
+            Some(Tls::Session(session)) => session.poll_readable(&mut self.tcp, context),
+            Some(Tls::Kernel(kernel)) => kernel.poll_readable(&mut self.tcp, context),
             None => self.tcp.poll_read_ready(context),
         }
     }
@@ -86,17 +146,20 @@ impl Stream {
     /// Whether the peer has nothing to say and is still there.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        match &mut self.session {
-            Some(session) => session.poll_readable(&mut self.tcp, &mut context).is_pending(),
-            // What tokio knows may be from before: splice(2) leaves nothing behind, and does not say so.
-            None => self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending(),
+        if self.tls.is_some() {
+            return self.poll_readable(&mut context).is_pending();
         }
+        // What tokio knows may be from before: splice(2) leaves nothing behind, and does not say so.
+        self.tcp.poll_read_ready(&mut context).is_pending()
+            || self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending()
     }
 
     /// Says that nothing more will be sent: what was, was all.
     pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(session) = &mut self.session {
-            ready!(session.poll_finish(&mut self.tcp, context))?;
+        match &mut self.tls {
+            Some(Tls::Session(session)) => ready!(session.poll_finish(&mut self.tcp, context))?,
+            Some(Tls::Kernel(kernel)) => ready!(kernel.poll_finish(&self.tcp, context))?,
+            None => {}
         }
         Poll::Ready(Ok(rustix::net::shutdown(&self.tcp, rustix::net::Shutdown::Write)?))
     }

@@ -3,6 +3,7 @@
 //! rustls does the work, with the cryptography of ring. Nothing of it is known outside of [`crate::stream`]. Who signs for origins is the
 //! system's to say (rustls-native-certs): whoever administers it adds and removes authorities there, and they are kept up to date.
 
+mod kernel;
 mod session;
 
 use std::net::SocketAddr;
@@ -14,13 +15,15 @@ use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
 use rustls::{
-    ClientConfig, ClientConnection, ConfigBuilder, ConfigSide, Connection, RootCertStore, ServerConfig,
-    ServerConnection, WantsVerifier,
+    ClientConfig, ClientConnection, ConfigBuilder, ConfigSide, RootCertStore, ServerConfig, ServerConnection,
+    WantsVerifier,
 };
+use strait_transfer::tls::Kind;
 
 use crate::config;
 use crate::error::{Error, Result};
 
+pub(crate) use kernel::Kernel;
 pub(crate) use session::Session;
 
 /// What the peer is told that is spoken inside (RFC 7301).
@@ -33,41 +36,61 @@ pub(crate) struct Tls {
     pub(crate) listen: Vec<SocketAddr>,
     server: Option<Arc<ServerConfig>>,
     client: Option<Arc<ClientConfig>>,
+    /// The kernel goes on where a handshake has ended.
+    kernel: bool,
+    /// What whoever runs the proxy is to know.
+    pub(crate) note: Option<String>,
 }
 
 impl Tls {
     /// Reads certificates and keys; those of authorities if origins are asked over TLS.
     pub(crate) fn new(config: &config::Tls, asks_origins: bool) -> Result<Self> {
-        let server = match (&config.certificate, &config.key) {
-            (Some(_), Some(_)) if config.listen.is_empty() => {
-                return Err(Error::Config(
-                    "tls.certificate: no address begins with TLS; say which with tls.listen = [\"0.0.0.0:443\"]"
-                        .to_owned(),
-                ));
-            }
-            (Some(certificate), Some(key)) => Some(Arc::new(server(certificate, key)?)),
-            (None, None) if config.listen.is_empty() => None,
-            (certificate, _) => {
-                let missing = if certificate.is_none() { "certificate" } else { "key" };
-                return Err(Error::Config(format!("tls.{missing}: TLS needs tls.certificate and tls.key")));
-            }
-        };
-        let client = asks_origins.then(|| client(config.origin_ca.as_deref())).transpose()?;
-        Ok(Self { listen: config.listen.clone(), server, client: client.map(Arc::new) })
+        let files = files(config)?;
+        let is_used = files.is_some() || asks_origins;
+        let (kernel, note) = if is_used && config.kernel { probe() } else { (false, None) };
+        let server = files.map(|(certificate, key)| server(certificate, key, kernel)).transpose()?;
+        let client = asks_origins.then(|| client(config.origin_ca.as_deref(), kernel)).transpose()?;
+        let (server, client) = (server.map(Arc::new), client.map(Arc::new));
+        Ok(Self { listen: config.listen.clone(), server, client, kernel, note })
     }
 
     /// What a client's connection begins with.
-    pub(crate) fn accept(&self) -> Option<Connection> {
-        let config = self.server.clone()?;
-        Some(ServerConnection::new(config).ok()?.into())
+    pub(crate) fn accept(&self) -> Option<Session> {
+        let tls = ServerConnection::new(self.server.clone()?).ok()?;
+        Some(Session::new(tls.into(), self.kernel))
     }
 
     /// What a connection to the origin `host` begins with.
-    pub(crate) fn connect(&self, host: &str) -> Result<Connection, InvalidDnsNameError> {
+    pub(crate) fn connect(&self, host: &str) -> Result<Session, InvalidDnsNameError> {
         let name = ServerName::try_from(host)?.to_owned();
         let config = self.client.clone().ok_or(InvalidDnsNameError)?;
-        ClientConnection::new(config, name).map(Connection::from).map_err(|_| InvalidDnsNameError)
+        let tls = ClientConnection::new(config, name).map_err(|_| InvalidDnsNameError)?;
+        Ok(Session::new(tls.into(), self.kernel))
     }
+}
+
+/// The files of the certificate and its key, if there is somebody to show them to.
+fn files(config: &config::Tls) -> Result<Option<(&Path, &Path)>> {
+    let wrong = |what: &str| Err(Error::Config(what.to_owned()));
+    match (&config.certificate, &config.key) {
+        (None, None) if config.listen.is_empty() => Ok(None),
+        (None, _) => wrong("tls.certificate: TLS needs tls.certificate and tls.key"),
+        (_, None) => wrong("tls.key: TLS needs tls.certificate and tls.key"),
+        (Some(_), Some(_)) if config.listen.is_empty() => {
+            wrong("tls.listen: say which addresses the certificate is for, as tls.listen = [\"0.0.0.0:443\"]")
+        }
+        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+    }
+}
+
+/// Whether the kernel can encrypt, and what to say if it cannot.
+fn probe() -> (bool, Option<String>) {
+    let Err(error) = strait_transfer::tls::probe() else { return (true, None) };
+    let why = match error.kind() {
+        Kind::Refused => "the kernel has no tls module".to_owned(),
+        _ => error.failure(),
+    };
+    (false, Some(format!("kTLS: {why}: bodies over TLS are copied")))
 }
 
 /// TLS 1.2 and 1.3.
@@ -78,7 +101,7 @@ fn versions<S: ConfigSide>(
     builder.map_err(|error| Error::Config(format!("tls: {error}")))
 }
 
-fn server(certificate: &Path, key: &Path) -> Result<ServerConfig> {
+fn server(certificate: &Path, key: &Path, for_kernel: bool) -> Result<ServerConfig> {
     let chain = certificates("tls.certificate", certificate)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unread("tls.key", key, &error))?;
     let mut server = versions(ServerConfig::builder_with_provider)?
@@ -89,10 +112,11 @@ fn server(certificate: &Path, key: &Path) -> Result<ServerConfig> {
         })?;
     server.alpn_protocols = vec![PROTOCOL.to_vec()];
     server.ticketer = Ticketer::new().map_err(|error| Error::Config(format!("tls: {error}")))?;
+    server.enable_secret_extraction = for_kernel;
     Ok(server)
 }
 
-fn client(more: Option<&Path>) -> Result<ClientConfig> {
+fn client(more: Option<&Path>, for_kernel: bool) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = more {
@@ -111,6 +135,7 @@ fn client(more: Option<&Path>) -> Result<ClientConfig> {
     let mut client =
         versions(ClientConfig::builder_with_provider)?.with_root_certificates(roots).with_no_client_auth();
     client.alpn_protocols = vec![PROTOCOL.to_vec()];
+    client.enable_secret_extraction = for_kernel;
     Ok(client)
 }
 

@@ -28,7 +28,7 @@ pub(crate) async fn run(
     client.write_all(from_origin.filled(), &[]).await?;
     from_origin.clear();
     let (up, down) = (Cell::new(0), Cell::new(0));
-    if client.can_splice() && origin.can_splice() {
+    if !client.is_encrypted() && !origin.is_encrypted() {
         let moved = {
             let (client, origin) = (&client.stream().tcp, &origin.stream().tcp);
             let both = async { tokio::try_join!(splice(client, origin, &up), splice(origin, client, &down)) };

@@ -108,8 +108,9 @@ impl Worker {
 
     /// The same, looked for in the store too.
     pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
-        if let Some(object) = self.at_hand(hash, key, asked) {
-            return Some(object);
+        let at_hand = self.at_hand(hash, key, asked);
+        if at_hand.as_ref().is_some_and(|object| !object.is_worth_memory(self.settings().memory_object)) {
+            return at_hand;
         }
         let store = self.shared.store.as_ref()?;
         let object = Arc::new(lookup::find(store, hash, key, asked, self.settings().memory_object)?);

@@ -5,6 +5,7 @@ mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use lab::scenario::{Setup, Subject, play};
 use strait_proxy::{Clock, Config, Proxy};
@@ -45,6 +46,9 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
     }
     let clock = Clock::fixed(setup.now);
     let proxy = Proxy::start(&config, clock.clone()).map_err(|error| error.to_string())?;
+    if !proxy.wait_loaded(Duration::from_secs(10)) {
+        return Err("the store is not loaded in time".to_owned());
+    }
     Ok(Box::new(Running { proxy, clock }))
 }
 

@@ -1,11 +1,64 @@
-//! kTLS: whether the kernel encrypts on a TCP socket, so that sendfile(2) can serve TLS (Documentation/networking/tls.rst).
+//! kTLS: the kernel encrypts and decrypts on a TCP socket, so that sendfile(2) and splice(2) serve TLS
+//! (Documentation/networking/tls.rst).
+//!
+//! A handshake is not its business: whoever has shaken hands hands over the keys, of TLS 1.3. From then on the socket takes and gives
+//! data; whatever else the peer says (`Record`) makes read(2) fail with EIO and splice(2) with EINVAL, until it is asked for.
 
+use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::{mem, ptr};
 
 use crate::error::{Error, Result, check};
 
-/// Asks a connection over the loopback to itself (`TCP_ULP`, "tls").
+/// Bytes of a record's data at most (RFC 8446, section 5.1).
+pub const RECORD_BYTES_MAX: usize = 16 << 10;
+
+/// Types of records (RFC 8446, section 5.1).
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// They are sent.
+    Transmit,
+    /// They are received.
+    Receive,
+}
+
+/// The secret of one direction, and the number of its next record.
+#[derive(Clone, Copy)]
+pub struct Keys<'k> {
+    /// The cipher's key.
+    pub key: Key<'k>,
+    /// What each record's nonce is made of (RFC 8446, section 5.3).
+    pub iv: &'k [u8; 12],
+    /// Records that went before.
+    pub sequence: u64,
+}
+
+/// A key of AES-GCM.
+#[derive(Clone, Copy)]
+pub enum Key<'k> {
+    /// Of 128 bits.
+    Aes128(&'k [u8; 16]),
+    /// Of 256 bits.
+    Aes256(&'k [u8; 32]),
+}
+
+/// What a peer says besides data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// It sends no more (`close_notify`).
+    End,
+    /// A ticket for the next session (RFC 8446, section 4.6.1).
+    Ticket,
+    /// Anything else: an error, or new keys.
+    Other,
+}
+
+/// Tries it on a connection over the loopback to itself.
 ///
 /// # Errors
 /// Refused where the kernel has no kTLS, or its module is not loaded.
@@ -13,14 +66,146 @@ pub fn probe() -> Result<()> {
     let failed = |error: std::io::Error| Error::from_io("connect over", "the loopback", &error);
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
     let stream = TcpStream::connect(listener.local_addr().map_err(failed)?).map_err(failed)?;
+    attach(&stream)?;
+    // Both ways need the same cipher.
+    let keys = Keys { key: Key::Aes128(&[0; 16]), iv: &[0; 12], sequence: 0 };
+    set_keys(&stream, Direction::Transmit, keys)?;
+    set_keys(&stream, Direction::Receive, keys)
+}
+
+/// `setsockopt(TCP_ULP, "tls")`: has a connected socket wait for keys; until then nothing changes.
+///
+/// # Errors
+/// Refused where the kernel has no kTLS; ENOTCONN where there is no connection any more.
+pub fn attach(socket: impl AsFd) -> Result<()> {
     let name = b"tls";
     // SAFETY: the option's value is three live bytes, and the length says so.
     let returned = unsafe {
         let len = name.len() as libc::socklen_t;
-        libc::setsockopt(stream.as_raw_fd(), libc::SOL_TCP, libc::TCP_ULP, name.as_ptr().cast(), len)
+        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_TCP, libc::TCP_ULP, name.as_ptr().cast(), len)
     };
     check(returned, "switch to kTLS", "a TCP socket").map(drop).map_err(|error| match error.errno() {
         Some(libc::ENOENT) => error.with_kind(crate::error::Kind::Refused).remedy("modprobe tls"),
         _ => error,
     })
 }
+
+/// `setsockopt(TLS_TX | TLS_RX)`: has the kernel encrypt what is sent, or decrypt what is received, from the next byte on.
+///
+/// # Errors
+/// ENOENT where the kernel lacks the cipher.
+pub fn set_keys(socket: impl AsFd, direction: Direction, keys: Keys<'_>) -> Result<()> {
+    let info = |cipher_type| libc::tls_crypto_info { version: libc::TLS_1_3_VERSION, cipher_type };
+    let [s0, s1, s2, s3, iv @ ..] = *keys.iv;
+    let (salt, rec_seq) = ([s0, s1, s2, s3], keys.sequence.to_be_bytes());
+    match keys.key {
+        Key::Aes128(key) => {
+            let (info, key) = (info(libc::TLS_CIPHER_AES_GCM_128), *key);
+            set(socket, direction, &libc::tls12_crypto_info_aes_gcm_128 { info, iv, key, salt, rec_seq })
+        }
+        Key::Aes256(key) => {
+            let (info, key) = (info(libc::TLS_CIPHER_AES_GCM_256), *key);
+            set(socket, direction, &libc::tls12_crypto_info_aes_gcm_256 { info, iv, key, salt, rec_seq })
+        }
+    }
+}
+
+const SET_KEYS: &str = "give the keys of TLS to";
+
+/// `T` is one of `struct tls12_crypto_info_*` of `linux/tls.h`.
+fn set<T>(socket: impl AsFd, direction: Direction, keys: &T) -> Result<()> {
+    let option = match direction {
+        Direction::Transmit => libc::TLS_TX,
+        Direction::Receive => libc::TLS_RX,
+    };
+    // SAFETY: the value is live and as long as is said; the kernel copies it.
+    let returned = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_TLS,
+            option,
+            ptr::from_ref(keys).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    check(returned, SET_KEYS, "a TCP socket").map(drop)
+}
+
+/// Room for one control message of one byte, aligned as `struct cmsghdr` must be.
+#[repr(C)]
+union Control {
+    bytes: [u8; CONTROL_BYTES],
+    _aligned: libc::cmsghdr,
+}
+
+// SAFETY: a computation on its argument.
+const CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
+
+/// Says that no more is sent: the alert `close_notify` (RFC 8446, section 6.1).
+///
+/// # Errors
+/// EAGAIN while the socket has no room, and it does not wait.
+pub fn send_end(socket: impl AsFd) -> Result<()> {
+    const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+    let mut bytes = CLOSE_NOTIFY;
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let mut control = Control { bytes: [0; CONTROL_BYTES] };
+    let message = header(&mut parts, &mut control);
+    // SAFETY: the message's parts and its control buffer are live, and the buffer has room for one message of one byte, which is what
+    // CMSG_FIRSTHDR returns a pointer to.
+    let returned = unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const message);
+        (*first).cmsg_level = libc::SOL_TLS;
+        (*first).cmsg_type = libc::TLS_SET_RECORD_TYPE;
+        (*first).cmsg_len = libc::CMSG_LEN(1) as _;
+        libc::CMSG_DATA(first).write(ALERT);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags)
+    };
+    check(returned as libc::c_int, "say close_notify on", "a TCP socket").map(drop)
+}
+
+/// Takes what the peer has said besides data, after a read or a splice that failed for it.
+///
+/// # Errors
+/// EAGAIN if there is nothing; EIO if it is data after all, which is lost.
+pub fn receive_record(socket: impl AsFd) -> Result<Record> {
+    const OPERATION: &str = "receive a record on";
+    let mut bytes = vec![0; RECORD_BYTES_MAX];
+    let mut control = Control { bytes: [0; CONTROL_BYTES] };
+    let (kind, len) = {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let mut message = header(&mut parts, &mut control);
+        // SAFETY: the message's parts and its control buffer are live and as long as it says; CMSG_FIRSTHDR returns null or a pointer to
+        // a message that the kernel has written into the buffer.
+        unsafe {
+            let fd = socket.as_fd().as_raw_fd();
+            let returned = libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT);
+            let len = check(returned as libc::c_int, OPERATION, "a TCP socket")?;
+            let first = libc::CMSG_FIRSTHDR(&raw const message);
+            let is_kind = !first.is_null()
+                && (*first).cmsg_level == libc::SOL_TLS
+                && (*first).cmsg_type == libc::TLS_GET_RECORD_TYPE;
+            (is_kind.then(|| libc::CMSG_DATA(first).read()), len as usize)
+        }
+    };
+    match (kind, &bytes[..len]) {
+        (Some(ALERT), [_, 0]) => Ok(Record::End),
+        (Some(HANDSHAKE), [4, ..]) => Ok(Record::Ticket),
+        (Some(ALERT | HANDSHAKE), _) => Ok(Record::Other),
+        _ => Err(Error::os(OPERATION, "a TCP socket", libc::EIO)),
+    }
+}
+
+fn header(parts: &mut [IoSliceMut<'_>], control: &mut Control) -> libc::msghdr {
+    // SAFETY: all zeroes are a message without a name, parts and control messages.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr().cast();
+    message.msg_iovlen = parts.len() as _;
+    message.msg_control = ptr::from_mut(control).cast();
+    message.msg_controllen = CONTROL_BYTES as _;
+    message
+}
+
+#[cfg(test)]
+mod tests;

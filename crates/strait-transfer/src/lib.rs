@@ -45,6 +45,7 @@ pub mod relay;
 pub mod route;
 mod run;
 mod sender;
+pub mod tls;
 
 pub use engine::{Engine, Options, ZeroCopy};
 pub use error::{Error, Result};

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::stream::poll_fill;
+use crate::tls::kernel::{self, Cut, Kernel};
 
 /// TLS on a connection.
 #[derive(Debug)]
@@ -28,11 +29,24 @@ pub(crate) struct Session {
     has_ended: bool,
     /// Nothing more is sent.
     is_finished: bool,
+    /// For as long as the kernel may take over: no byte is read that is not of the handshake.
+    cut: Option<Cut>,
 }
 
 impl Session {
-    pub(crate) fn new(tls: Connection) -> Self {
-        Self { tls, coming: Buffer::default(), has_ended: false, is_finished: false }
+    /// Begins with TLS, which the kernel is to take over, if it can.
+    pub(crate) fn new(tls: Connection, for_kernel: bool) -> Self {
+        let cut = for_kernel.then(Cut::default);
+        Self { tls, coming: Buffer::default(), has_ended: false, is_finished: false, cut }
+    }
+
+    /// Hands over to the kernel, hands being shaken; itself again where it does not take over.
+    pub(crate) fn hand_over(mut self: Box<Self>, tcp: &TcpStream) -> io::Result<Result<Kernel, Box<Self>>> {
+        let is_wanted = self.cut.take().is_some() && self.coming.is_empty() && kernel::takes(&self.tls);
+        if is_wanted && strait_transfer::tls::attach(tcp).is_ok() {
+            return Kernel::take_over(self.tls, tcp).map(Ok);
+        }
+        Ok(Err(self))
     }
 
     /// Shakes hands (RFC 8446, section 4).
@@ -157,7 +171,12 @@ impl Session {
     fn poll_receive(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.coming.is_empty() {
             ready!(tcp.poll_read_ready(context))?;
-            if ready!(poll_fill(tcp, context, &mut self.coming, BUFFER_BYTES))? == 0 {
+            let most = self.cut.as_ref().map_or(BUFFER_BYTES, Cut::most);
+            let read = ready!(poll_fill(tcp, context, &mut self.coming, most))?;
+            if let Some(cut) = &mut self.cut {
+                cut.took(self.coming.filled());
+            }
+            if read == 0 {
                 self.has_ended = true;
                 // rustls knows then that nothing else is missing.
                 self.tls.read_tls(&mut io::empty())?;

@@ -1,13 +1,14 @@
 //! Clients that begin with TLS.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output};
 
-use rustls::HandshakeKind;
+use rustls::{HandshakeKind, StreamOwned};
 use strait_proxy::{Clock, Config, Proxy};
 
 use crate::tls::origin::Origin;
-use crate::tls::rig::{Authority, Rig, body, connect, field};
+use crate::tls::rig::{Authority, Rig, body, connect, field, read_head};
 
 fn curl(rig: &Rig, arguments: &[&str]) -> Output {
     let port = rig.tls_address().port();
@@ -85,6 +86,54 @@ fn what_is_no_tls_ends_the_connection_and_nothing_else() {
     assert_eq!(rig.tls().get("/kept").body, body(11));
 }
 
+/// Sends what it is given byte for byte.
+struct Trickle(TcpStream);
+
+impl Read for Trickle {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+impl Write for Trickle {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(&bytes[..bytes.len().min(1)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_comes_byte_for_byte_is_understood() {
+    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    let StreamOwned { conn, sock } = rig.tls_stream();
+    sock.set_nodelay(true).unwrap();
+    let mut stream = StreamOwned::new(conn, Trickle(sock));
+    stream.write_all(b"GET /kept?300000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    assert!(bytes.ends_with(&body(300_000)));
+}
+
+#[test]
+fn a_client_may_change_its_keys() {
+    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    if rig.proxy.notes().next().is_none() {
+        // The kernel does not know the new ones.
+        return;
+    }
+    let mut stream = rig.tls_stream();
+    for _ in 0..3 {
+        stream.write_all(b"GET /kept HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        stream.flush().unwrap();
+        assert!(read_head(&mut stream).unwrap().starts_with("HTTP/1.1 200 "));
+        stream.read_exact(&mut [0; 11]).unwrap();
+        stream.conn.refresh_traffic_keys().unwrap();
+    }
+}
+
 #[test]
 fn who_does_not_shake_hands_in_time_is_dropped() {
     let config = format!("origin = \"{}\"\ntimeouts.head = 1\ntimeouts.idle = 3600", Origin::plain().url);
@@ -116,7 +165,7 @@ fn files_that_are_not_what_they_should_be_are_named_in_one_line() {
     for (tls, expected) in [
         (listen.to_owned(), "tls.certificate: TLS needs tls.certificate and tls.key".to_owned()),
         (format!("{listen}certificate = \"{one}\""), "tls.key: TLS needs".to_owned()),
-        (format!("certificate = \"{one}\"\nkey = \"{two}\""), "tls.certificate: no address".to_owned()),
+        (format!("certificate = \"{one}\"\nkey = \"{two}\""), "tls.listen: say which".to_owned()),
         (
             format!("{listen}certificate = \"{one}\"\nkey = \"{two}\""),
             format!("tls.key = \"{two}\": not for the certificate"),
@@ -138,4 +187,16 @@ fn files_that_are_not_what_they_should_be_are_named_in_one_line() {
         let said = Proxy::start(&config, Clock::system()).unwrap_err().to_string();
         assert!(said.starts_with(&expected) && !said.contains('\n'), "{said}");
     }
+}
+
+#[test]
+fn whoever_runs_it_is_told_when_bodies_over_tls_are_copied() {
+    let origin = format!("origin = \"{}\"", Origin::plain().url);
+    let rig = Rig::with(Authority::new(), &origin);
+    for note in rig.proxy.notes() {
+        assert_eq!(note, "kTLS: the kernel has no tls module: bodies over TLS are copied");
+    }
+    let config = Config::from_toml(&format!("{origin}\nlisten = [\"127.0.0.1:0\"]")).unwrap();
+    let plain = Proxy::start(&config, Clock::system()).unwrap();
+    assert_eq!(plain.notes().count(), 0);
 }

@@ -140,6 +140,13 @@ fn answer(stream: &mut dyn Bytes, head: &str, seen: &Seen, gate: &Gate) -> std::
             begin_with(stream, &format!("{is_right}"))?;
             return Ok(Then::More);
         }
+        "/refuse" => {
+            write!(stream, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")?;
+            stream.flush()?;
+            // It reads nothing until it is let go.
+            let _ = gate.lock().unwrap().recv_timeout(LIMIT);
+            return Ok(Then::Cut);
+        }
         "/upgrade" => {
             write!(stream, "HTTP/1.1 101 Switching\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\n")?;
             stream.flush()?;
