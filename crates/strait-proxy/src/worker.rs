@@ -114,7 +114,10 @@ impl Worker {
         }
         let store = self.shared.store.as_ref()?;
         let object = Arc::new(lookup::find(store, hash, key, asked, self.settings().memory_object)?);
-        self.hot.borrow_mut().insert(hash, object.clone());
+        // Another worker may add to what is there in parts.
+        if object.is_whole() {
+            self.hot.borrow_mut().insert(hash, object.clone());
+        }
         Some(object)
     }
 

@@ -1,0 +1,47 @@
+//! What was stored is there after a kill, and what a disk has spoilt is fetched again.
+
+use lab::wait_until;
+
+use crate::body::Body;
+use crate::client::{Client, await_hit};
+use crate::origin::Origin;
+use crate::rig::{LIMIT, Setup};
+
+/// Objects of 100 B to 300 KB: small ones are in memory, too; middling ones in segments; large ones go by splice.
+fn objects(count: u64) -> Vec<Body> {
+    (0..count).map(|id| Body::new(id, 100 + (id * id * 3331) % 299_900)).collect()
+}
+
+#[test]
+fn three_hundred_objects_are_hits_after_a_kill() {
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let objects = objects(300);
+    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let mut client = Client::connect(proxy.address).unwrap();
+    for object in &objects {
+        object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+    }
+    for object in &objects {
+        await_hit(proxy.address, object);
+    }
+    assert_eq!(origin.asked().len(), 300);
+    proxy.kill();
+
+    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let mut client = Client::connect(proxy.address).unwrap();
+    // It serves while it loads its index; a client that wants only what is stored sees how far that is.
+    let is_loaded = |client: &mut Client, object: &Body| {
+        client.fetch(&object.target(), "Cache-Control: only-if-cached\r\n").unwrap().head.status == 200
+    };
+    assert!(objects.iter().all(|object| wait_until(LIMIT, || is_loaded(&mut client, object))));
+    let hits = objects.iter().filter(|object| {
+        let response = client.fetch(&object.target(), "").unwrap();
+        object.assert_whole(&response.body);
+        response.head.is_hit()
+    });
+    assert_eq!(hits.count(), 300);
+    assert_eq!(origin.asked().len(), 300);
+    drop(client);
+    let _ = proxy.terminate();
+}

@@ -1,0 +1,115 @@
+//! What others got wrong when they spliced: data left in a pipe when the sender closes, chunked bodies with a corrupted start, bodies
+//! without their tail, and what is abandoned taken for what is complete. Bodies here are longer than a pipe.
+//!
+//! Two more, followers that wait for the end or fetch again, and all of a body where a part was asked for, are in `fills`.
+
+use std::io::{self, Write as _};
+
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+
+use crate::body::Body;
+use crate::client::{Client, Response, get};
+use crate::framing::{Framed, Framing, origin_of_framings};
+use crate::origin::{Origin, send_bytes, send_head};
+use crate::rig::{Proxy, Setup};
+
+/// Longer than a pipe several times over, and no multiple of anything.
+const LONG: u64 = 3_000_017;
+
+/// What a slow client has room for: less than a pipe, and more than a packet of the loopback, without which the kernel waits.
+const WINDOW: usize = 100_000;
+
+/// Asks and takes the answer through a small window: whatever is on its way stays in the proxy for long.
+fn fetch_slowly(proxy: &Proxy, framed: &Framed, version: &str) -> io::Result<Vec<u8>> {
+    let mut client = Client::connect(proxy.address)?;
+    set_socket_recv_buffer_size(&client.stream, WINDOW)?;
+    let target = framed.target();
+    write!(client.stream, "GET {target} HTTP/{version}\r\nHost: a\r\n\r\n")?;
+    let head = client.head()?;
+    client.body(&head)
+}
+
+#[test]
+fn nothing_is_left_in_a_pipe_when_the_sender_closes() {
+    let origin = origin_of_framings();
+    let proxy = Setup::before(origin.address).start();
+    for (id, version) in [(1, "1.1"), (2, "1.0"), (3, "1.1"), (4, "1.0")] {
+        for framing in [Framing::Close, Framing::Length] {
+            for is_stored in [false, true] {
+                let framed = Framed::whole(Body::new(id, LONG + id), framing, is_stored);
+                framed.body.assert_whole(&fetch_slowly(&proxy, &framed, version).unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn chunked_bodies_have_their_start_and_their_tail() {
+    let origin = origin_of_framings();
+    let proxy = Setup::before(origin.address).start();
+    for id in 0..8 {
+        for is_stored in [false, true] {
+            let framed = Framed::whole(Body::new(id, LONG), Framing::Chunks, is_stored);
+            framed.body.assert_whole(&get(proxy.address, &framed.target(), "").body);
+            framed.body.assert_whole(&fetch_slowly(&proxy, &framed, "1.0").unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_body_keeps_its_tail_wherever_it_ends() {
+    const PIPE: u64 = 256 << 10;
+    let origin = origin_of_framings();
+    let proxy = Setup::before(origin.address).start();
+    let mut client = Client::connect(proxy.address).unwrap();
+    for len in [PIPE - 1, PIPE, PIPE + 1, 2 * PIPE + 1, 4 * PIPE - 1, 8 * PIPE + 4095] {
+        for framing in Framing::ALL {
+            for is_stored in [false, true] {
+                let framed = Framed::whole(Body::new(len, len), framing, is_stored);
+                // On one connection: a byte too many or too few spoils the next response.
+                framed.body.assert_whole(&client.fetch(&framed.target(), "").unwrap().body);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_breaks_off_is_seen_to_and_is_never_kept_as_complete() {
+    let origin = origin_of_framings();
+    let proxy = Setup::before(origin.address).start();
+    for (id, framing) in [Framing::Length, Framing::Chunks].into_iter().enumerate() {
+        for is_stored in [false, true] {
+            let whole = Framed::whole(Body::new(id as u64, LONG), framing, is_stored);
+            let cut = Framed { cut: Some(LONG - 70_000), ..whole };
+            for _ in 0..2 {
+                let mut client = Client::connect(proxy.address).unwrap();
+                let error = client.fetch(&cut.target(), "").map(|response| response.body.len());
+                assert!(error.is_err(), "{cut:?} looks whole with {error:?} bytes");
+            }
+            whole.body.assert_whole(&get(proxy.address, &whole.target(), "").body);
+        }
+    }
+    assert_eq!(origin.asked().len(), 2 * 2 * 3, "nothing of what broke off answers the next");
+}
+
+#[test]
+fn a_fill_that_was_abandoned_is_gone_on_with_and_is_whole_then() {
+    let body = Body::new(9, LONG);
+    let origin = Origin::new(move |request, stream| {
+        let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;
+        if request.range().is_some() {
+            return send_bytes(&body, range, stream);
+        }
+        send_bytes(&body, 0..LONG / 2, stream)?;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    });
+    let proxy = Setup::before(origin.address).start();
+    let mut client = Client::connect(proxy.address).unwrap();
+    assert!(client.fetch(&body.target(), "").is_err());
+    let Response { head, body: bytes } = get(proxy.address, &body.target(), "");
+    assert_eq!(head.status, 200);
+    body.assert_whole(&bytes);
+    let asked = origin.asked();
+    assert_eq!(asked.len(), 2);
+    assert!(asked[1].range().is_some_and(|(first, last)| first > 0 && last == LONG - 1), "{asked:?}");
+}

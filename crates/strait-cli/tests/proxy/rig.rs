@@ -1,0 +1,135 @@
+//! Starts `strait proxy`, knows its address, and looks at what it takes of memory and descriptors.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use lab::{Finished, Launch, Process, wait_until};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// The program.
+pub(crate) const STRAIT: &str = env!("CARGO_BIN_EXE_strait");
+/// What anything may take on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(50);
+
+/// A proxy that is to be started.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    arguments: Vec<String>,
+    config: String,
+}
+
+impl Setup {
+    /// One before an origin.
+    pub(crate) fn before(origin: SocketAddr) -> Self {
+        let arguments = ["--origin".to_owned(), format!("http://{origin}")];
+        Self { arguments: arguments.into(), config: String::new() }
+    }
+
+    /// What `strait.toml` says.
+    pub(crate) fn config(mut self, text: &str) -> Self {
+        self.config.push_str(text);
+        self
+    }
+
+    /// Adds arguments.
+    pub(crate) fn args(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self
+    }
+
+    /// Starts it with a store in `cache`; it listens when this returns.
+    pub(crate) fn start_in(self, cache: &Path) -> Proxy {
+        let config = tempfile::NamedTempFile::new().unwrap();
+        fs::write(config.path(), &self.config).unwrap();
+        let launch = Launch::new(STRAIT).args(["proxy", "--listen", "127.0.0.1:0"]);
+        let launch = launch.arg("--config").arg(config.path()).arg("--cache-dir").arg(cache);
+        let process = launch.args(&self.arguments).spawn().unwrap();
+        process.wait_for_stderr("\n", LIMIT).unwrap();
+        let said = process.stderr();
+        let address = said.lines().find_map(|line| line.strip_prefix("listening on "));
+        let address = address.unwrap_or_else(|| panic!("it does not listen: {said}"));
+        Proxy { address: address.parse().unwrap(), process, _cache: None }
+    }
+
+    /// Starts it with a store of its own, which goes with it.
+    pub(crate) fn start(self) -> Proxy {
+        let cache = tempfile::tempdir().unwrap();
+        let proxy = self.start_in(cache.path());
+        Proxy { _cache: Some(cache), ..proxy }
+    }
+}
+
+/// A proxy that runs; dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    process: Process,
+    /// Its own store.
+    _cache: Option<TempDir>,
+}
+
+impl Proxy {
+    /// Kills it as the kernel would.
+    pub(crate) fn kill(self) {
+        self.process.signal(Signal::KILL);
+        let finished = self.process.wait(LIMIT).unwrap();
+        assert_eq!(finished.status.code(), None);
+    }
+
+    /// Ends it as systemd would.
+    pub(crate) fn terminate(self) -> Finished {
+        self.process.signal(Signal::TERM);
+        self.process.wait(LIMIT).unwrap().success()
+    }
+
+    /// Memory that it has, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.status("VmRSS")
+    }
+
+    /// The most that it had.
+    pub(crate) fn memory_peak(&self) -> u64 {
+        self.status("VmHWM")
+    }
+
+    fn status(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        value.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// What its descriptors are open on, by kind.
+    pub(crate) fn descriptors(&self) -> Descriptors {
+        let mut open = Descriptors::default();
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap() {
+            // One that was closed meanwhile does not count.
+            let Ok(link) = fs::read_link(entry.unwrap().path()) else { continue };
+            let link = link.to_string_lossy().into_owned();
+            match link.split(':').next().unwrap() {
+                "pipe" => open.pipes += 1,
+                "socket" => open.sockets += 1,
+                _ if link.ends_with(" (deleted)") => open.deleted += 1,
+                _ => open.others += 1,
+            }
+        }
+        open
+    }
+
+    /// Waits until it has no more sockets than so many.
+    pub(crate) fn await_sockets(&self, most: usize) -> bool {
+        wait_until(LIMIT, || self.descriptors().sockets <= most)
+    }
+}
+
+/// Descriptors of a process, by what they are open on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Descriptors {
+    pub(crate) pipes: usize,
+    pub(crate) sockets: usize,
+    /// Files that have no name any more.
+    pub(crate) deleted: usize,
+    pub(crate) others: usize,
+}
