@@ -36,7 +36,8 @@ pub(crate) async fn send(
     };
     let mut head = worker.head();
     let age = Some(object.times.age_at(worker.now()));
-    write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    socket.told.stored(told, status.answer);
     let range = if wish.is_head { 0..0 } else { range };
     let sent = send_with_head(worker, socket, &head, object, range).await;
     worker.give_back(head);
@@ -113,7 +114,8 @@ async fn send_parts(
     let mut head = worker.head();
     let age = Some(object.times.age_at(worker.now()));
     let answer = Answer::Parts(&multipart, total);
-    write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    socket.told.stored(told, status.answer);
     if !wish.is_head {
         for part in parts {
             multipart.write_head(part, &mut head);
@@ -144,7 +146,9 @@ pub(crate) async fn follow(
         _ => Answer::Whole(framing),
     };
     let mut head = worker.head();
-    write_stored(&mut head, worker.settings(), object, &answer, age_of(worker, object), status, wish);
+    let age = age_of(worker, object);
+    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    socket.told.stored(told, status.answer);
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
     let is_chunked = framing == Framing::Chunked;
     let mut at = range.start;

@@ -12,6 +12,7 @@ use strait_http::invalidation::invalidated;
 use strait_http::method::is_answered_from_store;
 use strait_http::target::{Authority, Host, Scheme, Target, Uri};
 
+use crate::account::Outcome;
 use crate::buffer::Buffer;
 use crate::cached;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
@@ -31,6 +32,8 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 pub(crate) struct Exchange<'a, 'b> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) client: &'a mut Socket,
+    /// Who has sent it.
+    pub(crate) peer: SocketAddr,
     pub(crate) request: &'a Request<'b>,
     /// Its head as it was read.
     pub(crate) raw: &'a [u8],
@@ -81,6 +84,7 @@ impl From<Trouble> for Stop {
             Trouble::Client(gone) => Self::Gone(gone),
             Trouble::Origin(failure) => failure.into(),
             Trouble::Request(error) => error.into(),
+            Trouble::TooLong => Self::Refuse(413, "the body is longer than is taken".to_owned()),
         }
     }
 }
@@ -112,10 +116,11 @@ pub(crate) async fn run(
     };
     // Where a body ends that is not understood nobody knows.
     let wish = Wish { keeps_alive: wish.keeps_alive && framing.is_ok(), ..wish };
-    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim);
-    let mut exchange = Exchange { worker, client, request, raw, upload, wish, body };
+    let most = worker.settings().request_body_max;
+    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
+    let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, body };
     let done = match framing {
-        Ok(()) => exchange.answer(peer).await,
+        Ok(()) => exchange.answer().await,
         Err(error) => Err(error.into()),
     };
     let keeps_alive = match done {
@@ -128,7 +133,7 @@ pub(crate) async fn run(
 
 impl<'b> Exchange<'_, 'b> {
     /// Whether another request may follow.
-    async fn answer(&mut self, peer: SocketAddr) -> Result<bool, Stop> {
+    async fn answer(&mut self) -> Result<bool, Stop> {
         let request = self.request;
         if let Body::Length(length) = self.body
             && length > self.worker.settings().request_body_max
@@ -147,8 +152,11 @@ impl<'b> Exchange<'_, 'b> {
         if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
             return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
         }
+        if !self.worker.settings().answers_for(&uri.authority.host) {
+            return Err(Stop::Refuse(421, "another server answers for that host".to_owned()));
+        }
         if request.method == "PURGE" {
-            return self.purge(&uri, peer);
+            return self.purge(&uri);
         }
         let is_conditional = request.fields.has("if-match") || request.fields.has("if-unmodified-since");
         if is_answered_from_store(request.method)
@@ -176,6 +184,7 @@ impl<'b> Exchange<'_, 'b> {
         }
         push_date(&mut head, self.worker.now());
         write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
+        self.client.told.other(200, Outcome::Own);
         self.client.write_all(&head, &body).await?;
         self.worker.give_back(head);
         Ok(wish.keeps_alive)
@@ -217,7 +226,7 @@ impl<'b> Exchange<'_, 'b> {
 
     /// Passes request and response on, without the cache.
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
-        let mut order = Order::new(self.worker, self.request, uri, self.body, Purpose::Pass);
+        let mut order = Order::new(self, uri, self.body, Purpose::Pass);
         if let Hops::Left(hops) = hops {
             order.add("Max-Forwards", hops.to_string().as_bytes());
         }
@@ -231,8 +240,8 @@ impl<'b> Exchange<'_, 'b> {
     }
 
     /// Forgets what is stored for a URI, for those who may.
-    fn purge(&self, uri: &Uri<'_>, peer: SocketAddr) -> Result<bool, Stop> {
-        if !self.worker.settings().access.allows_purge(peer.ip()) {
+    fn purge(&self, uri: &Uri<'_>) -> Result<bool, Stop> {
+        if !self.worker.settings().access.allows_purge(self.peer.ip()) {
             return Err(Stop::Refuse(403, "PURGE is not allowed from here".to_owned()));
         }
         let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
@@ -263,6 +272,7 @@ impl<'b> Exchange<'_, 'b> {
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
         let (framing, what) = outgoing(&incoming, self.wish);
+        self.client.told.other(incoming.response().status, Outcome::Pass);
         let mut head = self.worker.head();
         write_passed(
             &mut head,
@@ -299,6 +309,7 @@ impl<'b> Exchange<'_, 'b> {
     async fn upgrade(&mut self, mut incoming: Incoming) -> Result<bool, Stop> {
         let mut head = self.worker.head();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
+        self.client.told.other(incoming.response().status, Outcome::Tunnel);
         self.client.write_all(&head, &[]).await?;
         self.worker.give_back(head);
         let Connection { socket, buffer, .. } = &mut incoming.connection;
@@ -318,6 +329,8 @@ impl<'b> Exchange<'_, 'b> {
         }
         let server = Server { host: authority.host.to_string().trim_matches(['[', ']']).to_owned(), port };
         let mut connection = Connection::open(self.worker, &server).await?;
+        self.client.told.other(200, Outcome::Tunnel);
+        self.client.told.origin = connection.address;
         self.client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n", &[]).await?;
         let Connection { socket, buffer, .. } = &mut connection;
         tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
@@ -331,6 +344,7 @@ impl<'b> Exchange<'_, 'b> {
         let wish = Wish { keeps_alive: stays, ..self.wish };
         let mut head = self.worker.head();
         write_own(&mut head, self.worker.settings(), status, why, wish);
+        self.client.told.other(status, Outcome::Own);
         let sent = self.client.write_all(&head, &[]).await;
         self.worker.give_back(head);
         sent.map(|()| stays)

@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) buffer: Buffer,
     pub(crate) server: Server,
+    /// Where it goes; a socket that has no peer any more does not tell.
+    pub(crate) address: Option<SocketAddr>,
     /// It has carried a request before: the origin may be about to close it.
     pub(crate) is_used: bool,
 }
@@ -75,6 +77,11 @@ const IDLE_MAX: usize = 1024;
 impl Pool {
     pub(crate) fn new(each_max: usize) -> Self {
         Self { idle: HashMap::new(), each_max, count: 0 }
+    }
+
+    /// Sets how many of one server are kept.
+    pub(crate) fn limit(&mut self, each_max: usize) {
+        self.each_max = each_max;
     }
 
     /// An idle connection that the server has not closed.
@@ -109,7 +116,10 @@ impl Connection {
     pub(crate) async fn to(worker: &Worker, server: &Server) -> Result<Self, Failure> {
         let idle = worker.pool.borrow_mut().take(worker, server);
         match idle {
-            Some(connection) => Ok(connection),
+            Some(connection) => {
+                worker.counters().reused.add(1);
+                Ok(connection)
+            }
             None => Self::open(worker, server).await,
         }
     }
@@ -119,7 +129,9 @@ impl Connection {
         let limit = worker.settings().timeouts.connect;
         let connected = tokio::time::timeout(limit, connect(worker, server)).await;
         let tcp = connected.map_err(|_| Failure::TimedOut)??;
+        worker.counters().opened.add(1);
         Ok(Self {
+            address: tcp.peer_addr().ok(),
             socket: Socket::new(tcp, worker.settings().timeouts.origin),
             buffer: Buffer::default(),
             server: server.clone(),

@@ -16,6 +16,7 @@ use strait_transfer::pipe::Pipe;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::account::Told;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::deadline::{Deadline, TimedOut};
 
@@ -60,6 +61,17 @@ pub(crate) struct Moved {
     pub(crate) spliced: u64,
 }
 
+impl Moved {
+    /// What has moved since it was so much.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            sent: self.sent - before.sent,
+            sendfile: self.sendfile - before.sendfile,
+            spliced: self.spliced - before.spliced,
+        }
+    }
+}
+
 /// A TCP connection.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -68,13 +80,15 @@ pub(crate) struct Socket {
     /// How long the peer may do nothing.
     pub(crate) patience: Duration,
     pub(crate) moved: Moved,
+    /// Of a client: what it was told last.
+    pub(crate) told: Told,
 }
 
 impl Socket {
     pub(crate) fn new(tcp: TcpStream, patience: Duration) -> Self {
         // A socket that is not TCP has nothing to delay.
         let _ = tcp.set_nodelay(true);
-        Self { tcp, deadline: Deadline::default(), patience, moved: Moved::default() }
+        Self { tcp, deadline: Deadline::default(), patience, moved: Moved::default(), told: Told::default() }
     }
 
     /// Reads what there is, `most` bytes at most, into an empty buffer; 0 at the end.
@@ -107,7 +121,7 @@ impl Socket {
 
     /// Sends one after the other.
     pub(crate) async fn write_all(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
-        let Self { tcp, deadline, patience, moved } = self;
+        let Self { tcp, deadline, patience, moved, .. } = self;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];

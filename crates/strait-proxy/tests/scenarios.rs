@@ -86,6 +86,7 @@ scenarios! {
     freshness
     hosts
     interim
+    limits
     invalidation
     negative
     options
