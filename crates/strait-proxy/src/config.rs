@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::log::Format;
 use crate::settings::Settings;
 
 /// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Addresses that clients connect to; port 0 takes a free one.
@@ -49,7 +49,7 @@ pub struct Config {
 }
 
 /// What origins are told of clients, in Forwarded (RFC 7239) and X-Forwarded-For, -Proto and -Host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarded {
     /// Nothing; what came is passed on.
@@ -61,7 +61,7 @@ pub enum Forwarded {
 }
 
 /// Where the proxy tells of itself: metrics, an admin page, and what is stored.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admin {
     /// The address; without it there is none.
@@ -75,7 +75,7 @@ pub struct Admin {
 }
 
 /// Connections that begin with who the client is: the PROXY protocol, versions 1 and 2.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyProtocol {
     /// Which of the addresses that are listened on have it; no others are connected to there.
@@ -85,7 +85,7 @@ pub struct ProxyProtocol {
 }
 
 /// What is written down.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// The file of the access log, a line a request; `-` is standard output. Without it there is none.
@@ -95,7 +95,7 @@ pub struct Log {
 }
 
 /// What is kept, and where.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cache {
     /// The directory of the store. Without it small objects are kept in memory, and nothing else.
@@ -117,7 +117,7 @@ pub struct Cache {
 }
 
 /// What becomes of a response whose clients have all left before it was whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Abandoned {
     /// It is fetched to its end.
@@ -130,7 +130,7 @@ pub enum Abandoned {
 }
 
 /// Who may use the proxy, and for what.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
     /// Networks of clients, as `10.0.0.0/8`; without any the clients of this machine, and of a reverse proxy all.
@@ -144,7 +144,7 @@ pub struct Access {
 }
 
 /// Seconds that each phase may take.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
     /// A client's connection without a request.
@@ -166,7 +166,7 @@ pub struct Timeouts {
 }
 
 /// How much there may be of anything.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Connections of clients at a time.
@@ -180,7 +180,7 @@ pub struct Limits {
 }
 
 /// When bytes are left to the kernel. The defaults were measured; `bench/results` has the figures.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Transfer {
     /// Stored bodies go by sendfile.
@@ -266,6 +266,9 @@ impl Default for Transfer {
 }
 
 impl Config {
+    /// A file with every key, its default, and what it is for.
+    pub const DEFAULT_TOML: &str = include_str!("strait.toml");
+
     /// Reads the text of a file.
     ///
     /// # Errors
@@ -278,21 +281,14 @@ impl Config {
         })
     }
 
-    /// Reads the text of a file, and checks what it says.
-    ///
-    /// # Errors
-    /// The same, or what it says contradicts itself or is refused: the message has the line, if there is one that says it.
-    pub fn check_toml(text: &str) -> Result<Self> {
-        let config = Self::from_toml(text)?;
-        let wrong = Settings::new(&config).err();
-        let said = |message: String| match line_of(text, key_of(&message)) {
-            Some(line) => format!("line {line}: {message}"),
-            None => message,
-        };
-        match wrong {
-            None => Ok(config),
-            Some(Error::Config(message)) => Err(Error::Config(said(message))),
-            Some(other) => Err(other),
+    /// The same error with the line of the file that sets the key which it is about, if one does.
+    pub fn locate(text: &str, error: Error) -> Error {
+        match error {
+            Error::Config(message) => Error::Config(match line_of(text, key_of(&message)) {
+                Some(line) => format!("line {line}: {message}"),
+                None => message,
+            }),
+            other => other,
         }
     }
 
@@ -338,5 +334,58 @@ impl Timeouts {
     pub(crate) fn limit(seconds: u64) -> Duration {
         const DAY: Duration = Duration::from_hours(24);
         if seconds == 0 { DAY } else { Duration::from_secs(seconds).min(DAY) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(toml: &str) -> Result<Config> {
+        let config = Config::from_toml(toml)?;
+        config.check().map_err(|error| Config::locate(toml, error))?;
+        Ok(config)
+    }
+
+    #[test]
+    fn the_default_file_says_what_the_defaults_are() {
+        assert_eq!(checked(Config::DEFAULT_TOML).unwrap(), Config::default());
+        assert_eq!(checked("").unwrap(), Config::default());
+    }
+
+    /// What is commented out is understood, too, and no key is missing.
+    #[test]
+    fn the_default_file_has_every_key() {
+        let uncomment = |line: &str| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase()) => rest.to_owned(),
+            _ => line.to_owned(),
+        };
+        let all = Config::DEFAULT_TOML.lines().map(uncomment).collect::<Vec<_>>().join("\n");
+        let written: toml::Table = toml::from_str(&all).unwrap();
+        let known = toml::Table::try_from(Config::from_toml(&all).unwrap()).unwrap();
+        let keys = |table: &toml::Table| {
+            let of = |(section, value): (&String, &toml::Value)| {
+                let inner = value.as_table().map(|table| table.keys().cloned().collect::<Vec<_>>());
+                (section.clone(), inner)
+            };
+            table.iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(&written), keys(&known));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (toml, expected) in [
+            ("workers = 2\nlisten = 3", "line 2: "),
+            ("workers = 2\nsise = 3", "line 2: unknown field `sise`"),
+            ("workers = 2\n[cache]\nsize = \"x\"", "line 3: "),
+            ("workers = 2\n\nname = \"a b\"", "line 3: name = \"a b\": "),
+            ("[access]\npurge = []\nallow = [\"x\"]", "line 3: access.allow: "),
+            ("\naccess.allow = [\"x\"]", "line 2: access.allow: "),
+            ("[", "line 1: "),
+        ] {
+            let error = checked(toml).unwrap_err().to_string();
+            assert!(error.starts_with(expected) && !error.contains('\n'), "{toml}: {error}");
+        }
     }
 }
