@@ -20,7 +20,7 @@ impl<'b> Field<'b> {
 
 /// The field lines of a head, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields<'b>(SmallVec<[Field<'b>; 32]>);
+pub struct Fields<'b>(SmallVec<[Field<'b>; 20]>);
 
 impl<'b> FromIterator<Field<'b>> for Fields<'b> {
     fn from_iter<T: IntoIterator<Item = Field<'b>>>(fields: T) -> Self {

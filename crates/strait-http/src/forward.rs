@@ -21,14 +21,20 @@ const OF_CONNECTION: [&str; 10] = [
 /// The fields that are passed on: without those of the connection, which may name more of them. How the body is framed is told anew
 /// by whoever sends it on.
 pub fn passed_on<'s, 'b>(fields: &'s Fields<'b>) -> impl Iterator<Item = &'s Field<'b>> {
-    fields.iter().filter(move |field| !is_of_connection(fields, field.name))
+    let names_more = fields.has("connection");
+    fields.iter().filter(move |field| {
+        let is_named = names_more && is_named_in_connection(fields, field.name);
+        !is_of_connection(field.name) && !is_named
+    })
 }
 
-fn is_of_connection(fields: &Fields<'_>, name: &str) -> bool {
-    let is_named = |other: &str| other.eq_ignore_ascii_case(name);
-    OF_CONNECTION.into_iter().any(is_named)
-        || is_named("content-length")
-        || (fields.elements("connection").any(is_named) && !is_needed(name))
+fn is_of_connection(name: &str) -> bool {
+    name.eq_ignore_ascii_case("content-length")
+        || OF_CONNECTION.into_iter().any(|other| other.eq_ignore_ascii_case(name))
+}
+
+fn is_named_in_connection(fields: &Fields<'_>, name: &str) -> bool {
+    fields.elements("connection").any(|other| other.eq_ignore_ascii_case(name)) && !is_needed(name)
 }
 
 /// Fields without which the message is another one, whatever Connection says: naming them there is an attack.

@@ -110,6 +110,19 @@ impl<'b> Authority<'b> {
         self.port.unwrap_or(scheme.port())
     }
 
+    /// Writes its text for `scheme`, as [`Self::display`] shows it, at less cost.
+    pub fn write(&self, scheme: Scheme, out: &mut String) {
+        match self.host {
+            Host::Name(name) => out.extend(name.bytes().map(|byte| char::from(byte.to_ascii_lowercase()))),
+            Host::V4(address) => push_v4(address, out),
+            Host::V6(_) => out.push_str(&self.host.to_string()),
+        }
+        if let Some(port) = self.port.filter(|port| *port != scheme.port()) {
+            out.push(':');
+            out.push_str(itoa::Buffer::new().format(port));
+        }
+    }
+
     /// Its text for `scheme`: normalised, without the port where that is the scheme's own (RFC 9110, section 4.2.3).
     pub fn display(&self, scheme: Scheme) -> impl fmt::Display + use<'b> {
         Self { port: self.port.filter(|port| *port != scheme.port()), ..*self }
@@ -124,10 +137,19 @@ impl fmt::Display for Authority<'_> {
     }
 }
 
+fn push_v4(address: Ipv4Addr, out: &mut String) {
+    for (index, octet) in address.octets().into_iter().enumerate() {
+        out.push_str(if index == 0 { "" } else { "." });
+        out.push_str(itoa::Buffer::new().format(octet));
+    }
+}
+
 const NO_HOST: Malformed = Malformed::Syntax("an authority whose host is neither a name nor an address");
 
 fn name(host: &str) -> Result<Host<'_>, Malformed> {
-    if let Ok(address) = host.parse() {
+    if host.starts_with(|first: char| first.is_ascii_digit())
+        && let Ok(address) = host.parse()
+    {
         return Ok(Host::V4(address));
     }
     let is_name = (1..=NAME_BYTES_MAX).contains(&host.len()) && host.bytes().all(is_unreserved);
@@ -199,9 +221,9 @@ impl<'b> Uri<'b> {
     /// 4.2.3, holds for the same have the same. Of the path, octets that never need to be encoded are decoded, except dots: `..` and what
     /// stands for it are left to the origin.
     pub fn write_key(&self, key: &mut String) {
-        use fmt::Write as _;
-        // Writing to a String does not fail.
-        let _ = write!(key, "{}://{}", self.scheme.name(), self.authority.display(self.scheme));
+        key.push_str(self.scheme.name());
+        key.push_str("://");
+        self.authority.write(self.scheme, key);
         let (path, query) = self.path.split_at(self.path.find('?').unwrap_or(self.path.len()));
         key.push_str(if path.is_empty() { "/" } else { "" });
         push_normalised(path, key);

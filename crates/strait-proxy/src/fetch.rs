@@ -88,7 +88,8 @@ impl Order {
         for part in [request.method, " ", slash, path, " HTTP/1.1\r\n"] {
             head.extend_from_slice(part.as_bytes());
         }
-        let host = uri.authority.display(uri.scheme).to_string();
+        let mut host = String::new();
+        uri.authority.write(uri.scheme, &mut host);
         push_field(&mut head, "Host", host.as_bytes());
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
         let is_meant = |field: &&Field<'_>| is_meant(field.name, purpose, counts_hops);

@@ -9,6 +9,7 @@
 //! One worker's task moves the body; whoever asked for it, the first client too, is a follower with a place and a speed of its own.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +20,7 @@ use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
 
 use crate::fetch::Incoming;
+use crate::hot::AsItIs;
 use crate::object::Object;
 
 /// How far a fetch has come.
@@ -273,12 +275,14 @@ impl Drop for Follower {
     }
 }
 
+type ByHash = HashMap<u64, SmallVec<[Arc<Fill>; 1]>, BuildHasherDefault<AsItIs>>;
+
 /// The fills of all workers, by the hash of their key.
 #[derive(Debug, Default)]
-pub(crate) struct Fills(Mutex<HashMap<u64, SmallVec<[Arc<Fill>; 1]>>>);
+pub(crate) struct Fills(Mutex<ByHash>);
 
 impl Fills {
-    fn map(&self) -> MutexGuard<'_, HashMap<u64, SmallVec<[Arc<Fill>; 1]>>> {
+    fn map(&self) -> MutexGuard<'_, ByHash> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
