@@ -17,6 +17,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(50);
 /// A proxy that is to be started.
 #[derive(Debug)]
 pub(crate) struct Setup {
+    /// What goes before the program: `prlimit`, `nsenter`.
+    before: Vec<String>,
     arguments: Vec<String>,
     config: String,
 }
@@ -25,7 +27,13 @@ impl Setup {
     /// One before an origin.
     pub(crate) fn before(origin: SocketAddr) -> Self {
         let arguments = ["--origin".to_owned(), format!("http://{origin}")];
-        Self { arguments: arguments.into(), config: String::new() }
+        Self { before: Vec::new(), arguments: arguments.into(), config: String::new() }
+    }
+
+    /// One for clients that name the origin, which may be on this machine.
+    pub(crate) fn forward() -> Self {
+        let config = "access.reach = [\"127.0.0.0/8\"]\n".to_owned();
+        Self { before: Vec::new(), arguments: Vec::new(), config }
     }
 
     /// What `strait.toml` says.
@@ -40,11 +48,18 @@ impl Setup {
         self
     }
 
+    /// Has it started by another program, which is given it with its arguments.
+    pub(crate) fn by(mut self, program: &[&str]) -> Self {
+        self.before = program.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
     /// Starts it with a store in `cache`; it listens when this returns.
     pub(crate) fn start_in(self, cache: &Path) -> Proxy {
         let config = tempfile::NamedTempFile::new().unwrap();
         fs::write(config.path(), &self.config).unwrap();
-        let launch = Launch::new(STRAIT).args(["proxy", "--listen", "127.0.0.1:0"]);
+        let words: Vec<_> = self.before.iter().map(String::as_str).chain([STRAIT]).collect();
+        let launch = Launch::new(words[0]).args(&words[1..]).args(["proxy", "--listen", "127.0.0.1:0"]);
         let launch = launch.arg("--config").arg(config.path()).arg("--cache-dir").arg(cache);
         let process = launch.args(&self.arguments).spawn().unwrap();
         process.wait_for_stderr("\n", LIMIT).unwrap();
@@ -83,6 +98,11 @@ impl Proxy {
     pub(crate) fn terminate(self) -> Finished {
         self.process.signal(Signal::TERM);
         self.process.wait(LIMIT).unwrap().success()
+    }
+
+    /// Its URL.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// Memory that it has, in bytes.
