@@ -17,3 +17,4 @@ mod packages;
 mod rig;
 mod servers;
 mod sizes;
+mod soak;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lab::{Finished, Launch, Process, wait_until};
@@ -124,10 +124,7 @@ impl Proxy {
     /// What its descriptors are open on, by kind.
     pub(crate) fn descriptors(&self) -> Descriptors {
         let mut open = Descriptors::default();
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap() {
-            // One that was closed meanwhile does not count.
-            let Ok(link) = fs::read_link(entry.unwrap().path()) else { continue };
-            let link = link.to_string_lossy().into_owned();
+        for (_, link) in self.links() {
             match link.split(':').next().unwrap() {
                 "pipe" => open.pipes += 1,
                 "socket" => open.sockets += 1,
@@ -136,6 +133,21 @@ impl Proxy {
             }
         }
         open
+    }
+
+    /// Its open files in a directory, those without a name too, as paths by which they can be looked at.
+    pub(crate) fn open_files(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
+        self.links().filter(move |(_, link)| Path::new(link).starts_with(folder)).map(|(path, _)| path)
+    }
+
+    /// Its descriptors, and what they are open on.
+    fn links(&self) -> impl Iterator<Item = (PathBuf, String)> + use<> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
+        // One that was closed meanwhile does not count.
+        entries.flatten().filter_map(|entry| {
+            let link = fs::read_link(entry.path()).ok()?;
+            Some((entry.path(), link.to_string_lossy().into_owned()))
+        })
     }
 
     /// Waits until it has no more sockets than so many.
