@@ -72,6 +72,11 @@ impl Claim {
         Self { text: text.into(), bound, unit, measured, verdict: bound.judge(measured) }
     }
 
+    /// A claim about a ratio that was worked out over the rounds; none where it was not measured.
+    pub(crate) fn of_summary(text: impl Into<String>, measured: Option<Summary>, bound: Bound) -> Self {
+        Self { text: text.into(), bound, unit: "x", measured, verdict: bound.judge(measured) }
+    }
+
     /// A claim about a figure of a series, times `scale`.
     pub(crate) fn of_figure(
         text: impl Into<String>,

@@ -17,6 +17,7 @@ mod latency;
 mod lossfree;
 mod machine;
 mod measure;
+mod proxy;
 mod receiver;
 mod results;
 mod run;
@@ -93,6 +94,8 @@ enum Command {
     Dropin,
     /// Sends and relays, by `strait bench send`
     Send,
+    /// Caching proxies, by `strait bench proxy`
+    Proxy,
     /// Measure delays; started by the latency benchmark
     #[command(hide = true)]
     Receiver(receiver::Args),
@@ -101,7 +104,7 @@ enum Command {
 /// A benchmark: prints its table and returns its results.
 type Benchmark = fn(&Context) -> Result<Results>;
 
-const ALL: [(&str, Benchmark); 8] = [
+const ALL: [(&str, Benchmark); 9] = [
     ("capture", capture::run),
     ("lossfree", lossfree::run),
     ("latency", latency::run),
@@ -110,6 +113,7 @@ const ALL: [(&str, Benchmark); 8] = [
     ("disk", disk::run),
     ("dropin", dropin::run),
     ("send", send::run),
+    ("proxy", proxy::run),
 ];
 
 fn main() -> ExitCode {
@@ -124,7 +128,8 @@ fn main() -> ExitCode {
         Command::Generate => benchmarks(&bench.options, &ALL[4..5]),
         Command::Disk => benchmarks(&bench.options, &ALL[5..6]),
         Command::Dropin => benchmarks(&bench.options, &ALL[6..7]),
-        Command::Send => benchmarks(&bench.options, &ALL[7..]),
+        Command::Send => benchmarks(&bench.options, &ALL[7..8]),
+        Command::Proxy => benchmarks(&bench.options, &ALL[8..]),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

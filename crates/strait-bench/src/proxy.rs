@@ -185,6 +185,9 @@ impl<'a> Rig<'a> {
         let client = self.launcher.start(&self.far.0, &program, &self.load_cpus, self.limit())?;
         let account: Account = parse(&program, &client.finish(self.limit())?.stdout)?;
         match account.errors {
+            0 if account.requests == 0 => {
+                Err(Error::Void(format!("no request was answered in {} s", self.seconds)))
+            }
             0 => Ok(account),
             errors => {
                 Err(Error::Void(format!("{errors} requests failed, the first: {}", account.first_error)))
@@ -274,7 +277,7 @@ fn figures(account: &Account) -> Figures {
         ("verified_percent", account.verified as f64 / requests * 100.0),
         ("unanswered", account.unanswered as f64),
     ];
-    // Of no requests at all there is no cost of one.
-    let named = named.into_iter().filter(|(_, value)| value.is_finite());
+    let is_told = |name: &str, value: f64| name != "unanswered" || value > 0.0;
+    let named = named.into_iter().filter(|&(name, value)| is_told(name, value));
     named.map(|(name, value)| (name.to_owned(), value)).collect()
 }

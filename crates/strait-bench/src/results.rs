@@ -147,7 +147,7 @@ impl Results {
 
     /// A figure of a contestant to that of the best of `others` at the same place, round by round, with the name of the one that is
     /// the best by its median.
-    pub(crate) fn beside_the_best<'a>(
+    pub fn beside_the_best<'a>(
         &self,
         contestant: &str,
         others: &[&'a str],

@@ -58,7 +58,7 @@ pub const SEND: [Shown; 4] = [
 ];
 
 /// Those of a benchmark of proxies.
-pub const PROXY: [Shown; 11] = [
+pub const PROXY: [Shown; 12] = [
     shown("requests_per_s", "thousand requests/s", 1e-3, 2, true),
     shown("bytes_per_s", "GB/s", 1e-9, 3, true),
     shown("cpu_us_per_request", "CPU microseconds per request", 1.0, 1, false),
@@ -70,17 +70,23 @@ pub const PROXY: [Shown; 11] = [
     shown("hit_percent", "not asked of the origin, %", 1.0, 1, true),
     shown("memory_mib", "memory at most, MiB", 1.0, 0, false),
     shown("busy_percent", "CPU of the proxy in use, %", 1.0, 0, false),
+    shown("unanswered", "requests unanswered at the end", 1.0, 0, false),
 ];
+
+/// Those of D4's experiments, in whose open loops the rate is given: response time and CPU time first.
+pub const PROXY_FIGURES: [Shown; 9] =
+    [PROXY[4], PROXY[5], PROXY[6], PROXY[10], PROXY[2], PROXY[0], PROXY[8], PROXY[9], PROXY[11]];
 
 /// Figures of proxies that are compared.
 const RATIOS: [&str; 4] = ["requests_per_s", "cpu_us_per_request", "cpu_s_per_gb", "p50_us"];
 
 /// The figures to show of these results: those that were measured.
 pub fn figures(results: &Results) -> Vec<Shown> {
-    let all: &[Shown] = match results.benchmark.split(' ').next() {
-        Some("latency") => &LATENCY,
-        Some("send") => &SEND,
-        Some("proxy") => &PROXY,
+    let all: &[Shown] = match results.benchmark.split_once(' ').unwrap_or((&results.benchmark, "")) {
+        ("latency", _) => &LATENCY,
+        ("send", _) => &SEND,
+        ("proxy", "") => &PROXY,
+        ("proxy", _) => &PROXY_FIGURES,
         _ => &CAPTURE,
     };
     let measured =

@@ -5,6 +5,7 @@
 
 mod bench;
 mod bulk;
+mod cache;
 mod capture;
 mod demo;
 mod doctor;
@@ -56,6 +57,8 @@ enum Command {
     Relay(relay::Args),
     /// Cache HTTP between clients and servers, with bodies that stay in the kernel.
     Proxy(Box<proxy::Args>),
+    /// See, forget and check what strait proxy has stored.
+    Cache(cache::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
     /// Measure what each way to capture can do on this machine.
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Receive(args) => receive::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Proxy(args) => proxy::run(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Args as ClapArgs;
-use strait_proxy::{Clock, Config, Proxy};
+use strait_proxy::{Bound, Clock, Config, Proxy};
+use strait_sys::{process, service};
 
 use crate::Error;
-use crate::output::tell;
+use crate::output::{print_account, print_text, tell};
+use crate::relay::allow_files;
 
 /// Options of `strait proxy`.
 #[derive(ClapArgs)]
@@ -40,6 +42,24 @@ pub(crate) struct Args {
     /// Threads [default: one a processor]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// Tell of itself here: metrics, an admin page, strait cache
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<SocketAddr>,
+    /// Write a line a request to this file; - is standard output
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Become this user once the sockets are open
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Say whether the configuration holds, and where it would listen
+    #[arg(long)]
+    check_config: bool,
+    /// Print a configuration with every key, its default, and what it is for
+    #[arg(long)]
+    print_default_config: bool,
+    /// Print the account as one JSON object
+    #[arg(long)]
+    json: bool,
     /// Read stored bodies and send them, in place of sendfile: to compare
     #[arg(long)]
     no_sendfile: bool,
@@ -48,33 +68,118 @@ pub(crate) struct Args {
     no_splice: bool,
 }
 
-/// How often it is looked whether the process is to end.
-const TERMINATION_POLL: Duration = Duration::from_millis(50);
+/// How often it is looked what the process is told by signals.
+const SIGNAL_POLL: Duration = Duration::from_millis(50);
+/// Open files of a connection: the client's and the origin's.
+const FILES_EACH: u64 = 2;
+/// Open files beside those that are asked for: the store's, pipes, listeners; and those that there have to be.
+const FILES_BESIDE: u64 = 4096;
+const FILES_BESIDE_MIN: u64 = 256;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
-    let config = config(args)?;
-    let proxy = Proxy::start(&config, Clock::system())?;
+    if args.print_default_config {
+        return print_text(Config::DEFAULT_TOML);
+    }
+    let config = config(args);
+    if args.check_config {
+        // Whatever is wrong with it, it is the file that is to be mended.
+        let config = config.map_err(|error| Error::Usage(error.to_string()))?;
+        return print_text(&as_checked(&config));
+    }
+    let signals = process::on_service_signals()?;
+    let mut proxy = start(args, &config?)?;
+    while !signals.terminated.load(Ordering::Relaxed) {
+        if signals.reloads.swap(false, Ordering::Relaxed) {
+            reload(args, &mut proxy);
+        }
+        if signals.reopens.swap(false, Ordering::Relaxed) {
+            proxy.reopen_log();
+        }
+        std::thread::sleep(SIGNAL_POLL);
+    }
+    notify("STOPPING=1");
+    print_account(&proxy.stop(), args.json)
+}
+
+/// Opens what needs privileges, gives those up, and starts.
+fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
+    let each = FILES_EACH * u64::from(config.limits.connections);
+    let allowed = allow_files(FILES_BESIDE + each)?;
+    let needed = FILES_BESIDE_MIN + each;
+    if allowed < needed {
+        tell(format_args!(
+            "strait: {allowed} open files are allowed, and limits.connections needs {needed}: ulimit -n {needed}\n"
+        ));
+    }
+    let bound = Bound::new(config, service::inherited_sockets()?)?;
+    if let Some(user) = &args.user {
+        service::become_user(user)?;
+    }
+    // Root goes on writing the cache and the log wherever it could.
+    let writes = config.cache.dir.is_some() || config.log.access.is_some();
+    process::drop_capabilities(writes && args.user.is_none())?;
+    let proxy = bound.start(Clock::system())?;
+    announce(&proxy);
+    notify("READY=1");
+    Ok(proxy)
+}
+
+fn announce(proxy: &Proxy) {
     for address in proxy.addresses() {
         tell(format_args!("listening on {address}\n"));
     }
-    while !terminated.load(Ordering::Relaxed) {
-        std::thread::sleep(TERMINATION_POLL);
+    if let Some(address) = proxy.admin() {
+        tell(format_args!("admin page on http://{address}/\n"));
     }
-    proxy.stop();
-    Ok(())
 }
 
+/// Goes by the configuration as it is now. What is wrong with it is told, and nothing is changed.
+fn reload(args: &Args, proxy: &mut Proxy) {
+    notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
+    match config(args).and_then(|config| Ok(proxy.reload(&config)?)) {
+        Ok(kept) if kept.is_empty() => tell(format_args!("reloaded\n")),
+        Ok(kept) => tell(format_args!("reloaded; from the next start on: {}\n", kept.join(", "))),
+        Err(error) => tell(format_args!("strait: not reloaded: {error}\n")),
+    }
+    proxy.reopen_log();
+    notify("READY=1");
+}
+
+/// Tells the service manager, if there is one; one that does not listen stops nothing.
+fn notify(state: &str) {
+    if let Err(error) = service::notify(state) {
+        tell(format_args!("strait: {error}\n"));
+    }
+}
+
+/// What a configuration comes to that was checked.
+fn as_checked(config: &Config) -> String {
+    let listen = config.listen.iter().map(|address| format!("listen {address}\n"));
+    let admin = config.admin.listen.map(|address| format!("admin {address}\n"));
+    listen.chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
+}
+
+/// The configuration, checked.
 fn config(args: &Args) -> Result<Config, Error> {
-    let mut config = match &args.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|error| Error::Usage(format!("{}: {error}", path.display())))?;
-            Config::from_toml(&text)?
-        }
-        None => Config::default(),
+    let Some(path) = &args.config else {
+        let config = with_options(Config::default(), args);
+        config.check()?;
+        return Ok(config);
     };
+    let of_file = |error: &dyn std::fmt::Display| Error::Usage(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| of_file(&error))?;
+    let config = Config::from_toml(&text).map_err(|error| of_file(&error))?;
+    let config = with_options(config, args);
+    match config.check() {
+        Ok(()) => Ok(config),
+        Err(error @ strait_proxy::Error::Config(_)) => Err(of_file(&Config::locate(&text, error))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What was given as options goes before the file.
+fn with_options(mut config: Config, args: &Args) -> Config {
     if !args.listen.is_empty() {
         config.listen.clone_from(&args.listen);
     }
@@ -83,7 +188,9 @@ fn config(args: &Args) -> Result<Config, Error> {
     config.cache.size = args.cache_size.unwrap_or(config.cache.size);
     config.cache.memory = args.memory.unwrap_or(config.cache.memory);
     config.workers = args.workers.unwrap_or(config.workers);
+    config.admin.listen = args.admin.or(config.admin.listen);
+    config.log.access = args.log.clone().or(config.log.access);
     config.transfer.sendfile &= !args.no_sendfile;
     config.transfer.splice &= !args.no_splice;
-    Ok(config)
+    config
 }

@@ -153,7 +153,7 @@ fn first_number(args: &Args) -> Result<u64, Error> {
 }
 
 /// Raises the limit of open files to `wanted`, or as far as this process may; returns what it is then.
-fn allow_files(wanted: u64) -> Result<u64, Error> {
+pub(crate) fn allow_files(wanted: u64) -> Result<u64, Error> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(current) = current.filter(|current| *current < wanted) else { return Ok(wanted) };
     let raised = |maximum| setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();

@@ -105,9 +105,10 @@ async fn ask(
     let worker: &Rc<_> = exchange.worker;
     let leading = Leading::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
     let miss = Miss { why: Why::Partial, stored: Some(stored.clone()), gap: Some(gap) };
-    let order = order(worker, exchange.request, wanted, &miss, true);
+    let order = order(exchange, wanted, &miss, true);
     let incoming = fetch(worker, &order, None).await.ok()?;
-    let (object, range) = object(exchange.request, &wanted.directives, &wanted.key, &incoming)?;
+    let (object, range) =
+        object(worker.settings().negative, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
     let is_part = incoming.status == 206 && stored.combines_with(&object);
     if is_part { fill(leading, incoming, (Arc::new(object), range)) } else { None }
 }

@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::log::Format;
+use crate::settings::Settings;
 
 /// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Addresses that clients connect to; port 0 takes a free one.
@@ -24,6 +26,10 @@ pub struct Config {
     pub origin: Option<String>,
     /// The name that this proxy gives itself in Via and Cache-Status (RFC 9110, section 7.6.3).
     pub name: String,
+    /// Hosts that a reverse proxy answers for, as `www.example.org`; requests for others are refused (421). Without any it answers for all.
+    pub hosts: Vec<String>,
+    /// What origins are told of clients; nothing by a forward proxy, and by a reverse one `append`, unless it is said.
+    pub forwarded: Option<Forwarded>,
     /// What is kept.
     pub cache: Cache,
     /// Who may use it, and for what.
@@ -36,10 +42,62 @@ pub struct Config {
     pub transfer: Transfer,
     /// TLS with clients and origins.
     pub tls: Tls,
+    /// What is written down.
+    pub log: Log,
+    /// Where the proxy tells of itself.
+    pub admin: Admin,
+    /// Whom the proxy believes who its clients are.
+    pub proxy_protocol: ProxyProtocol,
+}
+
+/// What origins are told of clients, in Forwarded (RFC 7239) and X-Forwarded-For, -Proto and -Host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Forwarded {
+    /// Nothing; what came is passed on.
+    Off,
+    /// The client is added to what came.
+    Append,
+    /// The client stands in place of what came.
+    Replace,
+}
+
+/// Where the proxy tells of itself: metrics, an admin page, and what is stored.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Admin {
+    /// The address; without it there is none.
+    pub listen: Option<SocketAddr>,
+    /// Networks that may look; without any this machine.
+    pub allow: Vec<String>,
+    /// Networks that may purge and ban; without any this machine.
+    pub change: Vec<String>,
+    /// Names by which it may be asked for, beside `localhost` and addresses.
+    pub hosts: Vec<String>,
+}
+
+/// Connections that begin with who the client is: the PROXY protocol, versions 1 and 2.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxyProtocol {
+    /// Which of the addresses that are listened on have it; no others are connected to there.
+    pub on: Vec<SocketAddr>,
+    /// Networks of those who may connect there: load balancers; without any this machine.
+    pub from: Vec<String>,
+}
+
+/// What is written down.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// The file of the access log, a line a request; `-` is standard output. Without it there is none.
+    pub access: Option<PathBuf>,
+    /// How its lines are written.
+    pub format: Format,
 }
 
 /// What is kept, and where.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cache {
     /// The directory of the store. Without it small objects are kept in memory, and nothing else.
@@ -54,12 +112,14 @@ pub struct Cache {
     pub object: ByteSize,
     /// Seconds between two times that what was stored is made to last through a power loss; 0 never does.
     pub sync: u64,
+    /// Seconds for which a 404 or 410 is kept that says nothing of it; 0 for as long as any other response.
+    pub negative: u64,
     /// What becomes of a response whose clients have all left.
     pub abandoned: Abandoned,
 }
 
 /// What becomes of a response whose clients have all left before it was whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Abandoned {
     /// It is fetched to its end.
@@ -72,7 +132,7 @@ pub enum Abandoned {
 }
 
 /// Who may use the proxy, and for what.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
     /// Networks of clients, as `10.0.0.0/8`; without any the clients of this machine, and of a reverse proxy all.
@@ -86,7 +146,7 @@ pub struct Access {
 }
 
 /// Seconds that each phase may take.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
     /// A client's connection without a request.
@@ -108,11 +168,13 @@ pub struct Timeouts {
 }
 
 /// How much there may be of anything.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Connections of clients at a time.
     pub connections: u32,
+    /// Connections of one client's address at a time; 0 for as many as of all.
+    pub connections_per_client: u32,
     /// Bytes of a request's body.
     pub request_body: ByteSize,
     /// Idle connections to one origin that a worker keeps.
@@ -120,7 +182,7 @@ pub struct Limits {
 }
 
 /// When bytes are left to the kernel. The defaults were measured; `bench/results` has the figures.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Transfer {
     /// Stored bodies go by sendfile.
@@ -132,7 +194,7 @@ pub struct Transfer {
 }
 
 /// TLS with clients and origins.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
     /// Addresses where clients begin with TLS, beside `listen`.
@@ -154,12 +216,17 @@ impl Default for Config {
             workers: 0,
             origin: None,
             name: "strait".to_owned(),
+            hosts: Vec::new(),
+            forwarded: None,
             cache: Cache::default(),
             access: Access::default(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
             transfer: Transfer::default(),
             tls: Tls::default(),
+            log: Log::default(),
+            admin: Admin::default(),
+            proxy_protocol: ProxyProtocol::default(),
         }
     }
 }
@@ -173,6 +240,7 @@ impl Default for Cache {
             memory_object: ByteSize::kib(32),
             object: ByteSize::tib(1),
             sync: 10,
+            negative: 0,
             abandoned: Abandoned::Finish,
         }
     }
@@ -201,7 +269,12 @@ impl Default for Timeouts {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 10_000, request_body: ByteSize::tib(1), origin_idle: 64 }
+        Self {
+            connections: 10_000,
+            connections_per_client: 0,
+            request_body: ByteSize::tib(1),
+            origin_idle: 64,
+        }
     }
 }
 
@@ -218,13 +291,67 @@ impl Default for Transfer {
 }
 
 impl Config {
+    /// A file with every key, its default, and what it is for.
+    pub const DEFAULT_TOML: &str = include_str!("strait.toml");
+
     /// Reads the text of a file.
     ///
     /// # Errors
     /// It is not TOML, or has keys or values that are not known: the message has the line.
     pub fn from_toml(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|error| Error::Config(error.to_string().trim_end().to_owned()))
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| line_at(text, span.start));
+            let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            Error::Config(format!("line {line}: {message}"))
+        })
     }
+
+    /// The same error with the line of the file that sets the key which it is about, if one does.
+    pub fn locate(text: &str, error: Error) -> Error {
+        match error {
+            Error::Config(message) => Error::Config(match line_of(text, key_of(&message)) {
+                Some(line) => format!("line {line}: {message}"),
+                None => message,
+            }),
+            other => other,
+        }
+    }
+
+    /// Checks what it says.
+    ///
+    /// # Errors
+    /// It contradicts itself or is refused.
+    pub fn check(&self) -> Result<()> {
+        Settings::new(self).map(drop)
+    }
+}
+
+/// The line of a byte, from 1.
+fn line_at(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+/// The key that a message begins with.
+fn key_of(message: &str) -> &str {
+    message.split([' ', ':']).next().unwrap_or_default()
+}
+
+/// The line in which a key is set, from 1.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let mut section = "";
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
+            section = name.trim();
+        }
+        let Some((own, _)) = line.split_once('=') else { continue };
+        let in_section = key.strip_prefix(section).and_then(|rest| rest.strip_prefix('.'));
+        let wanted = if section.is_empty() { Some(key) } else { in_section };
+        if wanted == Some(own.trim()) {
+            return Some(index + 1);
+        }
+    }
+    None
 }
 
 impl Timeouts {
@@ -232,5 +359,58 @@ impl Timeouts {
     pub(crate) fn limit(seconds: u64) -> Duration {
         const DAY: Duration = Duration::from_hours(24);
         if seconds == 0 { DAY } else { Duration::from_secs(seconds).min(DAY) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(toml: &str) -> Result<Config> {
+        let config = Config::from_toml(toml)?;
+        config.check().map_err(|error| Config::locate(toml, error))?;
+        Ok(config)
+    }
+
+    #[test]
+    fn the_default_file_says_what_the_defaults_are() {
+        assert_eq!(checked(Config::DEFAULT_TOML).unwrap(), Config::default());
+        assert_eq!(checked("").unwrap(), Config::default());
+    }
+
+    /// What is commented out is understood, too, and no key is missing.
+    #[test]
+    fn the_default_file_has_every_key() {
+        let uncomment = |line: &str| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase()) => rest.to_owned(),
+            _ => line.to_owned(),
+        };
+        let all = Config::DEFAULT_TOML.lines().map(uncomment).collect::<Vec<_>>().join("\n");
+        let written: toml::Table = toml::from_str(&all).unwrap();
+        let known = toml::Table::try_from(Config::from_toml(&all).unwrap()).unwrap();
+        let keys = |table: &toml::Table| {
+            let of = |(section, value): (&String, &toml::Value)| {
+                let inner = value.as_table().map(|table| table.keys().cloned().collect::<Vec<_>>());
+                (section.clone(), inner)
+            };
+            table.iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(&written), keys(&known));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (toml, expected) in [
+            ("workers = 2\nlisten = 3", "line 2: "),
+            ("workers = 2\nsise = 3", "line 2: unknown field `sise`"),
+            ("workers = 2\n[cache]\nsize = \"x\"", "line 3: "),
+            ("workers = 2\n\nname = \"a b\"", "line 3: name = \"a b\": "),
+            ("[access]\npurge = []\nallow = [\"x\"]", "line 3: access.allow: "),
+            ("\naccess.allow = [\"x\"]", "line 2: access.allow: "),
+            ("[", "line 1: "),
+        ] {
+            let error = checked(toml).unwrap_err().to_string();
+            assert!(error.starts_with(expected) && !error.contains('\n'), "{toml}: {error}");
+        }
     }
 }

@@ -3,10 +3,11 @@
 //! What a worker has at hand is answered right here, without allocation and without a lock; everything else goes through
 //! [`crate::exchange`].
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strait_http::Malformed;
 use strait_http::cache_control::OfRequest;
@@ -15,17 +16,23 @@ use strait_http::framing::{self, Body};
 use strait_http::head::{self, Request, Version};
 use strait_http::method::is_answered_from_store;
 use strait_http::reuse::{Reuse, reuse};
-use strait_http::target::Scheme;
+use strait_transfer::relay::proxy_protocol::{self, Told};
 use tokio::net::TcpStream;
 
+use crate::account::{Begun, Outcome};
 use crate::buffer::Buffer;
 use crate::deliver;
 use crate::exchange::{self, wish};
 use crate::object::Object;
 use crate::reply::{Wish, write_own};
 use crate::select::{Selected, select};
+use crate::serving::Serving;
+use crate::settings::Port;
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
+
+/// How long somebody who was let in while the proxy is about to end may take to ask.
+const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// A client.
 #[derive(Debug)]
@@ -63,12 +70,15 @@ impl Client {
     }
 
     /// Answers what it asks for, until it has gone.
-    pub(crate) async fn serve(mut self, worker: &Rc<Worker>, begins_with_tls: bool) {
-        if begins_with_tls && Box::pin(self.shake_hands(worker)).await.is_none() {
+    pub(crate) async fn serve(mut self, serving: &Serving, port: Port, is_idle: &Cell<bool>) {
+        if port.is_proxied && Box::pin(self.learn_client(&serving.worker())).await.is_none() {
+            return;
+        }
+        if port.is_tls && Box::pin(self.shake_hands(&serving.worker())).await.is_none() {
             return;
         }
         // Whatever ends a connection ends it for both sides.
-        let _ = self.requests(worker).await;
+        let _ = self.requests(serving, is_idle).await;
     }
 
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
@@ -76,18 +86,46 @@ impl Client {
         self.socket.secure(settings.tls.accept()?, settings.timeouts.head).await.ok()
     }
 
-    async fn requests(&mut self, worker: &Rc<Worker>) -> Result<(), Gone> {
+    /// Reads who the client is, from a header before its first request; `None` where that is not told, or it may not use the proxy.
+    async fn learn_client(&mut self, worker: &Worker) -> Option<()> {
+        let settings = worker.settings();
+        let told = loop {
+            if let Some((told, len)) = proxy_protocol::read(self.buffer.filled()).ok()? {
+                self.buffer.consume(len);
+                break told;
+            }
+            let begun = self.begun.get_or_insert_with(Instant::now);
+            let limit = settings.timeouts.head.saturating_sub(begun.elapsed());
+            if self.socket.read_within(limit, &mut self.buffer).await.ok()? == 0 {
+                return None;
+            }
+        };
+        self.begun = None;
+        if let Told::Client(client) = told {
+            self.peer = client;
+        }
+        settings.access.allows(self.peer.ip()).then_some(())
+    }
+
+    async fn requests(&mut self, serving: &Serving, is_idle: &Cell<bool>) -> Result<(), Gone> {
         loop {
+            // Each request sees the settings that are in force when it comes.
+            let worker = &serving.worker();
             let stays = match self.next(worker) {
-                Next::More => match self.read(worker).await? {
-                    0 => return Ok(()),
-                    _ => continue,
-                },
+                Next::More => {
+                    is_idle.set(self.buffer.is_empty());
+                    let read = self.read(worker).await;
+                    is_idle.set(false);
+                    match read? {
+                        0 => return Ok(()),
+                        _ => continue,
+                    }
+                }
                 Next::Hit(hit) => self.hit(worker, hit).await?,
                 Next::Request => Box::pin(self.exchange(worker)).await?,
                 Next::Malformed(error) => Box::pin(self.refuse(worker, error)).await?,
             };
-            if !stays {
+            if !stays || worker.settings().is_closing() {
                 return self.socket.close(&mut self.buffer).await;
             }
         }
@@ -103,7 +141,7 @@ impl Client {
             Ok(None) => Next::More,
             Ok(Some((request, len))) => {
                 self.begun = None;
-                at_hand(worker, &request, len).map_or(Next::Request, Next::Hit)
+                at_hand(worker, &request, self.socket.is_encrypted(), len).map_or(Next::Request, Next::Hit)
             }
             Err(error) => Next::Malformed(error),
         }
@@ -112,7 +150,7 @@ impl Client {
     async fn read(&mut self, worker: &Worker) -> Result<usize, Gone> {
         let timeouts = &worker.settings().timeouts;
         let limit = if self.buffer.is_empty() {
-            timeouts.idle
+            if worker.settings().is_closing() { LAST_CALL } else { timeouts.idle }
         } else {
             let begun = self.begun.get_or_insert_with(Instant::now);
             timeouts.head.saturating_sub(begun.elapsed())
@@ -122,12 +160,25 @@ impl Client {
 
     async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, Gone> {
         let Hit { object, selected, wish, head_len } = hit;
-        self.buffer.consume(head_len);
         let settings = worker.settings();
+        // The log tells what was asked. Without one nobody does, and a client that takes its time holds no memory.
+        let kept = if settings.log.is_some() { head_len } else { 0 };
+        self.buffer.consume(head_len - kept);
         let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
-        deliver::send(worker, &mut self.socket, &object, &selected, &status, wish).await?;
-        Ok(wish.keeps_alive)
+        let begun = Begun::now(&mut self.socket);
+        let sent = deliver::send(worker, &mut self.socket, &object, &selected, &status, wish).await;
+        self.account(worker, begun, kept, sent.is_ok());
+        self.buffer.consume(kept);
+        sent.map(|()| wish.keeps_alive)
+    }
+
+    /// Notes an exchange that is over, whose request is the first `kept` bytes that are buffered.
+    fn account(&self, worker: &Worker, begun: Begun, kept: usize, is_whole: bool) {
+        let read = &self.buffer.filled()[..kept];
+        let request = if kept > 0 { head::request(read).ok().flatten() } else { None };
+        let request = request.as_ref().map(|(request, _)| request);
+        worker.account(&begun.end(&self.socket, self.peer, request, is_whole));
     }
 
     async fn exchange(&mut self, worker: &Rc<Worker>) -> Result<bool, Gone> {
@@ -136,7 +187,10 @@ impl Client {
             let bytes = buffer.filled();
             // It was read just now.
             let Ok(Some((request, len))) = head::request(bytes) else { return Ok(false) };
-            exchange::run(worker, socket, *peer, &request, bytes.split_at(len)).await?
+            let begun = Begun::now(socket);
+            let left = exchange::run(worker, socket, *peer, &request, bytes.split_at(len)).await;
+            worker.account(&begun.end(socket, *peer, Some(&request), left.is_ok()));
+            left?
         };
         *buffer = left.buffer;
         Ok(left.keeps_alive)
@@ -147,14 +201,17 @@ impl Client {
         let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
         let mut head = worker.head();
         write_own(&mut head, worker.settings(), error.status(), &error.to_string(), wish);
-        self.socket.write_all(&head, &[]).await?;
+        let begun = Begun::now(&mut self.socket);
+        self.socket.told.other(error.status(), Outcome::Own);
+        let sent = self.socket.write_all(&head, &[]).await;
         worker.give_back(head);
-        Ok(false)
+        self.account(worker, begun, 0, sent.is_ok());
+        sent.map(|()| false)
     }
 }
 
 /// The answer to a request, if the worker has it at hand and may give it at once.
-fn at_hand(worker: &Worker, request: &Request<'_>, head_len: usize) -> Option<Hit> {
+fn at_hand(worker: &Worker, request: &Request<'_>, is_encrypted: bool, head_len: usize) -> Option<Hit> {
     let fields = &request.fields;
     let is_simple = is_answered_from_store(request.method)
         && framing::of_request(request) == Ok(Body::None)
@@ -162,7 +219,10 @@ fn at_hand(worker: &Worker, request: &Request<'_>, head_len: usize) -> Option<Hi
     if !is_simple || (worker.settings().behind.is_none() && request.target.starts_with('/')) {
         return None;
     }
-    let uri = strait_http::target::uri(request, Scheme::Http).ok()??;
+    let uri = strait_http::target::uri(request, worker.settings().scheme(is_encrypted)).ok()??;
+    if !worker.settings().answers_for(&uri.authority.host) {
+        return None;
+    }
     let object = worker.with_key(&uri, |hash, key| worker.at_hand(hash, key, fields))?;
     let asked = OfRequest::of(fields);
     if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {

@@ -28,7 +28,7 @@ pub(crate) async fn send(
         return Box::pin(send_parts(worker, socket, object, parts, status, wish)).await;
     }
     let mut head = worker.head();
-    let range = write_head(&mut head, worker, object, selected, status, wish);
+    let range = write_head(&mut head, worker, socket, object, selected, status, wish);
     let range = if wish.is_head { 0..0 } else { range };
     let sent = send_with_head(worker, socket, &head, object, range).await;
     worker.give_back(head);
@@ -48,7 +48,7 @@ pub(crate) async fn send_from(
         return send(worker, socket, object, selected, status, wish).await;
     }
     let mut head = worker.head();
-    let range = write_head(&mut head, worker, object, selected, status, wish);
+    let range = write_head(&mut head, worker, socket, object, selected, status, wish);
     let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
     let sent = socket.write_all(&head, if wish.is_head { &[] } else { part }).await;
     worker.give_back(head);
@@ -65,7 +65,7 @@ pub(crate) async fn send_head(
     wish: Wish,
 ) -> Result<(), Gone> {
     let mut head = worker.head();
-    write_head(&mut head, worker, object, selected, status, wish);
+    write_head(&mut head, worker, socket, object, selected, status, wish);
     let sent = socket.write_all(&head, &[]).await;
     worker.give_back(head);
     sent
@@ -75,6 +75,7 @@ pub(crate) async fn send_head(
 fn write_head(
     head: &mut Vec<u8>,
     worker: &Worker,
+    socket: &mut Socket,
     object: &Object,
     selected: &Selected,
     status: &CacheStatus<'_>,
@@ -88,7 +89,8 @@ fn write_head(
         Selected::Unsatisfiable => (Answer::Unsatisfiable(length), 0..0),
     };
     let age = Some(object.times.age_at(worker.now()));
-    write_stored(head, worker.settings(), object, &answer, age, status, wish);
+    let told = write_stored(head, worker.settings(), object, &answer, age, status, wish);
+    socket.told.stored(told, status.answer);
     range
 }
 
@@ -162,7 +164,8 @@ async fn send_parts(
     let mut head = worker.head();
     let age = Some(object.times.age_at(worker.now()));
     let answer = Answer::Parts(&multipart, total);
-    write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    socket.told.stored(told, status.answer);
     if !wish.is_head {
         for part in parts {
             multipart.write_head(part, &mut head);
@@ -193,7 +196,9 @@ pub(crate) async fn follow(
         _ => Answer::Whole(framing),
     };
     let mut head = worker.head();
-    write_stored(&mut head, worker.settings(), object, &answer, age_of(worker, object), status, wish);
+    let age = age_of(worker, object);
+    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    socket.told.stored(told, status.answer);
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
     let at = range.start;
     if follower.fill().view().stored > at {
@@ -278,7 +283,6 @@ async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, what: What)
         socket: &mut connection.socket,
         buffer: &mut connection.buffer,
         framed: &mut incoming.framed,
-        most: u64::MAX,
     };
     let passed = passage::pass(worker, from, socket, Vec::new(), what).await;
     match passed {

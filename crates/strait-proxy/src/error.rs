@@ -41,7 +41,8 @@ impl Error {
         match self {
             Self::Config(_) => ErrorKind::Usage,
             Self::Refused(_) => ErrorKind::Refused,
-            Self::Store(_) | Self::Os { .. } => ErrorKind::Failed,
+            Self::Store(error) => error.kind(),
+            Self::Os { .. } => ErrorKind::Failed,
         }
     }
 }

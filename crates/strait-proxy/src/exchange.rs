@@ -12,6 +12,7 @@ use strait_http::invalidation::invalidated;
 use strait_http::method::{is_answered_from_store, is_safe};
 use strait_http::target::{Authority, Host, Scheme, Target, Uri};
 
+use crate::account::Outcome;
 use crate::buffer::Buffer;
 use crate::cached;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
@@ -31,6 +32,8 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 pub(crate) struct Exchange<'a, 'b> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) client: &'a mut Socket,
+    /// Who has sent it.
+    pub(crate) peer: SocketAddr,
     pub(crate) request: &'a Request<'b>,
     /// Its head as it was read.
     pub(crate) raw: &'a [u8],
@@ -117,10 +120,11 @@ pub(crate) async fn run(
     };
     // Where a body ends that is not understood nobody knows.
     let wish = Wish { keeps_alive: wish.keeps_alive && framing.is_ok(), ..wish };
-    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim);
-    let mut exchange = Exchange { worker, client, request, raw, upload, wish, body };
+    let most = worker.settings().request_body_max;
+    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
+    let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, body };
     let done = match framing {
-        Ok(()) => exchange.answer(peer).await,
+        Ok(()) => exchange.answer().await,
         Err(error) => Err(error.into()),
     };
     let keeps_alive = match done {
@@ -133,7 +137,7 @@ pub(crate) async fn run(
 
 impl<'b> Exchange<'_, 'b> {
     /// Whether another request may follow.
-    async fn answer(&mut self, peer: SocketAddr) -> Result<bool, Stop> {
+    async fn answer(&mut self) -> Result<bool, Stop> {
         let request = self.request;
         if let Body::Length(length) = self.body
             && length > self.worker.settings().request_body_max
@@ -152,8 +156,11 @@ impl<'b> Exchange<'_, 'b> {
         if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
             return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
         }
+        if !self.worker.settings().answers_for(&uri.authority.host) {
+            return Err(Stop::Refuse(421, "another server answers for that host".to_owned()));
+        }
         if request.method == "PURGE" {
-            return self.purge(&uri, peer);
+            return self.purge(&uri);
         }
         let is_conditional = request.fields.has("if-match") || request.fields.has("if-unmodified-since");
         if is_answered_from_store(request.method)
@@ -181,6 +188,7 @@ impl<'b> Exchange<'_, 'b> {
         }
         push_date(&mut head, self.worker.now());
         write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
+        self.client.told.other(200, Outcome::Own);
         self.client.write_all(&head, &body).await?;
         self.worker.give_back(head);
         Ok(wish.keeps_alive)
@@ -191,9 +199,9 @@ impl<'b> Exchange<'_, 'b> {
         if self.request.target == "*"
             && let Some(authority) = strait_http::target::host(self.request)?
         {
-            return Ok(Uri { scheme: Scheme::Http, authority, path: "" });
+            return Ok(Uri { scheme: self.scheme(), authority, path: "" });
         }
-        if let Some(uri) = strait_http::target::uri(self.request, Scheme::Http)? {
+        if let Some(uri) = strait_http::target::uri(self.request, self.scheme())? {
             let is_forward = self.worker.settings().behind.is_none();
             let is_for_origin = self.request.target.starts_with('/');
             return match uri.scheme {
@@ -201,18 +209,24 @@ impl<'b> Exchange<'_, 'b> {
                     400,
                     "a forward proxy is asked for whole URIs: GET http://host/path".to_owned(),
                 )),
-                Scheme::Https => Err(Stop::Refuse(501, "https is asked for by CONNECT".to_owned())),
-                Scheme::Http => Ok(uri),
+                Scheme::Https if !is_for_origin => {
+                    Err(Stop::Refuse(501, "https is asked for by CONNECT".to_owned()))
+                }
+                _ => Ok(uri),
             };
         }
         // HTTP/1.0 without Host.
         match &self.worker.settings().behind {
             Some(_) => {
                 let authority = Authority { host: Host::Name("localhost"), port: None };
-                Ok(Uri { scheme: Scheme::Http, authority, path: self.request.target })
+                Ok(Uri { scheme: self.scheme(), authority, path: self.request.target })
             }
             None => Err(Stop::Refuse(400, "nothing says which host is asked".to_owned())),
         }
+    }
+
+    fn scheme(&self) -> Scheme {
+        self.worker.settings().scheme(self.client.is_encrypted())
     }
 
     fn upgrades(&self) -> bool {
@@ -222,7 +236,7 @@ impl<'b> Exchange<'_, 'b> {
 
     /// Passes request and response on, without the cache.
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
-        let mut order = Order::new(self.worker, self.request, uri, self.body, Purpose::Pass);
+        let mut order = Order::new(self, uri, self.body, Purpose::Pass);
         if let Hops::Left(hops) = hops {
             order.add("Max-Forwards", hops.to_string().as_bytes());
         }
@@ -238,8 +252,8 @@ impl<'b> Exchange<'_, 'b> {
     }
 
     /// Forgets what is stored for a URI, for those who may.
-    fn purge(&self, uri: &Uri<'_>, peer: SocketAddr) -> Result<bool, Stop> {
-        if !self.worker.settings().access.allows_purge(peer.ip()) {
+    fn purge(&self, uri: &Uri<'_>) -> Result<bool, Stop> {
+        if !self.worker.settings().access.allows_purge(self.peer.ip()) {
             return Err(Stop::Refuse(403, "PURGE is not allowed from here".to_owned()));
         }
         let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
@@ -270,6 +284,7 @@ impl<'b> Exchange<'_, 'b> {
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
         let (framing, what) = outgoing(&incoming, self.wish);
+        self.client.told.other(incoming.response().status, Outcome::Pass);
         let mut head = self.worker.head();
         write_passed(
             &mut head,
@@ -285,7 +300,6 @@ impl<'b> Exchange<'_, 'b> {
             socket: &mut connection.socket,
             buffer: &mut connection.buffer,
             framed: &mut incoming.framed,
-            most: u64::MAX,
         };
         let passed = passage::pass(self.worker, from, self.client, head, what).await;
         match passed {
@@ -296,7 +310,7 @@ impl<'b> Exchange<'_, 'b> {
                 }
                 return Err(Stop::Gone(match broken {
                     Broken::To(gone) | Broken::From(gone) => gone,
-                    Broken::Malformed(_) | Broken::TooLong => Gone::Closed,
+                    Broken::Malformed(_) => Gone::Closed,
                 }));
             }
         }
@@ -307,6 +321,7 @@ impl<'b> Exchange<'_, 'b> {
     async fn upgrade(&mut self, mut incoming: Incoming) -> Result<bool, Stop> {
         let mut head = self.worker.head();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
+        self.client.told.other(incoming.response().status, Outcome::Tunnel);
         self.client.write_all(&head, &[]).await?;
         self.worker.give_back(head);
         let Connection { socket, buffer, .. } = &mut incoming.connection;
@@ -328,6 +343,8 @@ impl<'b> Exchange<'_, 'b> {
         // What is inside is theirs.
         let server = Server { host, port, is_tls: false };
         let mut connection = Connection::open(self.worker, &server).await?;
+        self.client.told.other(200, Outcome::Tunnel);
+        self.client.told.origin = connection.address;
         self.client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n", &[]).await?;
         let Connection { socket, buffer, .. } = &mut connection;
         tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
@@ -341,6 +358,7 @@ impl<'b> Exchange<'_, 'b> {
         let wish = Wish { keeps_alive: stays, ..self.wish };
         let mut head = self.worker.head();
         write_own(&mut head, self.worker.settings(), status, why, wish);
+        self.client.told.other(status, Outcome::Own);
         let sent = self.client.write_all(&head, &[]).await;
         self.worker.give_back(head);
         sent.map(|()| stays)

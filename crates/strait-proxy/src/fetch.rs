@@ -5,11 +5,13 @@ use std::time::Duration;
 use strait_http::Malformed;
 use strait_http::fields::{Field, Fields};
 use strait_http::forward::passed_on;
+use strait_http::forwarded::Hop;
 use strait_http::framing::{self, Body};
-use strait_http::head::{self, Request, Response};
+use strait_http::head::{self, Response};
 use strait_http::method::is_idempotent;
 use strait_http::target::Uri;
 
+use crate::exchange::Exchange;
 use crate::incoming::Framed;
 use crate::object::{push_field, push_number};
 use crate::origin::{Connection, Failure};
@@ -79,25 +81,24 @@ impl From<Failure> for Trouble {
 
 impl Order {
     /// A client's request to the server of `uri`.
-    pub(crate) fn new(
-        worker: &Worker,
-        request: &Request<'_>,
-        uri: &Uri<'_>,
-        body: Body,
-        purpose: Purpose,
-    ) -> Self {
+    pub(crate) fn new(exchange: &Exchange<'_, '_>, uri: &Uri<'_>, body: Body, purpose: Purpose) -> Self {
+        let (settings, request) = (exchange.worker.settings(), exchange.request);
         let (slash, path) = uri.origin_form(request.method);
         let mut head = Vec::with_capacity(512);
         for part in [request.method, " ", slash, path, " HTTP/1.1\r\n"] {
             head.extend_from_slice(part.as_bytes());
         }
-        push_field(&mut head, "Host", uri.authority.display(uri.scheme).to_string().as_bytes());
+        let host = uri.authority.display(uri.scheme).to_string();
+        push_field(&mut head, "Host", host.as_bytes());
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
         let is_meant = |field: &&Field<'_>| is_meant(field.name, purpose, counts_hops);
-        for field in passed_on(&request.fields).filter(is_meant) {
+        let is_rewritten = |field: &&Field<'_>| settings.forwarded.rewrites(field.name);
+        for field in passed_on(&request.fields).filter(is_meant).filter(|field| !is_rewritten(field)) {
             push_field(&mut head, field.name, field.value);
         }
-        push_via(&mut head, worker.settings(), &request.fields, request.version);
+        let hop = Hop { client: exchange.peer.ip(), scheme: uri.scheme, host: Some(&host) };
+        hop.write(settings.forwarded, &request.fields, &mut head);
+        push_via(&mut head, settings, &request.fields, request.version);
         match body {
             Body::Length(length) => push_number(&mut head, "Content-Length", length),
             Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
@@ -107,7 +108,7 @@ impl Order {
             }
             _ => {}
         }
-        let server = worker.settings().behind.clone().unwrap_or_else(|| Server::of(uri));
+        let server = settings.behind.clone().unwrap_or_else(|| Server::of(uri));
         head.extend_from_slice(b"\r\n");
         Self { server, method: request.method.into(), head }
     }
@@ -193,6 +194,7 @@ async fn exchange(
     let Some((socket, upload)) = client else {
         return final_response(worker, connection, order, requested, None).await;
     };
+    socket.told.origin = connection.address;
     if upload.is_expected && connection.socket.readable(EXPECT_PATIENCE).await.is_ok() {
         let incoming = one_response(worker, connection, order, requested).await?;
         if !incoming.is_interim() {

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::Serialize;
 use smallvec::SmallVec;
 use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
@@ -53,6 +54,18 @@ pub(crate) struct View {
     /// Which byte of the representation comes next.
     pub(crate) stored: u64,
     pub(crate) source: Option<Source>,
+}
+
+/// How far a fill has come.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Filled {
+    uri: String,
+    /// Which byte of the representation it began with, and which comes next.
+    first: u64,
+    stored: u64,
+    /// Bytes of the representation, where they are known.
+    length: Option<u64>,
+    followers: usize,
 }
 
 /// A fill that is shared.
@@ -215,6 +228,18 @@ impl Fill {
         Follower(self.clone())
     }
 
+    /// How far it has come, to be told.
+    fn filled(&self) -> Filled {
+        let state = self.state();
+        Filled {
+            uri: self.key.to_string(),
+            first: state.range.start,
+            stored: state.view.stored,
+            length: state.object.as_ref().and_then(|object| object.length),
+            followers: state.followers,
+        }
+    }
+
     pub(crate) fn followers(&self) -> usize {
         self.state().followers
     }
@@ -268,6 +293,16 @@ impl Fills {
         let fill = Arc::new(Fill::new(key));
         fills.push(fill.clone());
         Joined::First(fill)
+    }
+
+    /// What they have come to, so many at most.
+    pub(crate) fn list(&self, most: usize) -> Vec<Filled> {
+        self.map().values().flatten().take(most).map(|fill| fill.filled()).collect()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.map().values().map(SmallVec::len).sum()
     }
 
     /// Adds a fill beside those there are: they answer other requests.

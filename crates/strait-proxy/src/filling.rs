@@ -150,6 +150,7 @@ impl Filling {
                 Piece::Data(len) => {
                     self.make_room(len as u64)?;
                     self.sink.write(self.stored, &self.incoming.connection.buffer.filled()[..len])?;
+                    self.leading.worker.counters().filled_copied.add(len as u64);
                     self.incoming.framed.advance(len as u64);
                     self.stored += len as u64;
                     (len, false)
@@ -312,6 +313,7 @@ impl Filling {
             }
             self.make_room(moved as u64)?;
             self.sink.splice(self.stored, pipe)?;
+            self.leading.worker.counters().filled_spliced.add(moved as u64);
             self.incoming.framed.advance(moved as u64);
             self.stored += moved as u64;
             self.tell();

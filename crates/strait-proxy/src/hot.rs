@@ -4,6 +4,7 @@
 //! Room is made in the order of arrival; what was asked for since it came, or since its last turn, gets another turn.
 
 use std::cell::Cell;
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::object::Object;
+use crate::contents::AtHand;
+use crate::object::{Body, Object};
 
 /// Objects that are looked at whenever one is added.
 const SWEPT: usize = 2;
@@ -31,6 +33,8 @@ struct Slot {
     hash: u64,
     object: Arc<Object>,
     was_asked_for: Cell<bool>,
+    /// How often it was.
+    hits: Cell<u64>,
     is_gone: Cell<bool>,
 }
 
@@ -40,17 +44,58 @@ impl Hot {
         Self { bytes_max, ..Self::default() }
     }
 
+    /// Sets how many bytes there may be.
+    pub(crate) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+        self.make_room();
+    }
+
+    /// Those that were asked for most often.
+    pub(crate) fn hottest(&self, most: usize) -> Vec<AtHand> {
+        let mut slots: Vec<_> = self.by_hash.values().flatten().filter(|slot| slot.hits.get() > 0).collect();
+        let by_hits = |slot: &&Rc<Slot>| Reverse(slot.hits.get());
+        if slots.len() > most {
+            slots.select_nth_unstable_by_key(most, by_hits);
+            slots.truncate(most);
+        }
+        slots.sort_by_key(by_hits);
+        let tell = |slot: &Rc<Slot>| AtHand {
+            uri: slot.object.key.to_string(),
+            bytes: slot.object.length.unwrap_or(0),
+            hits: slot.hits.get(),
+            in_memory: matches!(slot.object.body, Body::Memory(..)),
+        };
+        slots.into_iter().map(tell).collect()
+    }
+
+    /// Removes those that are meant; how many that were.
+    pub(crate) fn forget(&mut self, is_meant: impl Fn(&Object) -> bool) -> usize {
+        let slots = self.by_hash.values().flatten();
+        let meant: Vec<_> = slots.filter(|slot| is_meant(&slot.object)).cloned().collect();
+        for slot in &meant {
+            self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
+        }
+        meant.len()
+    }
+
     /// The newest object of that hash that is wanted.
     pub(crate) fn find(&self, hash: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
         let slot = self.by_hash.get(&hash)?.iter().rev().find(|slot| is_wanted(&slot.object))?;
         slot.was_asked_for.set(true);
+        slot.hits.set(slot.hits.get() + 1);
         Some(&slot.object)
     }
 
     /// Adds an object, in place of one that answers the same requests.
     pub(crate) fn insert(&mut self, hash: u64, object: Arc<Object>) {
         self.remove(hash, |other| other.is_for_same(&object));
-        let slot = Rc::new(Slot { hash, object, was_asked_for: Cell::new(false), is_gone: Cell::new(false) });
+        let slot = Rc::new(Slot {
+            hash,
+            object,
+            was_asked_for: Cell::new(false),
+            hits: Cell::new(0),
+            is_gone: Cell::new(false),
+        });
         self.bytes += slot.object.memory_bytes();
         self.by_hash.entry(hash).or_default().push(slot.clone());
         self.queue.push_back(slot);

@@ -4,12 +4,16 @@ use strait_http::Malformed;
 use strait_http::chunked::{self, Chunked};
 use strait_http::framing::Body;
 
+/// A chunk goes past what was allowed.
+pub(crate) const TOO_LONG: Malformed = Malformed::TooLarge("the body is longer than is taken");
+
 /// A body that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Framed {
     /// So many bytes.
     Length(u64),
-    Chunked(Chunked),
+    /// In chunks, of so many bytes of data more at most.
+    Chunked(Chunked, u64),
     /// All to the end of the connection.
     ToClose,
 }
@@ -34,8 +38,16 @@ impl Framed {
         match body {
             Body::None => Self::Length(0),
             Body::Length(length) => Self::Length(length),
-            Body::Chunked => Self::Chunked(Chunked::default()),
+            Body::Chunked => Self::Chunked(Chunked::default(), u64::MAX),
             Body::ToClose | Body::Tunnel => Self::ToClose,
+        }
+    }
+
+    /// Of so many bytes of data at most, if it does not tell how many they are.
+    pub(crate) fn limited(body: Body, most: u64) -> Self {
+        match Self::new(body) {
+            Self::Chunked(chunked, _) => Self::Chunked(chunked, most),
+            other => other,
         }
     }
 
@@ -49,9 +61,10 @@ impl Framed {
             Self::Length(0) => Piece::End(0),
             Self::Length(left) => data(*left),
             Self::ToClose => data(u64::MAX),
-            Self::Chunked(chunked) => match chunked.next(bytes)? {
+            Self::Chunked(chunked, most) => match chunked.next(bytes)? {
                 chunked::Next::Unknown => Piece::More,
                 chunked::Next::Framing(len) => Piece::Framing(len),
+                chunked::Next::Data(left) if left > *most => return Err(TOO_LONG),
                 chunked::Next::Data(left) => data(left),
                 chunked::Next::Trailer(len) => Piece::Trailer(len),
                 chunked::Next::End(len) => Piece::End(len),
@@ -63,7 +76,10 @@ impl Framed {
     pub(crate) fn advance(&mut self, moved: u64) {
         match self {
             Self::Length(left) => *left -= moved,
-            Self::Chunked(chunked) => chunked.advance(moved),
+            Self::Chunked(chunked, most) => {
+                chunked.advance(moved);
+                *most = most.saturating_sub(moved);
+            }
             Self::ToClose => {}
         }
     }
@@ -73,8 +89,8 @@ impl Framed {
         match self {
             Self::Length(left) => *left,
             Self::ToClose => u64::MAX,
-            Self::Chunked(chunked) => match chunked.next(&[]) {
-                Ok(chunked::Next::Data(left)) => left,
+            Self::Chunked(chunked, most) => match chunked.next(&[]) {
+                Ok(chunked::Next::Data(left)) if left <= *most => left,
                 _ => 0,
             },
         }
@@ -82,14 +98,14 @@ impl Framed {
 
     /// Whether framing stands between the data.
     pub(crate) fn is_chunked(&self) -> bool {
-        matches!(self, Self::Chunked(_))
+        matches!(self, Self::Chunked(..))
     }
 
     /// Whether all of it has passed.
     pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Length(left) => *left == 0,
-            Self::Chunked(chunked) => chunked.is_over(),
+            Self::Chunked(chunked, _) => chunked.is_over(),
             Self::ToClose => false,
         }
     }

@@ -9,12 +9,16 @@
 //! Each worker is a thread with its own listener, connections and objects at hand; they share the store and what is being fetched. What
 //! is stored and reused follows RFC 9111, by the pure functions of `strait-http`.
 
+mod account;
+mod admin;
 mod assemble;
 mod buffer;
 mod cached;
 mod clock;
 mod config;
 mod connection;
+mod contents;
+mod counters;
 mod deadline;
 mod deliver;
 mod error;
@@ -24,6 +28,8 @@ mod fill;
 mod filling;
 mod hot;
 mod incoming;
+mod listen;
+mod log;
 mod lookup;
 mod meta;
 mod miss;
@@ -33,7 +39,9 @@ mod passage;
 mod private;
 mod proxy;
 mod reply;
+mod report;
 mod select;
+mod serving;
 mod settings;
 mod socket;
 mod stream;
@@ -44,5 +52,9 @@ mod worker;
 
 pub use clock::Clock;
 pub use config::Config;
+pub use contents::{AtHand, Contents, Entry, Pattern};
 pub use error::{Error, Result};
-pub use proxy::Proxy;
+pub use log::Format;
+pub use proxy::{Bound, Proxy};
+pub use report::{Quantiles, Report, StoreReport};
+pub use strait_store::Verified;

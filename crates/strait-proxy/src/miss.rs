@@ -70,12 +70,12 @@ pub(crate) async fn lead(
     leading: Option<Leading>,
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
-    let order = order(worker, exchange.request, wanted, &miss, leading.is_some());
+    let order = order(exchange, wanted, &miss, leading.is_some());
     let mut fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
     if is_about_another(&miss, &fetched) {
         // RFC 9111 s4.3.4: it confirms nothing that is stored.
         let again = Miss { stored: None, gap: None, ..miss };
-        let order = self::order(worker, exchange.request, wanted, &again, leading.is_some());
+        let order = self::order(exchange, wanted, &again, leading.is_some());
         fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
         miss = again;
     }
@@ -176,24 +176,19 @@ async fn send_stored(
 }
 
 /// The request to the origin.
-pub(crate) fn order(
-    worker: &Worker,
-    request: &Request<'_>,
-    wanted: &Wanted<'_>,
-    miss: &Miss,
-    is_shared: bool,
-) -> Order {
+pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
+    let request = exchange.request;
     let is_range = request.fields.has("range") && request.method == "GET";
     let purpose = match (&miss.stored, is_shared) {
         (None, false) => Purpose::Pass,
         // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
         (Some(_), false) if request.method == "HEAD" => {
-            return Order::new(worker, request, wanted.uri, Framed::None, Purpose::Store);
+            return Order::new(exchange, wanted.uri, Framed::None, Purpose::Store);
         }
         (None, true) if is_range => Purpose::StorePart,
         _ => Purpose::Store,
     };
-    let mut order = Order::new(worker, request, wanted.uri, Framed::None, purpose);
+    let mut order = Order::new(exchange, wanted.uri, Framed::None, purpose);
     let Some(stored) = &miss.stored else { return order };
     let own = stored.fields();
     match &miss.gap {
@@ -222,7 +217,8 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
     let meta = Meta { requested, received, age: times.age, head: &head, ..stored.meta(0) };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // The fields of both were read before.
-    let Some(mut fresh) = fresh else { return stored.clone() };
+    let Some(fresh) = fresh else { return stored.clone() };
+    let mut fresh = fresh.with_negative(worker.settings().negative);
     if let Some(store) = &worker.shared.store {
         fresh.write_again(store, worker.lane);
     }
@@ -231,8 +227,10 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
     fresh
 }
 
-/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored.
+/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored. What is not there is fresh for
+/// `negative` seconds, if it does not say.
 pub(crate) fn object(
+    negative: u64,
     request: &Request<'_>,
     directives: &OfRequest,
     key: &str,
@@ -267,8 +265,8 @@ pub(crate) fn object(
         variant: variant.text(),
         head: &head,
     };
-    let object = Object::new(key, &meta, Body::Filling)?;
-    is_of_use(&response.fields, &own, &times).then_some((object, range))
+    let object = Object::new(key, &meta, Body::Filling)?.with_negative(negative);
+    is_of_use(&response.fields, &own, &object.times).then_some((object, range))
 }
 
 /// The object as its first client is sent it: with the fields that are for it alone (RFC 9111, section 5.2.2.7), if there are any.
@@ -291,7 +289,8 @@ async fn store_or_pass(
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
-    let made = object(exchange.request, &wanted.directives, &wanted.key, &incoming);
+    let negative = worker.settings().negative;
+    let made = object(negative, exchange.request, &wanted.directives, &wanted.key, &incoming);
     let Some((object, range)) = made else {
         worker.private.note(wanted.hash, worker.now());
         leading.end(Phase::Private);
@@ -424,7 +423,7 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key) else { return };
     let leading = Leading::new(&worker, wanted.hash, shared);
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
-    let order = order(&worker, exchange.request, wanted, &miss, true);
+    let order = order(exchange, wanted, &miss, true);
     let (stored, directives, asked) = (stored.clone(), wanted.directives, exchange.raw.to_vec());
     tokio::task::spawn_local(validate(leading, order, stored, directives, asked));
 }
@@ -447,7 +446,9 @@ async fn validate(
         return;
     }
     let Ok(Some((request, _))) = head::request(&asked) else { return };
-    let Some((object, range)) = object(&request, &directives, &stored.key, &incoming) else {
+    let Some((object, range)) =
+        object(worker.settings().negative, &request, &directives, &stored.key, &incoming)
+    else {
         // RFC 9111 s4.3.3: it is not what was stored any more. An error says nothing of it.
         if incoming.status < 500 {
             worker.forget(leading.hash, &stored.key);

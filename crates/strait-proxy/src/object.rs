@@ -75,6 +75,15 @@ impl Object {
         })
     }
 
+    /// The same, fresh for so many seconds if it tells that nothing is there and not for how long; 0: nothing is chosen.
+    pub(crate) fn with_negative(mut self, seconds: u64) -> Self {
+        if seconds > 0 && matches!(self.status, 404 | 410) {
+            let times = self.times.with_negative(self.status, &self.fields(), &self.directives, seconds);
+            self.times = times;
+        }
+        self
+    }
+
     /// The same response with its body elsewhere.
     pub(crate) fn with_body(&self, length: Option<u64>, body: Body) -> Self {
         Self {

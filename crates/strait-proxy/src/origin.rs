@@ -64,6 +64,8 @@ pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) buffer: Buffer,
     pub(crate) server: Server,
+    /// Where it goes; a socket that has no peer any more does not tell.
+    pub(crate) address: Option<SocketAddr>,
     /// It has carried a request before: the origin may be about to close it.
     pub(crate) is_used: bool,
 }
@@ -82,6 +84,11 @@ const IDLE_MAX: usize = 1024;
 impl Pool {
     pub(crate) fn new(each_max: usize) -> Self {
         Self { idle: HashMap::new(), each_max, count: 0 }
+    }
+
+    /// Sets how many of one server are kept.
+    pub(crate) fn limit(&mut self, each_max: usize) {
+        self.each_max = each_max;
     }
 
     /// An idle connection that the server has not closed.
@@ -116,7 +123,10 @@ impl Connection {
     pub(crate) async fn to(worker: &Worker, server: &Server) -> Result<Self, Failure> {
         let idle = worker.pool.borrow_mut().take(worker, server);
         match idle {
-            Some(connection) => Ok(connection),
+            Some(connection) => {
+                worker.counters().reused.add(1);
+                Ok(connection)
+            }
             None => Self::open(worker, server).await,
         }
     }
@@ -126,11 +136,13 @@ impl Connection {
         let limit = worker.settings().timeouts.connect;
         let connected = tokio::time::timeout(limit, connect(worker, server)).await;
         let tcp = connected.map_err(|_| Failure::TimedOut)??;
+        worker.counters().opened.add(1);
+        let address = tcp.peer_addr().ok();
         let mut socket = Socket::new(tcp, worker.settings().timeouts.origin);
         if server.is_tls {
             Box::pin(shake_hands(worker, server, &mut socket)).await?;
         }
-        Ok(Self { socket, buffer: Buffer::default(), server: server.clone(), is_used: false })
+        Ok(Self { address, socket, buffer: Buffer::default(), server: server.clone(), is_used: false })
     }
 
     /// Keeps it for the next request, if the origin has said no more than it was asked.

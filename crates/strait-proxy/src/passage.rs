@@ -35,8 +35,6 @@ pub(crate) struct From<'a> {
     /// What was read of it already.
     pub(crate) buffer: &'a mut Buffer,
     pub(crate) framed: &'a mut Framed,
-    /// Bytes of data that it may have.
-    pub(crate) most: u64,
 }
 
 /// Where it broke off.
@@ -48,8 +46,6 @@ pub(crate) enum Broken {
     To(Gone),
     /// The sender's framing is none.
     Malformed(Malformed),
-    /// It is longer than it may be.
-    TooLong,
 }
 
 /// Passes a body on, behind `head`.
@@ -60,8 +56,8 @@ pub(crate) async fn pass(
     head: Vec<u8>,
     what: What,
 ) -> Result<(), Broken> {
-    let From { socket, buffer, framed, most } = from;
-    let mut outgoing = Outgoing { what, bytes: head, has_trailers: false, left: most };
+    let From { socket, buffer, framed } = from;
+    let mut outgoing = Outgoing { what, bytes: head, has_trailers: false };
     loop {
         let (used, is_over) = outgoing.take(framed, buffer.filled(), to).await?;
         buffer.consume(used);
@@ -73,7 +69,7 @@ pub(crate) async fn pass(
             continue;
         }
         if buffer.is_empty() && socket.can_splice() && to.can_splice() && splices(worker, framed) {
-            splice(worker, socket, framed, to, &mut outgoing).await?;
+            splice(worker, socket, framed, to, what).await?;
         } else if unless_answered(to, socket.read(buffer)).await? == 0 {
             end(framed)?;
         }
@@ -86,8 +82,6 @@ struct Outgoing {
     /// What is to be sent before anything else.
     bytes: Vec<u8>,
     has_trailers: bool,
-    /// Bytes of data that may still come.
-    left: u64,
 }
 
 impl Outgoing {
@@ -103,7 +97,6 @@ impl Outgoing {
         } else {
             match framed.next(bytes).map_err(Broken::Malformed)? {
                 Piece::Data(len) => {
-                    self.count(len)?;
                     framed.advance(len as u64);
                     to.write_all(&self.bytes, &bytes[..len]).await.map_err(Broken::To)?;
                     self.bytes.clear();
@@ -125,7 +118,6 @@ impl Outgoing {
                 Ok(Piece::More) => break false,
                 Ok(Piece::Framing(len)) => len,
                 Ok(Piece::Data(len)) => {
-                    self.count(len)?;
                     framed.advance(len as u64);
                     data.extend_from_slice(&bytes[at..at + len]);
                     len
@@ -150,11 +142,6 @@ impl Outgoing {
             self.bytes.extend_from_slice(if self.has_trailers { b"\r\n" } else { LAST_CHUNK });
         }
         Ok((at, is_over))
-    }
-
-    fn count(&mut self, len: usize) -> Result<(), Broken> {
-        self.left = self.left.checked_sub(len as u64).ok_or(Broken::TooLong)?;
-        Ok(())
     }
 
     fn push_chunk(&mut self, data: &mut Vec<u8>) {
@@ -193,13 +180,13 @@ async fn splice(
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
-    outgoing: &mut Outgoing,
+    what: What,
 ) -> Result<(), Broken> {
     // Without a pipe there is memory.
     let Some(mut pipe) = worker.pipes.borrow_mut().try_take() else {
-        return copy(from, framed, to, outgoing).await;
+        return copy(from, framed, to, what).await;
     };
-    let done = splice_through(&mut pipe, from, framed, to, outgoing).await;
+    let done = splice_through(&mut pipe, from, framed, to, what).await;
     worker.pipes.borrow_mut().give_back(pipe);
     done
 }
@@ -209,7 +196,7 @@ async fn splice_through(
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
-    outgoing: &mut Outgoing,
+    what: What,
 ) -> Result<(), Broken> {
     loop {
         let ahead = framed.data_ahead();
@@ -220,8 +207,7 @@ async fn splice_through(
         if moved == 0 {
             return end(framed);
         }
-        outgoing.count(moved)?;
-        send_pipe(pipe, to, outgoing.what).await.map_err(Broken::To)?;
+        send_pipe(pipe, to, what).await.map_err(Broken::To)?;
         framed.advance(moved as u64);
     }
 }
@@ -245,20 +231,14 @@ fn end(framed: &mut Framed) -> Result<(), Broken> {
     Err(Broken::From(Gone::Closed))
 }
 
-async fn copy(
-    from: &mut Socket,
-    framed: &mut Framed,
-    to: &mut Socket,
-    outgoing: &mut Outgoing,
-) -> Result<(), Broken> {
+async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket, what: What) -> Result<(), Broken> {
     let mut buffer = Buffer::default();
     let most = framed.data_ahead();
     let read = from.read_some(&mut buffer, most).await.map_err(Broken::From)?;
     if read == 0 {
         return end(framed);
     }
-    outgoing.count(read)?;
-    let chunked = outgoing.what == What::Chunks;
+    let chunked = what == What::Chunks;
     let head = if chunked { chunk_head(read) } else { Vec::new() };
     to.write_all(&head, buffer.filled()).await.map_err(Broken::To)?;
     to.write_all(if chunked { b"\r\n" } else { b"" }, &[]).await.map_err(Broken::To)?;
@@ -294,7 +274,7 @@ mod tests {
             [(What::Data, "head abcde"), (What::Chunks, "head 5\r\nabcde\r\n0\r\nA: b\r\n\r\n")]
         {
             for cut in 0..=bytes.len() {
-                let mut outgoing = Outgoing { what, bytes: b"head ".to_vec(), has_trailers: false, left: 99 };
+                let mut outgoing = Outgoing { what, bytes: b"head ".to_vec(), has_trailers: false };
                 let mut framed = Framed::new(Body::Chunked);
                 let (used, is_over) = outgoing.gather(&mut framed, &bytes[..cut]).unwrap();
                 let (more, is_over) =
@@ -310,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_is_malformed_is_told_behind_what_was_not() {
-        let mut outgoing = Outgoing { what: What::Chunks, bytes: Vec::new(), has_trailers: false, left: 99 };
+        let mut outgoing = Outgoing { what: What::Chunks, bytes: Vec::new(), has_trailers: false };
         let (bytes, mut framed) = (b"1\r\na\r\nx\r\n", Framed::new(Body::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (6, false));
         assert_eq!(outgoing.bytes, b"1\r\na\r\n");

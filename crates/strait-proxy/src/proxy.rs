@@ -1,39 +1,107 @@
-//! The proxy as a whole: listeners, and a thread for each worker.
+//! The proxy as a whole: what it is made of, and what it is told while it runs.
 
-use std::cell::Cell;
-use std::net::SocketAddr;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with};
 use strait_store::Store;
-use tokio::net::TcpListener;
-use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{Notify, watch};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::admin::{self, Site};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::connection::Client;
+use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::fill::Fills;
-use crate::settings::Settings;
-use crate::worker::{Shared, Worker};
+use crate::listen::{Listener, Listeners};
+use crate::log::Log;
+use crate::report::Report;
+use crate::serving::{Control, work};
+use crate::settings::{Port, Settings, memory_each};
+use crate::worker::Shared;
 
-/// Connections that the kernel holds until they are accepted.
-const BACKLOG: i32 = 4096;
-/// How long a worker waits before it accepts again where there are no descriptors left.
-const OUT_OF_FILES: Duration = Duration::from_millis(50);
+/// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may give up privileges.
+#[derive(Debug)]
+pub struct Bound {
+    config: Config,
+    settings: Settings,
+    listeners: Listeners,
+    is_inherited: bool,
+    admin: Option<(TcpListener, SocketAddr)>,
+    log: Option<(Log, JoinHandle<()>)>,
+}
+
+impl Bound {
+    /// Opens its sockets and its access log. Where there are `inherited` sockets that listen, it takes those in place of its own.
+    ///
+    /// # Errors
+    /// The configuration is refused, or the system refuses what it asks for.
+    pub fn new(config: &Config, inherited: Vec<TcpListener>) -> Result<Self> {
+        let mut settings = Settings::new(config)?;
+        let is_inherited = !inherited.is_empty();
+        let listeners = if is_inherited {
+            Listeners::inherit(&settings, inherited)?
+        } else {
+            Listeners::open(&settings, &[])?
+        };
+        settings.ports = listeners.addresses.iter().map(|(port, _)| *port).collect();
+        let admin = settings.admin.listen.map(admin::listen_on).transpose()?;
+        let log = config.log.access.as_deref().map(Log::open).transpose()?;
+        settings.log = log.as_ref().map(|(log, _)| log.clone());
+        Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log })
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The store cannot be opened, or threads cannot be started.
+    pub fn start(self, clock: Clock) -> Result<Proxy> {
+        let Self { config, settings, listeners, is_inherited, admin, log } = self;
+        let store = config.cache.dir.as_ref().map(|dir| open_store(dir, &config, &settings)).transpose()?;
+        let counters = (0..settings.workers).map(|_| Counters::default()).collect();
+        let shared =
+            Arc::new(Shared { clock, store, fills: Fills::default(), by_client: <_>::default(), counters });
+        let settings = Arc::new(settings);
+        let (controls, receivers): (Vec<_>, Vec<_>) =
+            (0..settings.workers).map(|_| unbounded_channel()).unzip();
+        let site = Arc::new(Site::new(shared.clone(), settings.clone(), controls.clone()));
+        let mut proxy = Proxy {
+            config,
+            addresses: listeners.addresses,
+            is_inherited,
+            admin: admin.as_ref().map(|(_, address)| *address),
+            threads: Vec::new(),
+            logs: log.into_iter().map(|(_, thread)| thread).collect(),
+            controls,
+            shared,
+            settings: Mutex::new(settings),
+            site,
+        };
+        proxy.start_workers(listeners.by_worker, receivers)?;
+        if let Some((socket, _)) = admin {
+            let site = proxy.site.clone();
+            proxy.threads.push(thread("admin".to_owned(), move || admin::serve(&site, socket))?);
+        }
+        Ok(proxy)
+    }
+}
 
 /// A proxy that runs.
 #[derive(Debug)]
 pub struct Proxy {
-    addresses: Vec<SocketAddr>,
-    workers: Vec<JoinHandle<()>>,
-    stop: watch::Sender<bool>,
+    config: Config,
+    addresses: Vec<(Port, SocketAddr)>,
+    is_inherited: bool,
+    admin: Option<SocketAddr>,
+    threads: Vec<JoinHandle<()>>,
+    logs: Vec<JoinHandle<()>>,
+    controls: Vec<UnboundedSender<Control>>,
     shared: Arc<Shared>,
+    settings: Mutex<Arc<Settings>>,
+    site: Arc<Site>,
 }
 
 impl Proxy {
@@ -42,34 +110,30 @@ impl Proxy {
     /// # Errors
     /// The configuration is refused, or the system refuses what it asks for.
     pub fn start(config: &Config, clock: Clock) -> Result<Self> {
-        let settings = Settings::new(config)?;
-        let listeners = Listeners::open(&settings)?;
-        let store = config.cache.dir.as_ref().map(|dir| open_store(dir, config, &settings)).transpose()?;
-        let shared = Arc::new(Shared { settings, clock, store, fills: Fills::default() });
-        let (stop, stopped) = watch::channel(false);
-        let mut proxy = Self { addresses: listeners.addresses, workers: Vec::new(), stop, shared };
-        for (lane, sockets) in listeners.by_worker.into_iter().enumerate() {
-            let (shared, stopped) = (proxy.shared.clone(), stopped.clone());
-            let thread = std::thread::Builder::new().name(format!("worker-{lane}"));
-            let started = thread.spawn(move || work(shared, lane, sockets, stopped));
-            proxy.workers.push(started.map_err(|error| Error::os("start", &"a thread", error))?);
+        Bound::new(config, Vec::new())?.start(clock)
+    }
+
+    fn start_workers(
+        &mut self,
+        listeners: Vec<Vec<Listener>>,
+        receivers: Vec<UnboundedReceiver<Control>>,
+    ) -> Result<()> {
+        for (lane, (listeners, controls)) in listeners.into_iter().zip(receivers).enumerate() {
+            let (shared, settings) = (self.shared.clone(), self.settings());
+            let name = format!("worker-{lane}");
+            self.threads.push(thread(name, move || work(shared, settings, lane, listeners, controls))?);
         }
-        Ok(proxy)
+        Ok(())
     }
 
     /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
-        self.addresses[0]
-    }
-
-    /// All of them; those where clients begin with TLS come last.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        self.addresses[0].1
     }
 
     /// What whoever runs it is to know: what it does without, and what that costs.
-    pub fn notes(&self) -> impl Iterator<Item = &str> {
-        self.shared.settings.tls.note.as_deref().into_iter()
+    pub fn notes(&self) -> Vec<String> {
+        self.settings().tls.note.iter().cloned().collect()
     }
 
     /// Waits until all that is stored can be found: whether that was in time. Before, it is fetched again.
@@ -77,17 +141,109 @@ impl Proxy {
         self.shared.store.as_ref().is_none_or(|store| store.wait_loaded(limit))
     }
 
-    /// Ends it: no more connections, and those that there are may finish what they do.
-    pub fn stop(mut self) {
+    /// All of them.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().map(|(_, address)| *address)
+    }
+
+    /// Where it tells of itself, if it does.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes by another configuration from the next request of each connection on. No connection is closed; addresses that are not listened
+    /// on any more are let go of once those who have connected there are accepted. Returns the keys that count from the next start on
+    /// only.
+    ///
+    /// # Errors
+    /// The configuration is refused, or the system refuses what it asks for: then all is as it was.
+    pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>> {
+        let mut settings = Settings::new(config)?;
+        let before = self.settings();
+        settings.workers = before.workers;
+        settings.memory = memory_each(config, before.workers);
+        settings.closing = before.closing.clone();
+        if self.is_inherited {
+            settings.ports.clone_from(&before.ports);
+        }
+        let opened = Listeners::open(&settings, &self.addresses)?;
+        settings.log = match (&config.log.access, &before.log) {
+            (None, _) => None,
+            (Some(path), Some(log)) if log.path == *path => Some(log.clone()),
+            (Some(path), _) => {
+                let (log, thread) = Log::open(path)?;
+                self.logs.push(thread);
+                Some(log)
+            }
+        };
+        let kept = self.kept(config);
+        let settings = Arc::new(settings);
+        for (control, listeners) in self.controls.iter().zip(opened.by_worker) {
+            // A worker that has ended goes by nothing.
+            let _ = control.send(Control::Adopt(settings.clone(), listeners));
+        }
+        self.addresses.retain(|(port, _)| settings.ports.contains(port));
+        self.addresses.extend(opened.addresses);
+        self.site.adopt(settings.clone());
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
+        Ok(kept)
+    }
+
+    /// What of a configuration is not changed while the proxy runs.
+    fn kept(&self, config: &Config) -> Vec<&'static str> {
+        let own = &self.config;
+        let (cache, new) = (&own.cache, &config.cache);
+        [
+            ("workers", own.workers != config.workers),
+            ("cache.dir", cache.dir != new.dir),
+            ("cache.size", cache.size != new.size),
+            ("cache.sync", cache.sync != new.sync),
+            ("admin.listen", own.admin.listen != config.admin.listen),
+            ("listen", self.is_inherited && own.listen != config.listen),
+        ]
+        .into_iter()
+        .filter_map(|(key, differs)| differs.then_some(key))
+        .collect()
+    }
+
+    /// Opens the access log again, for whoever has renamed it.
+    pub fn reopen_log(&self) {
+        if let Some(log) = &self.settings().log {
+            log.reopen();
+        }
+    }
+
+    /// What it has done so far.
+    pub fn report(&self) -> Report {
+        Report::of(&self.shared)
+    }
+
+    /// Ends it: no more connections, idle ones end at once, and the others with the response that they are at. Returns what it has done.
+    pub fn stop(mut self) -> Report {
         self.end();
+        self.report()
     }
 
     fn end(&mut self) {
-        // Without workers nobody listens.
-        let _ = self.stop.send(true);
-        for worker in self.workers.drain(..) {
-            // A worker that has panicked has ended, too.
-            let _ = worker.join();
+        self.settings().closing.store(true, Ordering::Relaxed);
+        for control in self.controls.drain(..) {
+            let _ = control.send(Control::Drain);
+        }
+        self.site.end();
+        for thread in self.threads.drain(..) {
+            // A thread that has panicked has ended, too.
+            let _ = thread.join();
+        }
+        // With the last who writes to it the log's thread ends.
+        let log = self.settings().without_log();
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = log.clone();
+        self.site.adopt(log);
+        for thread in self.logs.drain(..) {
+            let _ = thread.join();
         }
         if let Some(store) = &self.shared.store {
             store.close();
@@ -101,7 +257,12 @@ impl Drop for Proxy {
     }
 }
 
-fn open_store(dir: &std::path::Path, config: &Config, settings: &Settings) -> Result<Arc<Store>> {
+fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let started = std::thread::Builder::new().name(name).spawn(work);
+    started.map_err(|error| Error::os("start", &"a thread", error))
+}
+
+fn open_store(dir: &Path, config: &Config, settings: &Settings) -> Result<Arc<Store>> {
     let sync_every = (config.cache.sync > 0).then(|| Duration::from_secs(config.cache.sync));
     let store = strait_store::Config {
         capacity_bytes: config.cache.size.as_u64(),
@@ -110,111 +271,4 @@ fn open_store(dir: &std::path::Path, config: &Config, settings: &Settings) -> Re
         ..strait_store::Config::new(dir)
     };
     Ok(Store::open(store)?)
-}
-
-/// Sockets that listen: each worker has its own on each address, and the kernel spreads connections over them (SO_REUSEPORT, socket(7)).
-struct Listeners {
-    addresses: Vec<SocketAddr>,
-    by_worker: Vec<Vec<Listener>>,
-}
-
-/// A socket that listens.
-struct Listener {
-    socket: std::net::TcpListener,
-    /// Clients begin with TLS.
-    is_tls: bool,
-}
-
-impl Listeners {
-    fn open(settings: &Settings) -> Result<Self> {
-        let mut addresses = Vec::new();
-        let mut by_worker: Vec<Vec<_>> = (0..settings.workers).map(|_| Vec::new()).collect();
-        let plain = settings.listen.iter().map(|address| (*address, false));
-        for (mut address, is_tls) in plain.chain(settings.tls.listen.iter().map(|address| (*address, true))) {
-            for sockets in &mut by_worker {
-                let socket = listen_on(address).map_err(|error| Error::os("listen on", &address, error))?;
-                // Of port 0 the first has found one for all.
-                address = socket.local_addr().map_err(|error| Error::os("listen on", &address, error))?;
-                sockets.push(Listener { socket, is_tls });
-            }
-            addresses.push(address);
-        }
-        Ok(Self { addresses, by_worker })
-    }
-}
-
-fn listen_on(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-    set_socket_reuseaddr(&socket, true)?;
-    set_socket_reuseport(&socket, true)?;
-    bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// What a worker's thread does.
-fn work(shared: Arc<Shared>, lane: usize, sockets: Vec<Listener>, stop: watch::Receiver<bool>) {
-    let runtime =
-        Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
-    let Ok(runtime) = runtime else { return };
-    runtime.block_on(async move {
-        let worker = Worker::new(shared, lane);
-        let open = Rc::new(Connections::default());
-        let mut accepting = Vec::new();
-        for socket in sockets {
-            accepting.push(tokio::task::spawn_local(accept(worker.clone(), socket, open.clone())));
-        }
-        let mut stop = stop;
-        // The sender gone is a stop as well.
-        let _ = stop.wait_for(|stop| *stop).await;
-        accepting.iter().for_each(tokio::task::JoinHandle::abort);
-        open.stopping.set(true);
-        open.told.notify_waiters();
-        let _ = tokio::time::timeout(worker.settings().timeouts.drain, open.none()).await;
-    });
-}
-
-/// The connections of a worker.
-#[derive(Debug, Default)]
-struct Connections {
-    count: Cell<usize>,
-    stopping: Cell<bool>,
-    ended: Notify,
-    told: Notify,
-}
-
-impl Connections {
-    async fn none(&self) {
-        while self.count.get() > 0 {
-            self.ended.notified().await;
-        }
-    }
-}
-
-async fn accept(worker: Rc<Worker>, listener: Listener, open: Rc<Connections>) {
-    let Listener { socket, is_tls } = listener;
-    let Ok(listener) = TcpListener::from_std(socket) else { return };
-    let most = worker.settings().connections_max.div_ceil(worker.settings().workers);
-    loop {
-        if open.count.get() >= most {
-            open.ended.notified().await;
-            continue;
-        }
-        let Ok((tcp, peer)) = listener.accept().await else {
-            tokio::time::sleep(OUT_OF_FILES).await;
-            continue;
-        };
-        if !worker.settings().access.allows(peer.ip()) {
-            continue;
-        }
-        open.count.set(open.count.get() + 1);
-        let (worker, open) = (worker.clone(), open.clone());
-        tokio::task::spawn_local(async move {
-            Client::new(&worker, tcp, peer).serve(&worker, is_tls).await;
-            open.count.set(open.count.get() - 1);
-            open.ended.notify_one();
-        });
-    }
 }

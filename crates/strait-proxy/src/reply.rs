@@ -22,6 +22,13 @@ pub(crate) struct Wish {
     pub(crate) keeps_alive: bool,
 }
 
+impl Wish {
+    /// What of it can be had: of a proxy that is about to end no more than this response.
+    fn within(self, settings: &Settings) -> Self {
+        Self { keeps_alive: self.keeps_alive && !settings.is_closing(), ..self }
+    }
+}
+
 /// How a body is framed on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
@@ -71,7 +78,7 @@ pub(crate) enum Answer<'a> {
     Unsatisfiable(u64),
 }
 
-/// Writes the head of a response from the store.
+/// Writes the head of a response from the store; its status.
 pub(crate) fn write_stored(
     head: &mut Vec<u8>,
     settings: &Settings,
@@ -80,32 +87,33 @@ pub(crate) fn write_stored(
     age: Option<u64>,
     status: &CacheStatus<'_>,
     wish: Wish,
-) {
+) -> u16 {
     let mut framing = Framing::None;
+    let told = answer.status(object);
     match answer {
         Answer::Whole(how) => {
             head.extend_from_slice(object.head_lines());
             framing = *how;
         }
         Answer::NotModified => {
-            push_status_line(head, 304);
+            push_status_line(head, told);
             push_some(head, &object.fields(), |name| OF_NOT_MODIFIED.contains(&name));
         }
         Answer::Part(range, length) => {
-            push_status_line(head, 206);
+            push_status_line(head, told);
             head.extend_from_slice(object.field_lines());
             push_field(head, "Content-Range", content_range(range, *length).as_bytes());
             framing = Framing::Length(range.end - range.start);
         }
         Answer::Parts(multipart, length) => {
-            push_status_line(head, 206);
+            push_status_line(head, told);
             push_some(head, &object.fields(), |name| name != "content-type");
             let kind = format!("multipart/byteranges; boundary={}", multipart.boundary);
             push_field(head, "Content-Type", kind.as_bytes());
             framing = Framing::Length(*length);
         }
         Answer::Unsatisfiable(length) => {
-            push_status_line(head, 416);
+            push_status_line(head, told);
             push_field(head, "Content-Range", format!("bytes */{length}").as_bytes());
             framing = Framing::Length(0);
         }
@@ -115,7 +123,19 @@ pub(crate) fn write_stored(
     }
     // What came with the object stays as it is: a list may stand in several lines.
     head.extend_from_slice(&settings.via_line);
-    write_end(head, framing, Some(status), wish);
+    write_end(head, framing, Some(status), wish.within(settings));
+    told
+}
+
+impl Answer<'_> {
+    fn status(&self, object: &Object) -> u16 {
+        match self {
+            Self::Whole(_) => object.status,
+            Self::NotModified => 304,
+            Self::Part(..) | Self::Parts(..) => 206,
+            Self::Unsatisfiable(_) => 416,
+        }
+    }
 }
 
 /// Writes the head of a response that is passed on.
@@ -136,7 +156,7 @@ pub(crate) fn write_passed(
         push_date(head, now);
     }
     push_via(head, settings, &response.fields, response.version);
-    write_end(head, framing, status, wish);
+    write_end(head, framing, status, wish.within(settings));
 }
 
 /// Who has passed a message on, this proxy last, in one line (RFC 9110, section 7.6.3).
@@ -199,7 +219,7 @@ pub(crate) fn write_own(head: &mut Vec<u8>, settings: &Settings, status: u16, wh
     push_field(head, "Content-Type", b"text/plain; charset=utf-8");
     head.extend_from_slice(&settings.via_line);
     let body = format!("{}: {why}\n", settings.name);
-    write_end(head, Framing::Length(body.len() as u64), None, wish);
+    write_end(head, Framing::Length(body.len() as u64), None, wish.within(settings));
     if !wish.is_head {
         head.extend_from_slice(body.as_bytes());
     }

@@ -1,13 +1,17 @@
 //! The configuration once it is checked: what the workers go by.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use strait_http::target::{Scheme, Uri};
+use strait_http::forwarded::Policy;
+use strait_http::target::{Host, Scheme, Uri};
 
-use crate::config::{Abandoned, Config, Timeouts, Transfer};
+use crate::config::{Abandoned, Config, Forwarded, Timeouts, Transfer};
 use crate::error::{Error, Result};
+use crate::log::{Format, Log};
 use crate::tls::Tls;
 
 /// A server that connections are opened to.
@@ -19,28 +23,61 @@ pub(crate) struct Server {
     pub(crate) is_tls: bool,
 }
 
+/// An address that is listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Port {
+    pub(crate) address: SocketAddr,
+    /// Connections begin with who the client is.
+    pub(crate) is_proxied: bool,
+    /// Clients begin with TLS.
+    pub(crate) is_tls: bool,
+}
+
 /// What the workers go by.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) ports: Vec<Port>,
     pub(crate) workers: usize,
     /// The one server behind a reverse proxy.
     pub(crate) behind: Option<Server>,
     pub(crate) name: String,
+    /// Hosts that are answered for, in lower case; none: all.
+    hosts: Vec<String>,
+    pub(crate) forwarded: Policy,
     /// `Via: 1.1 name`, with its line's end.
     pub(crate) via_line: Vec<u8>,
     /// Of each worker.
     pub(crate) memory: usize,
     pub(crate) memory_object: usize,
     pub(crate) object_max: u64,
+    /// Seconds for which what is not there is kept; 0: nothing is chosen.
+    pub(crate) negative: u64,
     pub(crate) abandoned: Abandoned,
     pub(crate) access: Access,
     pub(crate) timeouts: Limits,
     pub(crate) connections_max: usize,
+    /// Of one client; 0: as many as of all.
+    pub(crate) connections_each_max: u32,
     pub(crate) request_body_max: u64,
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
     pub(crate) tls: Tls,
+    /// The access log, once it is open, and how its lines are written.
+    pub(crate) log: Option<Log>,
+    pub(crate) log_format: Format,
+    pub(crate) admin: Admin,
+    /// The proxy is about to end: connections end with the response that they are at.
+    pub(crate) closing: Arc<AtomicBool>,
+}
+
+/// Where the proxy tells of itself, and whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Admin {
+    pub(crate) listen: Option<SocketAddr>,
+    allow: Vec<IpNet>,
+    change: Vec<IpNet>,
+    /// In lower case.
+    hosts: Vec<String>,
 }
 
 /// Who may use the proxy, and for what.
@@ -51,6 +88,8 @@ pub(crate) struct Access {
     reach: Vec<IpNet>,
     pub(crate) connect_ports: Vec<u16>,
     purge: Vec<IpNet>,
+    /// Who may say who the client is.
+    proxied: Vec<IpNet>,
 }
 
 /// How long each phase may take.
@@ -88,24 +127,143 @@ impl Settings {
         let access = Access::new(config, behind.is_some())?;
         let tls = Tls::new(&config.tls, behind.as_ref().is_some_and(|server| server.is_tls))?;
         Ok(Self {
-            listen: config.listen.clone(),
+            ports: ports(config)?,
             workers,
             behind,
             via_line: format!("Via: 1.1 {}\r\n", config.name).into_bytes(),
             name: config.name.clone(),
-            memory: usize::try_from(config.cache.memory.as_u64() / workers as u64).unwrap_or(usize::MAX),
+            hosts: hosts(config)?,
+            forwarded: forwarded(config),
+            memory: memory_each(config, workers),
             memory_object: usize::try_from(config.cache.memory_object.as_u64().min(MEMORY_OBJECT_MAX))
                 .unwrap_or(0),
             object_max: config.cache.object.as_u64(),
+            negative: config.cache.negative,
             abandoned: config.cache.abandoned,
             access,
             timeouts: Limits::new(&config.timeouts),
             connections_max: config.limits.connections as usize,
+            connections_each_max: config.limits.connections_per_client,
             request_body_max: config.limits.request_body.as_u64(),
             origin_idle_max: config.limits.origin_idle,
             transfer: config.transfer.clone(),
             tls,
+            log: None,
+            log_format: config.log.format,
+            admin: Admin::new(config)?,
+            closing: Arc::default(),
         })
+    }
+}
+
+/// The addresses that are listened on.
+fn ports(config: &Config) -> Result<Vec<Port>> {
+    let on = &config.proxy_protocol.on;
+    if let Some(other) = on.iter().find(|address| !config.listen.contains(address)) {
+        return Err(Error::Config(format!("proxy_protocol.on: {other} is not listened on without TLS")));
+    }
+    let port =
+        |address: &SocketAddr, is_tls| Port { address: *address, is_proxied: on.contains(address), is_tls };
+    let plain = config.listen.iter().map(|address| port(address, false));
+    let ports: Vec<_> = plain.chain(config.tls.listen.iter().map(|address| port(address, true))).collect();
+    let is_double = |(index, port): (usize, &Port)| port.address.port() != 0 && ports[..index].contains(port);
+    if ports.iter().enumerate().any(is_double) {
+        return Err(Error::Config("listen: an address is there twice".to_owned()));
+    }
+    Ok(ports)
+}
+
+fn hosts(config: &Config) -> Result<Vec<String>> {
+    if !config.hosts.is_empty() && config.origin.is_none() {
+        return Err(Error::Config(
+            "hosts: a forward proxy is asked for any; say what it may reach with access.reach".to_owned(),
+        ));
+    }
+    Ok(config.hosts.iter().map(|host| host.to_ascii_lowercase()).collect())
+}
+
+fn forwarded(config: &Config) -> Policy {
+    match config.forwarded {
+        Some(Forwarded::Append) => Policy::Append,
+        Some(Forwarded::Replace) => Policy::Replace,
+        None if config.origin.is_some() => Policy::Append,
+        Some(Forwarded::Off) | None => Policy::Off,
+    }
+}
+
+/// Bytes of memory of each worker.
+pub(crate) fn memory_each(config: &Config, workers: usize) -> usize {
+    usize::try_from(config.cache.memory.as_u64() / workers as u64).unwrap_or(usize::MAX)
+}
+
+impl Settings {
+    /// Whether the proxy is about to end.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// The same without the access log.
+    pub(crate) fn without_log(&self) -> Arc<Self> {
+        Arc::new(Self { log: None, ..self.clone() })
+    }
+
+    /// The scheme of what clients ask for. An origin that is told how they came may answer the others otherwise, with a redirection to
+    /// https for example: then they are kept apart.
+    pub(crate) fn scheme(&self, is_encrypted: bool) -> Scheme {
+        if is_encrypted && self.forwarded != Policy::Off { Scheme::Https } else { Scheme::Http }
+    }
+
+    /// Whether a host, as it was asked for, is answered for.
+    pub(crate) fn answers_for(&self, host: &Host<'_>) -> bool {
+        let is = |own: &String| match host {
+            Host::Name(name) => own.eq_ignore_ascii_case(name),
+            address => *own == address.to_string(),
+        };
+        self.hosts.is_empty() || self.hosts.iter().any(is)
+    }
+}
+
+impl Admin {
+    fn new(config: &Config) -> Result<Self> {
+        let admin = &config.admin;
+        let or_here = |networks: Vec<IpNet>| if networks.is_empty() { here() } else { networks };
+        let allow = networks("admin.allow", &admin.allow)?;
+        if let Some(address) = admin.listen
+            && !address.ip().is_loopback()
+            && allow.is_empty()
+        {
+            return Err(Error::Refused(format!(
+                "admin.listen = \"{address}\": others reach it; say who may look with admin.allow = [\"10.0.0.0/8\"]"
+            )));
+        }
+        Ok(Self {
+            listen: admin.listen,
+            allow: or_here(allow),
+            change: or_here(networks("admin.change", &admin.change)?),
+            hosts: admin.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
+        })
+    }
+
+    /// Whether somebody may look.
+    pub(crate) fn allows(&self, client: IpAddr) -> bool {
+        contains(&self.allow, client)
+    }
+
+    /// Whether somebody may change what is stored.
+    pub(crate) fn allows_change(&self, client: IpAddr) -> bool {
+        contains(&self.change, client)
+    }
+
+    /// Whether it may be asked for by that name. A name that anybody may have pointed here is one through which a page of theirs would
+    /// read what only its own may (DNS rebinding).
+    pub(crate) fn answers_for(&self, host: &Host<'_>) -> bool {
+        match host {
+            Host::Name(name) => {
+                name.eq_ignore_ascii_case("localhost")
+                    || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
+            }
+            Host::V4(_) | Host::V6(_) => true,
+        }
     }
 }
 
@@ -146,24 +304,32 @@ impl Access {
                 "a forward proxy on an address that others reach would be open to all: say who may use it with access.allow = [\"10.0.0.0/8\"]".to_owned(),
             ));
         }
-        let loopback =
-            || ["127.0.0.0/8", "::1/128"].iter().filter_map(|network| network.parse().ok()).collect();
         let allow = match (allow.is_empty(), is_reverse) {
             (false, _) => Some(allow),
             (true, true) => None,
-            (true, false) => Some(loopback()),
+            (true, false) => Some(here()),
         };
         Ok(Self {
             allow,
             reach: networks("access.reach", &access.reach)?,
             connect_ports: access.connect_ports.clone(),
             purge: networks("access.purge", &access.purge)?,
+            proxied: networks("proxy_protocol.from", &config.proxy_protocol.from)?,
         })
     }
 
     /// Whether a client may use the proxy.
     pub(crate) fn allows(&self, client: IpAddr) -> bool {
         self.allow.as_ref().is_none_or(|allowed| contains(allowed, client))
+    }
+
+    /// Whether somebody may say who the client is.
+    pub(crate) fn allows_proxied(&self, peer: IpAddr) -> bool {
+        if self.proxied.is_empty() {
+            peer.to_canonical().is_loopback()
+        } else {
+            contains(&self.proxied, peer)
+        }
     }
 
     /// Whether a client may use PURGE.
@@ -175,6 +341,11 @@ impl Access {
     pub(crate) fn reaches(&self, address: IpAddr) -> bool {
         is_public(address.to_canonical()) || contains(&self.reach, address)
     }
+}
+
+/// The networks of this machine.
+fn here() -> Vec<IpNet> {
+    ["127.0.0.0/8", "::1/128"].iter().filter_map(|network| network.parse().ok()).collect()
 }
 
 fn networks(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {

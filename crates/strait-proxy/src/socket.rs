@@ -16,6 +16,7 @@ use strait_transfer::pipe::Pipe;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::account::Told;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::deadline::{Deadline, TimedOut};
 use crate::stream::Stream;
@@ -73,6 +74,16 @@ impl Moved {
             self.encrypted += bytes;
         }
     }
+
+    /// What has moved since it was so much.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            sent: self.sent - before.sent,
+            encrypted: self.encrypted - before.encrypted,
+            sendfile: self.sendfile - before.sendfile,
+            spliced: self.spliced - before.spliced,
+        }
+    }
 }
 
 /// A TCP connection, with TLS or without.
@@ -85,6 +96,8 @@ pub(crate) struct Socket {
     /// Whether nothing more is sent once the peer says something: it has answered before it had all.
     pub(crate) listens: bool,
     pub(crate) moved: Moved,
+    /// Of a client: what it was told last.
+    pub(crate) told: Told,
 }
 
 impl Socket {
@@ -97,6 +110,7 @@ impl Socket {
             patience,
             listens: false,
             moved: Moved::default(),
+            told: Told::default(),
         }
     }
 
@@ -158,7 +172,7 @@ impl Socket {
     }
 
     async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
-        let Self { stream, deadline, patience, listens, moved } = self;
+        let Self { stream, deadline, patience, listens, moved, .. } = self;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];

@@ -6,7 +6,6 @@
 mod kernel;
 mod session;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,8 +31,6 @@ const PROTOCOL: &[u8] = b"http/1.1";
 /// TLS on both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
-    /// Addresses where clients begin with it.
-    pub(crate) listen: Vec<SocketAddr>,
     server: Option<Arc<ServerConfig>>,
     client: Option<Arc<ClientConfig>>,
     /// The kernel goes on where a handshake has ended.
@@ -51,7 +48,7 @@ impl Tls {
         let server = files.map(|(certificate, key)| server(certificate, key, kernel)).transpose()?;
         let client = asks_origins.then(|| client(config.origin_ca.as_deref(), kernel)).transpose()?;
         let (server, client) = (server.map(Arc::new), client.map(Arc::new));
-        Ok(Self { listen: config.listen.clone(), server, client, kernel, note })
+        Ok(Self { server, client, kernel, note })
     }
 
     /// What a client's connection begins with.

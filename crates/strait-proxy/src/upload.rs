@@ -4,7 +4,7 @@ use strait_http::framing::Body;
 
 use crate::buffer::Buffer;
 use crate::fetch::{Trouble, origin_gone};
-use crate::incoming::Framed;
+use crate::incoming::{Framed, TOO_LONG};
 use crate::passage::{self, Broken, From, What};
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
@@ -22,8 +22,8 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// Of a request of which `rest` was read behind the head.
-    pub(crate) fn new(body: Body, rest: &[u8], is_expected: bool, takes_interim: bool) -> Self {
+    /// Of a request of which `rest` was read behind the head, with `most` bytes of data at most.
+    pub(crate) fn new(body: Body, rest: &[u8], is_expected: bool, takes_interim: bool, most: u64) -> Self {
         let mut buffer = Buffer::default();
         if !rest.is_empty() {
             buffer.room()[..rest.len()].copy_from_slice(rest);
@@ -32,7 +32,7 @@ impl Upload {
         let has_body = body != Body::None;
         // What is here already is not waited for.
         let is_expected = is_expected && has_body && rest.is_empty();
-        Self { framed: Framed::new(body), buffer, is_expected, takes_interim }
+        Self { framed: Framed::limited(body, most), buffer, is_expected, takes_interim }
     }
 
     /// Whether some of it is still to come.
@@ -48,8 +48,7 @@ impl Upload {
         origin: &mut Socket,
     ) -> Result<bool, Trouble> {
         let what = if self.framed.is_chunked() { What::Chunks } else { What::Data };
-        let most = worker.settings().request_body_max;
-        let from = From { socket: client, buffer: &mut self.buffer, framed: &mut self.framed, most };
+        let from = From { socket: client, buffer: &mut self.buffer, framed: &mut self.framed };
         origin.listens = true;
         let passed = passage::pass(worker, from, origin, Vec::new(), what).await;
         origin.listens = false;
@@ -57,7 +56,7 @@ impl Upload {
             Ok(()) => Ok(true),
             // What it has said before it closed is looked for.
             Err(Broken::To(Gone::Answered | Gone::Closed)) => Ok(false),
-            Err(Broken::TooLong) => Err(Trouble::TooLong(most)),
+            Err(Broken::Malformed(TOO_LONG)) => Err(Trouble::TooLong(worker.settings().request_body_max)),
             Err(Broken::To(gone)) => Err(origin_gone(gone)),
             Err(Broken::From(gone)) => Err(Trouble::Client(gone)),
             Err(Broken::Malformed(error)) => Err(Trouble::Request(error)),

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher as _, RandomState};
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,27 +11,49 @@ use strait_http::target::Uri;
 use strait_store::Store;
 use strait_transfer::pipe::Pipes;
 
+use crate::account::Account;
 use crate::clock::Clock;
+use crate::contents::Asked;
+use crate::counters::Counters;
 use crate::fill::Fills;
 use crate::hot::Hot;
+use crate::log::Gathered;
 use crate::lookup;
 use crate::object::Object;
 use crate::origin::Pool;
 use crate::private::Private;
+use crate::serving::ByClient;
 use crate::settings::Settings;
 
 /// What all workers share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     pub(crate) store: Option<Arc<Store>>,
     pub(crate) fills: Fills,
+    pub(crate) by_client: ByClient,
+    /// Of each worker.
+    pub(crate) counters: Box<[Counters]>,
+}
+
+/// A worker, as a request sees it: with the settings that were in force when it came.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    settings: Arc<Settings>,
+    local: Rc<Local>,
+}
+
+impl Deref for Worker {
+    type Target = Local;
+
+    fn deref(&self) -> &Local {
+        &self.local
+    }
 }
 
 /// What one worker has to itself.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct Local {
     pub(crate) shared: Arc<Shared>,
     /// Its number: which lane of the store it writes to.
     pub(crate) lane: usize,
@@ -38,6 +61,8 @@ pub(crate) struct Worker {
     pub(crate) pool: RefCell<Pool>,
     pub(crate) pipes: RefCell<Pipes>,
     pub(crate) private: Private,
+    /// Lines of the access log.
+    pub(crate) lines: Gathered,
     heads: RefCell<Vec<Vec<u8>>>,
     key: RefCell<String>,
     random: RandomState,
@@ -48,24 +73,63 @@ pub(crate) struct Worker {
 const HEADS_MAX: usize = 64;
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, lane: usize) -> Rc<Self> {
-        let settings = &shared.settings;
-        Rc::new(Self {
+    pub(crate) fn new(shared: Arc<Shared>, settings: Arc<Settings>, lane: usize) -> Rc<Self> {
+        let local = Rc::new(Local {
             hot: RefCell::new(Hot::new(settings.memory)),
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
             pipes: RefCell::default(),
             private: Private::default(),
+            lines: Gathered::default(),
             heads: RefCell::default(),
             key: RefCell::default(),
             random: RandomState::new(),
             drawn: Cell::default(),
             shared,
             lane,
-        })
+        });
+        Rc::new(Self { settings, local })
+    }
+
+    /// The same with other settings.
+    pub(crate) fn with(&self, settings: Arc<Settings>) -> Rc<Self> {
+        self.hot.borrow_mut().limit(settings.memory);
+        self.pool.borrow_mut().limit(settings.origin_idle_max);
+        Rc::new(Self { settings, local: self.local.clone() })
     }
 
     pub(crate) fn settings(&self) -> &Settings {
-        &self.shared.settings
+        &self.settings
+    }
+
+    /// The stored response to requests with such fields, at hand or in the store.
+    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
+        let at_hand = self.at_hand(hash, key, asked);
+        if at_hand.as_ref().is_some_and(|object| !object.is_worth_memory(self.settings.memory_object)) {
+            return at_hand;
+        }
+        let store = self.shared.store.as_ref()?;
+        let found = lookup::find(store, hash, key, asked, self.settings.memory_object)?;
+        let object = Arc::new(found.with_negative(self.settings.negative));
+        // Another worker may add to what is there in parts.
+        if object.is_whole() {
+            self.hot.borrow_mut().insert(hash, object.clone());
+        }
+        Some(object)
+    }
+
+    /// Notes an exchange that is over.
+    pub(crate) fn account(&self, account: &Account<'_, '_>) {
+        self.counters().count(account);
+        if let Some(log) = &self.settings.log {
+            self.lines.add(log, self.settings.log_format, account, &self.counters().log_dropped);
+        }
+    }
+}
+
+impl Local {
+    /// Its numbers.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters[self.lane]
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -106,25 +170,22 @@ impl Worker {
         self.hot.borrow().find(hash, is_wanted).cloned()
     }
 
-    /// The same, looked for in the store too.
-    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
-        let at_hand = self.at_hand(hash, key, asked);
-        if at_hand.as_ref().is_some_and(|object| !object.is_worth_memory(self.settings().memory_object)) {
-            return at_hand;
-        }
-        let store = self.shared.store.as_ref()?;
-        let object = Arc::new(lookup::find(store, hash, key, asked, self.settings().memory_object)?);
-        // Another worker may add to what is there in parts.
-        if object.is_whole() {
-            self.hot.borrow_mut().insert(hash, object.clone());
-        }
-        Some(object)
-    }
-
     /// Whether something is stored for a key, be it for other requests.
     pub(crate) fn knows(&self, hash: u64, key: &str) -> bool {
         self.hot.borrow().find(hash, |object| object.is_for(key) && object.is_alive()).is_some()
             || self.shared.store.as_ref().is_some_and(|store| lookup::knows(store, hash, key))
+    }
+
+    /// Does what it is asked about what is at hand. Whoever has asked may not wait any more.
+    pub(crate) fn tell(&self, asked: Asked) {
+        match asked {
+            Asked::Hottest(most, answers) => {
+                let _ = answers.send(self.hot.borrow().hottest(most));
+            }
+            Asked::Forget(pattern, answers) => {
+                let _ = answers.send(self.hot.borrow_mut().forget(|object| pattern.matches(&object.key)));
+            }
+        }
     }
 
     /// Keeps an object at hand, in place of what answered the same requests.

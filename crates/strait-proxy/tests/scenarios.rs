@@ -93,6 +93,7 @@ scenarios! {
     freshness
     hosts
     interim
+    limits
     invalidation
     mechanisms
     negative

@@ -18,6 +18,7 @@ pub mod netns;
 pub mod packet;
 pub mod perf;
 pub mod process;
+pub mod service;
 pub mod tcp;
 pub mod tls;
 pub mod uring;

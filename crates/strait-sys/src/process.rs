@@ -188,21 +188,58 @@ static TERMINATED: AtomicBool = AtomicBool::new(false);
 /// ends the process as usual, so that nothing can hold it. A SIGHUP that is ignored, as under nohup(1), stays so.
 pub fn on_termination() -> Result<&'static AtomicBool> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: sigaction is plain data, for which zeroes are valid.
-        let (mut action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = terminate as *const () as libc::sighandler_t;
         // No SA_RESTART: a wait in progress ends, so that its owner sees the flag at once.
-        action.sa_flags = libc::SA_RESETHAND;
-        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
-        let returned = unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
-        check(returned, "handle signal", signal.to_string())?;
-        if signal == libc::SIGHUP && before.sa_sigaction == libc::SIG_IGN {
-            // SAFETY: this puts back what was there.
-            let returned = unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
-            check(returned, "ignore signal", signal.to_string())?;
-        }
+        on_signal(signal, terminate, libc::SA_RESETHAND)?;
     }
     Ok(&TERMINATED)
+}
+
+/// Handles a signal. The handlers of this module only store to an atomic, which is async-signal-safe.
+fn on_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::c_int) -> Result<()> {
+    // SAFETY: sigaction is plain data, for which zeroes are valid.
+    let (mut action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as libc::sighandler_t;
+    action.sa_flags = flags;
+    // SAFETY: the handler is one of this module's, see above.
+    let returned = unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
+    check(returned, "handle signal", signal.to_string())?;
+    if signal == libc::SIGHUP && before.sa_sigaction == libc::SIG_IGN {
+        // SAFETY: this puts back what was there.
+        let returned = unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
+        check(returned, "ignore signal", signal.to_string())?;
+    }
+    Ok(())
+}
+
+static RELOADS: AtomicBool = AtomicBool::new(false);
+static REOPENS: AtomicBool = AtomicBool::new(false);
+
+/// What a service is told by signals.
+#[derive(Clone, Copy, Debug)]
+pub struct Signals {
+    /// To end: SIGTERM or SIGINT; a second one ends it as usual.
+    pub terminated: &'static AtomicBool,
+    /// To read its configuration again: SIGHUP, however often.
+    pub reloads: &'static AtomicBool,
+    /// To open its log again: SIGUSR1, however often.
+    pub reopens: &'static AtomicBool,
+}
+
+/// Lets the signals of a service set flags. A SIGHUP that is ignored, as under nohup(1), stays so.
+pub fn on_service_signals() -> Result<Signals> {
+    on_signal(libc::SIGTERM, terminate, libc::SA_RESETHAND)?;
+    on_signal(libc::SIGINT, terminate, libc::SA_RESETHAND)?;
+    on_signal(libc::SIGUSR1, reopen, libc::SA_RESTART)?;
+    on_signal(libc::SIGHUP, reload, libc::SA_RESTART)?;
+    Ok(Signals { terminated: &TERMINATED, reloads: &RELOADS, reopens: &REOPENS })
+}
+
+extern "C" fn reload(_signal: libc::c_int) {
+    RELOADS.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn reopen(_signal: libc::c_int) {
+    REOPENS.store(true, Ordering::Relaxed);
 }
 
 extern "C" fn terminate(_signal: libc::c_int) {

@@ -147,6 +147,12 @@ const WORKS: [Row; 10] = [
     ("store-1m", MIB, FEW, 0, true),
 ];
 
+/// The mix of Figure 12, as fast as each proxy goes.
+fn mixed() -> Work {
+    let workload = Workload { connections: MANY, rate: None, ..Figure::Mixed.workload(0) };
+    Work { name: "mix-13k".into(), workload }
+}
+
 /// All works: closed loops, as fast as each proxy goes.
 pub fn works() -> Vec<Work> {
     let work = |(name, bytes, connections, objects, cacheable): Row| {
@@ -156,5 +162,5 @@ pub fn works() -> Vec<Work> {
         let workload = Workload { sizes, connections, hits, cacheable, objects, rate: None };
         Work { name: name.into(), workload }
     };
-    WORKS.map(work).into()
+    WORKS.into_iter().map(work).chain([mixed()]).collect()
 }

@@ -12,6 +12,7 @@ mod generate;
 mod killed;
 mod links;
 mod pipes;
+mod proxy;
 mod reading;
 mod refusals;
 mod relay;

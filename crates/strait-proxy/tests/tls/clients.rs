@@ -120,7 +120,7 @@ fn what_comes_byte_for_byte_is_understood() {
 #[test]
 fn a_client_may_change_its_keys() {
     let rig = Rig::before(Authority::new(), &Origin::plain().url);
-    if rig.proxy.notes().next().is_none() {
+    if rig.proxy.notes().is_empty() {
         // The kernel does not know the new ones.
         return;
     }
@@ -151,6 +151,17 @@ fn plain_and_tls_clients_share_what_is_stored() {
     let response = rig.tls().get("/kept?300000");
     assert!(field(&response.head, "Cache-Status").unwrap().contains("hit"), "{}", response.head);
     assert!(response.body == body(300_000) && origin.requests() == 1);
+}
+
+#[test]
+fn plain_and_tls_clients_are_kept_apart_where_an_origin_is_told_which_they_are() {
+    let origin = Origin::plain();
+    let rig = Rig::with(Authority::new(), &format!("origin = \"{}\"\nforwarded = \"append\"", origin.url));
+    for _ in 0..2 {
+        assert_eq!(rig.plain().get("/kept?1000").body, body(1000));
+        assert_eq!(rig.tls().get("/kept?1000").body, body(1000));
+    }
+    assert_eq!(origin.requests(), 2);
 }
 
 #[test]
@@ -198,5 +209,5 @@ fn whoever_runs_it_is_told_when_bodies_over_tls_are_copied() {
     }
     let config = Config::from_toml(&format!("{origin}\nlisten = [\"127.0.0.1:0\"]")).unwrap();
     let plain = Proxy::start(&config, Clock::system()).unwrap();
-    assert_eq!(plain.notes().count(), 0);
+    assert!(plain.notes().is_empty());
 }

@@ -88,7 +88,7 @@ pub(crate) struct Rig {
 impl Rig {
     /// A reverse proxy.
     pub(crate) fn before(authority: Authority, origin: &str) -> Self {
-        Self::with(authority, &format!("origin = \"{origin}\""))
+        Self::with(authority, &format!("origin = \"{origin}\"\nforwarded = \"off\""))
     }
 
     pub(crate) fn with(authority: Authority, config: &str) -> Self {
@@ -107,12 +107,16 @@ impl Rig {
         Self { authority, proxy, client }
     }
 
+    fn address(&self, index: usize) -> SocketAddr {
+        self.proxy.addresses().nth(index).unwrap()
+    }
+
     pub(crate) fn plain_address(&self) -> SocketAddr {
-        self.proxy.addresses()[0]
+        self.address(0)
     }
 
     pub(crate) fn tls_address(&self) -> SocketAddr {
-        self.proxy.addresses()[1]
+        self.address(1)
     }
 
     /// A client without TLS.

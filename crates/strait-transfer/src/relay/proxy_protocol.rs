@@ -76,9 +76,174 @@ fn binary(from: IpAddr, to: IpAddr, from_port: u16, to_port: u16) -> Vec<u8> {
     .concat()
 }
 
+/// What a header told of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The connection is of this client.
+    Client(SocketAddr),
+    /// It is of whoever has connected, or nobody knows of whom.
+    Nothing,
+}
+
+/// It is no header, or one of something else than a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoHeader(&'static str);
+
+/// Bytes of a version 1 header at most, with its end (section 2.1).
+const LINE_BYTES_MAX: usize = 107;
+/// Bytes before the addresses of a version 2 header.
+const FIXED_BYTES: usize = 16;
+/// Bytes behind those at most: what is told beside the addresses is certificates' names at the longest.
+const BEHIND_BYTES_MAX: usize = 4 << 10;
+
+/// The header that `bytes` begin with, and its length; `None` while it is not whole.
+///
+/// # Errors
+/// They begin with no header.
+pub fn read(bytes: &[u8]) -> Result<Option<(Told, usize)>, NoHeader> {
+    let common = |begin: &[u8]| bytes.iter().zip(begin).all(|(byte, own)| byte == own);
+    if common(b"PROXY ") {
+        read_line(bytes)
+    } else if common(&SIGNATURE) {
+        read_binary(bytes)
+    } else {
+        Err(NoHeader("a connection that does not begin with a PROXY header"))
+    }
+}
+
+fn read_line(bytes: &[u8]) -> Result<Option<(Told, usize)>, NoHeader> {
+    let bytes = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+        return if bytes.len() < LINE_BYTES_MAX {
+            Ok(None)
+        } else {
+            Err(NoHeader("a PROXY line that is too long"))
+        };
+    };
+    let line = bytes[..end].strip_suffix(b"\r").and_then(|line| std::str::from_utf8(line).ok());
+    let told = line.and_then(of_line).ok_or(NoHeader("a PROXY line that is not as it is to be written"))?;
+    Ok(Some((told, end + 1)))
+}
+
+fn of_line(line: &str) -> Option<Told> {
+    let mut words = line.strip_prefix("PROXY ")?.split(' ');
+    let family = words.next()?;
+    if family == "UNKNOWN" {
+        return Some(Told::Nothing);
+    }
+    let mut address = || {
+        let word = words.next()?;
+        match family {
+            "TCP4" => word.parse().ok().map(IpAddr::V4),
+            "TCP6" => word.parse().ok().map(IpAddr::V6),
+            _ => None,
+        }
+    };
+    let (from, _to) = (address()?, address()?);
+    let mut port = || {
+        let word = words.next()?;
+        let is_plain =
+            word.bytes().all(|byte| byte.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
+        word.parse().ok().filter(|_| is_plain)
+    };
+    let (from_port, _to_port): (u16, u16) = (port()?, port()?);
+    words.next().is_none().then(|| Told::Client(SocketAddr::new(from, from_port)))
+}
+
+fn read_binary(bytes: &[u8]) -> Result<Option<(Told, usize)>, NoHeader> {
+    const LOCAL: u8 = 0x20;
+    let Some((fixed, behind)) = bytes.split_at_checked(FIXED_BYTES) else { return Ok(None) };
+    let len = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+    if len > BEHIND_BYTES_MAX {
+        return Err(NoHeader("a PROXY header that is too long"));
+    }
+    if !matches!(fixed[12], LOCAL | PROXY) {
+        return Err(NoHeader("a PROXY header of another version or command"));
+    }
+    let Some(behind) = behind.get(..len) else { return Ok(None) };
+    let told = match (fixed[12], fixed[13]) {
+        (LOCAL, _) | (_, 0) => Told::Nothing,
+        (_, TCP4) => of_octets::<4>(behind)?,
+        (_, TCP6) => of_octets::<16>(behind)?,
+        _ => return Err(NoHeader("a PROXY header of something else than TCP")),
+    };
+    Ok(Some((told, FIXED_BYTES + len)))
+}
+
+/// Addresses from and to of so many bytes each, and their ports.
+fn of_octets<const LEN: usize>(bytes: &[u8]) -> Result<Told, NoHeader>
+where
+    IpAddr: From<[u8; LEN]>,
+{
+    const SHORT: NoHeader = NoHeader("a PROXY header that is too short for its addresses");
+    let from: [u8; LEN] = bytes.get(..LEN).and_then(|bytes| bytes.try_into().ok()).ok_or(SHORT)?;
+    let ports = bytes.get(2 * LEN..2 * LEN + 4).ok_or(SHORT)?;
+    Ok(Told::Client(SocketAddr::new(from.into(), u16::from_be_bytes([ports[0], ports[1]]))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read_however_it_comes() {
+        for (client, server) in
+            [("192.0.2.1:40000", "198.51.100.2:80"), ("[2001:db8::1]:1", "[2001:db8::2]:2")]
+        {
+            for version in [Version::V1, Version::V2] {
+                let written = header(version, at(client), at(server));
+                for len in 0..written.len() {
+                    assert_eq!(read(&written[..len]), Ok(None), "{version:?} {len}");
+                }
+                let more = [&written[..], b"GET / HTTP/1.1"].concat();
+                assert_eq!(read(&more), Ok(Some((Told::Client(at(client)), written.len()))));
+            }
+        }
+    }
+
+    #[test]
+    fn who_does_not_know_the_client_says_so() {
+        assert_eq!(read(b"PROXY UNKNOWN\r\n"), Ok(Some((Told::Nothing, 15))));
+        assert_eq!(read(b"PROXY UNKNOWN ffff::1 ::2 1 2\r\nGET"), Ok(Some((Told::Nothing, 31))));
+        let local = [&SIGNATURE[..], &[0x20, 0, 0, 3], b"abc"].concat();
+        assert_eq!(read(&local), Ok(Some((Told::Nothing, 19))));
+    }
+
+    #[test]
+    fn what_is_told_beside_the_addresses_is_passed_over() {
+        let mut header = header(Version::V2, at("192.0.2.1:5"), at("192.0.2.2:6"));
+        header[15] += 5;
+        header.extend_from_slice(b"\x04\0\x02ab");
+        assert_eq!(read(&header), Ok(Some((Told::Client(at("192.0.2.1:5")), 33))));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let binary = |rest: &[u8]| [&SIGNATURE[..], rest].concat();
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\n",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2 \r\n",
+            b"PROXY TCP4  192.0.2.1 192.0.2.2 1 2\r\n",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 01 2\r\n",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 +1 2\r\n",
+            b"PROXY TCP4 192.0.2.1 192.0.2.2 65536 2\r\n",
+            b"PROXY TCP4 ::1 ::2 1 2\r\n",
+            b"PROXY TCP6 192.0.2.1 192.0.2.2 1 2\r\n",
+            b"PROXY UDP4 192.0.2.1 192.0.2.2 1 2\r\n",
+            &[b"PROXY UNKNOWN ", &[b'x'; 107][..]].concat(),
+            &binary(&[0x11, 0x11, 0, 12]),
+            &binary(&[0x22, 0x11, 0, 12]),
+            &binary(&[0x21, 0x12, 0, 0]),
+            &binary(&[0x21, 0x31, 0, 0]),
+            &binary(&[0x21, 0x11, 0, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]),
+            &binary(&[0x21, 0x11, 0xff, 0xff]),
+        ] {
+            assert!(read(bytes).is_err(), "{bytes:?}");
+        }
+    }
 
     fn at(address: &str) -> SocketAddr {
         address.parse().unwrap()

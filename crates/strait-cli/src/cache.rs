@@ -1,0 +1,172 @@
+//! `strait cache`: what a proxy has stored; of one that runs through its admin address, else in its directory.
+
+mod remote;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Args as ClapArgs, Subcommand};
+use serde_json::{Value, json};
+use strait_proxy::{Contents, Pattern};
+
+use self::remote::Remote;
+use crate::Error;
+use crate::output::{print_line, print_text};
+
+/// Options of `strait cache`.
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  strait cache stats --admin 127.0.0.1:3129
+  strait cache ls 'http://deb.debian.org/*.deb' --cache-dir /var/cache/strait
+  strait cache ban 'http://www.example.org/img/*' --admin 127.0.0.1:3129
+  strait cache verify --cache-dir /var/cache/strait --json")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// The admin address of a proxy that runs
+    #[arg(long, value_name = "ADDR", global = true, conflicts_with = "cache_dir")]
+    admin: Option<SocketAddr>,
+    /// The directory of a proxy that does not run
+    #[arg(long, value_name = "DIR", global = true)]
+    cache_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say how much is stored.
+    Stats,
+    /// List what is stored, newest first.
+    Ls {
+        /// Of URIs like this; * stands for anything
+        #[arg(default_value = "*")]
+        pattern: String,
+        /// So many at most
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        most: u32,
+    },
+    /// Say what is stored for a URI.
+    Get {
+        /// The URI
+        uri: String,
+    },
+    /// Forget what is stored for a URI.
+    Purge {
+        /// The URI
+        uri: String,
+    },
+    /// Forget what is stored for all URIs like this.
+    Ban {
+        /// Of URIs like this; * stands for anything
+        pattern: String,
+    },
+    /// Read all that is stored, and drop what is not as it was written.
+    Verify,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let answer = match (args.admin, &args.cache_dir) {
+        (Some(address), _) => Remote(address).ask(&args.command)?,
+        (None, Some(dir)) => {
+            let contents = Contents::open(dir)?;
+            let answer = look(&contents, &args.command);
+            contents.close();
+            answer?
+        }
+        (None, None) => {
+            return Err(Error::Usage(
+                "give --admin ADDR of a proxy that runs, or --cache-dir DIR of one that does not".to_owned(),
+            ));
+        }
+    };
+    if args.json {
+        print_line(&answer.to_string())?;
+    } else {
+        print_text(&as_text(&args.command, &answer))?;
+    }
+    match &args.command {
+        Command::Get { uri } if answer.as_array().is_some_and(Vec::is_empty) => {
+            Err(Error::Failed(format!("{uri}: nothing is stored for it")))
+        }
+        Command::Verify => sound(&answer),
+        _ => Ok(()),
+    }
+}
+
+/// What is found in a directory, as a proxy would tell it.
+fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let told = match command {
+        Command::Stats => serde_json::to_value(contents.stats()),
+        Command::Ls { pattern, most } => {
+            serde_json::to_value(contents.list(&Pattern::new(pattern)?, *most as usize, now))
+        }
+        Command::Get { uri } => serde_json::to_value(contents.get(&Pattern::of_uri(uri)?, now)),
+        Command::Purge { uri } => Ok(json!({"stored": contents.purge(&Pattern::of_uri(uri)?)})),
+        Command::Ban { pattern } => Ok(json!({"stored": contents.ban(&Pattern::new(pattern)?)})),
+        Command::Verify => {
+            let verified = contents.verify();
+            Ok(json!({
+                "whole": verified.whole, "unhashed": verified.unhashed, "corrupt": verified.corrupt,
+                "unreadable": verified.unreadable, "bytes": verified.bytes,
+            }))
+        }
+    };
+    told.map_err(|error| Error::Failed(error.to_string()))
+}
+
+/// Whether all that was checked was as it was written.
+fn sound(answer: &Value) -> Result<(), Error> {
+    let of = |name: &str| answer[name].as_u64().unwrap_or(0);
+    match of("corrupt") + of("unreadable") {
+        0 => Ok(()),
+        wrong => {
+            Err(Error::Failed(format!("{wrong} records are not as they were written, or cannot be read")))
+        }
+    }
+}
+
+fn as_text(command: &Command, answer: &Value) -> String {
+    match (command, answer) {
+        (Command::Ls { .. } | Command::Get { .. }, Value::Array(entries)) => {
+            entries.iter().map(entry).collect()
+        }
+        (Command::Purge { .. } | Command::Ban { .. }, _) => {
+            format!("{} records forgotten\n", answer["stored"])
+        }
+        (_, Value::Object(fields)) => {
+            let lines = fields.iter().map(|(name, value)| format!("{name:<16} {}", plain(value)));
+            lines.collect::<Vec<_>>().join("\n") + "\n"
+        }
+        (_, other) => format!("{other}\n"),
+    }
+}
+
+/// A line of what is stored: bytes, seconds for which it is fresh, status, media type, URI.
+fn entry(entry: &Value) -> String {
+    let part = match (entry["first"].as_u64(), entry["length"].as_u64(), entry["bytes"].as_u64()) {
+        (Some(first), Some(length), Some(bytes)) if bytes < length => format!(" from {first} of {length}"),
+        _ => String::new(),
+    };
+    format!(
+        "{:>12} {:>9} {} {} {}{part}\n",
+        plain(&entry["bytes"]),
+        plain(&entry["ttl"]),
+        plain(&entry["status"]),
+        plain(&entry["content_type"]),
+        plain(&entry["uri"])
+    )
+}
+
+/// A value without quotes. What came from outside draws nothing on a terminal.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.escape_debug().to_string(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}

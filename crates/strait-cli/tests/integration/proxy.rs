@@ -1,0 +1,261 @@
+//! `strait proxy` as a service, and `strait cache`: configuration, signals, what it is started with, what it leaves behind.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::thread;
+
+use lab::{Launch, Process, program_or_skip, root_or_skip, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::rig::{LIMIT, STRAIT, run, status};
+
+/// A proxy that runs.
+struct Proxy {
+    process: Process,
+    address: SocketAddr,
+}
+
+impl Proxy {
+    fn start(options: &[&str]) -> Self {
+        Self::launch(Launch::new(STRAIT).args(["proxy", "--json", "--workers", "1"]).args(options))
+    }
+
+    fn launch(launch: Launch<'static>) -> Self {
+        let process = launch.spawn().unwrap();
+        let address = await_said(&process, "listening on ");
+        Self { process, address }
+    }
+
+    fn admin(&self) -> SocketAddr {
+        await_said(&self.process, "admin page on http://")
+    }
+
+    fn get(&self, path: &str) -> String {
+        get(self.address, path)
+    }
+
+    fn end(self) -> Value {
+        self.process.signal(Signal::TERM);
+        let finished = self.process.wait(LIMIT).unwrap().success();
+        serde_json::from_str(finished.text().lines().next_back().unwrap()).unwrap()
+    }
+}
+
+/// The address that a program tells of.
+fn await_said(process: &Process, before: &str) -> SocketAddr {
+    let said = || {
+        let text = process.stderr();
+        let (address, _) = text.split_once(before)?.1.split_once(['\n', '/'])?;
+        address.parse().ok()
+    };
+    assert!(wait_until(LIMIT, || said().is_some()), "{}", process.stderr());
+    said().unwrap()
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: www.example\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// An origin whose answers may be kept; it ends with the test's process.
+fn origin() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().filter_map(Result::ok) {
+            let (mut read, mut byte) = (Vec::new(), [0]);
+            while !read.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0) {
+                read.push(byte[0]);
+            }
+            let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n";
+            let _ = stream.write_all(format!("{head}hello").as_bytes());
+        }
+    });
+    url
+}
+
+fn write(dir: &Path, toml: &str) -> String {
+    let path = dir.join("strait.toml");
+    fs::write(&path, toml).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_configuration_is_checked_and_what_is_wrong_has_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let default = run(&["proxy", "--print-default-config"]).success().text();
+    let path = write(dir.path(), &default);
+    let checked = run(&["proxy", "--check-config", "--config", &path]).success().text();
+    assert_eq!(checked, "ok\nlisten 127.0.0.1:3128\n");
+    let options = ["--listen", "127.0.0.1:1", "--admin", "127.0.0.1:2"];
+    let checked = run(&[&["proxy", "--check-config", "--config", &path], &options[..]].concat());
+    assert_eq!(checked.success().text(), "ok\nlisten 127.0.0.1:1\nadmin 127.0.0.1:2\n");
+    for (toml, expected) in [
+        ("workers = 1\nsise = 3\n", "strait.toml: line 2: unknown field `sise`"),
+        ("\n\nlisten = []\n", "strait.toml: line 3: listen: "),
+        ("listen = [\"0.0.0.0:3128\"]", "access.allow"),
+    ] {
+        let path = write(dir.path(), toml);
+        let wrong = run(&["proxy", "--check-config", "--config", &path]);
+        assert_eq!((wrong.status.code(), wrong.stderr.lines().count()), (Some(2), 1), "{}", wrong.stderr);
+        assert!(wrong.stderr.contains(expected), "{}", wrong.stderr);
+    }
+    assert_eq!(run(&["proxy", "--check-config", "--config", "/nonexistent"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_signal_has_the_configuration_read_again_and_what_is_wrong_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let of =
+        |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
+    let path = write(dir.path(), &of("one"));
+    let proxy = Proxy::start(&["--config", &path]);
+    assert!(proxy.get("/a").contains("Via: 1.1 one"));
+    write(dir.path(), "nothing = 1");
+    proxy.process.signal(Signal::HUP);
+    proxy.process.wait_for_stderr("strait.toml: line 1: unknown field", LIMIT).unwrap();
+    assert!(proxy.process.stderr().contains("not reloaded: "));
+    assert!(proxy.get("/a").contains("Via: 1.1 one"));
+    write(dir.path(), &of("two"));
+    proxy.process.signal(Signal::HUP);
+    assert!(wait_until(LIMIT, || proxy.get("/a").contains("Via: 1.1 two")));
+    let account = proxy.end();
+    assert!(account["requests"].as_u64().unwrap() >= 3 && account["cut"] == 0, "{account}");
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let hear = || {
+        let mut bytes = [0; 200];
+        let read = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..read].to_vec()).unwrap()
+    };
+    let launch = Launch::new(STRAIT).args(["proxy", "--json", "--listen", "127.0.0.1:0"]);
+    let proxy = Proxy::launch(launch.env("NOTIFY_SOCKET", &path));
+    assert_eq!(hear(), "READY=1");
+    proxy.process.signal(Signal::HUP);
+    let (state, since) = hear().split_once('\n').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let since = since.strip_prefix("MONOTONIC_USEC=").and_then(|since| since.parse::<u64>().ok());
+    assert!(state == "RELOADING=1" && since.is_some_and(|since| since > 0));
+    assert_eq!(hear(), "READY=1");
+    proxy.end();
+    assert_eq!(hear(), "STOPPING=1");
+}
+
+#[test]
+fn a_socket_that_it_is_started_with_takes_the_place_of_its_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // It is to live on in the program.
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
+    let script = format!("exec 3<&{}; export LISTEN_FDS=1 LISTEN_PID=$$; exec \"$@\"", listener.as_raw_fd());
+    let launch =
+        Launch::new("bash").args(["-c", &script, "bash", STRAIT, "proxy", "--json", "--workers", "2"]);
+    let proxy = Proxy::launch(launch.args(["--origin", &origin()]));
+    assert_eq!(proxy.address, address);
+    assert_eq!(proxy.process.stderr().matches("listening on").count(), 1);
+    for _ in 0..8 {
+        assert!(proxy.get("/a").ends_with("hello"));
+    }
+    proxy.end();
+}
+
+#[test]
+fn it_becomes_another_user_and_keeps_no_capabilities() {
+    if !root_or_skip() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    fs::create_dir(&cache).unwrap();
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let entry: Vec<_> = passwd.lines().find(|line| line.starts_with("nobody:")).unwrap().split(':').collect();
+    let (uid, gid) = (entry[2].parse().unwrap(), entry[3].parse().unwrap());
+    for path in [dir.path(), &cache] {
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
+    }
+    let cache = cache.display().to_string();
+    let (origin, options) = (origin(), ["--listen", "127.0.0.1:0", "--user", "nobody"]);
+    let proxy = Proxy::start(&[&options[..], &["--origin", &origin, "--cache-dir", &cache]].concat());
+    assert!(proxy.get("/a").ends_with("hello"));
+    let id = proxy.process.id();
+    for task in fs::read_dir(format!("/proc/{id}/task")).unwrap() {
+        let task = format!("{id}/task/{}", task.unwrap().file_name().display());
+        let ids = format!("{uid}\t{uid}\t{uid}\t{uid}");
+        assert_eq!(status(&task, "Uid").as_deref(), Some(&*ids));
+        assert_eq!(status(&task, "CapPrm").as_deref(), Some("0000000000000000"), "{task}");
+    }
+    assert_eq!(run(&["proxy", "--listen", "127.0.0.1:0", "--user", "no-such-user"]).status.code(), Some(2));
+    proxy.end();
+}
+
+#[test]
+fn a_browser_shows_the_admin_page_and_takes_no_markup_from_outside() {
+    if !program_or_skip("chromium") {
+        return;
+    }
+    let (origin, dir) = (origin(), tempfile::tempdir().unwrap());
+    let options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--origin", &origin];
+    let proxy = Proxy::start(&options);
+    for _ in 0..3 {
+        proxy.get("/<i>hot</i>");
+    }
+    let page = format!("http://{}/", proxy.admin());
+    let profile = format!("--user-data-dir={}", dir.path().display());
+    let shown = || {
+        let browser = Launch::new("chromium").args(["--headless", "--no-sandbox", "--disable-gpu", &profile]);
+        browser.args(["--virtual-time-budget=5000", "--dump-dom", &page]).run(LIMIT).unwrap().text()
+    };
+    let shown = shown();
+    assert!(shown.contains("/&lt;i&gt;hot&lt;/i&gt;</td>"), "{shown}");
+    assert!(shown.contains("<strong id=\"ratio\">66.7 %</strong>"), "{shown}");
+    proxy.end();
+}
+
+#[test]
+fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache").display().to_string();
+    let options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cache-dir", &cache];
+    let origin = origin();
+    let proxy = Proxy::start(&[&options[..], &["--origin", &origin]].concat());
+    for name in ["a", "b", "c", "d"] {
+        proxy.get(&format!("/{name}"));
+    }
+    let admin = proxy.admin().to_string();
+    let ask = |arguments: &[&str]| run(&[&["cache"], arguments, &["--admin", &admin]].concat());
+    assert!(ask(&["stats"]).success().text().contains("records          4\n"));
+    let listed = ask(&["ls", "*/a"]).success().text();
+    assert!(listed.contains(" 200 - http://www.example/a\n") && listed.lines().count() == 1, "{listed}");
+    assert_eq!(ask(&["purge", "http://www.example/a"]).success().text(), "1 records forgotten\n");
+    let gone = ask(&["get", "http://www.example/a", "--json"]);
+    assert_eq!((gone.status.code(), gone.text()), (Some(1), "[]\n".to_owned()));
+    assert_eq!(ask(&["verify", "--json"]).success().text().matches("\"whole\":3").count(), 1);
+    let busy = run(&["cache", "ls", "--cache-dir", &cache]);
+    assert_eq!(busy.status.code(), Some(3), "{}", busy.stderr);
+    proxy.end();
+    let look =
+        |arguments: &[&str]| run(&[&["cache"], arguments, &["--cache-dir", &cache, "--json"]].concat());
+    let listed: Value = serde_json::from_str(&look(&["ls"]).success().text()).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 3, "{listed}");
+    assert_eq!(look(&["ban", "*/[bc]"]).success().text(), "{\"stored\":0}\n");
+    assert_eq!(look(&["ban", "*/b"]).success().text(), "{\"stored\":1}\n");
+    assert_eq!(look(&["purge", "http://www.example/c"]).success().text(), "{\"stored\":1}\n");
+    assert!(look(&["verify"]).success().text().contains("\"whole\":1"));
+    assert!(look(&["stats"]).success().text().contains("\"records\":1"));
+    assert_eq!(run(&["cache", "ls"]).status.code(), Some(2));
+    assert_eq!(run(&["cache", "ls", "--cache-dir", "/nonexistent"]).status.code(), Some(2));
+}

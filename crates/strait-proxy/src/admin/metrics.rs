@@ -1,0 +1,207 @@
+//! The numbers in the text format that Prometheus reads (its documentation: exposition formats, version 0.0.4).
+
+use std::fmt::{Display, Write as _};
+
+use crate::account::Outcome;
+use crate::counters::{CLASSES, Sum, Times};
+use crate::worker::Shared;
+
+/// All of them.
+pub(super) fn text(shared: &Shared) -> String {
+    let mut out = Text::default();
+    let sum = Sum::of(&*shared.counters);
+    proxy(&mut out, &sum);
+    out.family("strait_proxy_fills", "gauge", "Fetches into the cache that are under way.");
+    out.sample("", &[], shared.fills.count());
+    if let Some(store) = &shared.store {
+        self::store(&mut out, &store.stats());
+    }
+    out.text
+}
+
+fn proxy(out: &mut Text, sum: &Sum) {
+    out.family("strait_proxy_build_info", "gauge", "The version that runs.");
+    out.sample("", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    out.family("strait_proxy_requests_total", "counter", "Requests by where their answer came from.");
+    for outcome in Outcome::ALL {
+        out.sample("", &[("cache", outcome.name())], sum.outcome(outcome));
+    }
+    out.family("strait_proxy_responses_total", "counter", "Responses by the first digit of their status.");
+    for (class, name) in (1..CLASSES).zip(["1xx", "2xx", "3xx", "4xx", "5xx"]) {
+        out.sample("", &[("status", name)], sum.classes[class]);
+    }
+    out.family("strait_proxy_response_bytes_total", "counter", "Bytes sent to clients by the way they went.");
+    for (mechanism, bytes) in [("copy", sum.copied), ("sendfile", sum.sendfile), ("splice", sum.spliced)] {
+        out.sample("", &[("mechanism", mechanism)], bytes);
+    }
+    out.family("strait_proxy_fill_bytes_total", "counter", "Bytes put into the cache by the way they went.");
+    for (mechanism, bytes) in [("copy", sum.filled_copied), ("splice", sum.filled_spliced)] {
+        out.sample("", &[("mechanism", mechanism)], bytes);
+    }
+    out.family(
+        "strait_proxy_response_seconds",
+        "histogram",
+        "Time from a whole request to the last byte given to the kernel, without tunnels.",
+    );
+    times(out, "hit", &sum.hits);
+    times(out, "other", &sum.others);
+    for (name, kind, help, value) in [
+        ("connections_accepted_total", "counter", "Connections of clients.", sum.accepted),
+        ("connections_refused_total", "counter", "Connections that were turned away.", sum.refused),
+        ("connections", "gauge", "Connections of clients that are open.", sum.open),
+        ("responses_cut_total", "counter", "Responses that did not come to their end.", sum.cut),
+        ("origin_connections_total", "counter", "Connections to origins that were opened.", sum.opened),
+        (
+            "origin_connections_reused_total",
+            "counter",
+            "Requests over connections to origins that were there.",
+            sum.reused,
+        ),
+        ("log_dropped_total", "counter", "Lines that the access log could not take.", sum.log_dropped),
+    ] {
+        out.family(&format!("strait_proxy_{name}"), kind, help);
+        out.sample("", &[], value);
+    }
+}
+
+fn store(out: &mut Text, stats: &strait_store::Stats) {
+    for (name, kind, help, value) in [
+        ("records", "gauge", "Records that can be found.", stats.records),
+        ("used_bytes", "gauge", "Bytes of all files.", stats.used_bytes),
+        ("capacity_bytes", "gauge", "The limit of those.", stats.capacity_bytes),
+        ("files", "gauge", "Files that are open.", stats.files),
+        ("loaded", "gauge", "Whether records of earlier sessions can be found.", stats.is_loaded.into()),
+        ("stored_total", "counter", "Records that were committed.", stats.stored),
+        ("removed_total", "counter", "Records that were removed or replaced.", stats.removed),
+        ("evicted_total", "counter", "Records that were dropped to make room.", stats.evicted),
+        (
+            "reinserted_total",
+            "counter",
+            "Records that were kept when their file was evicted.",
+            stats.reinserted,
+        ),
+        ("corrupt_total", "counter", "Records that were not as written.", stats.corrupt),
+        ("unsynced_total", "counter", "Records that a power loss may have damaged.", stats.unsynced),
+        ("refused_total", "counter", "Requests for room that were refused.", stats.refused),
+        ("failed_total", "counter", "Calls to the file system that failed.", stats.failed),
+    ] {
+        out.family(&format!("strait_store_{name}"), kind, help);
+        out.sample("", &[], value);
+    }
+}
+
+fn times(out: &mut Text, cache: &str, times: &Times) {
+    for (end_us, below) in times.octaves() {
+        // In microseconds, as they are counted: exact in decimals.
+        let end = format!("{}.{:06}", end_us / 1_000_000, end_us % 1_000_000);
+        out.sample("_bucket", &[("cache", cache), ("le", &end)], below);
+    }
+    let count = times.count();
+    out.sample("_bucket", &[("cache", cache), ("le", "+Inf")], count);
+    let sum = format!("{}.{:06}", times.sum_us / 1_000_000, times.sum_us % 1_000_000);
+    out.sample("_sum", &[("cache", cache)], sum);
+    out.sample("_count", &[("cache", cache)], count);
+}
+
+/// The text as it grows. Writing to a String does not fail.
+#[derive(Default)]
+struct Text {
+    text: String,
+    name: String,
+}
+
+impl Text {
+    /// Begins a family: what it is, and what it tells.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        name.clone_into(&mut self.name);
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.text, "{}{suffix}", self.name);
+        for (index, (name, value)) in labels.iter().enumerate() {
+            // All values are words of ours, with nothing to be escaped.
+            let _ = write!(self.text, "{}{name}=\"{value}\"", if index == 0 { '{' } else { ',' });
+        }
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::account::{Account, Told};
+    use crate::counters::Counters;
+    use crate::socket::Moved;
+
+    fn all() -> String {
+        let counters = Counters::default();
+        for ms in [1, 20, 300] {
+            let told = Told { status: 200, outcome: Outcome::Hit, origin: None };
+            let took = Duration::from_millis(ms);
+            let client = SocketAddr::from(([127, 0, 0, 1], 1));
+            let moved = Moved { sent: 100, ..Moved::default() };
+            counters.count(&Account { client, request: None, told, moved, took, is_whole: true });
+        }
+        let mut out = Text::default();
+        proxy(&mut out, &Sum::of([&counters]));
+        store(&mut out, &strait_store::Stats::default());
+        out.text
+    }
+
+    /// The rules of the format, as those check who read it.
+    #[test]
+    fn the_text_is_as_prometheus_reads_it() {
+        let text = all();
+        assert!(text.ends_with('\n'));
+        let (mut families, mut samples) = (HashMap::new(), HashSet::new());
+        let mut family = "";
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').unwrap();
+                assert!(help.ends_with('.') && !families.contains_key(name), "{line}");
+                family = name;
+                continue;
+            }
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(name == family && ["counter", "gauge", "histogram"].contains(&kind), "{line}");
+                assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+                families.insert(name, kind);
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok() && samples.insert(series), "{line}");
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{line}");
+            let suffixes: &[&str] =
+                if families[family] == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(suffixes.iter().any(|suffix| name == format!("{family}{suffix}")), "{line}");
+            let is_label = |label: &str| {
+                label.split_once("=\"").is_some_and(|(name, value)| !name.is_empty() && value.ends_with('"'))
+            };
+            let labels = labels.strip_suffix('}').unwrap_or(labels);
+            assert!(labels.is_empty() || labels.split(',').all(is_label), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_grows_to_its_count() {
+        let text = all();
+        let of_hits = |line: &&str| line.contains("_bucket{cache=\"hit\"");
+        let counts: Vec<u64> = text
+            .lines()
+            .filter(of_hits)
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+            .collect();
+        assert!(counts.is_sorted() && counts.last() == Some(&3), "{counts:?}");
+        assert!(text.contains("strait_proxy_response_seconds_bucket{cache=\"hit\",le=\"0.032768\"} 2\n"));
+        assert!(text.contains("strait_proxy_response_seconds_sum{cache=\"hit\"} 0.321000\n"));
+        assert!(text.contains("strait_proxy_requests_total{cache=\"hit\"} 3\n"));
+        assert!(text.contains("strait_proxy_response_bytes_total{mechanism=\"copy\"} 300\n"));
+    }
+}

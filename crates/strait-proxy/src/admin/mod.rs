@@ -1,0 +1,168 @@
+//! Where the proxy tells of itself: metrics, an admin page, and what is stored. A thread of its own serves it.
+//!
+//! Whoever is not allowed is turned away; a name that is not its own is refused, for a page from elsewhere may have had it pointed here;
+//! what changes anything is asked for by POST, and not by a page from elsewhere.
+
+mod metrics;
+mod site;
+
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strait_http::framing::{self, Body};
+use strait_http::head::{self, Request};
+use strait_http::target::{Authority, Target, host};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::Semaphore;
+
+pub(crate) use crate::admin::site::Site;
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::object::{push_field, push_number, push_status_line};
+use crate::socket::{Gone, Socket};
+
+/// How long whoever asks may take for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Opens the socket.
+pub(crate) fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let opened = || {
+        let socket = TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        Ok((socket, address))
+    };
+    opened().map_err(|error: std::io::Error| Error::os("listen on", &address, error))
+}
+
+/// Answers until the proxy ends.
+pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
+    let runtime =
+        Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
+    let Ok(runtime) = runtime else { return };
+    runtime.block_on(async {
+        tokio::select! {
+            () = accept(site, socket) => {}
+            () = site.ended() => {}
+        }
+    });
+    // Somebody may have had all records checked, which takes long.
+    runtime.shutdown_background();
+}
+
+async fn accept(site: &Arc<Site>, socket: TcpListener) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
+    let room = Rc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // Nobody closes it.
+        let Ok(()) = room.acquire().await.map(tokio::sync::SemaphorePermit::forget) else { return };
+        let Ok((tcp, peer)) = listener.accept().await else {
+            room.add_permits(1);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (site, room) = (site.clone(), room.clone());
+        tokio::task::spawn_local(async move {
+            if site.settings().admin.allows(peer.ip()) {
+                // Whatever ends the connection, there is nobody to be told.
+                let _ = converse(&site, Socket::new(tcp, PATIENCE), peer).await;
+            }
+            room.add_permits(1);
+        });
+    }
+}
+
+/// What is sent.
+#[derive(Debug)]
+pub(super) struct Page {
+    status: u16,
+    content_type: &'static str,
+    body: Vec<u8>,
+}
+
+impl Page {
+    fn text(status: u16, text: &str) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{text}\n").into_bytes() }
+    }
+
+    fn json(value: &impl serde::Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self { status: 200, content_type: "application/json", body },
+            Err(error) => Self::text(500, &error.to_string()),
+        }
+    }
+}
+
+/// One request and its answer.
+async fn converse(site: &Site, mut socket: Socket, peer: SocketAddr) -> Result<(), Gone> {
+    let mut buffer = Buffer::default();
+    let (page, is_head) = loop {
+        match head::request(buffer.filled()) {
+            Ok(None) => {}
+            Ok(Some((request, _))) => {
+                break (Box::pin(answer(site, &request, peer)).await, request.method == "HEAD");
+            }
+            Err(error) => break (Page::text(error.status(), &error.to_string()), false),
+        }
+        if socket.read(&mut buffer).await? == 0 {
+            return Ok(());
+        }
+    };
+    let mut head = Vec::new();
+    push_status_line(&mut head, page.status);
+    push_field(&mut head, "Content-Type", page.content_type.as_bytes());
+    push_number(&mut head, "Content-Length", page.body.len() as u64);
+    head.extend_from_slice(FIELDS);
+    let body = if is_head { &[][..] } else { &page.body };
+    socket.write_all(&head, body).await?;
+    socket.close(&mut buffer).await
+}
+
+/// Nothing is kept, nothing comes from elsewhere, and no other page shows it in itself.
+const FIELDS: &[u8] = b"Cache-Control: no-store\r\n\
+    Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+    img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
+    Cross-Origin-Resource-Policy: same-origin\r\n\
+    X-Content-Type-Options: nosniff\r\n\
+    Connection: close\r\n\r\n";
+
+async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
+    let authority = match host(request) {
+        Ok(Some(authority)) => authority,
+        Ok(None) => return Page::text(400, "no Host"),
+        Err(error) => return Page::text(error.status(), &error.to_string()),
+    };
+    if !site.settings().admin.answers_for(&authority.host) {
+        return Page::text(421, "this is not its name: add it to admin.hosts");
+    }
+    if framing::of_request(request).is_ok_and(|body| !matches!(body, Body::None | Body::Length(0))) {
+        return Page::text(413, "nothing here takes a body");
+    }
+    let Ok(Target::Origin(target)) = Target::parse(request.method, request.target) else {
+        return Page::text(400, "ask for a path");
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    match request.method {
+        "GET" | "HEAD" => site.show(path, query).await,
+        "POST" if !site.settings().admin.allows_change(peer.ip()) => {
+            Page::text(403, "changes are not allowed from here")
+        }
+        "POST" if !is_from_here(request, &authority) => Page::text(403, "a page from elsewhere asks for it"),
+        "POST" => site.change(path, query).await,
+        _ => Page::text(405, "GET, HEAD and POST are what there is"),
+    }
+}
+
+/// Whether no page from elsewhere is behind a request, as browsers tell it (the Fetch Standard: Origin and Sec-Fetch-Site).
+fn is_from_here(request: &Request<'_>, authority: &Authority<'_>) -> bool {
+    let own = format!("http://{authority}");
+    let is_own = |origin: &str| origin.eq_ignore_ascii_case(&own);
+    let is_near = |site: &str| matches!(site, "same-origin" | "none");
+    let holds =
+        |name, is: &dyn Fn(&str) -> bool| request.fields.all(name).all(|field| field.text().is_some_and(is));
+    holds("origin", &is_own) && holds("sec-fetch-site", &is_near)
+}

@@ -1,0 +1,259 @@
+//! What a worker has done, in numbers that others may read at any time.
+//!
+//! One thread writes to a block, so that adding is a load and a store, without a lock and without a bus that is held; whoever reads gets
+//! a number that was right a moment ago.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::account::{Account, Outcome};
+
+/// A number that one thread adds to.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, more: u64) {
+        self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, less: u64) {
+        self.0.store(self.get().wrapping_sub(less), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Of each kind of answer.
+const OUTCOMES: usize = Outcome::ALL.len();
+/// Statuses by their first digit; 0 for none.
+pub(crate) const CLASSES: usize = 6;
+
+/// The numbers of a worker, on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    /// Connections that were accepted, that are open, and that were turned away.
+    pub(crate) accepted: Counter,
+    pub(crate) open: Counter,
+    pub(crate) refused: Counter,
+    outcomes: [Counter; OUTCOMES],
+    classes: [Counter; CLASSES],
+    /// Answers that the client did not get to their end.
+    cut: Counter,
+    /// Bytes to clients, by the way they went.
+    copied: Counter,
+    sendfile: Counter,
+    spliced: Counter,
+    /// How long answers took that came from the cache, and others; without tunnels.
+    hits: Histogram,
+    others: Histogram,
+    /// Connections to origins that were opened, and requests that went over one that was there.
+    pub(crate) opened: Counter,
+    pub(crate) reused: Counter,
+    /// Bytes that went into the cache, by the way they went.
+    pub(crate) filled_copied: Counter,
+    pub(crate) filled_spliced: Counter,
+    /// Lines of the access log that were dropped, for it could not keep up.
+    pub(crate) log_dropped: Counter,
+}
+
+impl Counters {
+    pub(crate) fn count(&self, account: &Account<'_, '_>) {
+        let told = account.told;
+        self.outcomes[told.outcome as usize].add(1);
+        self.classes[usize::from(told.status / 100).min(CLASSES - 1)].add(1);
+        self.cut.add(u64::from(!account.is_whole));
+        self.copied.add(account.moved.sent);
+        self.sendfile.add(account.moved.sendfile);
+        self.spliced.add(account.moved.spliced);
+        match told.outcome {
+            Outcome::Hit => self.hits.add(account.took),
+            Outcome::Tunnel | Outcome::Unanswered => {}
+            _ => self.others.add(account.took),
+        }
+    }
+}
+
+/// Buckets of a histogram: four an octave of microseconds, to two minutes.
+const BUCKETS: usize = 104;
+
+/// How often something took how long.
+#[derive(Debug)]
+struct Histogram {
+    buckets: [Counter; BUCKETS],
+    sum_us: Counter,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: std::array::from_fn(|_| Counter::default()), sum_us: Counter::default() }
+    }
+}
+
+impl Histogram {
+    fn add(&self, took: Duration) {
+        let us = took.as_micros() as u64;
+        self.buckets[bucket(us)].add(1);
+        self.sum_us.add(us);
+    }
+}
+
+/// Which bucket a time falls into.
+fn bucket(us: u64) -> usize {
+    if us < 4 {
+        return us as usize;
+    }
+    let octave = us.ilog2() as usize;
+    let quarter = (us >> (octave - 2)) as usize & 3;
+    (4 * (octave - 1) + quarter).min(BUCKETS - 1)
+}
+
+/// Microseconds that are too many for a bucket.
+fn end_us(bucket: usize) -> u64 {
+    if bucket < 4 { bucket as u64 + 1 } else { (bucket as u64 % 4 + 5) << (bucket / 4 - 1) }
+}
+
+/// The numbers of all workers together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sum {
+    pub(crate) accepted: u64,
+    pub(crate) open: u64,
+    pub(crate) refused: u64,
+    pub(crate) outcomes: [u64; OUTCOMES],
+    pub(crate) classes: [u64; CLASSES],
+    pub(crate) cut: u64,
+    pub(crate) copied: u64,
+    pub(crate) sendfile: u64,
+    pub(crate) spliced: u64,
+    pub(crate) hits: Times,
+    pub(crate) others: Times,
+    pub(crate) opened: u64,
+    pub(crate) reused: u64,
+    pub(crate) filled_copied: u64,
+    pub(crate) filled_spliced: u64,
+    pub(crate) log_dropped: u64,
+}
+
+impl Sum {
+    pub(crate) fn of<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Self {
+        let mut sum = Self::default();
+        for worker in workers {
+            sum.add(worker);
+        }
+        sum
+    }
+
+    fn add(&mut self, worker: &Counters) {
+        for (sum, counter) in [
+            (&mut self.accepted, &worker.accepted),
+            (&mut self.open, &worker.open),
+            (&mut self.refused, &worker.refused),
+            (&mut self.cut, &worker.cut),
+            (&mut self.copied, &worker.copied),
+            (&mut self.sendfile, &worker.sendfile),
+            (&mut self.spliced, &worker.spliced),
+            (&mut self.opened, &worker.opened),
+            (&mut self.reused, &worker.reused),
+            (&mut self.filled_copied, &worker.filled_copied),
+            (&mut self.filled_spliced, &worker.filled_spliced),
+            (&mut self.log_dropped, &worker.log_dropped),
+        ] {
+            *sum += counter.get();
+        }
+        self.outcomes.iter_mut().zip(&worker.outcomes).for_each(|(sum, own)| *sum += own.get());
+        self.classes.iter_mut().zip(&worker.classes).for_each(|(sum, own)| *sum += own.get());
+        self.hits.add(&worker.hits);
+        self.others.add(&worker.others);
+    }
+
+    /// How often something was answered so.
+    pub(crate) fn outcome(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize]
+    }
+
+    /// Exchanges, however they ended.
+    pub(crate) fn exchanges(&self) -> u64 {
+        self.outcomes.iter().sum()
+    }
+}
+
+/// Times of all workers together.
+#[derive(Clone, Debug)]
+pub(crate) struct Times {
+    buckets: [u64; BUCKETS],
+    pub(crate) sum_us: u64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { buckets: [0; BUCKETS], sum_us: 0 }
+    }
+}
+
+impl Times {
+    fn add(&mut self, worker: &Histogram) {
+        self.buckets.iter_mut().zip(&worker.buckets).for_each(|(sum, own)| *sum += own.get());
+        self.sum_us += worker.sum_us.get();
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Microseconds in which this part of them was done, an eighth too many at most; 0 where there are none.
+    pub(crate) fn quantile_us(&self, part: f64) -> u64 {
+        let wanted = (self.count() as f64 * part).ceil() as u64;
+        let mut seen = 0;
+        for (index, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                return end_us(index);
+            }
+        }
+        0
+    }
+
+    /// For each octave the microseconds that are its end, and how many took less.
+    pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
+        let mut below = 0;
+        self.buckets.chunks(4).enumerate().map(move |(octave, counts)| {
+            below += counts.iter().sum::<u64>();
+            (end_us(4 * octave + 3), below)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_falls_into_the_bucket_whose_end_it_does_not_reach() {
+        for us in (0..5000).chain([1 << 20, (1 << 20) + 1, 100_000_000]) {
+            let bucket = bucket(us);
+            assert!(us < end_us(bucket), "{us}: {bucket}");
+            assert!(bucket == 0 || us >= end_us(bucket - 1), "{us}: {bucket}");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn workers_add_up() {
+        let (one, other) = (Counters::default(), Counters::default());
+        for us in 1..=100 {
+            one.hits.add(Duration::from_micros(us));
+        }
+        other.hits.add(Duration::from_millis(1));
+        other.opened.add(3);
+        let sum = Sum::of([&one, &other]);
+        assert_eq!((sum.hits.count(), sum.hits.sum_us, sum.opened), (101, 6050, 3));
+        assert!((50..=64).contains(&sum.hits.quantile_us(0.5)), "{}", sum.hits.quantile_us(0.5));
+        assert!((1000..=1250).contains(&sum.hits.quantile_us(1.0)));
+        assert_eq!(Sum::default().hits.quantile_us(0.5), 0);
+        let octaves: Vec<_> = sum.hits.octaves().collect();
+        assert_eq!((octaves[0], octaves[1], octaves.last()), ((4, 3), (8, 7), Some(&(1 << 27, 101))));
+    }
+}

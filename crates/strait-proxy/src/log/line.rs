@@ -1,0 +1,285 @@
+//! The lines themselves. Whatever came from outside is escaped, so that nobody writes a line, or a field, of their own.
+
+use std::io::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use strait_http::head::{Request, Version};
+
+use super::Format;
+use crate::account::{Account, Outcome};
+
+/// Writes the line of an exchange that has ended at `now`.
+pub(super) fn write(out: &mut Vec<u8>, format: Format, account: &Account<'_, '_>, now: SystemTime) {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    match format {
+        Format::Common => common(out, account, now),
+        Format::Combined => {
+            common(out, account, now);
+            for name in ["referer", "user-agent"] {
+                out.push(b' ');
+                quoted(out, &[field(account.request, name).unwrap_or(b"-")]);
+            }
+        }
+        Format::Squid => squid(out, account, now),
+        Format::Json => json(out, account, now),
+    }
+    // Writing to memory does not fail.
+    let _ = match format {
+        Format::Common | Format::Combined => {
+            write!(out, " {} {} {}", account.told.outcome.name(), account.mechanism(), account.moved.sent)
+        }
+        Format::Squid => write!(out, " {} {}", account.mechanism(), account.moved.sent),
+        Format::Json => Ok(()),
+    };
+    out.push(b'\n');
+}
+
+/// `host ident authuser [date] "request" status bytes`, as the servers of NCSA and Apache write it. The bytes are all that were sent.
+fn common(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
+    let _ = write!(out, "{} - - [", account.client.ip().to_canonical());
+    date(out, now.as_secs());
+    out.extend_from_slice(b"] ");
+    match account.request {
+        Some(request) => {
+            let parts = [request.method, " ", request.target, " ", version(request)];
+            quoted(out, &parts.map(str::as_bytes));
+        }
+        None => out.extend_from_slice(b"\"-\""),
+    }
+    let _ = write!(out, " {:03} {}", account.told.status, bytes(account));
+}
+
+/// `time elapsed client code/status bytes method URL user hierarchy/peer type`, as Squid writes it.
+fn squid(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
+    let (method, target) = account.request.map_or(("NONE", "error:no-request"), |it| (it.method, it.target));
+    let _ = write!(
+        out,
+        "{}.{:03} {:6} {} {}/{:03} {} ",
+        now.as_secs(),
+        now.subsec_millis(),
+        account.took.as_millis(),
+        account.client.ip().to_canonical(),
+        code(account.told.outcome),
+        account.told.status,
+        bytes(account)
+    );
+    percent(out, method.as_bytes());
+    out.push(b' ');
+    percent(out, target.as_bytes());
+    let _ = match account.told.origin {
+        Some(origin) => write!(out, " - HIER_DIRECT/{} -", origin.ip().to_canonical()),
+        None => write!(out, " - HIER_NONE/- -"),
+    };
+}
+
+/// Squid's word for it.
+fn code(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Hit => "TCP_HIT",
+        Outcome::Stale => "TCP_REFRESH_FAIL_OLD",
+        Outcome::Revalidated => "TCP_REFRESH_UNMODIFIED",
+        Outcome::Collapsed => "TCP_CF_MISS",
+        Outcome::Miss | Outcome::Pass => "TCP_MISS",
+        Outcome::Tunnel => "TCP_TUNNEL",
+        Outcome::Own | Outcome::Unanswered => "NONE_NONE",
+    }
+}
+
+fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
+    let _ = write!(
+        out,
+        "{{\"time\":{}.{:06},\"client\":\"{}\"",
+        now.as_secs(),
+        now.subsec_micros(),
+        account.client.ip().to_canonical()
+    );
+    if let Some(request) = account.request {
+        let referer = field(account.request, "referer");
+        let agent = field(account.request, "user-agent");
+        for (name, value) in [
+            ("method", Some(request.method.as_bytes())),
+            ("target", Some(request.target.as_bytes())),
+            ("host", field(account.request, "host")),
+            ("version", Some(version(request).as_bytes())),
+            ("referer", referer),
+            ("user_agent", agent),
+        ] {
+            let Some(value) = value else { continue };
+            let _ = write!(out, ",\"{name}\":");
+            json_string(out, value);
+        }
+    }
+    let (told, moved) = (account.told, account.moved);
+    let _ = write!(
+        out,
+        ",\"status\":{},\"cache\":\"{}\",\"mechanism\":\"{}\",\"copied\":{},\"sendfile\":{},\"spliced\":{},\"seconds\":{}.{:06},\"whole\":{}",
+        told.status,
+        told.outcome.name(),
+        account.mechanism(),
+        moved.sent,
+        moved.sendfile,
+        moved.spliced,
+        account.took.as_secs(),
+        account.took.subsec_micros(),
+        account.is_whole
+    );
+    if let Some(origin) = told.origin {
+        let _ = write!(out, ",\"origin\":\"{origin}\"");
+    }
+    out.push(b'}');
+}
+
+fn bytes(account: &Account<'_, '_>) -> u64 {
+    account.moved.sent + account.moved.sendfile + account.moved.spliced
+}
+
+fn version(request: &Request<'_>) -> &'static str {
+    match request.version {
+        Version::Http10 => "HTTP/1.0",
+        Version::Http11 => "HTTP/1.1",
+    }
+}
+
+fn field<'b>(request: Option<&Request<'b>>, name: &str) -> Option<&'b [u8]> {
+    request?.fields.all(name).next().map(|field| field.value)
+}
+
+/// Between quotes; quotes, backslashes and what cannot be printed as `\"`, `\\` and `\xHH`.
+fn quoted(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    out.push(b'"');
+    for byte in parts.iter().copied().flatten() {
+        let _ = match byte {
+            b'"' | b'\\' => out.write_all(&[b'\\', *byte]),
+            b' '..=b'~' => out.write_all(&[*byte]),
+            _ => write!(out, "\\x{byte:02x}"),
+        };
+    }
+    out.push(b'"');
+}
+
+/// A word: blanks and what cannot be printed as `%HH`.
+fn percent(out: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = match byte {
+            b'!'..=b'~' => out.write_all(&[*byte]),
+            _ => write!(out, "%{byte:02X}"),
+        };
+    }
+}
+
+/// A string of JSON (RFC 8259, section 7), of ASCII; what is no ASCII is told byte by byte, as U+0080 to U+00FF.
+fn json_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
+    for byte in bytes {
+        let _ = match byte {
+            b'"' | b'\\' => out.write_all(&[b'\\', *byte]),
+            b' '..=b'~' => out.write_all(&[*byte]),
+            _ => write!(out, "\\u{byte:04x}"),
+        };
+    }
+    out.push(b'"');
+}
+
+/// `10/Oct/2000:13:55:36 +0000`.
+fn date(out: &mut Vec<u8>, seconds: u64) {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (year, month, day) = civil(seconds / 86400);
+    let of_day = seconds % 86400;
+    let _ = write!(
+        out,
+        "{day:02}/{}/{year}:{:02}:{:02}:{:02} +0000",
+        MONTHS[month],
+        of_day / 3600,
+        of_day / 60 % 60,
+        of_day % 60
+    );
+}
+
+/// Year, month from 0 and day of so many days after the first of 1970, by counting years that begin in March: then leap days are last.
+fn civil(days: u64) -> (u64, usize, u64) {
+    const ERA_DAYS: u64 = 400 * 365 + 97;
+    // From March 1 of the year 0.
+    let days = days + 719_468;
+    let (era, day) = (days / ERA_DAYS, days % ERA_DAYS);
+    let year = (day - day / 1460 + day / 36_524 - day / (ERA_DAYS - 1)) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    // March to July and August to December have 153 days each.
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = (400 * era + year, month + 2);
+    (year + u64::from(month >= 12), (month % 12) as usize, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use strait_http::head;
+
+    use super::*;
+    use crate::account::Told;
+    use crate::socket::Moved;
+
+    const REQUEST: &[u8] =
+        b"GET /a\\\"b HTTP/1.1\r\nHost: x.example\r\nReferer: http://r/\"\\\xff\r\nUser-Agent: me\t1\r\n\r\n";
+
+    fn line(format: Format, bytes: &[u8]) -> String {
+        let (request, _) = head::request(bytes).unwrap().unwrap();
+        let account = Account {
+            client: SocketAddr::from(([192, 0, 2, 1], 5)),
+            request: Some(&request),
+            told: Told {
+                status: 200,
+                outcome: Outcome::Miss,
+                origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
+            },
+            moved: Moved { sent: 300, sendfile: 4096, ..Moved::default() },
+            took: Duration::from_micros(1_234_567),
+            is_whole: true,
+        };
+        let mut out = Vec::new();
+        write(&mut out, format, &account, UNIX_EPOCH + Duration::from_millis(951_827_696_007));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_format_tells_of_cache_and_copies_and_escapes_what_came() {
+        assert_eq!(
+            line(Format::Common, REQUEST),
+            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4396 miss sendfile 300\n"
+        );
+        assert_eq!(
+            line(Format::Combined, REQUEST),
+            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4396 \"http://r/\\\"\\\\\\xff\" \"me\\x091\" miss sendfile 300\n"
+        );
+        assert_eq!(
+            line(Format::Squid, REQUEST),
+            "951827696.007   1234 192.0.2.1 TCP_MISS/200 4396 GET /a\\\"b - HIER_DIRECT/10.0.0.1 - sendfile 300\n"
+        );
+        assert_eq!(
+            line(Format::Json, REQUEST),
+            "{\"time\":951827696.007000,\"client\":\"192.0.2.1\",\"method\":\"GET\",\"target\":\"/a\\\\\\\"b\",\
+             \"host\":\"x.example\",\"version\":\"HTTP/1.1\",\"referer\":\"http://r/\\\"\\\\\\u00ff\",\"user_agent\":\"me\\u00091\",\
+             \"status\":200,\"cache\":\"miss\",\"mechanism\":\"sendfile\",\"copied\":300,\"sendfile\":4096,\"spliced\":0,\
+             \"seconds\":1.234567,\"whole\":true,\"origin\":\"10.0.0.1:80\"}\n"
+        );
+    }
+
+    #[test]
+    fn days_are_told_as_calendars_do() {
+        for (days, expected) in [
+            (0, (1970, 0, 1)),
+            (59, (1970, 2, 1)),
+            (365, (1971, 0, 1)),
+            (789, (1972, 1, 29)),
+            (11_016, (2000, 1, 29)),
+            (11_017, (2000, 2, 1)),
+            (11_322, (2000, 11, 31)),
+            (47_540, (2100, 1, 28)),
+            (47_541, (2100, 2, 1)),
+        ] {
+            assert_eq!(civil(days), expected, "{days}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The access log: a line an exchange, gathered by each worker and written by a thread of its own.
+//!
+//! A worker never waits for the log. What the thread cannot take is dropped and counted.
+
+mod line;
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::account::Account;
+use crate::counters::Counter;
+use crate::error::{Error, Result};
+
+/// Bytes of lines that a worker gathers before they are handed over.
+const GATHERED_BYTES: usize = 16 << 10;
+/// How long lines wait for others at most.
+const GATHERED_FOR: Duration = Duration::from_millis(200);
+/// Gathered lines that wait to be written at most: 4 MiB.
+const WAITING_MAX: usize = 256;
+
+/// How a line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// The Common Log Format, with cache result, mechanism and bytes copied behind it.
+    Common,
+    /// The same with Referer and User-Agent before those.
+    #[default]
+    Combined,
+    /// Squid's native format, with mechanism and bytes copied behind it.
+    Squid,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Where the lines go: a file that may be opened again, for whoever has renamed it.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    pub(crate) path: PathBuf,
+    sender: SyncSender<Lines>,
+    /// The file is to be opened again.
+    reopens: Arc<AtomicBool>,
+    /// Lines that could not be written.
+    pub(crate) failed: Arc<AtomicU64>,
+}
+
+/// Whole lines, and how many.
+#[derive(Debug, Default)]
+struct Lines {
+    text: Vec<u8>,
+    count: u64,
+}
+
+impl Log {
+    /// Opens it; `-` is standard output. The thread ends when the last [`Log`] of it is gone.
+    pub(crate) fn open(path: &Path) -> Result<(Self, JoinHandle<()>)> {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let log = Self { path: path.to_owned(), sender, reopens: Arc::default(), failed: Arc::default() };
+        let out = open(path).map_err(|error| Error::os("open the access log", &path.display(), error))?;
+        let writer =
+            Writer { path: path.to_owned(), out, reopens: log.reopens.clone(), failed: log.failed.clone() };
+        let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || writer.run(&receiver));
+        Ok((log, thread.map_err(|error| Error::os("start", &"a thread", error))?))
+    }
+
+    /// Has the file opened again.
+    pub(crate) fn reopen(&self) {
+        self.reopens.store(true, Ordering::Release);
+        // Where the queue is full the thread is awake.
+        let _ = self.sender.try_send(Lines::default());
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<Box<dyn Write + Send>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(std::io::stdout()));
+    }
+    Ok(Box::new(File::options().create(true).append(true).open(path)?))
+}
+
+/// The thread's side.
+struct Writer {
+    path: PathBuf,
+    out: Box<dyn Write + Send>,
+    reopens: Arc<AtomicBool>,
+    failed: Arc<AtomicU64>,
+}
+
+impl Writer {
+    fn run(mut self, receiver: &Receiver<Lines>) {
+        while let Ok(lines) = receiver.recv() {
+            if self.reopens.swap(false, Ordering::Acquire) {
+                // Without a new file the old one is better than none.
+                if let Ok(out) = open(&self.path) {
+                    self.out = out;
+                }
+            }
+            if self.out.write_all(&lines.text).and_then(|()| self.out.flush()).is_err() {
+                self.failed.fetch_add(lines.count, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The lines that a worker gathers.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    lines: RefCell<Lines>,
+    /// Where they go, and that somebody sees to them if they do not grow.
+    log: RefCell<Option<Log>>,
+    is_watched: Cell<bool>,
+    begun: Rc<Notify>,
+}
+
+impl Gathered {
+    /// Adds the line of an exchange.
+    pub(crate) fn add(&self, log: &Log, format: Format, account: &Account<'_, '_>, dropped: &Counter) {
+        let is_new = self.log.borrow().as_ref().is_none_or(|own| !Arc::ptr_eq(&own.reopens, &log.reopens));
+        if is_new {
+            self.hand_over(dropped);
+            *self.log.borrow_mut() = Some(log.clone());
+        }
+        let len = {
+            let mut lines = self.lines.borrow_mut();
+            line::write(&mut lines.text, format, account, SystemTime::now());
+            lines.count += 1;
+            lines.text.len()
+        };
+        if len >= GATHERED_BYTES {
+            self.hand_over(dropped);
+        } else if !self.is_watched.replace(true) {
+            self.begun.notify_one();
+        }
+    }
+
+    /// Hands over what is there. What there is no room for is dropped.
+    pub(crate) fn hand_over(&self, dropped: &Counter) {
+        let lines = std::mem::take(&mut *self.lines.borrow_mut());
+        let log = self.log.borrow();
+        let (Some(log), 1..) = (&*log, lines.count) else { return };
+        if let Err(TrySendError::Full(lines) | TrySendError::Disconnected(lines)) = log.sender.try_send(lines)
+        {
+            dropped.add(lines.count);
+        }
+    }
+
+    /// Hands over all that is there, and keeps no log open.
+    pub(crate) fn close(&self, dropped: &Counter) {
+        self.hand_over(dropped);
+        *self.log.borrow_mut() = None;
+    }
+
+    /// Sees to it that no line waits for long.
+    pub(crate) async fn watch(&self, dropped: &Counter) {
+        loop {
+            self.begun.notified().await;
+            tokio::time::sleep(GATHERED_FOR).await;
+            self.is_watched.set(false);
+            self.hand_over(dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_thread_cannot_take_is_dropped_and_counted() {
+        let (sender, receiver) = sync_channel(1);
+        let log = Log { path: "-".into(), sender, reopens: Arc::default(), failed: Arc::default() };
+        let gathered = Gathered { log: RefCell::new(Some(log)), ..Gathered::default() };
+        let dropped = Counter::default();
+        for text in [&b"a\nb\n"[..], b"c\nd\ne\n"] {
+            *gathered.lines.borrow_mut() = Lines { text: text.to_vec(), count: text.len() as u64 / 2 };
+            gathered.hand_over(&dropped);
+        }
+        assert_eq!((receiver.recv().unwrap().text, dropped.get()), (b"a\nb\n".to_vec(), 3));
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("log"), dir.path().join("log.1"));
+        let (log, thread) = Log::open(&path).unwrap();
+        let say = |text: &str| log.sender.send(Lines { text: text.into(), count: 1 }).unwrap();
+        say("one\n");
+        while std::fs::read(&path).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        std::fs::rename(&path, &old).unwrap();
+        log.reopen();
+        say("two\n");
+        drop(log);
+        thread.join().unwrap();
+        let read = |path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((read(&old), read(&path)), ("one\n".to_owned(), "two\n".to_owned()));
+    }
+}

@@ -1,0 +1,191 @@
+//! What a proxy has done and holds, for people and for programs: the account when it ends, and the numbers of the admin page.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::account::Outcome;
+use crate::counters::{Sum, Times};
+use crate::worker::Shared;
+
+/// What a proxy has done since it was started.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Connections that were accepted, that are open, and that were turned away.
+    pub connections: u64,
+    /// Of these, those that are open.
+    pub open: u64,
+    /// Connections that were turned away.
+    pub refused: u64,
+    /// Requests, however they were answered.
+    pub requests: u64,
+    /// Requests by where their answer came from.
+    pub outcomes: Vec<(&'static str, u64)>,
+    /// Answers by the first digit of their status; first those without one.
+    pub statuses: [u64; 6],
+    /// Answers that did not come to their end.
+    pub cut: u64,
+    /// Bytes to clients that were copied from memory.
+    pub copied: u64,
+    /// Bytes to clients that went by sendfile.
+    pub sendfile: u64,
+    /// Bytes to clients that went by splice.
+    pub spliced: u64,
+    /// Bytes into the cache that were copied.
+    pub filled_copied: u64,
+    /// Bytes into the cache that went by splice.
+    pub filled_spliced: u64,
+    /// Fetches that are under way.
+    pub fills: usize,
+    /// Connections to origins that were opened.
+    pub origin_opened: u64,
+    /// Requests to origins over connections that were there.
+    pub origin_reused: u64,
+    /// Lines of the access log that were dropped.
+    pub log_dropped: u64,
+    /// How long answers from the cache took.
+    pub hit_times: Quantiles,
+    /// How long the others took, but tunnels.
+    pub other_times: Quantiles,
+    /// What the store holds, where there is one.
+    pub store: Option<StoreReport>,
+}
+
+/// How long something took, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Quantiles {
+    /// How often it was.
+    pub count: u64,
+    /// Half of them took less.
+    pub p50_us: u64,
+    /// Nine of ten took less.
+    pub p90_us: u64,
+    /// All but one in a hundred took less.
+    pub p99_us: u64,
+}
+
+/// What a store holds and did.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StoreReport {
+    /// Records that can be found.
+    pub records: u64,
+    /// Bytes of all files.
+    pub used_bytes: u64,
+    /// The limit of those.
+    pub capacity_bytes: u64,
+    /// Files that are open.
+    pub files: u64,
+    /// Records that were committed.
+    pub stored: u64,
+    /// Records that were removed or replaced.
+    pub removed: u64,
+    /// Records that were dropped to make room.
+    pub evicted: u64,
+    /// Records that were kept when their file was evicted.
+    pub reinserted: u64,
+    /// Records that were not as written, and were dropped.
+    pub corrupt: u64,
+    /// Records that a power loss may have damaged, and were dropped.
+    pub unsynced: u64,
+    /// Requests for room that were refused.
+    pub rejected: u64,
+    /// Calls to the file system that failed.
+    pub failed: u64,
+    /// Whether the records of earlier sessions can be found.
+    pub is_loaded: bool,
+}
+
+impl Report {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        let sum = Sum::of(&*shared.counters);
+        Self {
+            connections: sum.accepted,
+            open: sum.open,
+            refused: sum.refused,
+            requests: sum.exchanges(),
+            outcomes: Outcome::ALL.map(|outcome| (outcome.name(), sum.outcome(outcome))).to_vec(),
+            statuses: sum.classes,
+            cut: sum.cut,
+            copied: sum.copied,
+            sendfile: sum.sendfile,
+            spliced: sum.spliced,
+            filled_copied: sum.filled_copied,
+            filled_spliced: sum.filled_spliced,
+            fills: shared.fills.count(),
+            origin_opened: sum.opened,
+            origin_reused: sum.reused,
+            log_dropped: sum.log_dropped,
+            hit_times: Quantiles::of(&sum.hits),
+            other_times: Quantiles::of(&sum.others),
+            store: shared.store.as_ref().map(|store| StoreReport::from(store.stats())),
+        }
+    }
+
+    /// How many were answered so.
+    pub fn outcome(&self, name: &str) -> u64 {
+        self.outcomes.iter().find(|(own, _)| *own == name).map_or(0, |(_, count)| *count)
+    }
+}
+
+impl Quantiles {
+    fn of(times: &Times) -> Self {
+        let us = |part| times.quantile_us(part);
+        Self { count: times.count(), p50_us: us(0.5), p90_us: us(0.9), p99_us: us(0.99) }
+    }
+}
+
+impl From<strait_store::Stats> for StoreReport {
+    fn from(stats: strait_store::Stats) -> Self {
+        Self {
+            records: stats.records,
+            used_bytes: stats.used_bytes,
+            capacity_bytes: stats.capacity_bytes,
+            files: stats.files,
+            stored: stats.stored,
+            removed: stats.removed,
+            evicted: stats.evicted,
+            reinserted: stats.reinserted,
+            corrupt: stats.corrupt,
+            unsynced: stats.unsynced,
+            rejected: stats.refused,
+            failed: stats.failed,
+            is_loaded: stats.is_loaded,
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, connections, cut, copied, sendfile, spliced, .. } = self;
+        let answered: Vec<_> = self.outcomes.iter().filter(|(_, count)| *count > 0).collect();
+        write!(out, "answered {requests} requests of {connections} connections, {cut} not to their end")?;
+        for (name, count) in answered {
+            write!(out, ", {name} {count}")?;
+        }
+        write!(out, ": {sendfile} bytes by sendfile, {spliced} spliced, {copied} copied")?;
+        let Some(store) = &self.store else { return Ok(()) };
+        write!(out, "; {} records of {} bytes stored", store.records, store.used_bytes)
+    }
+}
+
+impl fmt::Display for StoreReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in [
+            ("records", self.records),
+            ("used bytes", self.used_bytes),
+            ("capacity bytes", self.capacity_bytes),
+            ("files", self.files),
+            ("stored", self.stored),
+            ("removed", self.removed),
+            ("evicted", self.evicted),
+            ("reinserted", self.reinserted),
+            ("corrupt", self.corrupt),
+            ("unsynced", self.unsynced),
+            ("refused", self.rejected),
+            ("failed", self.failed),
+        ] {
+            writeln!(out, "{name:<16}{value:>16}")?;
+        }
+        Ok(())
+    }
+}

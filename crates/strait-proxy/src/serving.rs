@@ -1,0 +1,250 @@
+//! What a worker's thread does: it accepts connections, serves them, and does what it is told meanwhile.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::{Future as _, poll_fn};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use slab::Slab;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::connection::Client;
+use crate::contents::Asked;
+use crate::listen::Listener;
+use crate::settings::{Port, Settings};
+use crate::worker::{Shared, Worker};
+
+/// How long a worker waits before it accepts again where there are no descriptors left.
+const OUT_OF_FILES: Duration = Duration::from_millis(50);
+
+/// What a worker is told.
+#[derive(Debug)]
+pub(crate) enum Control {
+    /// To go by these settings from the next request on, and to listen on these sockets too; on what is not asked for any more no longer.
+    Adopt(Arc<Settings>, Vec<Listener>),
+    /// To tell or forget what it has at hand.
+    Asked(Asked),
+    /// To end once all connections have done what they do.
+    Drain,
+}
+
+/// Runs a worker until it is told to end.
+pub(crate) fn work(
+    shared: Arc<Shared>,
+    settings: Arc<Settings>,
+    lane: usize,
+    listeners: Vec<Listener>,
+    controls: mpsc::UnboundedReceiver<Control>,
+) {
+    let runtime =
+        Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
+    let Ok(runtime) = runtime else { return };
+    runtime.block_on(async move {
+        let worker = Worker::new(shared, settings, lane);
+        let serving = Rc::new(Serving::new(&worker));
+        let watched = worker.clone();
+        tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
+        serving.run(listeners, controls).await;
+        worker.lines.close(&worker.counters().log_dropped);
+    });
+}
+
+/// A worker's connections.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    /// The worker as the next request sees it.
+    current: RefCell<Rc<Worker>>,
+    connections: RefCell<Slab<Connection>>,
+    ended: Notify,
+}
+
+/// A socket that connections are accepted from.
+#[derive(Debug)]
+struct Accepting {
+    port: Port,
+    task: JoinHandle<()>,
+    /// Tells it to end.
+    ends: Rc<Notify>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    /// It waits for a request of which nothing has come.
+    is_idle: Rc<Cell<bool>>,
+    task: AbortHandle,
+}
+
+impl Serving {
+    fn new(worker: &Rc<Worker>) -> Self {
+        Self { current: RefCell::new(worker.clone()), connections: RefCell::default(), ended: Notify::new() }
+    }
+
+    /// The worker for the next request.
+    pub(crate) fn worker(&self) -> Rc<Worker> {
+        self.current.borrow().clone()
+    }
+
+    async fn run(self: &Rc<Self>, listeners: Vec<Listener>, mut controls: mpsc::UnboundedReceiver<Control>) {
+        let mut accepting: Vec<_> = listeners.into_iter().map(|listener| self.listen(listener)).collect();
+        // Without anybody to tell it more a worker ends, too.
+        while let Some(control) = controls.recv().await {
+            match control {
+                Control::Adopt(settings, listeners) => {
+                    accepting.retain(|accepting| {
+                        let stays = settings.ports.contains(&accepting.port);
+                        if !stays {
+                            accepting.ends.notify_one();
+                        }
+                        stays
+                    });
+                    let worker = self.worker().with(settings);
+                    *self.current.borrow_mut() = worker;
+                    accepting.extend(listeners.into_iter().map(|listener| self.listen(listener)));
+                }
+                Control::Asked(asked) => self.worker().tell(asked),
+                Control::Drain => break,
+            }
+        }
+        let drain = self.worker().settings().timeouts.drain;
+        let _ = tokio::time::timeout(drain, self.drain(accepting)).await;
+    }
+
+    /// Waits until there are no connections any more. Those that are idle end at once.
+    async fn drain(&self, accepting: Vec<Accepting>) {
+        for (_, connection) in &*self.connections.borrow() {
+            if connection.is_idle.get() {
+                connection.task.abort();
+            }
+        }
+        for Accepting { ends, task, .. } in accepting {
+            ends.notify_one();
+            // It does not panic; if it did, it would accept nothing more.
+            let _ = task.await;
+        }
+        self.none().await;
+    }
+
+    fn listen(self: &Rc<Self>, listener: Listener) -> Accepting {
+        let Listener { socket, port } = listener;
+        let ends = Rc::new(Notify::new());
+        let task = tokio::task::spawn_local(self.clone().accept(socket, port, ends.clone()));
+        Accepting { port, task, ends }
+    }
+
+    async fn none(&self) {
+        while !self.connections.borrow().is_empty() {
+            self.ended.notified().await;
+        }
+    }
+
+    /// Accepts connections until it is told to end; those that the kernel holds by then are served still.
+    async fn accept(self: Rc<Self>, socket: std::net::TcpListener, port: Port, ends: Rc<Notify>) {
+        let Ok(listener) = TcpListener::from_std(socket) else { return };
+        let mut ends = std::pin::pin!(ends.notified());
+        let mut is_ending = false;
+        loop {
+            let worker = self.worker();
+            let settings = worker.settings();
+            if self.connections.borrow().len() >= settings.connections_max.div_ceil(settings.workers) {
+                self.ended.notified().await;
+                continue;
+            }
+            let accepted = poll_fn(|context| {
+                is_ending = is_ending || ends.as_mut().poll(context).is_ready();
+                match listener.poll_accept(context) {
+                    std::task::Poll::Pending if is_ending => std::task::Poll::Ready(None),
+                    accepted => accepted.map(Some),
+                }
+            });
+            match accepted.await {
+                Some(Ok((tcp, peer))) => self.admit(tcp, peer, port),
+                Some(Err(_)) => tokio::time::sleep(OUT_OF_FILES).await,
+                None => return,
+            }
+        }
+    }
+
+    /// Serves a connection, if it may be.
+    fn admit(self: &Rc<Self>, tcp: TcpStream, peer: SocketAddr, port: Port) {
+        let worker = self.worker();
+        let access = &worker.settings().access;
+        let is_allowed =
+            if port.is_proxied { access.allows_proxied(peer.ip()) } else { access.allows(peer.ip()) };
+        let share = Share::of(&worker, peer.ip()).filter(|_| is_allowed);
+        let Some(share) = share else {
+            worker.counters().refused.add(1);
+            return;
+        };
+        worker.counters().accepted.add(1);
+        worker.counters().open.add(1);
+        let is_idle = Rc::new(Cell::new(false));
+        let mut connections = self.connections.borrow_mut();
+        let entry = connections.vacant_entry();
+        let open = Open { serving: self.clone(), key: entry.key(), _share: share };
+        let (serving, idle) = (self.clone(), is_idle.clone());
+        let task = tokio::task::spawn_local(async move {
+            let _open = open;
+            Client::new(&worker, tcp, peer).serve(&serving, port, &idle).await;
+        });
+        entry.insert(Connection { is_idle, task: task.abort_handle() });
+    }
+}
+
+/// A connection that is open, until it is dropped.
+struct Open {
+    serving: Rc<Serving>,
+    key: usize,
+    _share: Share,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.serving.connections.borrow_mut().try_remove(self.key);
+        self.serving.worker().counters().open.sub(1);
+        self.serving.ended.notify_waiters();
+    }
+}
+
+/// The connections of each client's address, of all workers. Only counted where there is a limit.
+#[derive(Debug, Default)]
+pub(crate) struct ByClient(Mutex<HashMap<IpAddr, u32>>);
+
+/// One of them.
+struct Share(Option<(Arc<Shared>, IpAddr)>);
+
+impl Share {
+    /// `None` where the client has as many as it may have.
+    fn of(worker: &Worker, client: IpAddr) -> Option<Self> {
+        let most = worker.settings().connections_each_max;
+        if most == 0 {
+            return Some(Self(None));
+        }
+        let client = client.to_canonical();
+        let mut counts = worker.shared.by_client.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(client).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Self(Some((worker.shared.clone(), client))))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some((shared, client)) = &self.0 else { return };
+        let mut counts = shared.by_client.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(client) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(client);
+            }
+        }
+    }
+}

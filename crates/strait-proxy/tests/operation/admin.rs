@@ -1,0 +1,138 @@
+//! The admin address.
+
+use lab::wait_until;
+
+use crate::rig::{LIMIT, Rig};
+
+const ADMIN: &str = "admin.listen = \"127.0.0.1:0\"\n";
+
+#[test]
+fn it_is_not_there_unless_asked_for() {
+    assert_eq!(Rig::start("").proxy.admin(), None);
+}
+
+#[test]
+fn numbers_tell_what_was_done() {
+    let rig = Rig::start(ADMIN);
+    let mut client = rig.client();
+    for _ in 0..3 {
+        client.get("/200/60/100000/a");
+        rig.wait_stored(1);
+    }
+    client.get("/404/0/5/b");
+    rig.wait_counted(4);
+    let metrics = rig.show("/metrics");
+    assert_eq!(metrics.field("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let metrics = metrics.text();
+    for line in [
+        "strait_proxy_requests_total{cache=\"hit\"} 2",
+        "strait_proxy_requests_total{cache=\"miss\"} 1",
+        "strait_proxy_requests_total{cache=\"pass\"} 1",
+        "strait_proxy_responses_total{status=\"4xx\"} 1",
+        "strait_proxy_response_seconds_count{cache=\"hit\"} 2",
+        "strait_proxy_connections 1",
+        "strait_proxy_origin_connections_total ",
+        "strait_proxy_fill_bytes_total{mechanism=\"copy\"}",
+        "strait_proxy_fills 0",
+        "strait_store_records 1",
+    ] {
+        assert!(metrics.lines().any(|own| own.starts_with(line)), "{line}\n{metrics}");
+    }
+    let status = rig.show("/status.json").json();
+    assert_eq!((&status["requests"], &status["statuses"][4]), (&4.into(), &1.into()), "{status}");
+    let hottest = &status["hottest"][0];
+    assert_eq!(
+        (&hottest["uri"], &hottest["hits"]),
+        (&"http://www.example/200/60/100000/a".into(), &2.into())
+    );
+    assert!(status["sendfile"].as_u64().unwrap() >= 200_000, "{status}");
+    drop(client);
+    assert!(wait_until(LIMIT, || rig.show("/status.json").json()["open"] == 0));
+    assert_eq!(rig.show("/healthz").text(), "ok\n");
+}
+
+#[test]
+fn the_page_takes_nothing_from_elsewhere() {
+    let rig = Rig::start(ADMIN);
+    let page = rig.show("/");
+    assert!(page.field("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    let text = page.text();
+    assert!(text.starts_with("<!doctype html>"));
+    assert!(!text.contains("http:") && !text.contains("https:") && !text.contains(" src="));
+    assert_eq!(rig.show("/nothing").status(), 404);
+}
+
+#[test]
+fn a_name_that_was_pointed_here_is_refused() {
+    let rig = Rig::start(&format!("{ADMIN}admin.hosts = [\"cache.example\"]"));
+    for (host, expected) in [
+        ("evil.example", 421),
+        ("localhost", 200),
+        ("127.0.0.1:9", 200),
+        ("[::1]:9", 200),
+        ("Cache.example:1", 200),
+        ("localhost.evil.example", 421),
+    ] {
+        assert_eq!(rig.ask(&format!("GET /healthz HTTP/1.1\nHost: {host}")).status(), expected, "{host}");
+    }
+    assert_eq!(rig.ask("GET /healthz HTTP/1.0").status(), 400);
+}
+
+#[test]
+fn what_is_stored_is_listed_and_forgotten() {
+    let rig = Rig::start(ADMIN);
+    let mut client = rig.client();
+    for name in ["a", "b", "c"] {
+        client.get(&format!("/200/60/10/{name}"));
+    }
+    let entries = rig.show("/objects?pattern=*/b").json();
+    assert_eq!(entries.as_array().unwrap().len(), 1);
+    let entry = &entries[0];
+    assert_eq!((&entry["uri"], &entry["bytes"]), (&"http://www.example/200/60/10/b".into(), &10.into()));
+    assert_eq!((&entry["status"], &entry["content_type"]), (&200.into(), &"text/x-test".into()), "{entry}");
+    let uri = "http://www.example/200/60/10/a";
+    assert_eq!(rig.show(&format!("/object?uri={uri}")).json()[0]["uri"], uri);
+    let post = |path: &str| rig.ask(&format!("POST {path} HTTP/1.1\nHost: localhost"));
+    assert_eq!(post(&format!("/purge?uri={uri}")).json()["stored"], 1);
+    assert_eq!(rig.show(&format!("/object?uri={uri}")).json().as_array().unwrap().len(), 0);
+    assert!(client.get("/200/60/10/a").field("cache-status").unwrap().contains("uri-miss"));
+    assert_eq!(post("/ban?pattern=http%3A//www.example/*").json()["stored"], 3);
+    let asked = rig.origin.asked();
+    client.get("/200/60/10/b");
+    assert_eq!(rig.origin.asked(), asked + 1);
+    assert_eq!(post("/verify").json()["corrupt"], 0);
+    assert_eq!((post("/purge?uri=x").status(), post("/ban").status()), (400, 400));
+}
+
+#[test]
+fn without_a_store_every_worker_forgets() {
+    let rig = Rig::start(&format!("{ADMIN}workers = 3"));
+    for _ in 0..30 {
+        rig.client().get("/200/60/10/a");
+    }
+    let post = |path: &str| rig.ask(&format!("POST {path} HTTP/1.1\nHost: localhost"));
+    assert!(post("/ban?pattern=*").json()["at_hand"].as_u64().unwrap() >= 1);
+    let asked = rig.origin.asked();
+    assert!(rig.client().get("/200/60/10/a").field("cache-status").unwrap().contains("fwd="));
+    assert_eq!(rig.origin.asked(), asked + 1);
+}
+
+#[test]
+fn changes_are_asked_for_by_post_from_here_alone() {
+    let rig = Rig::start(ADMIN);
+    rig.client().get("/200/60/10/a");
+    let path = "/ban?pattern=*";
+    assert_eq!(rig.show(path).status(), 404);
+    for (fields, expected) in [
+        ("Origin: http://evil.example", 403),
+        ("Sec-Fetch-Site: cross-site", 403),
+        ("Content-Length: 5", 413),
+        ("Origin: http://localhost\nSec-Fetch-Site: same-origin", 200),
+    ] {
+        let answer = rig.ask(&format!("POST {path} HTTP/1.1\nHost: localhost\n{fields}"));
+        assert_eq!(answer.status(), expected, "{fields}");
+    }
+    let elsewhere = Rig::start(&format!("{ADMIN}admin.change = [\"10.0.0.0/8\"]"));
+    let answer = elsewhere.ask(&format!("POST {path} HTTP/1.1\nHost: localhost"));
+    assert_eq!(answer.status(), 403);
+}

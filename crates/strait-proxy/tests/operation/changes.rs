@@ -1,0 +1,93 @@
+//! Another configuration while it runs, and its end.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use lab::wait_until;
+
+use crate::rig::{Client, LIMIT, Rig, body};
+
+/// Bytes that no socket takes at once.
+const LEN: usize = 20_000_000;
+
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn another_configuration_holds_from_the_next_request_on_and_closes_nothing() {
+    let mut rig = Rig::start("name = \"one\"");
+    let mut client = rig.client();
+    assert!(client.get("/200/60/5/a").field("via").unwrap().ends_with(" one"));
+    let config = rig.config("name = \"two\"\nlimits.request_body = 1");
+    assert_eq!(rig.proxy.reload(&config).unwrap(), Vec::<&str>::new());
+    // Workers are told; they have heard of it soon.
+    assert!(wait_until(LIMIT, || client.get("/200/60/5/a").field("via").unwrap().ends_with(" two")));
+    assert!(client.get("/200/60/5/a").field("cache-status").unwrap().starts_with("two; hit"));
+    client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n");
+    assert_eq!(client.answer().unwrap().status(), 413);
+}
+
+#[test]
+fn what_is_wrong_changes_nothing() {
+    let mut rig = Rig::start("name = \"one\"");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    for toml in ["name = \"a b\"", &format!("listen = [\"{}\"]", taken.local_addr().unwrap())] {
+        let config = rig.config(toml);
+        assert!(rig.proxy.reload(&config).is_err(), "{toml}");
+    }
+    assert!(rig.client().get("/200/60/5/a").field("via").unwrap().ends_with(" one"));
+}
+
+#[test]
+fn what_counts_from_the_next_start_on_is_told() {
+    let mut rig = Rig::start("");
+    let config = rig.config("workers = 3\ncache.size = \"2GiB\"\nadmin.listen = \"127.0.0.1:0\"");
+    assert_eq!(rig.proxy.reload(&config).unwrap(), ["workers", "cache.size", "admin.listen"]);
+}
+
+#[test]
+fn addresses_come_and_go_and_connections_stay() {
+    let (one, other) = (free(), free());
+    let mut rig = Rig::start(&format!("listen = [\"{one}\"]\nworkers = 2"));
+    let mut early = Client::to(one);
+    early.get("/200/60/5/a");
+    let config = rig.config(&format!("listen = [\"{one}\", \"{other}\"]\nworkers = 2"));
+    rig.proxy.reload(&config).unwrap();
+    assert_eq!(Client::to(other).get("/200/60/5/a").status(), 200);
+    let config = rig.config(&format!("listen = [\"{other}\"]\nworkers = 2"));
+    rig.proxy.reload(&config).unwrap();
+    assert!(wait_until(LIMIT, || TcpStream::connect(one).is_err()));
+    assert_eq!(early.get("/200/60/5/a").status(), 200);
+    assert_eq!(Client::to(other).get("/200/60/5/a").status(), 200);
+    assert_eq!(rig.proxy.addresses().collect::<Vec<_>>(), [other]);
+}
+
+#[test]
+fn at_its_end_idle_connections_close_and_others_have_their_answer() {
+    let rig = Rig::start("timeouts.drain = 20\ncache.memory_object = 0");
+    let mut idle = rig.client();
+    idle.get("/200/60/5/a");
+    let mut busy = rig.client();
+    // It takes its answer only later, so that the proxy is at it.
+    busy.send(format!("GET /200/600/{LEN}/b HTTP/1.1\r\nHost: www.example\r\n\r\n"));
+    assert!(wait_until(LIMIT, || rig.origin.asked() == 2));
+    let (address, proxy) = (rig.proxy.address(), rig.proxy);
+    let ending = std::thread::spawn(move || proxy.stop());
+    assert!(idle.is_ended());
+    assert!(wait_until(LIMIT, || TcpStream::connect(address).is_err()));
+    let answer = busy.answer().unwrap();
+    assert!(answer.body == body(LEN) && busy.is_ended());
+    let report = ending.join().unwrap();
+    assert_eq!((report.requests, report.cut, report.open), (2, 0, 0));
+}
+
+#[test]
+fn who_does_not_end_is_ended() {
+    let rig = Rig::start("timeouts.drain = 1");
+    let mut slow = rig.client();
+    slow.send("GET /200/60/5/a HTTP/1.1\r\n");
+    assert!(wait_until(LIMIT, || rig.proxy.report().open == 1));
+    let report = rig.proxy.stop();
+    assert!(slow.is_ended());
+    assert_eq!(report.requests, 0);
+}

@@ -1,0 +1,230 @@
+//! A proxy, an origin that answers the same to everybody, and clients that say what they are told.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use lab::wait_until;
+use strait_proxy::{Clock, Config, Proxy};
+use tempfile::TempDir;
+
+/// What is awaited comes by then, or never.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// An origin. A path is what it answers with: `/200/60/1000/name` is status 200, fresh for 60 s, with 1000 bytes.
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
+    asked: Arc<AtomicUsize>,
+    /// The heads of requests, as they came.
+    pub(crate) heads: Receiver<String>,
+}
+
+impl Origin {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let (sender, heads) = channel();
+        let count = asked.clone();
+        // It ends with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming().filter_map(Result::ok) {
+                let (count, sender) = (count.clone(), sender.clone());
+                thread::spawn(move || {
+                    let mut reader = BufReader::new(&stream);
+                    while let Some(head) = read_head(&mut reader) {
+                        count.fetch_add(1, Ordering::SeqCst);
+                        let is_whole =
+                            if head.contains("hunked") { skip_chunks(&mut reader).is_some() } else { true };
+                        if !is_whole {
+                            return;
+                        }
+                        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                        let _ = sender.send(head);
+                        if (&stream).write_all(&answer(&path)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { address, asked, heads }
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+fn answer(path: &str) -> Vec<u8> {
+    let parts: Vec<_> = path.split('/').collect();
+    let number = |index: usize| parts.get(index).and_then(|part| part.parse().ok()).unwrap_or(0_usize);
+    let (status, fresh, len) = (number(1), number(2), number(3));
+    let control = if fresh == 0 { "no-store".to_owned() } else { format!("max-age={fresh}") };
+    let head = format!(
+        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n\r\n"
+    );
+    [head.as_bytes(), &body(len)].concat()
+}
+
+/// The bytes of a body.
+pub(crate) fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + (at >> 8)) as u8).collect()
+}
+
+/// Reads chunks of text to their end.
+fn skip_chunks(reader: &mut impl std::io::BufRead) -> Option<()> {
+    let mut line = String::new();
+    while line != "0\r\n" {
+        line.clear();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    }
+    read_head(reader).map(drop)
+}
+
+/// Lines up to an empty one; `None` at the end.
+fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
+    let mut head = String::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        head.push_str(&line);
+        if line == "\r\n" {
+            return Some(head);
+        }
+    }
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn status(&self) -> u16 {
+        self.head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+    }
+
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (own, value) = line.split_once(": ")?;
+            own.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// A client's connection.
+pub(crate) struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.get_mut().write_all(bytes.as_ref()).unwrap();
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n"));
+        self.answer().unwrap()
+    }
+
+    /// What is answered; `None` if the connection has ended.
+    pub(crate) fn answer(&mut self) -> Option<Answer> {
+        let head = read_head(&mut self.0)?;
+        let mut answer = Answer { head, body: Vec::new() };
+        let length = answer.field("content-length").map_or(0, |length| length.parse().unwrap());
+        answer.body.resize(length, 0);
+        self.0.read_exact(&mut answer.body).ok()?;
+        Some(answer)
+    }
+
+    /// Whether the connection ends, with nothing more said.
+    pub(crate) fn is_ended(&mut self) -> bool {
+        match self.0.fill_buf() {
+            Ok(bytes) => bytes.is_empty(),
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// A reverse proxy before an origin, with a directory of its own.
+pub(crate) struct Rig {
+    pub(crate) proxy: Proxy,
+    pub(crate) origin: Origin,
+    pub(crate) dir: TempDir,
+}
+
+impl Rig {
+    pub(crate) fn start(toml: &str) -> Self {
+        let (origin, dir) = (Origin::start(), tempfile::tempdir().unwrap());
+        let proxy = Proxy::start(&config(toml, &origin, dir.path()), Clock::system()).unwrap();
+        Self { proxy, origin, dir }
+    }
+
+    /// The configuration that such a file makes, of this rig.
+    pub(crate) fn config(&self, toml: &str) -> Config {
+        config(toml, &self.origin, self.dir.path())
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::to(self.proxy.address())
+    }
+
+    /// Waits until so many records are stored, and nothing is on its way.
+    pub(crate) fn wait_stored(&self, records: u64) {
+        let is_stored = || {
+            let report = self.proxy.report();
+            report.fills == 0 && report.store.is_some_and(|store| store.records == records)
+        };
+        assert!(wait_until(LIMIT, is_stored), "{:?}", self.proxy.report());
+    }
+
+    /// Waits until so many requests are counted.
+    pub(crate) fn wait_counted(&self, requests: u64) {
+        assert!(wait_until(LIMIT, || self.proxy.report().requests == requests));
+    }
+
+    /// Asks at the admin address.
+    pub(crate) fn ask(&self, request: &str) -> Answer {
+        let mut client = Client::to(self.proxy.admin().unwrap());
+        client.send(request.replace('\n', "\r\n") + "\r\n\r\n");
+        client.answer().unwrap()
+    }
+
+    /// Shows what is at a path of it.
+    pub(crate) fn show(&self, path: &str) -> Answer {
+        self.ask(&format!("GET {path} HTTP/1.1\nHost: localhost"))
+    }
+}
+
+fn config(toml: &str, origin: &Origin, dir: &Path) -> Config {
+    let toml = toml.replace("$DIR", &dir.display().to_string());
+    let mut config = Config::from_toml(&toml).unwrap();
+    if config.listen == Config::default().listen {
+        config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    }
+    config.workers = config.workers.max(1);
+    config.origin = Some(format!("http://{}", origin.address));
+    config.cache.dir = Some(dir.join("cache"));
+    config
+}

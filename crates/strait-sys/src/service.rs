@@ -1,0 +1,130 @@
+//! What a service is given by, and tells, whoever started it: sockets that listen already (sd_listen_fds(3)), how it is (sd_notify(3)), and
+//! the user that it is to run as.
+//!
+//! `strait proxy` calls it once, before it starts threads.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use rustix::net::{SocketType, sockopt};
+
+use crate::error::{Error, Kind, Result, check};
+
+/// The descriptor of the first socket (`SD_LISTEN_FDS_START`).
+const FIRST: i32 = 3;
+/// Sockets at most.
+const SOCKETS_MAX: i32 = 256;
+
+/// The TCP sockets that the process was started with, as the environment variables `LISTEN_PID` and `LISTEN_FDS` tell. None where these are
+/// not for this process.
+///
+/// # Errors
+/// They are no sockets that listen for TCP.
+///
+/// # Panics
+/// If it is called a second time: the sockets have their owner then.
+pub fn inherited_sockets() -> Result<Vec<TcpListener>> {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
+    let is_for_this = number("LISTEN_PID") == Some(std::process::id() as i32);
+    let count = number("LISTEN_FDS").filter(|_| is_for_this).unwrap_or(0).clamp(0, SOCKETS_MAX);
+    assert!(!TAKEN.swap(true, Ordering::SeqCst), "the inherited sockets have their owner");
+    (FIRST..FIRST + count).map(take).collect()
+}
+
+fn take(number: i32) -> Result<TcpListener> {
+    let subject = || format!("descriptor {number}");
+    // SAFETY: fcntl(2) on a number that may be no descriptor fails.
+    let returned = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    check(returned, "take over", subject())?;
+    // SAFETY: it is open, and whoever has started this process has opened it for it: nobody else here owns it, and it is taken once.
+    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+    let is_listening = sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
+        && sockopt::socket_acceptconn(&socket) == Ok(true);
+    if !is_listening {
+        return Err(Error::said(Kind::Usage, "take over", subject(), "it is no socket that listens for TCP"));
+    }
+    Ok(socket.into())
+}
+
+/// Tells the service manager how this process is (sd_notify(3)): lines as `READY=1`. Where nobody asks nothing is told.
+///
+/// # Errors
+/// The socket named by `NOTIFY_SOCKET` takes nothing.
+pub fn notify(state: &str) -> Result<()> {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(()) };
+    let told = || {
+        let socket = UnixDatagram::unbound()?;
+        socket.send_to_addr(state.as_bytes(), &address_of(&name)?)
+    };
+    let told: io::Result<usize> = told();
+    told.map(drop).map_err(|error| Error::from_io("notify", name.to_string_lossy(), &error))
+}
+
+/// A path; with `@` a name that is in no file system (unix(7)).
+fn address_of(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(name),
+    }
+}
+
+/// Microseconds of CLOCK_MONOTONIC, as `RELOADING=1` is told with (sd_notify(3)).
+pub fn monotonic_us() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
+}
+
+/// Becomes another user, for good, with that user's groups: setgroups(2), setgid(2), setuid(2), of all threads.
+///
+/// # Errors
+/// There is no such user, or this process may not become it.
+pub fn become_user(name: &str) -> Result<()> {
+    let unknown = || Error::said(Kind::Usage, "become user", name, "there is no such user");
+    let c_name = CString::new(name).map_err(|_| unknown())?;
+    // SAFETY: the name ends with NUL. The entry that is returned is read at once, in a process of one thread.
+    let (uid, gid) = unsafe {
+        let entry = libc::getpwnam(c_name.as_ptr());
+        if entry.is_null() {
+            return Err(unknown());
+        }
+        ((*entry).pw_uid, (*entry).pw_gid)
+    };
+    // SAFETY: the name ends with NUL.
+    check(unsafe { libc::initgroups(c_name.as_ptr(), gid) }, "become user", name)?;
+    // SAFETY: both take numbers.
+    check(unsafe { libc::setgid(gid) }, "become user", name)?;
+    // SAFETY: the same.
+    check(unsafe { libc::setuid(uid) }, "become user", name)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    #[test]
+    fn a_name_with_an_at_is_in_no_file_system() {
+        let abstract_name = address_of(OsStr::new("@a/b")).unwrap();
+        assert_eq!(abstract_name.as_abstract_name(), Some(&b"a/b"[..]));
+        assert!(address_of(OsStr::new("/run/x")).unwrap().as_pathname().is_some());
+    }
+
+    #[test]
+    fn what_is_no_listening_socket_is_not_taken_over() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let number = rustix::io::dup(&file).unwrap();
+        let raw = number.as_raw_fd();
+        std::mem::forget(number);
+        assert!(take(raw).is_err());
+        assert!(become_user("no such user").is_err());
+    }
+}

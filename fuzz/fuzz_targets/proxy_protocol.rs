@@ -1,0 +1,26 @@
+//! Any bytes as a header of the PROXY protocol: what is taken is taken however it comes, and what is told is written again alike.
+
+#![no_main]
+
+use std::net::SocketAddr;
+
+use libfuzzer_sys::fuzz_target;
+use strait_transfer::relay::proxy_protocol::{Told, Version, header, read};
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(Some((told, len))) = read(data) else { return };
+    assert!(len <= data.len());
+    // No byte behind it matters, and nothing shorter is a header.
+    assert_eq!(read(&data[..len]), Ok(Some((told, len))));
+    assert!((0..len).all(|less| read(&data[..less]) == Ok(None)));
+    let Told::Client(client) = told else { return };
+    for version in [Version::V1, Version::V2] {
+        let to = SocketAddr::new(client.ip(), 1);
+        let written = header(version, client, to);
+        let (Ok(Some((Told::Client(read), len))), false) = (read(&written), written.is_empty()) else {
+            panic!("{client}");
+        };
+        assert_eq!((read.ip().to_canonical(), read.port()), (client.ip().to_canonical(), client.port()));
+        assert_eq!(len, written.len());
+    }
+});
