@@ -64,7 +64,9 @@ impl Client {
 
     /// Sends a request without a body; `fields` end with their lines' ends.
     pub(crate) fn ask(&mut self, method: &str, target: &str, fields: &str) -> io::Result<()> {
-        let request = format!("{method} {target} HTTP/1.1\r\nHost: origin.test\r\n{fields}\r\n");
+        let authority = target.strip_prefix("http://").and_then(|rest| rest.split('/').next());
+        let host = authority.unwrap_or("origin.test");
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
         self.stream.write_all(request.as_bytes())
     }
 

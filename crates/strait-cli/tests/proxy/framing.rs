@@ -2,6 +2,9 @@
 
 use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
 
 use crate::body::Body;
 use crate::origin::{Origin, Request, send_bytes};
@@ -42,14 +45,15 @@ impl Framed {
         format!("{}?{:?}&{stored}&{cut}", self.body.target(), self.framing)
     }
 
-    fn parse(request: &Request) -> Self {
+    pub(crate) fn parse(request: &Request) -> Self {
         let words: Vec<_> = request.target.split(['?', '&']).collect();
         let framing = Framing::ALL.into_iter().find(|framing| format!("{framing:?}") == words[1]);
         let cut = words[3].parse().ok();
         Self { body: request.body(), framing: framing.unwrap(), is_stored: words[2] == "store", cut }
     }
 
-    fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
+    /// Answers with it; an error ends the connection.
+    pub(crate) fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
         let Self { body, framing, .. } = *self;
         let framed = match framing {
             Framing::Length => format!("Content-Length: {}\r\n", body.len),
@@ -64,6 +68,11 @@ impl Framed {
             send_chunks(&body, end, stream)?;
         } else {
             send_bytes(&body, 0..end, &mut *stream)?;
+        }
+        if self.cut.is_some() && framing == Framing::Close {
+            // Any other end would be that of the body.
+            set_socket_linger(&*stream, Some(Duration::ZERO))?;
+            return Err(io::ErrorKind::ConnectionReset.into());
         }
         // At once: what is on its way in the proxy must not be lost with the connection.
         if self.cut.is_some() || framing == Framing::Close {

@@ -2,12 +2,19 @@
 //! descriptors, disk or patience run out.
 
 mod body;
+mod browser;
 mod client;
 mod crowds;
+mod curl;
 mod durable;
+mod faults;
 mod fills;
 mod framing;
+mod git;
 mod mistakes;
 mod origin;
+mod packages;
 mod rig;
+mod servers;
 mod sizes;
+mod soak;

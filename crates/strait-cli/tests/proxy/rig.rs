@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lab::{Finished, Launch, Process, wait_until};
@@ -17,6 +17,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(50);
 /// A proxy that is to be started.
 #[derive(Debug)]
 pub(crate) struct Setup {
+    /// What goes before the program: `prlimit`, `nsenter`.
+    before: Vec<String>,
     arguments: Vec<String>,
     config: String,
 }
@@ -25,7 +27,13 @@ impl Setup {
     /// One before an origin.
     pub(crate) fn before(origin: SocketAddr) -> Self {
         let arguments = ["--origin".to_owned(), format!("http://{origin}")];
-        Self { arguments: arguments.into(), config: String::new() }
+        Self { before: Vec::new(), arguments: arguments.into(), config: String::new() }
+    }
+
+    /// One for clients that name the origin, which may be on this machine.
+    pub(crate) fn forward() -> Self {
+        let config = "access.reach = [\"127.0.0.0/8\"]\n".to_owned();
+        Self { before: Vec::new(), arguments: Vec::new(), config }
     }
 
     /// What `strait.toml` says.
@@ -40,11 +48,18 @@ impl Setup {
         self
     }
 
+    /// Has it started by another program, which is given it with its arguments.
+    pub(crate) fn by(mut self, program: &[&str]) -> Self {
+        self.before = program.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
     /// Starts it with a store in `cache`; it listens when this returns.
     pub(crate) fn start_in(self, cache: &Path) -> Proxy {
         let config = tempfile::NamedTempFile::new().unwrap();
         fs::write(config.path(), &self.config).unwrap();
-        let launch = Launch::new(STRAIT).args(["proxy", "--listen", "127.0.0.1:0"]);
+        let words: Vec<_> = self.before.iter().map(String::as_str).chain([STRAIT]).collect();
+        let launch = Launch::new(words[0]).args(&words[1..]).args(["proxy", "--listen", "127.0.0.1:0"]);
         let launch = launch.arg("--config").arg(config.path()).arg("--cache-dir").arg(cache);
         let process = launch.args(&self.arguments).spawn().unwrap();
         process.wait_for_stderr("\n", LIMIT).unwrap();
@@ -85,6 +100,11 @@ impl Proxy {
         self.process.wait(LIMIT).unwrap().success()
     }
 
+    /// Its URL.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// Memory that it has, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.status("VmRSS")
@@ -104,10 +124,7 @@ impl Proxy {
     /// What its descriptors are open on, by kind.
     pub(crate) fn descriptors(&self) -> Descriptors {
         let mut open = Descriptors::default();
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap() {
-            // One that was closed meanwhile does not count.
-            let Ok(link) = fs::read_link(entry.unwrap().path()) else { continue };
-            let link = link.to_string_lossy().into_owned();
+        for (_, link) in self.links() {
             match link.split(':').next().unwrap() {
                 "pipe" => open.pipes += 1,
                 "socket" => open.sockets += 1,
@@ -116,6 +133,21 @@ impl Proxy {
             }
         }
         open
+    }
+
+    /// Its open files in a directory, those without a name too, as paths by which they can be looked at.
+    pub(crate) fn open_files(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
+        self.links().filter(move |(_, link)| Path::new(link).starts_with(folder)).map(|(path, _)| path)
+    }
+
+    /// Its descriptors, and what they are open on.
+    fn links(&self) -> impl Iterator<Item = (PathBuf, String)> + use<> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
+        // One that was closed meanwhile does not count.
+        entries.flatten().filter_map(|entry| {
+            let link = fs::read_link(entry.path()).ok()?;
+            Some((entry.path(), link.to_string_lossy().into_owned()))
+        })
     }
 
     /// Waits until it has no more sockets than so many.

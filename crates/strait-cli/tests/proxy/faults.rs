@@ -1,0 +1,201 @@
+//! A disk that is full, gone or spoilt, and descriptors that run out: clients get right bodies all the same, or are told that there are
+//! none.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
+
+use lab::{Launch, skip, wait_until};
+
+use crate::body::Body;
+use crate::client::{Client, await_hit, get};
+use crate::framing::{Framed, Framing, origin_of_framings};
+use crate::origin::Origin;
+use crate::rig::{LIMIT, STRAIT, Setup};
+
+/// Where a proxy with a small disk of its own finds it.
+const DISK: &str = "/mnt";
+
+/// Starts a program with a disk of so many bytes that nobody else sees.
+fn with_disk(size: &str) -> Vec<String> {
+    let script = format!("mount -t tmpfs -o size={size} tmpfs {DISK} && exec \"$@\"");
+    ["unshare", "--mount", "sh", "-ec", &script, "sh"].map(str::to_owned).into()
+}
+
+/// Whether this process may mount file systems; if not, the test is skipped.
+fn mounts_or_skip() -> bool {
+    let tried = with_disk("64k");
+    let may = Launch::new(&tried[0]).args(&tried[1..]).arg("true").run(LIMIT);
+    let may = may.is_ok_and(|finished| finished.status.success());
+    if !may {
+        skip("mounting a file system needs root");
+    }
+    may
+}
+
+fn before_with_disk(origin: SocketAddr, size: &str) -> Setup {
+    let program = with_disk(size);
+    Setup::before(origin).by(&program.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_full_disk_spoils_no_body() {
+    if !mounts_or_skip() {
+        return;
+    }
+    let origin = Origin::of_bodies();
+    let proxy = before_with_disk(origin.address, "6m").start_in(Path::new(DISK));
+    let mut client = Client::connect(proxy.address).unwrap();
+    for round in 0..2 {
+        for id in 0..60 {
+            let object = Body::new(id, 1 + id * 10_007);
+            let response = client.fetch(&object.target(), "").unwrap();
+            assert_eq!(response.head.status, 200, "round {round}");
+            object.assert_whole(&response.body);
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_in_the_middle_of_a_fill_spoils_no_body() {
+    if !mounts_or_skip() {
+        return;
+    }
+    let origin = origin_of_framings();
+    let proxy = before_with_disk(origin.address, "6m").start_in(Path::new(DISK));
+    for framing in Framing::ALL {
+        let framed = Framed::whole(Body::new(1, 20_000_003), framing, true);
+        // One goes on with the rest; the others see that something is missing.
+        let taken = Mutex::new(Vec::new());
+        let take = || {
+            let response = Client::connect(proxy.address).unwrap().fetch(&framed.target(), "");
+            taken.lock().unwrap().push(response.map(|response| response.body));
+        };
+        thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(take))));
+        let whole: Vec<_> = taken.into_inner().unwrap().into_iter().flatten().collect();
+        assert!(!whole.is_empty(), "{framing:?}");
+        for bytes in &whole {
+            framed.body.assert_whole(bytes);
+        }
+        framed.body.assert_whole(&get(proxy.address, &framed.target(), "").body);
+    }
+}
+
+#[test]
+fn a_directory_that_goes_away_spoils_no_body() {
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let proxy = Setup::before(origin.address).start_in(cache.path());
+    await_hit(proxy.address, &Body::new(0, 100_000));
+    fs::remove_dir_all(cache.path()).unwrap();
+    for id in 0..20 {
+        for len in [1000, 100_000, 5_000_000] {
+            let object = Body::new(id, len);
+            object.assert_whole(&get(proxy.address, &object.target(), "").body);
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_refused_at_once() {
+    if !mounts_or_skip() {
+        return;
+    }
+    let script = format!("mount -t tmpfs -o ro tmpfs {DISK} && exec \"$@\"");
+    let launch = Launch::new("unshare").args(["--mount", "sh", "-ec", &script, "sh", STRAIT]);
+    let launch = launch.args(["proxy", "--listen", "127.0.0.1:0", "--cache-dir", DISK]);
+    let refused = launch.run(LIMIT).unwrap();
+    let said = &refused.stderr;
+    assert!(refused.status.code().is_some_and(|code| code > 0), "{said}");
+    assert!(said.contains(DISK) && said.contains("Read-only file system"), "{said}");
+    assert!(said.lines().count() == 1 && !said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn descriptors_that_run_out_spoil_no_body() {
+    const CLIENTS: u64 = 60;
+    let origin = Origin::of_bodies();
+    let proxy = Setup::before(origin.address)
+        .by(&["prlimit", "--nofile=64:64"])
+        .config("limits.origin_idle = 0\n")
+        .start();
+    // Idle connections to the origin would hold what descriptors there are. Whoever gets no connection, or is told that the proxy has none to the origin, tries again.
+    let fetch = |object: &Body| -> io::Result<bool> {
+        let response = Client::connect(proxy.address)?.fetch(&object.target(), "")?;
+        if response.head.status == 200 {
+            object.assert_whole(&response.body);
+        }
+        Ok(response.head.status == 200)
+    };
+    let work = |client: u64| {
+        for number in 0..10 {
+            let object = Body::new(client * 10 + number, 300_000);
+            assert!(wait_until(LIMIT, || fetch(&object).unwrap_or(false)), "{}", object.target());
+        }
+    };
+    thread::scope(|scope| (0..CLIENTS).for_each(|client| drop(scope.spawn(move || work(client)))));
+    await_hit(proxy.address, &Body::new(0, 300_000));
+}
+
+fn await_hits(proxy: SocketAddr, objects: &[Body]) {
+    for object in objects {
+        await_hit(proxy, object);
+    }
+}
+
+/// The files of a store that hold objects.
+fn files(cache: &Path) -> Vec<fs::File> {
+    let paths = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path());
+    let holds =
+        |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "segment" || end == "object");
+    paths.filter(holds).map(|path| fs::File::options().read(true).write(true).open(path).unwrap()).collect()
+}
+
+/// Stores objects, ends the proxy, spoils its files and starts it again; how often the origin was asked after that.
+fn spoilt(objects: &[Body], spoil: impl Fn(&fs::File, u64)) -> usize {
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let proxy = Setup::before(origin.address).start_in(cache.path());
+    await_hits(proxy.address, objects);
+    assert_eq!(origin.asked().len(), objects.len());
+    let _ = proxy.terminate();
+    let files = files(cache.path());
+    assert!(!files.is_empty());
+    for file in files {
+        spoil(&file, file.metadata().unwrap().len());
+    }
+    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let mut client = Client::connect(proxy.address).unwrap();
+    for object in objects {
+        object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+    }
+    await_hits(proxy.address, objects);
+    origin.asked().len() - objects.len()
+}
+
+#[test]
+fn bytes_that_a_disk_has_changed_reach_nobody() {
+    let objects: Vec<_> = (0..100).map(|id| Body::new(id, id * 300)).collect();
+    let flip = |file: &fs::File, len: u64| {
+        let mut byte = [0];
+        for at in (4096 + 501..len.min(4 << 20)).step_by(20_011) {
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[!byte[0]], at).unwrap();
+        }
+    };
+    let again = spoilt(&objects, flip);
+    assert!(again > 20, "{again} of {} were fetched again", objects.len());
+}
+
+#[test]
+fn files_that_a_disk_has_cut_or_beheaded_are_dropped() {
+    let objects: Vec<_> = (0..40).map(|id| Body::new(id, 1000 + id * 50_000)).collect();
+    let cut = |file: &fs::File, len: u64| file.set_len(len / 50).unwrap();
+    assert!(spoilt(&objects, cut) > 0);
+    let behead = |file: &fs::File, _| file.write_all_at(&[0xff; 600], 0).unwrap();
+    assert_eq!(spoilt(&objects, behead), objects.len());
+}
