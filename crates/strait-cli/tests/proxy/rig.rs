@@ -62,11 +62,15 @@ impl Setup {
         let launch = Launch::new(words[0]).args(&words[1..]).args(["proxy", "--listen", "127.0.0.1:0"]);
         let launch = launch.arg("--config").arg(config.path()).arg("--cache-dir").arg(cache);
         let process = launch.args(&self.arguments).spawn().unwrap();
-        process.wait_for_stderr("\n", LIMIT).unwrap();
-        let said = process.stderr();
-        let address = said.lines().find_map(|line| line.strip_prefix("listening on "));
-        let address = address.unwrap_or_else(|| panic!("it does not listen: {said}"));
-        Proxy { address: address.parse().unwrap(), process, _cache: None }
+        process.wait_for_stderr("listening on ", LIMIT).unwrap();
+        let mut address = None;
+        // The line may come in pieces.
+        let is_told = wait_until(LIMIT, || {
+            address = listening_on(&process.stderr());
+            address.is_some()
+        });
+        assert!(is_told, "{}", process.stderr());
+        Proxy { address: address.unwrap(), process, _cache: None }
     }
 
     /// Starts it with a store of its own, which goes with it.
@@ -75,6 +79,12 @@ impl Setup {
         let proxy = self.start_in(cache.path());
         Proxy { _cache: Some(cache), ..proxy }
     }
+}
+
+/// The address that it has told, once that is all of a line.
+fn listening_on(said: &str) -> Option<SocketAddr> {
+    let mut lines = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    lines.find_map(|line| line.strip_prefix("listening on ")?.parse().ok())
 }
 
 /// A proxy that runs; dropped, it is killed.
