@@ -132,6 +132,9 @@ fn announce(proxy: &Proxy) {
     if let Some(address) = proxy.admin() {
         tell(format_args!("admin page on http://{address}/\n"));
     }
+    for note in proxy.notes() {
+        tell(format_args!("{note}\n"));
+    }
 }
 
 /// Goes by the configuration as it is now. What is wrong with it is told, and nothing is changed.
