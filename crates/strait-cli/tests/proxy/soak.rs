@@ -190,6 +190,9 @@ fn upload(client: &mut Client, url: &str, object: Body, dice: &mut Dice, tally: 
     }
     send_bytes(&object, 0..object.len, &mut client.stream)?;
     let head = client.head()?;
+    if head.status != 200 {
+        return Err(io::Error::other("refused"));
+    }
     object.assert_whole(&client.body(&head)?);
     count(&tally.whole);
     Ok(true)
