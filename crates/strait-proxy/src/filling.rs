@@ -219,6 +219,8 @@ impl Filling {
 
     /// The store takes no more of it: whoever wants it goes on with the rest.
     fn hand_over(self, pipe: Option<Pipe>) {
+        // Whoever goes on begins behind the last byte that is there, which may not have been told yet.
+        self.tell();
         let Self { leading, incoming, .. } = self;
         leading.fill.hand_over(Rest { incoming, pipe });
         leading.end(Phase::Broken);
@@ -312,10 +314,13 @@ impl Filling {
                 };
             }
             self.make_room(moved as u64)?;
-            self.sink.splice(self.stored, pipe)?;
-            self.leading.worker.counters().filled_spliced.add(moved as u64);
-            self.incoming.framed.advance(moved as u64);
-            self.stored += moved as u64;
+            let spliced = self.sink.splice(self.stored, pipe);
+            // Where the disk has failed some of it may be there, and the rest is in the pipe.
+            let there = (moved - pipe.held()) as u64;
+            self.leading.worker.counters().filled_spliced.add(there);
+            self.incoming.framed.advance(there);
+            self.stored += there;
+            spliced?;
             self.tell();
             self.check_wanted()?;
             // The followers have their turn.
@@ -347,12 +352,11 @@ impl Filling {
             }
             let store = worker.shared.store.as_ref().ok_or(Unfinished::Store(None))?;
             let writer = reserve(worker, store, &self.object, self.range.start, None);
-            let writer = writer.ok_or(Unfinished::Store(None))?;
-            let bytes = bytes.clone();
+            let mut writer = writer.ok_or(Unfinished::Store(None))?;
+            writer.grow(len)?;
+            writer.write(0, &bytes.lock().unwrap_or_else(PoisonError::into_inner))?;
+            // Followers read where they did until all is in its new place.
             self.sink = writer;
-            self.sink.grow(len)?;
-            let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-            self.sink.write(0, &bytes)?;
         }
         self.sink.grow(len)
     }
