@@ -74,6 +74,21 @@ fn a_body_keeps_its_tail_wherever_it_ends() {
 }
 
 #[test]
+fn a_body_that_outgrows_the_store_on_its_way_keeps_every_byte() {
+    let origin = origin_of_framings();
+    for object_max in [100, 20_000, 66_000, 500_000] {
+        let limit = format!("[cache]\nobject = {object_max}\n");
+        let proxy = Setup::before(origin.address).config(&limit).start();
+        for id in 0..8 {
+            for framing in Framing::ALL {
+                let framed = Framed::whole(Body::new(id, 1_700_003), framing, true);
+                framed.body.assert_whole(&get(proxy.address, &framed.target(), "").body);
+            }
+        }
+    }
+}
+
+#[test]
 fn what_breaks_off_is_seen_to_and_is_never_kept_as_complete() {
     let origin = origin_of_framings();
     let proxy = Setup::before(origin.address).start();
