@@ -26,6 +26,8 @@ const CLIENTS: u64 = 12;
 const WORKERS: usize = 2;
 /// What the store may take: less than all objects together, so that it evicts all the time.
 const DISK_BYTES: u64 = 96 << 20;
+/// What a file system takes for itself to find the blocks of files.
+const BESIDE_BYTES: u64 = 64 << 10;
 /// Connections to the origin that a worker keeps, and pipes.
 const IDLE_MAX: usize = 8;
 const PIPES_MAX: usize = 64;
@@ -283,5 +285,5 @@ fn mixed_load_with_aborts_on_both_sides_leaves_nothing_behind() {
     let files = |quiet: Quiet| quiet.descriptors.others + quiet.descriptors.deleted;
     assert!(files(after) <= files(before) * 5 / 4 + 8, "{before:?} {after:?}");
     assert!(after.memory_bytes <= before.memory_bytes * 5 / 4 + (8 << 20), "{before:?} {after:?}");
-    assert!(disk <= DISK_BYTES, "{disk} bytes of disk");
+    assert!(disk <= DISK_BYTES + BESIDE_BYTES, "{disk} bytes of disk");
 }
