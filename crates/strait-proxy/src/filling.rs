@@ -321,6 +321,10 @@ impl Filling {
             self.incoming.framed.advance(there);
             self.stored += there;
             spliced?;
+            if self.incoming.framed.is_over() {
+                // Who has all of it and asks again is to find it in the store.
+                return Ok(());
+            }
             self.tell();
             self.check_wanted()?;
             // The followers have their turn.
@@ -366,20 +370,17 @@ impl Filling {
         let Self { leading, object, incoming, range, sink, stored } = self;
         let worker = leading.worker.clone();
         let source = sink.source(range.start);
-        let kept = sink.keep(&worker, &object, range.start, stored);
+        let kept = sink.keep(&worker, &object, range.start, stored).map(Arc::new);
+        if let Some(kept) = &kept {
+            leading.keep(kept);
+        }
+        // Without that, what was told of stays readable for those who follow.
         if stored > 0 {
             leading.fill.progress(range.start + stored, source);
         }
-        let Some(kept) = kept.map(Arc::new) else {
-            // What was told of stays readable for those who follow.
-            leading.end(Phase::Done);
-            incoming.finish(&worker);
-            return None;
-        };
-        leading.keep(&kept);
         leading.end(Phase::Done);
         incoming.finish(&worker);
-        Some(kept)
+        kept
     }
 }
 

@@ -10,7 +10,7 @@ use super::message::{Body, Came, Framing, Head, body};
 use super::script::{Scenario, Step};
 use super::steps::{Awaited, Extent, Mode, Place, chunks, is_short, last_chunk, message, usual_of_response};
 use super::value::{Variables, number, shown};
-use super::world::{Connection, End, Side, World};
+use super::world::{Connection, End, Side, State, World};
 use super::{BEGIN_SECONDS, Failure, Setup, Start, Subject};
 
 /// How long an answer is asked for again and again.
@@ -188,9 +188,9 @@ impl<'a> Play<'a> {
             }
             ("sends", ["chunks"]) => send(chunks(&step.below, &variables)?),
             ("sends", ["last", "chunk"]) => send(last_chunk(&step.below, &variables)),
-            ("closes", []) => self.world.with(|state| state.connections[id].close()),
-            ("shuts", []) => self.world.with(|state| state.connections[id].shut()),
-            ("resets", []) => self.world.with(|state| state.connections[id].reset()),
+            ("closes", []) => self.ends(id, Connection::close)?,
+            ("shuts", []) => self.ends(id, Connection::shut)?,
+            ("resets", []) => self.ends(id, Connection::reset)?,
             ("pauses", []) => self.world.with(|state| state.connections[id].is_paused = true),
             ("resumes", []) => self.world.with(|state| state.connections[id].is_paused = false),
             ("has", ["sent", "everything"]) => {
@@ -400,6 +400,13 @@ impl<'a> Play<'a> {
         }
     }
 
+    /// Ends a connection, or half of it, and waits until that is done: the next step comes after it.
+    fn ends(&self, id: usize, end: impl Fn(&mut Connection)) -> Result {
+        self.world.with(|state| end(&mut state.connections[id]));
+        let ended = self.world.wait(|state| (state.connections[id].unended == 0).then_some(()));
+        ended.ok_or_else(|| "what was sent before it is not taken".to_owned())
+    }
+
     fn closed(&self, id: usize) -> Result {
         self.world
             .wait(|state| {
@@ -431,6 +438,9 @@ impl<'a> Play<'a> {
 
     /// Waits until the proxy has read what was sent before: it has when it has passed on what was sent after.
     fn sync(&mut self) -> Result {
+        let is_sent = |state: &mut State| state.connections.iter().all(|connection| connection.unsent == 0);
+        let sent = self.world.wait(|state| is_sent(state).then_some(()));
+        sent.ok_or("what was sent before it is not taken")?;
         let target =
             if self.is_forward { format!("http://{}{SYNC_PATH}", self.origin) } else { SYNC_PATH.to_owned() };
         let fields = [(0, "Connection: close".to_owned()), (0, "Cache-Control: no-store".to_owned())];

@@ -3,7 +3,7 @@
 //! Each has a thread that reads and one that writes, so that no step waits for a peer to make room. Steps look at what came under one
 //! lock, and are woken whenever something did.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -54,6 +54,8 @@ pub(super) struct Connection {
     pub(super) is_paused: bool,
     /// Bytes that are not sent yet.
     pub(super) unsent: usize,
+    /// Orders to end it, or half of it, that are not carried out yet.
+    pub(super) unended: usize,
     orders: Sender<Order>,
 }
 
@@ -138,8 +140,16 @@ impl World {
         let _ = stream.set_nodelay(true);
         let stream = Arc::new(stream);
         let (orders, taken) = channel();
-        let connection =
-            Connection { side, came: Vec::new(), end: None, is_left: false, is_paused, unsent: 0, orders };
+        let connection = Connection {
+            side,
+            came: Vec::new(),
+            end: None,
+            is_left: false,
+            is_paused,
+            unsent: 0,
+            unended: 0,
+            orders,
+        };
         let id = self.with(|state| {
             state.connections.push(connection);
             state.connections.len() - 1
@@ -179,24 +189,28 @@ impl World {
     /// to have taken is awaited elsewhere.
     fn write_all(&self, id: usize, mut stream: &TcpStream, orders: &Receiver<Order>) {
         for order in orders {
+            let is_last = matches!(order, Order::Close | Order::Reset);
             let _ = match order {
                 Order::Send(bytes) => {
                     let sent = stream.write_all(&bytes);
                     self.with(|state| state.connections[id].unsent -= bytes.len());
                     sent
                 }
-                Order::Shut => stream.shutdown(Shutdown::Write),
-                Order::Close => {
-                    let _ = stream.shutdown(Shutdown::Both);
-                    return;
-                }
-                Order::Reset => {
-                    // Closing would not do it, for the reading thread has the socket too.
-                    let _ = rustix::net::connect_unspec(stream);
-                    return;
-                }
+                Order::Shut => self.ended(id, stream.shutdown(Shutdown::Write)),
+                Order::Close => self.ended(id, stream.shutdown(Shutdown::Both)),
+                // Closing would not do it, for the reading thread has the socket too.
+                Order::Reset => self.ended(id, rustix::net::connect_unspec(stream).map_err(Into::into)),
             };
+            if is_last {
+                return;
+            }
         }
+    }
+
+    /// The connection, or half of it, was ended.
+    fn ended(&self, id: usize, done: io::Result<()>) -> io::Result<()> {
+        self.with(|state| state.connections[id].unended -= 1);
+        done
     }
 }
 
@@ -209,18 +223,25 @@ impl Connection {
 
     /// Closes the sending half behind all that was sent.
     pub(super) fn shut(&mut self) {
-        let _ = self.orders.send(Order::Shut);
+        self.end(Order::Shut);
     }
 
     /// Closes both halves behind all that was sent.
     pub(super) fn close(&mut self) {
         (self.is_left, self.is_paused) = (true, false);
-        let _ = self.orders.send(Order::Close);
+        self.end(Order::Close);
     }
 
     /// Ends it with a reset behind all that was sent.
     pub(super) fn reset(&mut self) {
         (self.is_left, self.is_paused) = (true, false);
-        let _ = self.orders.send(Order::Reset);
+        self.end(Order::Reset);
+    }
+
+    fn end(&mut self, order: Order) {
+        // One that has ended already ends no more.
+        if self.orders.send(order).is_ok() {
+            self.unended += 1;
+        }
     }
 }
