@@ -1,7 +1,5 @@
 //! What a cache tells of how it came to its answer: Cache-Status (RFC 9211).
 
-use std::fmt;
-
 /// This cache's member of the field; written behind those that came from nearer the origin, or as a line of its own behind theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStatus<'a> {
@@ -70,21 +68,32 @@ impl Why {
     }
 }
 
-/// The member of the field's list.
-impl fmt::Display for CacheStatus<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.by)?;
+impl CacheStatus<'_> {
+    /// Writes the member of the field's list. Every answer has one: it is not formatted.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut push = |text: &str| out.extend_from_slice(text.as_bytes());
+        push(self.by);
         match self.answer {
-            Answer::Hit => out.write_str("; hit")?,
+            Answer::Hit => push("; hit"),
             Answer::Forwarded { why, status, stored, collapsed } => {
-                write!(out, "; fwd={}", why.name())?;
-                status.map_or(Ok(()), |status| write!(out, "; fwd-status={status}"))?;
-                out.write_str(if stored { "; stored" } else { "" })?;
-                out.write_str(if collapsed { "; collapsed" } else { "" })?;
+                push("; fwd=");
+                push(why.name());
+                if let Some(status) = status {
+                    push("; fwd-status=");
+                    push(itoa::Buffer::new().format(status));
+                }
+                push(if stored { "; stored" } else { "" });
+                push(if collapsed { "; collapsed" } else { "" });
             }
         }
-        self.ttl.map_or(Ok(()), |ttl| write!(out, "; ttl={ttl}"))?;
-        self.detail.map_or(Ok(()), |detail| write!(out, "; detail={detail}"))
+        if let Some(ttl) = self.ttl {
+            push("; ttl=");
+            push(itoa::Buffer::new().format(ttl));
+        }
+        if let Some(detail) = self.detail {
+            push("; detail=");
+            push(detail);
+        }
     }
 }
 
@@ -94,7 +103,11 @@ mod tests {
 
     #[test]
     fn answers_are_told_as_the_rfc_writes_them() {
-        let status = |answer, ttl, detail| CacheStatus { by: "strait", answer, ttl, detail }.to_string();
+        let status = |answer, ttl, detail| {
+            let mut out = Vec::new();
+            CacheStatus { by: "strait", answer, ttl, detail }.write(&mut out);
+            String::from_utf8(out).unwrap()
+        };
         assert_eq!(status(Answer::Hit, Some(376), None), "strait; hit; ttl=376");
         assert_eq!(status(Answer::Hit, Some(-412), None), "strait; hit; ttl=-412");
         let validated =

@@ -20,23 +20,36 @@ impl<'b> Field<'b> {
 
 /// The field lines of a head, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields<'b>(SmallVec<[Field<'b>; 20]>);
+pub struct Fields<'b> {
+    lines: SmallVec<[Field<'b>; 20]>,
+    /// The bits of their names: most names that are asked for are none of them, which one look tells.
+    names: u64,
+}
 
 impl<'b> FromIterator<Field<'b>> for Fields<'b> {
     fn from_iter<T: IntoIterator<Item = Field<'b>>>(fields: T) -> Self {
-        Self(fields.into_iter().collect())
+        let lines: SmallVec<[_; 20]> = fields.into_iter().collect();
+        let names = lines.iter().fold(0, |names, field| names | bit(field.name));
+        Self { lines, names }
     }
+}
+
+/// One of 64, the same for a name in either case.
+fn bit(name: &str) -> u64 {
+    let first = name.as_bytes().first().map_or(0, u8::to_ascii_lowercase);
+    1 << ((name.len() * 7 + usize::from(first)) % 64)
 }
 
 impl<'b> Fields<'b> {
     /// All lines.
     pub fn iter(&self) -> impl Iterator<Item = &Field<'b>> {
-        self.0.iter()
+        self.lines.iter()
     }
 
     /// The lines of one name.
     pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Field<'b>> {
-        self.0.iter().filter(move |field| field.name.eq_ignore_ascii_case(name))
+        let lines = if self.names & bit(name) == 0 { &[] } else { &self.lines[..] };
+        lines.iter().filter(move |field| field.name.eq_ignore_ascii_case(name))
     }
 
     /// Whether there is a line of that name.

@@ -1,10 +1,9 @@
 //! Whom a request came from, told to the origin: Forwarded (RFC 7239), and X-Forwarded-For, -Proto and -Host, for which there is no RFC.
 
-use std::io::Write as _;
 use std::net::IpAddr;
 
 use crate::fields::Fields;
-use crate::target::Scheme;
+use crate::target::{Scheme, write_v4};
 
 const FORWARDED: &str = "Forwarded";
 const FOR: &str = "X-Forwarded-For";
@@ -54,32 +53,38 @@ impl Hop<'_> {
         list(head, FORWARDED, came);
         self.element(head);
         list(head, FOR, came);
-        // Writing to a Vec does not fail.
-        let _ = write!(head, "{}\r\n", self.client.to_canonical());
+        self.address(head);
+        push(head, &["\r\n"]);
         first(head, PROTO, came, Some(self.scheme.name()));
         first(head, HOST, came, self.host);
     }
 
     /// The element of Forwarded, and the end of its line (RFC 7239, sections 4 and 6).
     fn element(&self, head: &mut Vec<u8>) {
-        let _ = match self.client.to_canonical() {
-            IpAddr::V4(address) => write!(head, "for={address}"),
-            IpAddr::V6(address) => write!(head, "for=\"[{address}]\""),
-        };
-        let _ = write!(head, ";proto={}", self.scheme.name());
+        let (before, behind) = if self.client.to_canonical().is_ipv4() { ("", "") } else { ("\"[", "]\"") };
+        push(head, &["for=", before]);
+        self.address(head);
+        push(head, &[behind, ";proto=", self.scheme.name()]);
         if let Some(host) = self.host {
             // A host that was checked has neither quotes nor backslashes.
-            let _ = write!(head, ";host=\"{host}\"");
+            push(head, &[";host=\"", host, "\""]);
         }
-        head.extend_from_slice(b"\r\n");
+        push(head, &["\r\n"]);
+    }
+
+    fn address(&self, head: &mut Vec<u8>) {
+        match self.client.to_canonical() {
+            IpAddr::V4(address) => write_v4(address, |text| push(head, &[text])),
+            IpAddr::V6(address) => push(head, &[&address.to_string()]),
+        }
     }
 }
 
 /// Begins the line of a list with what came. A string that is left open would swallow what is written behind it.
 fn list(head: &mut Vec<u8>, name: &str, came: &Fields<'_>) {
-    let _ = write!(head, "{name}: ");
+    push(head, &[name, ": "]);
     for element in came.elements(name).filter(|element| is_closed(element)) {
-        let _ = write!(head, "{element}, ");
+        push(head, &[element, ", "]);
     }
 }
 
@@ -100,9 +105,15 @@ fn is_closed(element: &str) -> bool {
 /// The line of a field that is no list.
 fn first(head: &mut Vec<u8>, name: &str, came: &Fields<'_>, own: Option<&str>) {
     if let Some(value) = came.all(name).next().map(|field| field.value).or(own.map(str::as_bytes)) {
-        let _ = write!(head, "{name}: ");
+        push(head, &[name, ": "]);
         head.extend_from_slice(value);
-        head.extend_from_slice(b"\r\n");
+        push(head, &["\r\n"]);
+    }
+}
+
+fn push(head: &mut Vec<u8>, texts: &[&str]) {
+    for text in texts {
+        head.extend_from_slice(text.as_bytes());
     }
 }
 

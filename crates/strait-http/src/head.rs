@@ -3,6 +3,12 @@
 //! httparse knows the tokens. What it lets pass and others read differently is refused here: lines that end with LF alone, CR in the
 //! middle of a line, NUL, and lines that go on in the next one.
 
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use httparse::{Header, ParserConfig};
+use smallvec::SmallVec;
+
 use crate::error::Malformed;
 use crate::fields::{Field, Fields};
 
@@ -56,9 +62,9 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
         return Ok(None);
     }
     check_start(bytes)?;
-    let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut parsed = httparse::Request::new(&mut lines);
-    let result = parsed.parse(bytes);
+    let mut lines = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut []);
+    let result = parsed.parse_with_uninit_headers(bytes, &mut lines);
     if result == Err(httparse::Error::Version) && !has_version(bytes) {
         return Err(Malformed::Syntax("a request line that does not end with a version"));
     }
@@ -76,9 +82,11 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
 /// As above.
 pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed> {
     check_start(bytes)?;
-    let mut lines = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    let mut parsed = httparse::Response::new(&mut lines);
-    let Some(len) = whole(parsed.parse(bytes), bytes)? else { return Ok(None) };
+    let mut lines = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut parsed = httparse::Response::new(&mut []);
+    let config = ParserConfig::default();
+    let result = config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut lines);
+    let Some(len) = whole(result, bytes)? else { return Ok(None) };
     let status = parsed.code.filter(|code| *code >= 100);
     let status = status.ok_or(Malformed::Syntax("a status below 100"))?;
     let fields = fields(parsed.headers);
@@ -141,25 +149,64 @@ fn fields<'b>(lines: &[httparse::Header<'b>]) -> Fields<'b> {
     lines.iter().map(|line| Field { name: line.name, value: trim(line.value) }).collect()
 }
 
-/// Every line ends with CR LF, and neither stands elsewhere; there is no NUL, and no line goes on in the next (obs-fold).
+/// Every line ends with CR LF. What else is wrong in a line httparse does not let pass.
 fn check_lines(head: &[u8]) -> Result<(), Malformed> {
-    let mut at = 0;
-    for special in memchr::memchr3_iter(b'\r', b'\n', 0, head) {
-        // The LF of a line's end was looked at with its CR.
-        if special < at {
-            continue;
-        }
-        match head[special..] {
-            [0, ..] => return Err(Malformed::Syntax("NUL in a head")),
-            [b'\r', b'\n', b' ' | b'\t', ..] => {
-                return Err(Malformed::Syntax("a field that goes on in a new line"));
-            }
-            [b'\r', b'\n', ..] => at = special + 2,
-            [b'\r', ..] => return Err(Malformed::Syntax("CR without LF")),
-            _ => return Err(Malformed::Syntax("LF without CR")),
-        }
+    let ends_with_lf_alone = |at: usize| at == 0 || head[at - 1] != b'\r';
+    if memchr::memchr_iter(b'\n', head).any(ends_with_lf_alone) {
+        return Err(Malformed::Syntax("LF without CR"));
     }
     Ok(())
+}
+
+/// A response's head with the bytes that it was read from: it is read once, and told as often as it is asked for.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    bytes: Box<[u8]>,
+    status: u16,
+    version: Version,
+    lines: SmallVec<[Line; 16]>,
+}
+
+/// Where in a head name and value of a field are.
+#[derive(Clone, Debug)]
+struct Line {
+    name: Range<u16>,
+    value: Range<u16>,
+}
+
+impl Kept {
+    /// Keeps a response, and the bytes that [`response`] has read it from: as many as it said.
+    pub fn new(response: &Response<'_>, bytes: &[u8]) -> Self {
+        // A head is shorter than 64 KiB.
+        let place = |part: &[u8]| {
+            let start = (part.as_ptr().addr() - bytes.as_ptr().addr()) as u16;
+            start..start + part.len() as u16
+        };
+        let line = |field: &Field<'_>| Line { name: place(field.name.as_bytes()), value: place(field.value) };
+        Self {
+            status: response.status,
+            version: response.version,
+            lines: response.fields.iter().map(line).collect(),
+            bytes: bytes.into(),
+        }
+    }
+
+    /// Its status.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The response.
+    pub fn response(&self) -> Response<'_> {
+        let part = |place: &Range<u16>| &self.bytes[usize::from(place.start)..usize::from(place.end)];
+        let field = |line: &Line| Field {
+            // It is a token.
+            name: std::str::from_utf8(part(&line.name)).unwrap_or_default(),
+            value: part(&line.value),
+        };
+        let fields = self.lines.iter().map(field).collect();
+        Response { status: self.status, version: self.version, fields }
+    }
 }
 
 #[cfg(test)]
@@ -181,6 +228,15 @@ mod tests {
         assert_eq!(values, [b"one", b"two"]);
         let (response, len) = response(b"HTTP/1.1 404\r\nAge: 3\r\n\r\n").unwrap().unwrap();
         assert_eq!((response.status, response.fields.one("age"), len), (404, Some("3"), 24));
+    }
+
+    #[test]
+    fn a_kept_head_tells_what_was_read() {
+        let bytes = b"HTTP/1.0 404 None\r\nX:\t one \r\nEmpty:\r\nx: \xfftwo\r\n\r\nbody";
+        let (response, len) = response(bytes).unwrap().unwrap();
+        let kept = Kept::new(&response, &bytes[..len]);
+        assert_eq!(format!("{:?}", kept.response()), format!("{response:?}"));
+        assert_eq!(kept.status(), 404);
     }
 
     #[test]

@@ -110,22 +110,17 @@ impl<'b> Authority<'b> {
         self.port.unwrap_or(scheme.port())
     }
 
-    /// Writes its text for `scheme`, as [`Self::display`] shows it, at less cost.
+    /// Writes its text for `scheme`: normalised, without the port where that is the scheme's own (RFC 9110, section 4.2.3).
     pub fn write(&self, scheme: Scheme, out: &mut String) {
         match self.host {
             Host::Name(name) => out.extend(name.bytes().map(|byte| char::from(byte.to_ascii_lowercase()))),
-            Host::V4(address) => push_v4(address, out),
+            Host::V4(address) => write_v4(address, |text| out.push_str(text)),
             Host::V6(_) => out.push_str(&self.host.to_string()),
         }
         if let Some(port) = self.port.filter(|port| *port != scheme.port()) {
             out.push(':');
             out.push_str(itoa::Buffer::new().format(port));
         }
-    }
-
-    /// Its text for `scheme`: normalised, without the port where that is the scheme's own (RFC 9110, section 4.2.3).
-    pub fn display(&self, scheme: Scheme) -> impl fmt::Display + use<'b> {
-        Self { port: self.port.filter(|port| *port != scheme.port()), ..*self }
     }
 }
 
@@ -137,10 +132,11 @@ impl fmt::Display for Authority<'_> {
     }
 }
 
-fn push_v4(address: Ipv4Addr, out: &mut String) {
+/// Writes an address, piece by piece: each request tells one or two, and formatting is slow.
+pub(crate) fn write_v4(address: Ipv4Addr, mut push: impl FnMut(&str)) {
     for (index, octet) in address.octets().into_iter().enumerate() {
-        out.push_str(if index == 0 { "" } else { "." });
-        out.push_str(itoa::Buffer::new().format(octet));
+        push(if index == 0 { "" } else { "." });
+        push(itoa::Buffer::new().format(octet));
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use crate::account::{Begun, Outcome};
 use crate::buffer::Buffer;
 use crate::deliver;
-use crate::exchange::{self, wish};
+use crate::exchange::{self, Left, wish};
 use crate::object::Object;
 use crate::reply::{Wish, write_own};
 use crate::select::{Selected, select};
@@ -44,14 +44,14 @@ pub(crate) struct Client {
     begun: Option<Instant>,
 }
 
-/// What the buffered bytes are.
+/// What the buffered bytes were.
 enum Next {
     /// No whole head.
     More,
     /// A request that is answered from what is at hand.
     Hit(Hit),
-    /// Any other.
-    Request,
+    /// Any other, which has had its answer.
+    Answered(Result<Left, Gone>),
     /// None.
     Malformed(Malformed),
 }
@@ -111,7 +111,7 @@ impl Client {
         loop {
             // Each request sees the settings that are in force when it comes.
             let worker = &serving.worker();
-            let stays = match self.next(worker) {
+            let stays = match self.next(worker).await {
                 Next::More => {
                     is_idle.set(self.buffer.is_empty());
                     let read = self.read(worker).await;
@@ -122,7 +122,11 @@ impl Client {
                     }
                 }
                 Next::Hit(hit) => self.hit(worker, hit).await?,
-                Next::Request => Box::pin(self.exchange(worker)).await?,
+                Next::Answered(left) => {
+                    let Left { buffer, keeps_alive } = left?;
+                    self.buffer = buffer;
+                    keeps_alive
+                }
                 Next::Malformed(error) => Box::pin(self.refuse(worker, error)).await?,
             };
             if !stays || worker.settings().is_closing() {
@@ -131,19 +135,24 @@ impl Client {
         }
     }
 
-    /// Looks at what was read, without waiting for anything.
-    fn next(&mut self, worker: &Worker) -> Next {
-        let bytes = self.buffer.filled();
+    /// Looks at what was read, and has it answered if that takes more than what is at hand.
+    async fn next(&mut self, worker: &Rc<Worker>) -> Next {
+        let Self { socket, buffer, peer, begun } = self;
+        let bytes = buffer.filled();
         if bytes.is_empty() {
             return Next::More;
         }
-        match head::request(bytes) {
-            Ok(None) => Next::More,
-            Ok(Some((request, len))) => {
-                self.begun = None;
-                at_hand(worker, &request, self.socket.is_encrypted(), len).map_or(Next::Request, Next::Hit)
+        let (request, len) = match head::request(bytes) {
+            Ok(None) => return Next::More,
+            Ok(Some(read)) => read,
+            Err(error) => return Next::Malformed(error),
+        };
+        *begun = None;
+        match at_hand(worker, &request, socket.is_encrypted(), len) {
+            Some(hit) => Next::Hit(hit),
+            None => {
+                Next::Answered(Box::pin(exchange(worker, socket, *peer, request, bytes.split_at(len))).await)
             }
-            Err(error) => Next::Malformed(error),
         }
     }
 
@@ -181,21 +190,6 @@ impl Client {
         worker.account(&begun.end(&self.socket, self.peer, request, is_whole));
     }
 
-    async fn exchange(&mut self, worker: &Rc<Worker>) -> Result<bool, Gone> {
-        let Self { socket, buffer, peer, .. } = self;
-        let left = {
-            let bytes = buffer.filled();
-            // It was read just now.
-            let Ok(Some((request, len))) = head::request(bytes) else { return Ok(false) };
-            let begun = Begun::now(socket);
-            let left = exchange::run(worker, socket, *peer, &request, bytes.split_at(len)).await;
-            worker.account(&begun.end(socket, *peer, Some(&request), left.is_ok()));
-            left?
-        };
-        *buffer = left.buffer;
-        Ok(left.keeps_alive)
-    }
-
     /// What is no request ends the connection: nobody knows where the next one begins.
     async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, Gone> {
         let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
@@ -208,6 +202,20 @@ impl Client {
         self.account(worker, begun, 0, sent.is_ok());
         sent.map(|()| false)
     }
+}
+
+/// Answers a request, of which `read` is all that was read: its head, and what came behind.
+async fn exchange(
+    worker: &Rc<Worker>,
+    socket: &mut Socket,
+    peer: SocketAddr,
+    request: Request<'_>,
+    read: (&[u8], &[u8]),
+) -> Result<Left, Gone> {
+    let begun = Begun::now(socket);
+    let left = exchange::run(worker, socket, peer, &request, read).await;
+    worker.account(&begun.end(socket, peer, Some(&request), left.is_ok()));
+    left
 }
 
 /// The answer to a request, if the worker has it at hand and may give it at once.

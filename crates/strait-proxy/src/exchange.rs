@@ -284,7 +284,7 @@ impl<'b> Exchange<'_, 'b> {
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
         let (framing, what) = outgoing(&incoming, self.wish);
-        self.client.told.other(incoming.response().status, Outcome::Pass);
+        self.client.told.other(incoming.status, Outcome::Pass);
         let mut head = self.worker.head();
         write_passed(
             &mut head,
@@ -321,10 +321,10 @@ impl<'b> Exchange<'_, 'b> {
     async fn upgrade(&mut self, mut incoming: Incoming) -> Result<bool, Stop> {
         let mut head = self.worker.head();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
-        self.client.told.other(incoming.response().status, Outcome::Tunnel);
+        self.client.told.other(incoming.status, Outcome::Tunnel);
         self.client.write_all(&head, &[]).await?;
         self.worker.give_back(head);
-        let Connection { socket, buffer, .. } = &mut incoming.connection;
+        let Connection { socket, buffer, .. } = &mut *incoming.connection;
         tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
         Ok(false)
     }
@@ -339,14 +339,14 @@ impl<'b> Exchange<'_, 'b> {
         if !settings.access.connect_ports.contains(&port) {
             return Err(Stop::Refuse(403, format!("tunnels to port {port} are not allowed")));
         }
-        let host = authority.host.to_string().trim_matches(['[', ']']).to_owned();
+        let host = authority.host.to_string().trim_matches(['[', ']']).into();
         // What is inside is theirs.
         let server = Server { host, port, is_tls: false };
         let mut connection = Connection::open(self.worker, &server).await?;
         self.client.told.other(200, Outcome::Tunnel);
         self.client.told.origin = connection.address;
         self.client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n", &[]).await?;
-        let Connection { socket, buffer, .. } = &mut connection;
+        let Connection { socket, buffer, .. } = &mut *connection;
         tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
         Ok(false)
     }
@@ -367,7 +367,6 @@ impl<'b> Exchange<'_, 'b> {
 
 /// How a response that is passed on is framed, and what of its body goes on.
 fn outgoing(incoming: &Incoming, wish: Wish) -> (Framing, What) {
-    let response = incoming.response();
     match incoming.body {
         Body::Length(length) => (Framing::Length(length), What::Data),
         Body::Chunked | Body::ToClose | Body::Tunnel if wish.version == Version::Http11 => {
@@ -376,6 +375,7 @@ fn outgoing(incoming: &Incoming, wish: Wish) -> (Framing, What) {
         Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, What::Data),
         // The length that GET would have, or none.
         Body::None => {
+            let response = incoming.response();
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
             let tells = response.status >= 200 && response.status != 204;
             (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::Data)

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use strait_http::Malformed;
-use strait_http::fields::{Field, Fields};
-use strait_http::forward::passed_on;
+use strait_http::fields::Field;
+use strait_http::forward::{keeps_alive, passed_on};
 use strait_http::forwarded::Hop;
 use strait_http::framing::{self, Body};
-use strait_http::head::{self, Response};
+use strait_http::head::{self, Kept, Response};
 use strait_http::method::is_idempotent;
 use strait_http::target::Uri;
 
@@ -30,7 +30,6 @@ const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) server: Server,
-    pub(crate) method: Box<str>,
     /// Its head; ends with the empty line.
     pub(crate) head: Vec<u8>,
 }
@@ -49,9 +48,8 @@ pub(crate) enum Purpose {
 /// A response of which the head is there.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    pub(crate) connection: Connection,
-    /// Its head.
-    head: Box<[u8]>,
+    pub(crate) connection: Box<Connection>,
+    head: Kept,
     pub(crate) status: u16,
     pub(crate) body: Body,
     pub(crate) framed: Framed,
@@ -111,7 +109,13 @@ impl Order {
         }
         let server = settings.behind.clone().unwrap_or_else(|| Server::of(uri));
         head.extend_from_slice(b"\r\n");
-        Self { server, method: request.method.into(), head }
+        Self { server, head }
+    }
+
+    /// Its method.
+    fn method(&self) -> &str {
+        let method = self.head.split(|byte| *byte == b' ').next().unwrap_or_default();
+        std::str::from_utf8(method).unwrap_or_default()
     }
 
     /// Adds a field.
@@ -142,10 +146,9 @@ fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
 }
 
 impl Incoming {
-    /// Its head, read. It was read before.
+    /// Its head.
     pub(crate) fn response(&self) -> Response<'_> {
-        let gone = Response { status: 502, version: head::Version::Http11, fields: Fields::default() };
-        head::response(&self.head).ok().flatten().map_or(gone, |(response, _)| response)
+        self.head.response()
     }
 
     /// Whether another response follows. 101 is the last of its connection.
@@ -173,7 +176,7 @@ pub(crate) async fn fetch(
 ) -> Result<Incoming, Trouble> {
     let connection = Connection::to(worker, &order.server).await?;
     let has_body = client.as_ref().is_some_and(|(_, upload)| upload.has_body());
-    let may_repeat = connection.is_used && is_idempotent(&order.method) && !has_body;
+    let may_repeat = connection.is_used && is_idempotent(order.method()) && !has_body;
     let first = client.as_mut().map(|(socket, upload)| (&mut **socket, &mut **upload));
     match exchange(worker, connection, order, first).await {
         Err(Trouble::Origin(Failure::Closed)) if may_repeat => {
@@ -186,7 +189,7 @@ pub(crate) async fn fetch(
 
 async fn exchange(
     worker: &Worker,
-    mut connection: Connection,
+    mut connection: Box<Connection>,
     order: &Order,
     client: Option<Client<'_>>,
 ) -> Result<Incoming, Trouble> {
@@ -217,7 +220,7 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Reads the head of a response. Interim ones go to the client, if it takes them; but 100, which this proxy sends itself.
 async fn final_response(
     worker: &Worker,
-    mut connection: Connection,
+    mut connection: Box<Connection>,
     order: &Order,
     requested: u64,
     mut client: Option<&mut Socket>,
@@ -241,41 +244,39 @@ async fn final_response(
 
 async fn one_response(
     worker: &Worker,
-    mut connection: Connection,
+    mut connection: Box<Connection>,
     order: &Order,
     requested: u64,
 ) -> Result<Incoming, Trouble> {
     let malformed = |error| Trouble::Origin(Failure::Malformed(error));
     loop {
-        if let Some(WholeHead { head, status, body, keeps_alive }) =
-            whole_head(&connection, &order.method).map_err(malformed)?
-        {
-            connection.buffer.consume(head.len());
-            let (framed, received) = (Framed::new(body), worker.now());
+        let read = read_head(connection.buffer.filled(), order.method()).map_err(malformed)?;
+        if let Some((Read { head, body, keeps_alive }, len)) = read {
+            connection.buffer.consume(len);
+            let (status, framed, received) = (head.status(), Framed::new(body), worker.now());
             return Ok(Incoming { connection, head, status, body, framed, requested, received, keeps_alive });
         }
-        let Connection { socket, buffer, .. } = &mut connection;
+        let Connection { socket, buffer, .. } = &mut *connection;
         if socket.read(buffer).await.map_err(origin_gone)? == 0 {
             return Err(Failure::Closed.into());
         }
     }
 }
 
-struct WholeHead {
-    head: Box<[u8]>,
-    status: u16,
+/// A head, and what it says of what follows.
+struct Read {
+    head: Kept,
     body: Body,
     keeps_alive: bool,
 }
 
-/// The head that was read, how its body is framed, and whether the connection stays open; `None` while it is not whole.
-fn whole_head(connection: &Connection, method: &str) -> Result<Option<WholeHead>, Malformed> {
-    let bytes = connection.buffer.filled();
+/// The head that was read in answer to a request of `method`, and its length; `None` while it is not whole.
+fn read_head(bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malformed> {
     let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
     let body = framing::of_response(&response, method)?;
     let is_last = matches!(body, Body::ToClose | Body::Tunnel);
-    let keeps_alive = !is_last && strait_http::forward::keeps_alive(response.version, &response.fields);
-    Ok(Some(WholeHead { head: bytes[..len].into(), status: response.status, body, keeps_alive }))
+    let keeps_alive = !is_last && keeps_alive(response.version, &response.fields);
+    Ok(Some((Read { head: Kept::new(&response, &bytes[..len]), body, keeps_alive }, len)))
 }
 
 pub(crate) fn origin_gone(gone: Gone) -> Trouble {

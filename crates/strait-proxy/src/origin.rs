@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::net::TcpStream;
@@ -17,7 +18,7 @@ use crate::worker::Worker;
 pub(crate) enum Failure {
     /// Its name is not known.
     #[error("the name {host} cannot be looked up: {error}")]
-    Name { host: String, error: io::Error },
+    Name { host: Arc<str>, error: io::Error },
     /// The proxy may not go there.
     #[error("{address} is an address that this proxy does not connect to")]
     Forbidden { address: IpAddr },
@@ -26,7 +27,7 @@ pub(crate) enum Failure {
     Connect { address: SocketAddr, error: io::Error },
     /// No TLS, or none with whom was meant.
     #[error("TLS with {host}: {error}")]
-    Tls { host: String, error: io::Error },
+    Tls { host: Arc<str>, error: io::Error },
     /// It closed the connection, or broke it.
     #[error("the origin closed the connection")]
     Closed,
@@ -73,7 +74,7 @@ pub(crate) struct Connection {
 /// Idle connections of a worker, by server.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    idle: HashMap<Server, Vec<(Connection, Instant)>>,
+    idle: HashMap<Server, Vec<(Box<Connection>, Instant)>>,
     each_max: usize,
     count: usize,
 }
@@ -92,7 +93,7 @@ impl Pool {
     }
 
     /// An idle connection that the server has not closed.
-    fn take(&mut self, worker: &Worker, server: &Server) -> Option<Connection> {
+    fn take(&mut self, worker: &Worker, server: &Server) -> Option<Box<Connection>> {
         let connections = self.idle.get_mut(server)?;
         let patience = worker.settings().timeouts.origin_idle;
         while let Some((mut connection, since)) = connections.pop() {
@@ -105,7 +106,7 @@ impl Pool {
     }
 
     /// Keeps a connection on which everything was said.
-    fn keep(&mut self, connection: Connection) {
+    fn keep(&mut self, connection: Box<Connection>) {
         if self.count >= IDLE_MAX {
             self.idle.clear();
             self.count = 0;
@@ -120,7 +121,7 @@ impl Pool {
 
 impl Connection {
     /// A connection to `server`: one that is idle, or a new one.
-    pub(crate) async fn to(worker: &Worker, server: &Server) -> Result<Self, Failure> {
+    pub(crate) async fn to(worker: &Worker, server: &Server) -> Result<Box<Self>, Failure> {
         let idle = worker.pool.borrow_mut().take(worker, server);
         match idle {
             Some(connection) => {
@@ -132,7 +133,7 @@ impl Connection {
     }
 
     /// A new connection.
-    pub(crate) async fn open(worker: &Worker, server: &Server) -> Result<Self, Failure> {
+    pub(crate) async fn open(worker: &Worker, server: &Server) -> Result<Box<Self>, Failure> {
         let limit = worker.settings().timeouts.connect;
         let connected = tokio::time::timeout(limit, connect(worker, server)).await;
         let tcp = connected.map_err(|_| Failure::TimedOut)??;
@@ -142,11 +143,12 @@ impl Connection {
         if server.is_tls {
             Box::pin(shake_hands(worker, server, &mut socket)).await?;
         }
-        Ok(Self { address, socket, buffer: Buffer::default(), server: server.clone(), is_used: false })
+        let (buffer, server) = (Buffer::default(), server.clone());
+        Ok(Box::new(Self { address, socket, buffer, server, is_used: false }))
     }
 
     /// Keeps it for the next request, if the origin has said no more than it was asked.
-    pub(crate) fn keep(mut self, worker: &Worker) {
+    pub(crate) fn keep(mut self: Box<Self>, worker: &Worker) {
         if self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
             worker.pool.borrow_mut().keep(self);

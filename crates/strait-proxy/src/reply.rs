@@ -194,15 +194,15 @@ fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_meant: impl Fn(&str) ->
 
 /// How the body is framed, who has passed the message on, and what becomes of the connection.
 pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&CacheStatus<'_>>, wish: Wish) {
-    use std::io::Write as _;
     match framing {
         Framing::Length(length) => push_number(head, "Content-Length", length),
         Framing::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         Framing::None | Framing::ToClose => {}
     }
     if let Some(status) = status {
-        // Writing to memory does not fail.
-        let _ = write!(head, "Cache-Status: {status}\r\n");
+        head.extend_from_slice(b"Cache-Status: ");
+        status.write(head);
+        head.extend_from_slice(b"\r\n");
     }
     let stays = wish.keeps_alive && framing.keeps_alive();
     match (stays, wish.version) {

@@ -17,7 +17,7 @@ use crate::tls::Tls;
 /// A server that connections are opened to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
-    pub(crate) host: String,
+    pub(crate) host: Arc<str>,
     pub(crate) port: u16,
     /// Connections to it begin with TLS.
     pub(crate) is_tls: bool,
@@ -288,7 +288,7 @@ impl Server {
 
     pub(crate) fn of(uri: &Uri<'_>) -> Self {
         let host = uri.authority.host.to_string();
-        let host = host.trim_matches(['[', ']']).to_owned();
+        let host = host.trim_matches(['[', ']']).into();
         Self { host, port: uri.authority.port_or_default(uri.scheme), is_tls: uri.scheme == Scheme::Https }
     }
 }
