@@ -30,7 +30,7 @@ pub(crate) async fn complete(
     wanted: &Wanted<'_>,
     stored: &Arc<Object>,
     leading: Leading,
-    incoming: Incoming,
+    incoming: Box<Incoming>,
     part: (Arc<Object>, Range<u64>),
 ) -> Result<Led, Stop> {
     let Some(coming) = fill(leading, incoming, part) else {
@@ -114,7 +114,7 @@ async fn ask(
 }
 
 /// Has a part moved into the store; `None` if there is no room for it.
-fn fill(leading: Leading, incoming: Incoming, part: (Arc<Object>, Range<u64>)) -> Option<Coming> {
+fn fill(leading: Leading, incoming: Box<Incoming>, part: (Arc<Object>, Range<u64>)) -> Option<Coming> {
     let (object, range) = part;
     let filling = Filling::new(leading, object, incoming, range.clone()).ok()?;
     let follower = filling.leading.fill.follow();

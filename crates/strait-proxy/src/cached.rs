@@ -13,6 +13,7 @@ use crate::deliver;
 use crate::exchange::{Exchange, Stop};
 use crate::fill::{Fill, Follower, Joined, Phase};
 use crate::filling::Leading;
+use crate::lookup::Found;
 use crate::miss::{self, Led, Miss, Wanted};
 use crate::object::Object;
 use crate::select::{Selected, select};
@@ -22,7 +23,7 @@ const ATTEMPTS_MAX: usize = 8;
 
 /// Answers; whether another request may follow.
 pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, Stop> {
-    let mut key = String::new();
+    let mut key = String::with_capacity(uri.path.len() + 64);
     uri.write_key(&mut key);
     let hash = strait_store::hash_of(key.as_bytes());
     let wanted = Wanted { uri, key, hash, directives: OfRequest::of(&exchange.request.fields) };
@@ -87,10 +88,11 @@ enum Looked {
 async fn look(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Looked, Stop> {
     let worker = exchange.worker;
     let asked = &exchange.request.fields;
-    let Some(object) = worker.find(wanted.hash, &wanted.key, asked) else {
-        let is_known = worker.knows(wanted.hash, &wanted.key);
-        let why = if is_known { Why::VaryMiss } else { Why::UriMiss };
-        return Ok(Looked::Missed(Miss { why, stored: None, gap: None }));
+    let missed = |why| Ok(Looked::Missed(Miss { why, stored: None, gap: None }));
+    let object = match worker.find(wanted.hash, &wanted.key, asked) {
+        Found::Answer(object) => object,
+        Found::Others => return missed(Why::VaryMiss),
+        Found::Nothing => return missed(Why::UriMiss),
     };
     let now = worker.now();
     let decision = reuse(now, &object.times, &object.directives, &wanted.directives);

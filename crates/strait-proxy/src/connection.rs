@@ -151,7 +151,10 @@ impl Client {
         match at_hand(worker, &request, socket.is_encrypted(), len) {
             Some(hit) => Next::Hit(hit),
             None => {
-                Next::Answered(Box::pin(exchange(worker, socket, *peer, request, bytes.split_at(len))).await)
+                let (peer, read) = (*peer, bytes.split_at(len));
+                // The request lies in the box, once.
+                let exchange = async move { exchange(worker, socket, peer, &request, read).await };
+                Next::Answered(Box::pin(exchange).await)
             }
         }
     }
@@ -209,12 +212,12 @@ async fn exchange(
     worker: &Rc<Worker>,
     socket: &mut Socket,
     peer: SocketAddr,
-    request: Request<'_>,
+    request: &Request<'_>,
     read: (&[u8], &[u8]),
 ) -> Result<Left, Gone> {
     let begun = Begun::now(socket);
-    let left = exchange::run(worker, socket, peer, &request, read).await;
-    worker.account(&begun.end(socket, peer, Some(&request), left.is_ok()));
+    let left = exchange::run(worker, socket, peer, request, read).await;
+    worker.account(&begun.end(socket, peer, Some(request), left.is_ok()));
     left
 }
 

@@ -207,9 +207,11 @@ pub(crate) async fn follow(
         socket.write_all(&head, &[]).await?;
     }
     worker.give_back(head);
-    let Some(length) = object.length else { return follow_unknown(worker, socket, follower, framing).await };
+    let Some(length) = object.length else {
+        return Box::pin(follow_unknown(worker, socket, follower, framing)).await;
+    };
     let end = range.end.min(length);
-    let reached = follow_range(worker, socket, follower, at..end).await?;
+    let reached = Box::pin(follow_range(worker, socket, follower, at..end)).await?;
     if reached == end { Ok(()) } else { Err(Gone::Closed) }
 }
 

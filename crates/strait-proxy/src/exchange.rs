@@ -21,7 +21,7 @@ use crate::origin::{Connection, Failure};
 use crate::passage::{self, Broken, From as Source, What};
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::settings::Server;
-use crate::socket::{Gone, Socket};
+use crate::socket::{Gone, Socket, after_others_have_read};
 use crate::tunnel;
 use crate::upload::Upload;
 use crate::worker::Worker;
@@ -271,7 +271,11 @@ impl<'b> Exchange<'_, 'b> {
     }
 
     /// Sends a response that is for this client alone.
-    pub(crate) async fn pass_response(&mut self, mut incoming: Incoming, why: Why) -> Result<bool, Stop> {
+    pub(crate) async fn pass_response(
+        &mut self,
+        mut incoming: Box<Incoming>,
+        why: Why,
+    ) -> Result<bool, Stop> {
         if incoming.body == Body::Tunnel {
             if !self.upgrades() {
                 return Err(Stop::Refuse(
@@ -301,6 +305,7 @@ impl<'b> Exchange<'_, 'b> {
             buffer: &mut connection.buffer,
             framed: &mut incoming.framed,
         };
+        after_others_have_read().await;
         let passed = passage::pass(self.worker, from, self.client, head, what).await;
         match passed {
             Ok(()) => incoming.finish(self.worker),
@@ -318,7 +323,7 @@ impl<'b> Exchange<'_, 'b> {
     }
 
     /// The connection speaks another protocol from here on (RFC 9110, section 7.8).
-    async fn upgrade(&mut self, mut incoming: Incoming) -> Result<bool, Stop> {
+    async fn upgrade(&mut self, mut incoming: Box<Incoming>) -> Result<bool, Stop> {
         let mut head = self.worker.head();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
         self.client.told.other(incoming.status, Outcome::Tunnel);

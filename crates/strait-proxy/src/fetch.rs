@@ -173,7 +173,7 @@ pub(crate) async fn fetch(
     worker: &Worker,
     order: &Order,
     mut client: Option<Client<'_>>,
-) -> Result<Incoming, Trouble> {
+) -> Result<Box<Incoming>, Trouble> {
     let connection = Connection::to(worker, &order.server).await?;
     let has_body = client.as_ref().is_some_and(|(_, upload)| upload.has_body());
     let may_repeat = connection.is_used && is_idempotent(order.method()) && !has_body;
@@ -192,7 +192,7 @@ async fn exchange(
     mut connection: Box<Connection>,
     order: &Order,
     client: Option<Client<'_>>,
-) -> Result<Incoming, Trouble> {
+) -> Result<Box<Incoming>, Trouble> {
     let requested = worker.now();
     connection.socket.write_all(&order.head, &[]).await.map_err(origin_gone)?;
     let Some((socket, upload)) = client else {
@@ -200,9 +200,10 @@ async fn exchange(
     };
     socket.told.origin = connection.address;
     if upload.is_expected && connection.socket.readable(EXPECT_PATIENCE).await.is_ok() {
-        let incoming = one_response(worker, connection, order, requested).await?;
+        let mut incoming = one_response(worker, connection, order, requested).await?;
         if !incoming.is_interim() {
-            return Ok(Incoming { keeps_alive: false, ..incoming });
+            incoming.keeps_alive = false;
+            return Ok(incoming);
         }
         connection = incoming.connection;
     }
@@ -211,8 +212,9 @@ async fn exchange(
     }
     let is_sent = !upload.has_body() || upload.send(worker, socket, &mut connection.socket).await?;
     let interim = upload.takes_interim.then_some(socket);
-    let incoming = final_response(worker, connection, order, requested, interim).await?;
-    Ok(Incoming { keeps_alive: incoming.keeps_alive && is_sent, ..incoming })
+    let mut incoming = final_response(worker, connection, order, requested, interim).await?;
+    incoming.keeps_alive &= is_sent;
+    Ok(incoming)
 }
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -224,7 +226,7 @@ async fn final_response(
     order: &Order,
     requested: u64,
     mut client: Option<&mut Socket>,
-) -> Result<Incoming, Trouble> {
+) -> Result<Box<Incoming>, Trouble> {
     const MANY: Malformed = Malformed::TooLarge("more interim responses than a client would take");
     for _ in 0..INTERIM_MAX {
         let incoming = one_response(worker, connection, order, requested).await?;
@@ -247,14 +249,15 @@ async fn one_response(
     mut connection: Box<Connection>,
     order: &Order,
     requested: u64,
-) -> Result<Incoming, Trouble> {
+) -> Result<Box<Incoming>, Trouble> {
     let malformed = |error| Trouble::Origin(Failure::Malformed(error));
     loop {
         let read = read_head(connection.buffer.filled(), order.method()).map_err(malformed)?;
         if let Some((Read { head, body, keeps_alive }, len)) = read {
             connection.buffer.consume(len);
             let (status, framed, received) = (head.status(), Framed::new(body), worker.now());
-            return Ok(Incoming { connection, head, status, body, framed, requested, received, keeps_alive });
+            let came = Incoming { connection, head, status, body, framed, requested, received, keeps_alive };
+            return Ok(Box::new(came));
         }
         let Connection { socket, buffer, .. } = &mut *connection;
         if socket.read(buffer).await.map_err(origin_gone)? == 0 {

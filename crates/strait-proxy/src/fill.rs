@@ -96,7 +96,7 @@ pub(crate) type Refusal = (u16, String);
 /// What comes behind the part that could be stored.
 #[derive(Debug)]
 pub(crate) struct Rest {
-    pub(crate) incoming: Incoming,
+    pub(crate) incoming: Box<Incoming>,
     /// What was on its way to the store.
     pub(crate) pipe: Option<Pipe>,
 }

@@ -42,8 +42,7 @@ impl Leading {
                 object.records().for_each(|record| store.remove(record));
             }
             _ if self.fill.is_outdated() => {}
-            // A body is kept in memory once it is asked for again: most never are.
-            _ => self.worker.keep(self.hash, Object::without_memory(object)),
+            _ => self.worker.keep(self.hash, object),
         }
     }
 
@@ -73,7 +72,7 @@ impl Drop for Leading {
 pub(crate) struct Filling {
     pub(crate) leading: Leading,
     pub(crate) object: Arc<Object>,
-    pub(crate) incoming: Incoming,
+    pub(crate) incoming: Box<Incoming>,
     /// The bytes of the representation that are coming; the end is not known of all.
     pub(crate) range: Range<u64>,
     sink: Sink,
@@ -104,9 +103,9 @@ impl Filling {
     pub(crate) fn new(
         leading: Leading,
         object: Arc<Object>,
-        incoming: Incoming,
+        incoming: Box<Incoming>,
         range: Range<u64>,
-    ) -> Result<Self, Box<(Leading, Incoming)>> {
+    ) -> Result<Self, (Leading, Box<Incoming>)> {
         let worker = &leading.worker;
         let len = range.end - range.start;
         let is_known = range.end < u64::MAX;
@@ -124,7 +123,7 @@ impl Filling {
         };
         match sink {
             Some(sink) => Ok(Self { leading, object, incoming, range, sink, stored: 0 }),
-            None => Err(Box::new((leading, incoming))),
+            None => Err((leading, incoming)),
         }
     }
 
@@ -165,15 +164,15 @@ impl Filling {
 
     /// Stores a body that is here already, all of it, from where it was read; the object, and what it came with, whose next bytes are the
     /// body.
-    pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Incoming), Box<Self>> {
+    pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Box<Incoming>), Self> {
         let worker = self.leading.worker.clone();
         let Some((store, len)) = worker.shared.store.as_ref().zip(self.whole_length()) else {
-            return Err(Box::new(self));
+            return Err(self);
         };
         let meta = self.object.meta(0).encode();
         let body = &self.incoming.connection.buffer.filled()[..len];
         let Ok(record) = store.put(worker.lane, self.object.key.as_bytes(), &meta, &[body]) else {
-            return Err(Box::new(self));
+            return Err(self);
         };
         let part = Part { range: 0..len as u64, record };
         let object =

@@ -86,14 +86,14 @@ impl Hot {
         Some(&slot.object)
     }
 
-    /// Adds an object, in place of one that answers the same requests.
-    pub(crate) fn insert(&mut self, hash: u64, object: Arc<Object>) {
+    /// Adds an object that was asked for so often, in place of one that answers the same requests.
+    pub(crate) fn insert(&mut self, hash: u64, object: Arc<Object>, hits: u64) {
         self.remove(hash, |other| other.is_for_same(&object));
         let slot = Rc::new(Slot {
             hash,
             object,
             was_asked_for: Cell::new(false),
-            hits: Cell::new(0),
+            hits: Cell::new(hits),
             is_gone: Cell::new(false),
         });
         self.bytes += slot.object.memory_bytes();
@@ -116,9 +116,10 @@ impl Hot {
         }
     }
 
-    /// Removes those of a hash that are meant.
-    pub(crate) fn remove(&mut self, hash: u64, is_meant: impl Fn(&Object) -> bool) {
-        let Some(slots) = self.by_hash.get_mut(&hash) else { return };
+    /// Removes those of a hash that are meant; whether there were any.
+    pub(crate) fn remove(&mut self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> bool {
+        let Some(slots) = self.by_hash.get_mut(&hash) else { return false };
+        let before = slots.len();
         slots.retain(|slot| {
             let stays = !is_meant(&slot.object);
             if !stays {
@@ -127,9 +128,11 @@ impl Hot {
             }
             stays
         });
+        let removed = slots.len() < before;
         if slots.is_empty() {
             self.by_hash.remove(&hash);
         }
+        removed
     }
 
     fn make_room(&mut self) {

@@ -9,6 +9,16 @@ use strait_store::{Record, Store};
 use crate::meta::Meta;
 use crate::object::{Body, Object, Part};
 
+/// What is stored for a key.
+#[derive(Debug)]
+pub(crate) enum Found<T> {
+    /// A response that answers the request.
+    Answer(T),
+    /// Responses to other requests.
+    Others,
+    Nothing,
+}
+
 /// The newest response in the store that answers requests for `key` with such fields. Bodies of up to `body_max` bytes come with it.
 pub(crate) fn find(
     store: &Store,
@@ -16,10 +26,12 @@ pub(crate) fn find(
     key: &str,
     asked: &Fields<'_>,
     body_max: usize,
-) -> Option<Object> {
+) -> Found<Object> {
     let mut found: Option<Object> = None;
+    let mut is_known = false;
     for record in store.find(hash) {
         let Some((object, part)) = load(store, &record, key, body_max) else { continue };
+        is_known = true;
         match &mut found {
             None if object.matches(asked) => found = Some(object),
             Some(first) if first.is_for_same(&object) && first.combines_with(&object) => {
@@ -31,12 +43,11 @@ pub(crate) fn find(
             break;
         }
     }
-    found
-}
-
-/// Whether there is a response for a key, be it for other requests.
-pub(crate) fn knows(store: &Store, hash: u64, key: &str) -> bool {
-    store.find(hash).iter().any(|record| load(store, record, key, 0).is_some())
+    match found {
+        Some(object) => Found::Answer(object),
+        None if is_known => Found::Others,
+        None => Found::Nothing,
+    }
 }
 
 /// What a record holds, if it is for that key; and the part of the representation that it is.

@@ -30,6 +30,7 @@ use crate::filling::{Filling, Leading};
 use crate::meta::Meta;
 use crate::object::{Body, Object, stored_head};
 use crate::select::Selected;
+use crate::socket::after_others_have_read;
 use crate::worker::Worker;
 
 /// What a request is for, in the cache.
@@ -122,7 +123,7 @@ fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
 }
 
 /// Whether a 304 came that is not about what is stored.
-fn is_about_another(miss: &Miss, fetched: &Result<Incoming, Trouble>) -> bool {
+fn is_about_another(miss: &Miss, fetched: &Result<Box<Incoming>, Trouble>) -> bool {
     let (Some(stored), Ok(incoming)) = (&miss.stored, fetched) else { return false };
     let response = incoming.response();
     response.status == 304 && !confirms(&stored.fields(), &response.fields)
@@ -147,7 +148,7 @@ fn spare(
     worker: &Worker,
     wanted: &Wanted<'_>,
     miss: &Miss,
-    fetched: &Result<Incoming, Trouble>,
+    fetched: &Result<Box<Incoming>, Trouble>,
 ) -> Option<(Arc<Object>, Option<u16>)> {
     let status = match fetched {
         Ok(incoming) => Some(incoming.status).filter(|status| matches!(status, 500 | 502..=504)),
@@ -223,7 +224,7 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
         fresh.write_again(store, worker.lane);
     }
     let fresh = Arc::new(fresh);
-    worker.keep(hash, fresh.clone());
+    worker.keep(hash, &fresh);
     fresh
 }
 
@@ -285,7 +286,7 @@ async fn store_or_pass(
     wanted: &Wanted<'_>,
     miss: Miss,
     leading: Option<Leading>,
-    incoming: Incoming,
+    incoming: Box<Incoming>,
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
@@ -316,8 +317,7 @@ async fn store_or_pass(
     }
     match Filling::new(leading, object, incoming, range) {
         Ok(filling) => fill(exchange, filling, miss.why).await,
-        Err(no_room) => {
-            let (leading, incoming) = *no_room;
+        Err((leading, incoming)) => {
             leading.end(Phase::Private);
             pass(exchange, incoming, miss.why).await
         }
@@ -329,7 +329,7 @@ async fn pass_part(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: &Miss,
-    incoming: Incoming,
+    incoming: Box<Incoming>,
 ) -> Result<Led, Stop> {
     if incoming.status != 206 || miss.gap.is_none() {
         return pass(exchange, incoming, miss.why).await;
@@ -356,7 +356,7 @@ fn has_selected(exchange: &Exchange<'_, '_>, object: &Object, range: &Range<u64>
     }
 }
 
-async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Incoming, why: Why) -> Result<Led, Stop> {
+async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Box<Incoming>, why: Why) -> Result<Led, Stop> {
     exchange.pass_response(incoming, why).await.map(Led::Answered)
 }
 
@@ -369,7 +369,7 @@ async fn fill(exchange: &mut Exchange<'_, '_>, filling: Filling, why: Why) -> Re
             let shown = as_kept(&shown, &object, kept);
             return send_buffered(exchange, &shown, incoming, why).await;
         }
-        Err(filling) => *filling,
+        Err(filling) => filling,
     };
     let is_whole = filling.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && filling.is_in_memory() && filling.take_buffered().unwrap_or(false) {
@@ -400,7 +400,7 @@ fn as_kept(shown: &Arc<Object>, object: &Arc<Object>, kept: Arc<Object>) -> Arc<
 async fn send_buffered(
     exchange: &mut Exchange<'_, '_>,
     object: &Arc<Object>,
-    mut incoming: Incoming,
+    mut incoming: Box<Incoming>,
     why: Why,
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
@@ -410,6 +410,7 @@ async fn send_buffered(
     let ttl = Some(object.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
     let body = &incoming.connection.buffer.filled()[..length as usize];
+    after_others_have_read().await;
     deliver::send_from(worker, exchange.client, (object, body), &selected, &status, exchange.wish).await?;
     incoming.connection.buffer.consume(length as usize);
     incoming.framed.advance(length);

@@ -97,15 +97,9 @@ impl Object {
         }
     }
 
-    /// The same without a body in memory that the store has as well.
-    pub(crate) fn without_memory(object: &Arc<Self>) -> Arc<Self> {
-        match (&object.body, object.length) {
-            (Body::Memory(_, Some(record)), Some(length)) => {
-                let part = Part { range: 0..length, record: record.clone() };
-                Arc::new(object.with_body(object.length, Body::Stored(SmallVec::from_iter([part]))))
-            }
-            _ => object.clone(),
-        }
+    /// Whether the store has it.
+    pub(crate) fn is_stored(&self) -> bool {
+        matches!(self.body, Body::Memory(_, Some(_)) | Body::Stored(_))
     }
 
     /// What is kept of it beside its body.

@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::fill::Fills;
 use crate::hot::Hot;
 use crate::log::Gathered;
-use crate::lookup;
+use crate::lookup::{self, Found};
 use crate::object::Object;
 use crate::origin::Pool;
 use crate::private::Private;
@@ -102,19 +102,27 @@ impl Worker {
     }
 
     /// The stored response to requests with such fields, at hand or in the store.
-    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
+    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Found<Arc<Object>> {
         let at_hand = self.at_hand(hash, key, asked);
-        if at_hand.as_ref().is_some_and(|object| !object.is_worth_memory(self.settings.memory_object)) {
-            return at_hand;
+        if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.memory_object)) {
+            return Found::Answer(object);
         }
-        let store = self.shared.store.as_ref()?;
-        let found = lookup::find(store, hash, key, asked, self.settings.memory_object)?;
-        let object = Arc::new(found.with_negative(self.settings.negative));
-        // Another worker may add to what is there in parts.
-        if object.is_whole() {
-            self.hot.borrow_mut().insert(hash, object.clone());
+        let is_known = || self.hot.borrow().find(hash, |object| object.is_for(key)).is_some();
+        let others = || if is_known() { Found::Others } else { Found::Nothing };
+        let Some(store) = &self.shared.store else { return others() };
+        match lookup::find(store, hash, key, asked, self.settings.memory_object) {
+            Found::Answer(found) => {
+                let object = Arc::new(found.with_negative(self.settings.negative));
+                // Another worker may add to what is there in parts.
+                if object.is_whole() {
+                    self.hot.borrow_mut().insert(hash, object.clone(), 1);
+                }
+                Found::Answer(object)
+            }
+            Found::Others => Found::Others,
+            // What the store could not take is at hand alone.
+            Found::Nothing => others(),
         }
-        Some(object)
     }
 
     /// Notes an exchange that is over.
@@ -170,12 +178,6 @@ impl Local {
         self.hot.borrow().find(hash, is_wanted).cloned()
     }
 
-    /// Whether something is stored for a key, be it for other requests.
-    pub(crate) fn knows(&self, hash: u64, key: &str) -> bool {
-        self.hot.borrow().find(hash, |object| object.is_for(key) && object.is_alive()).is_some()
-            || self.shared.store.as_ref().is_some_and(|store| lookup::knows(store, hash, key))
-    }
-
     /// Does what it is asked about what is at hand. Whoever has asked may not wait any more.
     pub(crate) fn tell(&self, asked: Asked) {
         match asked {
@@ -188,16 +190,16 @@ impl Local {
         }
     }
 
-    /// Keeps an object at hand, in place of what answered the same requests.
-    pub(crate) fn keep(&self, hash: u64, object: Arc<Object>) {
+    /// Keeps an object in place of what answered the same requests. What the store has is at hand once it is asked for: most never are.
+    pub(crate) fn keep(&self, hash: u64, object: &Arc<Object>) {
         if let Some(store) = &self.shared.store {
-            lookup::replace(store, hash, &object);
+            lookup::replace(store, hash, object);
         }
-        if object.is_whole() {
-            self.hot.borrow_mut().insert(hash, object);
-        } else {
-            // It is put together with the other parts when it is looked for.
-            self.hot.borrow_mut().remove(hash, |other| other.is_for_same(&object));
+        let mut hot = self.hot.borrow_mut();
+        let was_at_hand = hot.remove(hash, |other| other.is_for_same(object));
+        // Parts are put together when they are looked for.
+        if object.is_whole() && (was_at_hand || !object.is_stored()) {
+            hot.insert(hash, object.clone(), 0);
         }
     }
 
