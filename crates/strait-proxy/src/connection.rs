@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 use strait_http::Malformed;
 use strait_http::cache_control::OfRequest;
 use strait_http::cache_status::{Answer, CacheStatus};
+use strait_http::forward::has_passed;
 use strait_http::framing::{self, Body};
 use strait_http::head::{self, Request, Version};
 use strait_http::method::is_answered_from_store;
 use strait_http::reuse::{Reuse, reuse};
+use strait_http::target::{Scheme, Uri};
 use strait_transfer::relay::proxy_protocol::{self, Told};
 use tokio::net::TcpStream;
 
@@ -148,15 +150,14 @@ impl Client {
             Err(error) => return Next::Malformed(error),
         };
         *begun = None;
-        match at_hand(worker, &request, socket.is_encrypted(), len) {
-            Some(hit) => Next::Hit(hit),
-            None => {
-                let (peer, read) = (*peer, bytes.split_at(len));
-                // The request lies in the box, once.
-                let exchange = async move { exchange(worker, socket, peer, &request, read).await };
-                Next::Answered(Box::pin(exchange).await)
-            }
+        let uri = uri_of_simple(worker, &request, socket.is_encrypted());
+        if let Some(hit) = uri.and_then(|uri| at_hand(worker, &request, &uri, len)) {
+            return Next::Hit(hit);
         }
+        let (peer, read) = (*peer, bytes.split_at(len));
+        // The request lies in the box, once.
+        let exchange = async move { exchange(worker, socket, peer, (&request, uri), read).await };
+        Next::Answered(Box::pin(exchange).await)
     }
 
     async fn read(&mut self, worker: &Worker) -> Result<usize, Gone> {
@@ -212,29 +213,36 @@ async fn exchange(
     worker: &Rc<Worker>,
     socket: &mut Socket,
     peer: SocketAddr,
-    request: &Request<'_>,
+    (request, uri): (&Request<'_>, Option<Uri<'_>>),
     read: (&[u8], &[u8]),
 ) -> Result<Left, Gone> {
     let begun = Begun::now(socket);
-    let left = exchange::run(worker, socket, peer, request, read).await;
+    let left = exchange::run(worker, socket, peer, (request, uri), read).await;
     worker.account(&begun.end(socket, peer, Some(request), left.is_ok()));
     left
 }
 
-/// The answer to a request, if the worker has it at hand and may give it at once.
-fn at_hand(worker: &Worker, request: &Request<'_>, is_encrypted: bool, head_len: usize) -> Option<Hit> {
+/// What a request is for that the cache may answer and that asks for nothing else: most do.
+fn uri_of_simple<'b>(worker: &Worker, request: &Request<'b>, is_encrypted: bool) -> Option<Uri<'b>> {
     let fields = &request.fields;
     let is_simple = is_answered_from_store(request.method)
         && framing::of_request(request) == Ok(Body::None)
         && !["if-match", "if-unmodified-since", "upgrade"].iter().any(|name| fields.has(name));
-    if !is_simple || (worker.settings().behind.is_none() && request.target.starts_with('/')) {
+    let settings = worker.settings();
+    let is_for_origin = request.target.starts_with('/');
+    if !is_simple || (settings.behind.is_none() && is_for_origin) {
         return None;
     }
-    let uri = strait_http::target::uri(request, worker.settings().scheme(is_encrypted)).ok()??;
-    if !worker.settings().answers_for(&uri.authority.host) {
-        return None;
-    }
-    let object = worker.with_key(&uri, |hash, key| worker.at_hand(hash, key, fields))?;
+    let uri = strait_http::target::uri(request, settings.scheme(is_encrypted)).ok()??;
+    let is_known = is_for_origin || uri.scheme == Scheme::Http;
+    let is_loop = has_passed(fields, &settings.name);
+    (is_known && !is_loop && settings.answers_for(&uri.authority.host)).then_some(uri)
+}
+
+/// The answer to such a request, if the worker has it at hand and may give it at once.
+fn at_hand(worker: &Worker, request: &Request<'_>, uri: &Uri<'_>, head_len: usize) -> Option<Hit> {
+    let fields = &request.fields;
+    let object = worker.with_key(uri, |hash, key| worker.at_hand(hash, key, fields))?;
     let asked = OfRequest::of(fields);
     if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {
         return None;

@@ -102,12 +102,12 @@ pub(crate) fn wish(request: &Request<'_>) -> Wish {
     }
 }
 
-/// Answers a request, of which `read` is all that was read: its head, and what came behind.
+/// Answers a request, of which `read` is all that was read: its head, and what came behind. Where its URI is known, the cache may answer.
 pub(crate) async fn run(
     worker: &Rc<Worker>,
     client: &mut Socket,
     peer: SocketAddr,
-    request: &Request<'_>,
+    (request, uri): (&Request<'_>, Option<Uri<'_>>),
     read: (&[u8], &[u8]),
 ) -> Result<Left, Gone> {
     let (raw, rest) = read;
@@ -123,9 +123,10 @@ pub(crate) async fn run(
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
     let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, body };
-    let done = match framing {
-        Ok(()) => exchange.answer().await,
-        Err(error) => Err(error.into()),
+    let done = match (framing, uri) {
+        (Ok(()), Some(uri)) => cached::answer(&mut exchange, &uri).await,
+        (Ok(()), None) => Box::pin(exchange.answer()).await,
+        (Err(error), _) => Err(error.into()),
     };
     let keeps_alive = match done {
         Ok(stays) => stays && wish.keeps_alive && !exchange.upload.has_body(),

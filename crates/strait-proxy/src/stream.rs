@@ -3,11 +3,11 @@
 //! [`crate::socket`] waits for it, and gives up in time. A connection without TLS pays one look at an empty `Option`.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use strait_transfer::pipe::Pipe;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
+use tokio::io::{Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
@@ -77,10 +77,7 @@ impl Stream {
         most: usize,
     ) -> Poll<io::Result<usize>> {
         match &mut self.tls {
-            None => {
-                ready!(self.tcp.poll_read_ready(context))?;
-                poll_fill(&mut self.tcp, context, buffer, most)
-            }
+            None => poll_fill(&self.tcp, context, buffer, most),
             Some(Tls::Session(session)) => session.poll_read(&mut self.tcp, context, buffer, most),
             Some(Tls::Kernel(kernel)) => kernel.poll_read(&mut self.tcp, context, buffer, most),
         }
@@ -94,13 +91,7 @@ impl Stream {
     ) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             Some(Tls::Session(session)) => session.poll_write(&mut self.tcp, context, parts),
-            // One part is sent at less cost (send(2)).
-            Some(Tls::Kernel(_)) | None => match parts {
-                [part, empty] | [empty, part] if empty.is_empty() => {
-                    Pin::new(&mut self.tcp).poll_write(context, part)
-                }
-                parts => Pin::new(&mut self.tcp).poll_write_vectored(context, parts),
-            },
+            Some(Tls::Kernel(_)) | None => poll_drain(&self.tcp, context, parts),
         }
     }
 
@@ -167,16 +158,42 @@ impl Stream {
 
 /// Reads what a TCP connection has, `most` bytes at most.
 pub(crate) fn poll_fill(
-    tcp: &mut TcpStream,
+    tcp: &TcpStream,
     context: &mut Context<'_>,
     buffer: &mut Buffer,
     most: usize,
 ) -> Poll<io::Result<usize>> {
-    let room = buffer.room();
-    let most = most.min(room.len());
-    let mut room = ReadBuf::new(&mut room[..most]);
-    let done = Pin::new(tcp).poll_read(context, &mut room);
-    let read = room.filled().len();
-    buffer.grew(read);
-    done.map_ok(|()| read)
+    loop {
+        ready!(tcp.poll_read_ready(context))?;
+        let room = buffer.room();
+        let most = most.min(room.len());
+        let mut read = 0;
+        let tried = tcp.try_io(Interest::READABLE, || {
+            (_, read) = rustix::net::recv(tcp, &mut room[..most], RecvFlags::DONTWAIT)?;
+            // Less than there is room for: that was all, and what comes then is told anew (epoll(7)).
+            if (1..most).contains(&read) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        buffer.grew(read);
+        match tried {
+            Err(error) if read == 0 && error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if read == 0 => return Poll::Ready(Err(error)),
+            _ => return Poll::Ready(Ok(read)),
+        }
+    }
+}
+
+/// Sends some of `parts`; of one part at less cost (send(2)).
+fn poll_drain(tcp: &TcpStream, context: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+    let send = || match parts {
+        [part, empty] | [empty, part] if empty.is_empty() => rustix::net::send(tcp, part, FLAGS),
+        parts => rustix::net::sendmsg(tcp, parts, &mut SendAncillaryBuffer::default(), FLAGS),
+    };
+    loop {
+        ready!(tcp.poll_write_ready(context))?;
+        match tcp.try_io(Interest::WRITABLE, || Ok(send()?)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return Poll::Ready(done),
+        }
+    }
 }

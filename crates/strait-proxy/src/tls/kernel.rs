@@ -101,7 +101,6 @@ impl Kernel {
         buffer: &mut Buffer,
         most: usize,
     ) -> Poll<io::Result<usize>> {
-        ready!(tcp.poll_read_ready(context))?;
         while !self.has_ended {
             match ready!(poll_fill(tcp, context, buffer, most)) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),

@@ -170,7 +170,6 @@ impl Session {
     /// Decrypts what came, or waits for more.
     fn poll_receive(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.coming.is_empty() {
-            ready!(tcp.poll_read_ready(context))?;
             let most = self.cut.as_ref().map_or(BUFFER_BYTES, Cut::most);
             let read = ready!(poll_fill(tcp, context, &mut self.coming, most))?;
             if let Some(cut) = &mut self.cut {
