@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
@@ -20,6 +21,9 @@ use crate::select::{Selected, select};
 
 /// How often a request looks for what is stored or coming, which may change each time.
 const ATTEMPTS_MAX: usize = 8;
+/// How long a request for what is not found waits for the index that is still being loaded, and how often it looks.
+const LOADING: Duration = Duration::from_secs(1);
+const LOADING_LOOKS: u32 = 100;
 
 /// Answers; whether another request may follow.
 pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, Stop> {
@@ -55,7 +59,15 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
             (miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
             match worker.shared.fills.join(hash, &wanted.key) {
-                Joined::First(fill) => (miss, Some(Leading::new(worker, hash, fill))),
+                Joined::First(fill) => {
+                    let leading = Leading::new(worker, hash, fill);
+                    // Another worker may have come to the end of one since it was looked for.
+                    if worker.shared.counters.len() > 1 && has_changed(exchange, &wanted, &miss) {
+                        leading.end(Phase::Done);
+                        continue;
+                    }
+                    (miss, Some(leading))
+                }
                 Joined::Others(fills) => match follow_one(exchange, &wanted, &fills).await? {
                     Followed::Answered(stays) => return Ok(stays),
                     Followed::Again => continue,
@@ -79,6 +91,18 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
 }
 
+/// Whether there is something else in the store than there was.
+fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) -> bool {
+    let found = exchange.worker.find(wanted.hash, &wanted.key, &exchange.request.fields);
+    match (found, &miss.stored) {
+        (Found::Answer(found), Some(stored)) => {
+            !found.records().map(Arc::as_ptr).eq(stored.records().map(Arc::as_ptr))
+        }
+        (Found::Answer(_), None) => true,
+        (Found::Others | Found::Nothing, _) => false,
+    }
+}
+
 enum Looked {
     Answered,
     Missed(Miss),
@@ -89,7 +113,15 @@ async fn look(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Lo
     let worker = exchange.worker;
     let asked = &exchange.request.fields;
     let missed = |why| Ok(Looked::Missed(Miss { why, stored: None, gap: None }));
-    let object = match worker.find(wanted.hash, &wanted.key, asked) {
+    let mut found = worker.find(wanted.hash, &wanted.key, asked);
+    for _ in 0..LOADING_LOOKS {
+        if matches!(found, Found::Answer(_)) || worker.is_loaded() {
+            break;
+        }
+        tokio::time::sleep(LOADING / LOADING_LOOKS).await;
+        found = worker.find(wanted.hash, &wanted.key, asked);
+    }
+    let object = match found {
         Found::Answer(object) => object,
         Found::Others => return missed(Why::VaryMiss),
         Found::Nothing => return missed(Why::UriMiss),

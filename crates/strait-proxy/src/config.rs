@@ -106,7 +106,7 @@ pub struct Cache {
     pub size: ByteSize,
     /// Bytes of small objects that all workers together keep in memory.
     pub memory: ByteSize,
-    /// Objects up to this size are kept in memory when they are asked for; larger ones are sent from their files.
+    /// Objects up to this size are read and stored in one piece.
     pub memory_object: ByteSize,
     /// Objects that are larger are not stored.
     pub object: ByteSize,
@@ -187,6 +187,8 @@ pub struct Limits {
 pub struct Transfer {
     /// Stored bodies go by sendfile.
     pub sendfile: bool,
+    /// Bodies that are at least so long; shorter ones are kept in memory when they are asked for.
+    pub sendfile_from: ByteSize,
     /// Bodies from origins go by splice.
     pub splice: bool,
     /// Parts of a body from an origin that are at least so long are spliced.
@@ -286,7 +288,7 @@ impl Default for Tls {
 
 impl Default for Transfer {
     fn default() -> Self {
-        Self { sendfile: true, splice: true, splice_from: ByteSize::kib(64) }
+        Self { sendfile: true, sendfile_from: ByteSize::kib(8), splice: true, splice_from: ByteSize::kib(64) }
     }
 }
 

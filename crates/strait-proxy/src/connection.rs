@@ -248,7 +248,7 @@ fn at_hand(worker: &Worker, request: &Request<'_>, uri: &Uri<'_>, head_len: usiz
         return None;
     }
     // What is asked for again is worth its memory: it is read in the other way.
-    if object.is_worth_memory(worker.settings().memory_object) {
+    if object.is_worth_memory(worker.settings().at_hand) {
         return None;
     }
     object.touch();

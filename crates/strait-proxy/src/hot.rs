@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use crate::contents::AtHand;
 use crate::object::{Body, Object};
 
-/// Objects that are looked at whenever one is added.
-const SWEPT: usize = 2;
+/// Objects that are looked at at a time.
+const SWEPT: usize = 4096;
 
 /// Objects at hand.
 #[derive(Debug, Default)]
@@ -100,10 +100,14 @@ impl Hot {
         self.by_hash.entry(hash).or_default().push(slot.clone());
         self.queue.push_back(slot);
         self.make_room();
-        (0..SWEPT).for_each(|_| self.sweep());
     }
 
-    /// Lets go of the oldest object if the store has, whose file it would keep on disk; else it is the newest.
+    /// Lets go of objects that the store has let go of: their files stay on disk until then.
+    pub(crate) fn tidy(&mut self) {
+        (0..SWEPT.min(self.queue.len())).for_each(|_| self.sweep());
+    }
+
+    /// Lets go of the oldest object if the store has; else it is the newest.
     fn sweep(&mut self) {
         let Some(slot) = self.queue.pop_front() else { return };
         if slot.is_gone.get() {

@@ -97,6 +97,17 @@ impl Object {
         }
     }
 
+    /// The same without a body in memory that is longer and that the store has as well.
+    pub(crate) fn in_memory_up_to(self, most: usize) -> Self {
+        match (&self.body, self.length) {
+            (Body::Memory(_, Some(record)), Some(length)) if length > most as u64 => {
+                let part = Part { range: 0..length, record: record.clone() };
+                Self { body: Body::Stored(SmallVec::from_iter([part])), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// Whether the store has it.
     pub(crate) fn is_stored(&self) -> bool {
         matches!(self.body, Body::Memory(_, Some(_)) | Body::Stored(_))

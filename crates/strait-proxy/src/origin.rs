@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 
 use crate::buffer::Buffer;
@@ -90,6 +91,15 @@ impl Pool {
     /// Sets how many of one server are kept.
     pub(crate) fn limit(&mut self, each_max: usize) {
         self.each_max = each_max;
+    }
+
+    /// Closes those that were idle for as long as `patience`.
+    pub(crate) fn tidy(&mut self, patience: Duration) {
+        self.idle.retain(|_, connections| {
+            connections.retain(|(_, since)| since.elapsed() < patience);
+            !connections.is_empty()
+        });
+        self.count = self.idle.values().map(Vec::len).sum();
     }
 
     /// An idle connection that the server has not closed.
@@ -177,10 +187,21 @@ async fn connect(worker: &Worker, server: &Server) -> Result<TcpStream, Failure>
             failure.get_or_insert(Failure::Forbidden { address: address.ip() });
             continue;
         }
-        match TcpStream::connect(address).await {
+        match connect_to(worker, address).await {
             Ok(tcp) => return Ok(tcp),
             Err(error) => failure = Some(Failure::Connect { address, error }),
         }
     }
     Err(failure.unwrap_or_else(|| name(io::ErrorKind::NotFound.into())))
+}
+
+/// A connection to an address; descriptors that are kept for later make room for it.
+async fn connect_to(worker: &Worker, address: SocketAddr) -> io::Result<TcpStream> {
+    match TcpStream::connect(address).await {
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
+            worker.let_go();
+            TcpStream::connect(address).await
+        }
+        done => done,
+    }
 }

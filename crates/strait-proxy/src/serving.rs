@@ -22,6 +22,8 @@ use crate::worker::{Shared, Worker};
 
 /// How long a worker waits before it accepts again where there are no descriptors left.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
+/// How often a worker lets go of what it keeps and nobody will ask for.
+const TIDYING: Duration = Duration::from_secs(1);
 
 /// What a worker is told.
 #[derive(Debug)]
@@ -50,6 +52,7 @@ pub(crate) fn work(
         let serving = Rc::new(Serving::new(&worker));
         let watched = worker.clone();
         tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
+        tokio::task::spawn_local(serving.clone().tidy());
         serving.run(listeners, controls).await;
         worker.lines.close(&worker.counters().log_dropped);
     });
@@ -88,6 +91,13 @@ impl Serving {
     /// The worker for the next request.
     pub(crate) fn worker(&self) -> Rc<Worker> {
         self.current.borrow().clone()
+    }
+
+    async fn tidy(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(TIDYING).await;
+            self.worker().tidy();
+        }
     }
 
     async fn run(self: &Rc<Self>, listeners: Vec<Listener>, mut controls: mpsc::UnboundedReceiver<Control>) {
@@ -151,8 +161,9 @@ impl Serving {
         loop {
             let worker = self.worker();
             let settings = worker.settings();
-            if self.connections.borrow().len() >= settings.connections_max.div_ceil(settings.workers) {
-                self.ended.notified().await;
+            if worker.shared.connections() >= settings.connections_max {
+                // Those of another worker end without a word here.
+                let _ = tokio::time::timeout(OUT_OF_FILES, self.ended.notified()).await;
                 continue;
             }
             let accepted = poll_fn(|context| {
@@ -164,7 +175,10 @@ impl Serving {
             });
             match accepted.await {
                 Some(Ok((tcp, peer))) => self.admit(tcp, peer, port),
-                Some(Err(_)) => tokio::time::sleep(OUT_OF_FILES).await,
+                Some(Err(_)) => {
+                    worker.let_go();
+                    tokio::time::sleep(OUT_OF_FILES).await;
+                }
                 None => return,
             }
         }

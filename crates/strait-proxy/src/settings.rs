@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     /// Of each worker.
     pub(crate) memory: usize,
     pub(crate) memory_object: usize,
+    /// Bytes of a body that is kept in memory when it is asked for, at most.
+    pub(crate) at_hand: usize,
     pub(crate) object_max: u64,
     /// Seconds for which what is not there is kept; 0: nothing is chosen.
     pub(crate) negative: u64,
@@ -135,8 +137,8 @@ impl Settings {
             hosts: hosts(config)?,
             forwarded: forwarded(config),
             memory: memory_each(config, workers),
-            memory_object: usize::try_from(config.cache.memory_object.as_u64().min(MEMORY_OBJECT_MAX))
-                .unwrap_or(0),
+            memory_object: memory_object(config),
+            at_hand: at_hand(config),
             object_max: config.cache.object.as_u64(),
             negative: config.cache.negative,
             abandoned: config.cache.abandoned,
@@ -271,6 +273,18 @@ impl Admin {
 const WORKERS_MAX: usize = 256;
 /// Bytes of an object in memory at most: it is read in one piece.
 const MEMORY_OBJECT_MAX: u64 = 16 << 20;
+
+fn memory_object(config: &Config) -> usize {
+    usize::try_from(config.cache.memory_object.as_u64().min(MEMORY_OBJECT_MAX)).unwrap_or(0)
+}
+
+/// What does not go by sendfile.
+fn at_hand(config: &Config) -> usize {
+    let most = memory_object(config);
+    let Transfer { sendfile, sendfile_from, .. } = &config.transfer;
+    let below = usize::try_from(sendfile_from.as_u64().saturating_sub(1)).unwrap_or(usize::MAX);
+    if *sendfile { most.min(below) } else { most }
+}
 
 impl Server {
     fn parse(text: &str) -> Result<Self> {

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strait_http::fields::Fields;
 use strait_http::target::Uri;
@@ -34,6 +35,13 @@ pub(crate) struct Shared {
     pub(crate) by_client: ByClient,
     /// Of each worker.
     pub(crate) counters: Box<[Counters]>,
+}
+
+impl Shared {
+    /// Connections of clients, of all workers.
+    pub(crate) fn connections(&self) -> usize {
+        self.counters.iter().map(|counters| counters.open.get() as usize).sum()
+    }
 }
 
 /// A worker, as a request sees it: with the settings that were in force when it came.
@@ -67,6 +75,8 @@ pub(crate) struct Local {
     key: RefCell<String>,
     random: RandomState,
     drawn: Cell<u64>,
+    /// The store was loaded when it was looked at last.
+    is_loaded: Cell<bool>,
 }
 
 /// Memory for heads that is kept for the next.
@@ -84,6 +94,7 @@ impl Worker {
             key: RefCell::default(),
             random: RandomState::new(),
             drawn: Cell::default(),
+            is_loaded: Cell::default(),
             shared,
             lane,
         });
@@ -104,14 +115,16 @@ impl Worker {
     /// The stored response to requests with such fields, at hand or in the store.
     pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Found<Arc<Object>> {
         let at_hand = self.at_hand(hash, key, asked);
-        if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.memory_object)) {
+        if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.at_hand)) {
             return Found::Answer(object);
         }
         let is_known = || self.hot.borrow().find(hash, |object| object.is_for(key)).is_some();
         let others = || if is_known() { Found::Others } else { Found::Nothing };
         let Some(store) = &self.shared.store else { return others() };
+        // What is read in one piece is checked by that, also where it is sent from its file then.
         match lookup::find(store, hash, key, asked, self.settings.memory_object) {
             Found::Answer(found) => {
+                let found = found.in_memory_up_to(self.settings.at_hand);
                 let object = Arc::new(found.with_negative(self.settings.negative));
                 // Another worker may add to what is there in parts.
                 if object.is_whole() {
@@ -123,6 +136,18 @@ impl Worker {
             // What the store could not take is at hand alone.
             Found::Nothing => others(),
         }
+    }
+
+    /// Lets go of what is kept and nobody will ask for.
+    pub(crate) fn tidy(&self) {
+        self.hot.borrow_mut().tidy();
+        self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
+    }
+
+    /// Lets go of all descriptors that are kept for later: there are none left.
+    pub(crate) fn let_go(&self) {
+        self.pool.borrow_mut().tidy(Duration::ZERO);
+        self.pipes.borrow_mut().clear();
     }
 
     /// Notes an exchange that is over.
@@ -170,6 +195,14 @@ impl Local {
         key.clear();
         uri.write_key(&mut key);
         look(strait_store::hash_of(key.as_bytes()), &key)
+    }
+
+    /// Whether all that is stored can be found.
+    pub(crate) fn is_loaded(&self) -> bool {
+        if !self.is_loaded.get() {
+            self.is_loaded.set(self.shared.store.as_ref().is_none_or(|store| store.is_loaded()));
+        }
+        self.is_loaded.get()
     }
 
     /// The stored response to requests with such fields, if it is at hand.

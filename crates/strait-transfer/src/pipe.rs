@@ -110,6 +110,11 @@ impl Pipes {
         if self.out < self.out_max { self.take().ok() } else { None }
     }
 
+    /// Closes those that are kept.
+    pub fn clear(&mut self) {
+        self.kept.clear();
+    }
+
     /// A pipe that is out will not come back.
     pub fn forget(&mut self) {
         self.out -= 1;

@@ -78,7 +78,7 @@ fn a_thousand_followers_of_one_fill() {
 fn many_who_ask_for_many_things_at_once_cause_one_fetch_of_each() {
     const CLIENTS: usize = 8;
     let origin = Origin::of_bodies();
-    let proxy = Setup::before(origin.address).args(&["--workers", "1"]).start();
+    let proxy = Setup::before(origin.address).start();
     // From memory and from the store, all at the pace of the slowest.
     let object = |id| Body::new(id, if id % 2 == 0 { 1000 } else { 150_000 });
     let objects: Vec<_> = (0..400).map(object).collect();

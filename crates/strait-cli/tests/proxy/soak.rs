@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lab::wait_until;
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::body::Body;
@@ -35,6 +36,8 @@ const PIPES_MAX: usize = 64;
 const OBJECTS: u64 = 1500;
 /// Between two looks at the disk and the memory.
 const LOOK: Duration = Duration::from_millis(100);
+/// Looks at a disk that seems too full.
+const LOOKS: usize = 3;
 
 /// Numbers that look random (splitmix64).
 struct Dice(u64);
@@ -221,6 +224,12 @@ fn disk_bytes(proxy: &Proxy, folder: &Path) -> u64 {
     bytes.values().sum()
 }
 
+/// The same where files come and go while they are looked at, so that one look may count a file and what has taken its room.
+fn steady_disk_bytes(proxy: &Proxy, folder: &Path) -> u64 {
+    let look = || disk_bytes(proxy, folder);
+    (1..LOOKS).fold(look(), |least, _| if least > DISK_BYTES { least.min(look()) } else { least })
+}
+
 /// What a proxy takes, nobody being connected to it.
 #[derive(Clone, Copy, Debug)]
 struct Quiet {
@@ -233,6 +242,9 @@ fn quiet(proxy: &Proxy, listeners: usize) -> Quiet {
     Quiet { memory_bytes: proxy.memory(), descriptors: proxy.descriptors() }
 }
 
+/// Descriptors of the proxy that are neither sockets nor pipes nor files of the store, at most.
+const FILES_BESIDE: usize = 24;
+
 /// Runs the load, looking at the disk meanwhile; the most that it took.
 fn run(proxy: &Proxy, origin: &Origin, cache: &Path, tally: &Tally, span: Duration, seed: u64) -> u64 {
     let end = Instant::now() + span;
@@ -241,7 +253,7 @@ fn run(proxy: &Proxy, origin: &Origin, cache: &Path, tally: &Tally, span: Durati
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                most.fetch_max(disk_bytes(proxy, cache), Ordering::Relaxed);
+                most.fetch_max(steady_disk_bytes(proxy, cache), Ordering::Relaxed);
                 thread::sleep(LOOK);
             }
         });
@@ -282,8 +294,10 @@ fn mixed_load_with_aborts_on_both_sides_leaves_nothing_behind() {
     // One response that is cut off has few followers.
     assert!(of(&tally.broken) <= 3 * of(&tally.cut), "more broke off than the origin cut off");
     assert!(after.descriptors.pipes <= 2 * WORKERS * PIPES_MAX, "{after:?}");
-    let files = |quiet: Quiet| quiet.descriptors.others + quiet.descriptors.deleted;
-    assert!(files(after) <= files(before) * 5 / 4 + 8, "{before:?} {after:?}");
+    let on_disk = fs::read_dir(cache.path()).unwrap().count();
+    assert!(after.descriptors.others <= on_disk + FILES_BESIDE, "{on_disk} files on disk, {after:?}");
+    // What is gone from the disk is let go of within moments.
+    assert!(wait_until(Duration::from_secs(10), || proxy.descriptors().deleted == 0), "{after:?}");
     assert!(after.memory_bytes <= before.memory_bytes * 5 / 4 + (8 << 20), "{before:?} {after:?}");
     assert!(disk <= DISK_BYTES + BESIDE_BYTES, "{disk} bytes of disk");
 }
