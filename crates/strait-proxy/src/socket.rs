@@ -255,6 +255,11 @@ impl Socket {
         Ok(deadline.within(*patience, poll_fn(|context| stream.poll_splice(context, pipe, most))).await??)
     }
 
+    /// Moves up to `most` bytes more behind what a pipe holds, if they are here.
+    pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
+        Ok(self.stream.splice_more(pipe, most)?)
+    }
+
     /// Sends what a pipe holds. For those that can.
     pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), Gone> {
         debug_assert!(self.can_splice());

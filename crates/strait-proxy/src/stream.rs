@@ -5,6 +5,7 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker, ready};
 
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use strait_transfer::pipe::Pipe;
 use tokio::io::{Interest, ReadBuf};
@@ -122,6 +123,18 @@ impl Stream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done),
             }
+        }
+    }
+
+    /// Moves what more is here behind what a pipe holds, without waiting; 0 if there is nothing, or nothing that fits. It says nothing of
+    /// which: what is known of the socket stays as it is. An error is told once, and here.
+    pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> io::Result<usize> {
+        if self.tls.is_some() {
+            return Ok(0);
+        }
+        match pipe.fill(&self.tcp, most) {
+            Err(Errno::AGAIN) => Ok(0),
+            done => Ok(done?),
         }
     }
 

@@ -38,11 +38,19 @@ impl Pipe {
         self.held
     }
 
-    /// Moves up to `most` bytes of what `from` has into the empty pipe; 0 at its end.
+    /// Whether nothing more fits, for all that is known: many small pieces fill it before.
+    pub fn is_full(&self) -> bool {
+        self.held >= self.bytes
+    }
+
+    /// Moves up to `most` bytes of what `from` has behind what it holds; 0 at its end, or where the pipe is full. Where it is not empty,
+    /// EAGAIN says that `from` has nothing now, or that nothing more fits.
     pub fn fill(&mut self, from: impl AsFd, most: u64) -> Result<usize, Errno> {
-        let asked = most.min(self.bytes as u64) as usize;
-        self.held = splice(from, None, &self.writer, None, asked, SpliceFlags::NONBLOCK | SpliceFlags::MOVE)?;
-        Ok(self.held)
+        let asked = most.min((self.bytes - self.held) as u64) as usize;
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let moved = splice(from, None, &self.writer, None, asked, flags)?;
+        self.held += moved;
+        Ok(moved)
     }
 
     /// Moves bytes out of it to `to`, at `offset` of a file that has one, which then moves on.
