@@ -28,7 +28,7 @@ pub struct Config {
     pub name: String,
     /// Hosts that a reverse proxy answers for, as `www.example.org`; requests for others are refused (421). Without any it answers for all.
     pub hosts: Vec<String>,
-    /// What origins are told of clients; nothing by a forward proxy, and by a reverse one `append`, unless it is said.
+    /// What origins are told of clients; nothing by a forward proxy, and by a reverse one `replace`, unless it is said.
     pub forwarded: Option<Forwarded>,
     /// What is kept.
     pub cache: Cache,

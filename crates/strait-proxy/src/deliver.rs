@@ -262,7 +262,11 @@ async fn follow_unknown(
             return socket.write_all(if is_chunked { LAST_CHUNK } else { b"" }, &[]).await;
         } else if let Some(rest) = follower.fill().take_over() {
             let what = if is_chunked { What::Chunks } else { What::Data };
-            return send_rest(worker, socket, *rest, what).await;
+            let sent = send_rest(worker, socket, *rest, what).await;
+            if sent.is_err() && framing == Framing::ToClose {
+                socket.reset();
+            }
+            return sent;
         } else {
             if framing == Framing::ToClose {
                 socket.reset();

@@ -116,6 +116,11 @@ impl Fill {
         Self { key: key.into(), state: Mutex::new(state), changed: Notify::new() }
     }
 
+    /// What it is for.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// A panic elsewhere has left a state that is as good as before: each change is one assignment or is told last.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

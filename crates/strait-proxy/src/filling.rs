@@ -135,6 +135,18 @@ impl Filling {
         matches!(self.sink, Sink::Memory(_))
     }
 
+    /// Whether it may become too long for where it goes, and nobody knows yet: without a store.
+    pub(crate) fn may_outgrow_memory(&self) -> bool {
+        self.range.end == u64::MAX && self.leading.worker.shared.store.is_none()
+    }
+
+    /// Has nobody else follow it: what does not fit could go on to one alone.
+    pub(crate) fn be_alone(&mut self) {
+        let Leading { worker, hash, fill, .. } = &self.leading;
+        let own = Leading::new(worker, *hash, Arc::new(Fill::new(fill.key())));
+        std::mem::replace(&mut self.leading, own).end(Phase::Private);
+    }
+
     /// Shows the head to those who wait for it.
     pub(crate) fn begin(&self) {
         self.leading.fill.begin(self.object.clone(), self.range.clone());
@@ -314,16 +326,21 @@ impl Filling {
                     return Ok(());
                 }
             }
+            let mut is_broken = false;
             while !pipe.is_full() && (pipe.held() as u64) < ahead {
-                let more = socket.splice_more(pipe, ahead - pipe.held() as u64);
-                if more.map_err(|_| Unfinished::Origin)? == 0 {
-                    break;
+                match socket.splice_more(pipe, ahead - pipe.held() as u64) {
+                    Ok(0) => break,
+                    Ok(_) => has_come = true,
+                    Err(_) => {
+                        is_broken = true;
+                        break;
+                    }
                 }
-                has_come = true;
             }
             let held = pipe.held();
             // What is left in the pipe goes on the next time, with what has come by then or without.
-            let len = if has_come && (held as u64) < ahead { self.even_piece(held) } else { held };
+            let has_more = has_come && !is_broken && (held as u64) < ahead;
+            let len = if has_more { self.even_piece(held) } else { held };
             self.make_room(len as u64)?;
             let spliced = self.sink.splice(self.stored, pipe, len);
             // Where the disk has failed some of it may be there, and the rest is in the pipe.
@@ -337,6 +354,9 @@ impl Filling {
                 return Ok(());
             }
             self.tell();
+            if is_broken {
+                return Err(Unfinished::Origin);
+            }
             self.check_wanted()?;
             // The followers have their turn.
             tokio::task::yield_now().await;

@@ -81,6 +81,10 @@ pub(crate) async fn lead(
         miss = again;
     }
     if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
+        // Nobody waits until this client has it: each may have it for itself.
+        if let Some(leading) = leading {
+            leading.end(Phase::Private);
+        }
         return send_stored(exchange, &spare, miss.why, status, false).await;
     }
     let incoming = match fetched {
@@ -293,7 +297,9 @@ async fn store_or_pass(
     let negative = worker.settings().negative;
     let made = object(negative, exchange.request, &wanted.directives, &wanted.key, &incoming);
     let Some((object, range)) = made else {
-        worker.private.note(wanted.hash, worker.now());
+        if is_for_one_alone(exchange.request, incoming.status) {
+            worker.private.note(wanted.hash, worker.now());
+        }
         leading.end(Phase::Private);
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
@@ -322,6 +328,12 @@ async fn store_or_pass(
             pass(exchange, incoming, miss.why).await
         }
     }
+}
+
+/// Whether a response that is not stored tells that the next will not be, either: it does not where that is for what this request has
+/// asked, or where the origin has failed.
+fn is_for_one_alone(request: &Request<'_>, status: u16) -> bool {
+    !request.fields.has("authorization") && !matches!(status, 206 | 416 | 500..)
 }
 
 /// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.
@@ -378,16 +390,20 @@ async fn fill(exchange: &mut Exchange<'_, '_>, filling: Filling, why: Why) -> Re
         let shown = as_kept(&shown, &object, kept);
         return send_stored(exchange, &shown, why, None, true).await;
     }
+    if filling.may_outgrow_memory() {
+        filling.be_alone();
+    }
     let follower = filling.leading.fill.follow();
     filling.begin();
     tokio::task::spawn_local(filling.run());
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
     match follow(exchange, &follower, &shown, answer).await? {
         Follow::Answered(stays) => Ok(Led::Answered(stays)),
-        Follow::Outside | Follow::AtItsEnd => {
-            follower.fill().beyond(u64::MAX).await;
-            Ok(Led::Again)
-        }
+        Follow::Outside | Follow::AtItsEnd => match follower.fill().beyond(u64::MAX).await.phase {
+            Phase::Done => Ok(Led::Again),
+            // It was not to be had whole.
+            _ => Ok(Led::Alone),
+        },
     }
 }
 
@@ -440,6 +456,11 @@ async fn validate(
     let worker: Rc<Worker> = leading.worker.clone();
     // What is stored stays as it is where nobody answers.
     let Ok(incoming) = fetch(&worker, &order, None).await else { return };
+    if incoming.status == 304 && !confirms(&stored.fields(), &incoming.response().fields) {
+        // RFC 9111 s4.3.4: it is about something else than what is stored.
+        worker.forget(leading.hash, &stored.key);
+        return;
+    }
     if incoming.status == 304 {
         freshen(&worker, leading.hash, &stored, &incoming);
         incoming.finish(&worker);

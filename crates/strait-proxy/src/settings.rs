@@ -188,7 +188,7 @@ fn forwarded(config: &Config) -> Policy {
     match config.forwarded {
         Some(Forwarded::Append) => Policy::Append,
         Some(Forwarded::Replace) => Policy::Replace,
-        None if config.origin.is_some() => Policy::Append,
+        None if config.origin.is_some() => Policy::Replace,
         Some(Forwarded::Off) | None => Policy::Off,
     }
 }
