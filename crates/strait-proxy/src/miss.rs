@@ -7,7 +7,7 @@ use std::sync::Arc;
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::conditional::validators;
-use strait_http::fields::Field;
+use strait_http::fields::{Field, Fields};
 use strait_http::forward::passed_on;
 use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
@@ -15,7 +15,7 @@ use strait_http::head::{self, Request};
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::range::Wanted::Parts;
 use strait_http::reuse::stands_in;
-use strait_http::storing::{Asked, is_of_use, kept, may_store};
+use strait_http::storing::{Asked, NotStored, is_of_use, kept, may_store};
 use strait_http::target::Uri;
 use strait_http::update::{confirms, head_confirms, updated};
 use strait_http::vary::Variant;
@@ -92,7 +92,7 @@ pub(crate) async fn lead(
         Err(trouble) => return Err(refused(trouble, leading)),
     };
     if exchange.wish.is_head {
-        update_by_head(worker, wanted, &miss, &incoming);
+        update_by_head(exchange, wanted, &miss, &incoming);
     }
     if miss.gap.is_some() && incoming.status == 416 {
         // It is shorter now than what is stored of it.
@@ -101,7 +101,8 @@ pub(crate) async fn lead(
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
-            let fresh = freshen(worker, wanted.hash, stored, &incoming);
+            let asked = (&exchange.request.fields, &wanted.directives);
+            let fresh = freshen(worker, wanted.hash, stored, asked, &incoming);
             incoming.finish(worker);
             if let Some(leading) = leading {
                 leading.end(Phase::Done);
@@ -134,14 +135,15 @@ fn is_about_another(miss: &Miss, fetched: &Result<Box<Incoming>, Trouble>) -> bo
 }
 
 /// A response to HEAD says whether what is stored is still what there is (RFC 9111, section 4.3.5).
-fn update_by_head(worker: &Worker, wanted: &Wanted<'_>, miss: &Miss, incoming: &Incoming) {
+fn update_by_head(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss, incoming: &Incoming) {
+    let worker = exchange.worker;
     let Some(stored) = &miss.stored else { return };
     let response = incoming.response();
     if response.status != 200 || stored.status != 200 {
         return;
     }
     if head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
-        freshen(worker, wanted.hash, stored, incoming);
+        freshen(worker, wanted.hash, stored, (&exchange.request.fields, &wanted.directives), incoming);
     } else {
         worker.forget(wanted.hash, &wanted.key);
     }
@@ -208,8 +210,14 @@ pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Mis
     order
 }
 
-/// A 304 has confirmed what is stored (RFC 9111, section 4.3.4).
-fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
+/// A 304 has confirmed what is stored (RFC 9111, section 4.3.4). What it says is kept if a response that says so may be.
+fn freshen(
+    worker: &Worker,
+    hash: u64,
+    stored: &Arc<Object>,
+    (asked, wanted): (&Fields<'_>, &OfRequest),
+    incoming: &Incoming,
+) -> Arc<Object> {
     let response = incoming.response();
     let fields = updated(&stored.fields(), &response.fields);
     let directives = OfResponse::of(&fields);
@@ -224,11 +232,24 @@ fn freshen(worker: &Worker, hash: u64, stored: &Arc<Object>, incoming: &Incoming
     // The fields of both were read before.
     let Some(fresh) = fresh else { return stored.clone() };
     let mut fresh = fresh.with_negative(worker.settings().negative);
+    let asked = Asked { method: "GET", fields: asked, directives: *wanted };
+    match may_store(&asked, stored.status, &fields, &directives) {
+        Ok(()) => {}
+        // It was for this client alone; what is stored stays as it is.
+        Err(NotStored::RequestNoStore | NotStored::Authorization) => return Arc::new(fresh),
+        Err(_) => {
+            worker.forget(hash, &stored.key);
+            return Arc::new(fresh);
+        }
+    }
     if let Some(store) = &worker.shared.store {
         fresh.write_again(store, worker.lane);
     }
     let fresh = Arc::new(fresh);
-    worker.keep(hash, &fresh);
+    // What somebody has stored or removed meanwhile is newer.
+    if fresh.is_alive() {
+        worker.keep(hash, &fresh);
+    }
     fresh
 }
 
@@ -461,13 +482,13 @@ async fn validate(
         worker.forget(leading.hash, &stored.key);
         return;
     }
+    let Ok(Some((request, _))) = head::request(&asked) else { return };
     if incoming.status == 304 {
-        freshen(&worker, leading.hash, &stored, &incoming);
+        freshen(&worker, leading.hash, &stored, (&request.fields, &directives), &incoming);
         incoming.finish(&worker);
         leading.end(Phase::Done);
         return;
     }
-    let Ok(Some((request, _))) = head::request(&asked) else { return };
     let Some((object, range)) =
         object(worker.settings().negative, &request, &directives, &stored.key, &incoming)
     else {
