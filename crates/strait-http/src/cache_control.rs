@@ -73,7 +73,9 @@ impl OfResponse {
     /// What the fields say: CDN-Cache-Control where it says something, for it is meant for caches such as this (RFC 9213, section 2.2).
     pub fn of(fields: &Fields<'_>) -> Self {
         let targeted = targeted::members(fields, "cdn-cache-control");
-        let mut directives = Self { targeted: targeted.is_some(), ..Self::default() };
+        // What cannot be read might forbid it.
+        let no_store = targeted.is_none() && !fields.is_legible("cache-control");
+        let mut directives = Self { targeted: targeted.is_some(), no_store, ..Self::default() };
         if let Some(members) = targeted {
             for (name, value) in members {
                 directives.add(name, value);
@@ -132,7 +134,7 @@ pub struct OfRequest {
 impl OfRequest {
     /// What the fields say; without Cache-Control what Pragma says (RFC 9111, section 5.4).
     pub fn of(fields: &Fields<'_>) -> Self {
-        let mut directives = Self::default();
+        let mut directives = Self { no_store: !fields.is_legible("cache-control"), ..Self::default() };
         for element in fields.elements("cache-control") {
             directives.add(element);
         }

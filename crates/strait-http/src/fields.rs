@@ -64,11 +64,30 @@ impl<'b> Fields<'b> {
         if lines.next().is_some() { None } else { line.text() }
     }
 
+    /// Whether all of a list can be read: what stands in a line that is not ASCII, or behind a string that is left open, is not known.
+    pub fn is_legible(&self, name: &str) -> bool {
+        self.all(name).all(|line| line.text().is_some_and(is_closed))
+    }
+
     /// The elements of a field that is a list, those of all its lines (RFC 9110, section 5.6.1): without empty ones. Of a line that is not
     /// ASCII there are none.
     pub fn elements<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'b str> + 's {
         self.all(name).filter_map(Field::text).flat_map(split_list)
     }
+}
+
+/// Whether a quoted string ends in the text in which it begins.
+pub(crate) fn is_closed(text: &str) -> bool {
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        (quoted, escaped) = match byte {
+            _ if escaped => (quoted, false),
+            b'\\' if quoted => (true, true),
+            b'"' => (!quoted, false),
+            _ => (quoted, false),
+        };
+    }
+    !quoted
 }
 
 /// Splits a list at its commas, those in quoted strings excepted.
@@ -126,6 +145,13 @@ pub(crate) mod tests {
         assert!(split(" , ,").is_empty());
         // An open string goes on to the end.
         assert_eq!(split("a=\"b, c"), ["a=\"b, c"]);
+    }
+
+    #[test]
+    fn a_list_with_what_cannot_be_read_is_not_legible() {
+        let fields = fields(&[("a", "b, c=\"d\\\"\""), ("b", "c"), ("b", "\u{e9}"), ("c", "d=\"e, f")]);
+        assert!(fields.is_legible("a") && fields.is_legible("none"));
+        assert!(!fields.is_legible("b") && !fields.is_legible("c"));
     }
 
     #[test]

@@ -46,6 +46,9 @@ fn is_needed(name: &str) -> bool {
 
 /// Whether the connection stays open behind a message (RFC 9112, section 9.3).
 pub fn keeps_alive(version: Version, fields: &Fields<'_>) -> bool {
+    if !fields.is_legible("connection") {
+        return false;
+    }
     let says =
         |option: &str| fields.elements("connection").any(|element| element.eq_ignore_ascii_case(option));
     match version {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::fields::Fields;
+use crate::fields::{Fields, is_closed};
 use crate::target::{Scheme, write_v4};
 
 const FORWARDED: &str = "Forwarded";
@@ -86,20 +86,6 @@ fn list(head: &mut Vec<u8>, name: &str, came: &Fields<'_>) {
     for element in came.elements(name).filter(|element| is_closed(element)) {
         push(head, &[element, ", "]);
     }
-}
-
-/// Whether a quoted string ends in the element in which it begins.
-fn is_closed(element: &str) -> bool {
-    let (mut quoted, mut escaped) = (false, false);
-    for byte in element.bytes() {
-        (quoted, escaped) = match byte {
-            _ if escaped => (quoted, false),
-            b'\\' if quoted => (true, true),
-            b'"' => (!quoted, false),
-            _ => (quoted, false),
-        };
-    }
-    !quoted
 }
 
 /// The line of a field that is no list.

@@ -80,7 +80,8 @@ pub fn may_store(
         || directives.max_age.is_some()
         || directives.s_maxage.is_some()
         || tells_expiry(fields, directives)
-        || is_heuristically_cacheable(status);
+        // RFC 9111 would have it; but nobody who sets a cookie and says nothing of caches means it for others.
+        || (is_heuristically_cacheable(status) && !fields.has("set-cookie"));
     refuse(!is_told, NotStored::NotCacheable)
 }
 

@@ -27,6 +27,9 @@ use crate::upload::Upload;
 use crate::worker::Worker;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
+/// The protocol that a connection may change to.
+const WEBSOCKET: &str = "websocket";
+
 /// A request and who has sent it.
 #[derive(Debug)]
 pub(crate) struct Exchange<'a, 'b> {
@@ -230,8 +233,9 @@ impl<'b> Exchange<'_, 'b> {
         self.worker.settings().scheme(self.client.is_encrypted())
     }
 
+    /// Whether the connection is to become a WebSocket (RFC 6455). What else it might become would go past all that is looked at here.
     fn upgrades(&self) -> bool {
-        self.request.fields.has("upgrade")
+        self.request.fields.elements("upgrade").any(|it| it.eq_ignore_ascii_case(WEBSOCKET))
             && self.request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case("upgrade"))
     }
 
@@ -243,7 +247,7 @@ impl<'b> Exchange<'_, 'b> {
         }
         if self.upgrades() {
             order.add("Connection", b"Upgrade");
-            self.request.fields.all("upgrade").for_each(|field| order.add("Upgrade", field.value));
+            order.add("Upgrade", WEBSOCKET.as_bytes());
         }
         let incoming = fetch(self.worker, &order, Some((&mut *self.client, &mut self.upload))).await?;
         if !is_safe(self.request.method) {

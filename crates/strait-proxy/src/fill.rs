@@ -335,6 +335,13 @@ impl Fills {
         }
     }
 
+    /// The same of all keys that are meant.
+    pub(crate) fn outdate_all(&self, is_meant: impl Fn(&str) -> bool) {
+        for fills in self.map().values() {
+            fills.iter().filter(|fill| is_meant(&fill.key)).for_each(|fill| fill.outdate());
+        }
+    }
+
     /// Nobody else is to find the fill.
     pub(crate) fn remove(&self, hash: u64, fill: &Arc<Fill>) {
         let mut map = self.map();

@@ -266,6 +266,9 @@ pub(crate) fn object(
     let own = OfResponse::of(&response.fields);
     let asked = Asked { method: request.method, fields: &request.fields, directives: *directives };
     may_store(&asked, response.status, &response.fields, &own).ok()?;
+    if varies_with_dropped(request, &response.fields) {
+        return None;
+    }
     let variant = Variant::of(&response.fields, &request.fields)?;
     let (status, range, length) = match (response.status, incoming.body) {
         // A part is of use only beside others of the same bytes.
@@ -318,7 +321,7 @@ async fn store_or_pass(
     let negative = worker.settings().negative;
     let made = object(negative, exchange.request, &wanted.directives, &wanted.key, &incoming);
     let Some((object, range)) = made else {
-        if is_for_one_alone(exchange.request, incoming.status) {
+        if is_for_one_alone(exchange.request, &incoming) {
             worker.private.note(wanted.hash, worker.now());
         }
         leading.end(Phase::Private);
@@ -353,8 +356,17 @@ async fn store_or_pass(
 
 /// Whether a response that is not stored tells that the next will not be, either: it does not where that is for what this request has
 /// asked, or where the origin has failed.
-fn is_for_one_alone(request: &Request<'_>, status: u16) -> bool {
-    !request.fields.has("authorization") && !matches!(status, 206 | 416 | 500..)
+fn is_for_one_alone(request: &Request<'_>, incoming: &Incoming) -> bool {
+    !request.fields.has("authorization")
+        && !matches!(incoming.status, 206 | 416 | 500..)
+        && !varies_with_dropped(request, &incoming.response().fields)
+}
+
+/// Whether a response varies with a field that the origin has not seen, as Connection names it: it would answer others wrongly.
+fn varies_with_dropped(request: &Request<'_>, fields: &Fields<'_>) -> bool {
+    let is_dropped =
+        |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
+    fields.elements("vary").any(is_dropped)
 }
 
 /// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.

@@ -188,12 +188,14 @@ impl Site {
     }
 
     async fn purge(&self, uri: String) -> Page {
+        self.shared.fills.outdate_all(|key| key == uri);
         let stored = self.contents().map_or(0, |contents| contents.purge(&uri));
         let at_hand = self.forget(Pattern::exact(uri)).await;
         Page::json(&json!({"stored": stored, "at_hand": at_hand}))
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
+        self.shared.fills.outdate_all(|key| pattern.matches(key));
         let at_hand = self.forget(pattern.clone()).await;
         let Ok(contents) = self.contents() else {
             return Page::json(&json!({"stored": 0, "at_hand": at_hand}));

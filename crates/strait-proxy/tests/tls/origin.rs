@@ -148,7 +148,7 @@ fn answer(stream: &mut dyn Bytes, head: &str, seen: &Seen, gate: &Gate) -> std::
             return Ok(Then::Cut);
         }
         "/upgrade" => {
-            write!(stream, "HTTP/1.1 101 Switching\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\n")?;
+            write!(stream, "HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n")?;
             stream.flush()?;
             return echo(stream);
         }

@@ -23,12 +23,12 @@ fn upgraded_connections_are_encrypted_on_both_sides() {
     for client in [&mut rig.tls(), &mut rig.plain()] {
         write!(
             client.stream,
-            "GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n"
+            "GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
         )
         .unwrap();
         client.stream.flush().unwrap();
         let head = client.head().unwrap();
-        assert!(head.starts_with("HTTP/1.1 101 ") && field(&head, "Upgrade") == Some("echo"), "{head}");
+        assert!(head.starts_with("HTTP/1.1 101 ") && field(&head, "Upgrade") == Some("websocket"), "{head}");
         echoes(client);
     }
 }
@@ -54,7 +54,7 @@ fn an_end_goes_through_a_tunnel_while_the_other_way_goes_on() {
     let (_origin, rig) = both();
     let mut stream = rig.tls_stream();
     stream
-        .write_all(b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+        .write_all(b"GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
         .unwrap();
     super::rig::read_head(&mut stream).unwrap();
     let sent = body(100_000);
