@@ -337,9 +337,16 @@ impl Fills {
 
     /// The same of all keys that are meant.
     pub(crate) fn outdate_all(&self, is_meant: impl Fn(&str) -> bool) {
-        for fills in self.map().values() {
-            fills.iter().filter(|fill| is_meant(&fill.key)).for_each(|fill| fill.outdate());
-        }
+        self.map().retain(|_, fills| {
+            fills.retain(|fill| {
+                let is_meant = is_meant(&fill.key);
+                if is_meant {
+                    fill.outdate();
+                }
+                !is_meant
+            });
+            !fills.is_empty()
+        });
     }
 
     /// Nobody else is to find the fill.
