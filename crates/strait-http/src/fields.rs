@@ -76,18 +76,29 @@ impl<'b> Fields<'b> {
     }
 }
 
+/// Whether the next byte stands in a quoted string, and whether it is escaped there.
+#[derive(Clone, Copy, Default)]
+struct Quoting {
+    quoted: bool,
+    escaped: bool,
+}
+
+impl Quoting {
+    /// Behind one more byte.
+    fn behind(self, byte: u8) -> Self {
+        let Self { quoted, escaped } = self;
+        match byte {
+            _ if escaped => Self { quoted, escaped: false },
+            b'\\' if quoted => Self { quoted, escaped: true },
+            b'"' => Self { quoted: !quoted, escaped: false },
+            _ => self,
+        }
+    }
+}
+
 /// Whether a quoted string ends in the text in which it begins.
 pub(crate) fn is_closed(text: &str) -> bool {
-    let (mut quoted, mut escaped) = (false, false);
-    for byte in text.bytes() {
-        (quoted, escaped) = match byte {
-            _ if escaped => (quoted, false),
-            b'\\' if quoted => (true, true),
-            b'"' => (!quoted, false),
-            _ => (quoted, false),
-        };
-    }
-    !quoted
+    !text.bytes().fold(Quoting::default(), Quoting::behind).quoted
 }
 
 /// Splits a list at its commas, those in quoted strings excepted.
@@ -107,15 +118,10 @@ pub fn split_list(list: &str) -> impl Iterator<Item = &str> {
 
 /// Where the first comma outside of a quoted string is.
 fn comma(list: &str) -> Option<usize> {
-    let (mut quoted, mut escaped) = (false, false);
+    let mut quoting = Quoting::default();
     list.bytes().position(|byte| {
-        let is_comma = byte == b',' && !quoted;
-        (quoted, escaped) = match byte {
-            _ if escaped => (quoted, false),
-            b'\\' if quoted => (true, true),
-            b'"' => (!quoted, false),
-            _ => (quoted, false),
-        };
+        let is_comma = byte == b',' && !quoting.quoted;
+        quoting = quoting.behind(byte);
         is_comma
     })
 }

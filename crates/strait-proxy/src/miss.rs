@@ -130,8 +130,12 @@ fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
 /// Whether a 304 came that is not about what is stored.
 fn is_about_another(miss: &Miss, fetched: &Result<Box<Incoming>, Trouble>) -> bool {
     let (Some(stored), Ok(incoming)) = (&miss.stored, fetched) else { return false };
-    let response = incoming.response();
-    response.status == 304 && !confirms(&stored.fields(), &response.fields)
+    confirms_another(stored, incoming)
+}
+
+/// Whether it is a 304, and about something else than what is stored.
+fn confirms_another(stored: &Object, incoming: &Incoming) -> bool {
+    incoming.status == 304 && !confirms(&stored.fields(), &incoming.response().fields)
 }
 
 /// A response to HEAD says whether what is stored is still what there is (RFC 9111, section 4.3.5).
@@ -266,7 +270,7 @@ pub(crate) fn object(
     let own = OfResponse::of(&response.fields);
     let asked = Asked { method: request.method, fields: &request.fields, directives: *directives };
     may_store(&asked, response.status, &response.fields, &own).ok()?;
-    if varies_with_dropped(request, &response.fields) {
+    if varies_with_dropped(request, incoming) {
         return None;
     }
     let variant = Variant::of(&response.fields, &request.fields)?;
@@ -359,14 +363,15 @@ async fn store_or_pass(
 fn is_for_one_alone(request: &Request<'_>, incoming: &Incoming) -> bool {
     !request.fields.has("authorization")
         && !matches!(incoming.status, 206 | 416 | 500..)
-        && !varies_with_dropped(request, &incoming.response().fields)
+        && !varies_with_dropped(request, incoming)
 }
 
 /// Whether a response varies with a field that the origin has not seen, as Connection names it: it would answer others wrongly.
-fn varies_with_dropped(request: &Request<'_>, fields: &Fields<'_>) -> bool {
+fn varies_with_dropped(request: &Request<'_>, incoming: &Incoming) -> bool {
     let is_dropped =
         |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
-    fields.elements("vary").any(is_dropped)
+    // Most requests name nothing.
+    request.fields.has("connection") && incoming.response().fields.elements("vary").any(is_dropped)
 }
 
 /// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.
@@ -489,8 +494,8 @@ async fn validate(
     let worker: Rc<Worker> = leading.worker.clone();
     // What is stored stays as it is where nobody answers.
     let Ok(incoming) = fetch(&worker, &order, None).await else { return };
-    if incoming.status == 304 && !confirms(&stored.fields(), &incoming.response().fields) {
-        // RFC 9111 s4.3.4: it is about something else than what is stored.
+    if confirms_another(&stored, &incoming) {
+        // RFC 9111 s4.3.4: it confirms nothing that is stored.
         worker.forget(leading.hash, &stored.key);
         return;
     }

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use crate::account::Told;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::deadline::{Deadline, TimedOut};
-use crate::stream::Stream;
+use crate::stream::{Stream, poll_io};
 use crate::tls::Session;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others want their turn.
@@ -326,13 +326,8 @@ impl Socket {
             if *listens && stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Err(Gone::Answered));
             }
-            loop {
-                ready!(stream.tcp.poll_write_ready(context))?;
-                match stream.tcp.try_io(Interest::WRITABLE, || Ok(call(&stream.tcp)?)) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    done => return Poll::Ready(done.map_err(Gone::from)),
-                }
-            }
+            let tcp = &stream.tcp;
+            poll_io(tcp, context, Interest::WRITABLE, || Ok(call(tcp)?)).map_err(Gone::from)
         });
         deadline.within(*patience, done).await?
     }

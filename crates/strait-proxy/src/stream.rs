@@ -112,18 +112,11 @@ impl Stream {
         most: u64,
     ) -> Poll<io::Result<usize>> {
         let Self { tcp, tls } = self;
-        loop {
-            ready!(tcp.poll_read_ready(context))?;
-            let fill = || match tls {
-                Some(Tls::Kernel(kernel)) => Ok(kernel.fill(tcp, pipe, most)?),
-                Some(Tls::Session(_)) => Err(io::ErrorKind::Unsupported.into()),
-                None => Ok(pipe.fill(&*tcp, most)?),
-            };
-            match tcp.try_io(Interest::READABLE, fill) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
-        }
+        poll_io(tcp, context, Interest::READABLE, || match tls {
+            Some(Tls::Kernel(kernel)) => Ok(kernel.fill(tcp, pipe, most)?),
+            Some(Tls::Session(_)) => Err(io::ErrorKind::Unsupported.into()),
+            None => Ok(pipe.fill(&*tcp, most)?),
+        })
     }
 
     /// Moves what more is here behind what a pipe holds, without waiting; 0 if there is nothing, or nothing that fits. It says nothing of
@@ -202,9 +195,21 @@ fn poll_drain(tcp: &TcpStream, context: &mut Context<'_>, parts: &[IoSlice<'_>])
         [part, empty] | [empty, part] if empty.is_empty() => rustix::net::send(tcp, part, FLAGS),
         parts => rustix::net::sendmsg(tcp, parts, &mut SendAncillaryBuffer::default(), FLAGS),
     };
+    poll_io(tcp, context, Interest::WRITABLE, || Ok(send()?))
+}
+
+/// What `call`, which does not wait, comes to once the connection is ready to be read from, or written to.
+pub(crate) fn poll_io<T>(
+    tcp: &TcpStream,
+    context: &mut Context<'_>,
+    interest: Interest,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> Poll<io::Result<T>> {
     loop {
-        ready!(tcp.poll_write_ready(context))?;
-        match tcp.try_io(Interest::WRITABLE, || Ok(send()?)) {
+        let ready =
+            if interest.is_readable() { tcp.poll_read_ready(context) } else { tcp.poll_write_ready(context) };
+        ready!(ready)?;
+        match tcp.try_io(interest, &mut call) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             done => return Poll::Ready(done),
         }

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::body::Body;
 use crate::client::{Client, await_hit};
-use crate::origin::{Gate, Origin, send_head, trickle};
+use crate::origin::{Gate, Origin};
 use crate::rig::{LIMIT, Setup};
 
 /// Raises the limit of descriptors, for this process and the proxies that it starts; if it cannot be so high the test is skipped.
@@ -38,11 +38,7 @@ fn a_thousand_followers_of_one_fill() {
         return;
     }
     let gate = Gate::default();
-    let held = gate.clone();
-    let origin = Origin::new(move |request, stream| {
-        let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;
-        trickle(&request.body(), range, &held, stream)
-    });
+    let origin = Origin::of_bodies_behind(&gate);
     let proxy = Setup::before(origin.address).start();
     let begun = Arc::new(AtomicUsize::new(0));
     gate.open(BEGINNING);

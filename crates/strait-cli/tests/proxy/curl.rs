@@ -6,7 +6,7 @@ use std::path::Path;
 use lab::{Finished, Launch, program_or_skip, wait_until};
 
 use crate::body::Body;
-use crate::origin::{Gate, Origin, send_head, trickle};
+use crate::origin::{Gate, Origin};
 use crate::rig::{LIMIT, Proxy, Setup};
 use crate::servers::{Kind, TLS_PORT, Web, certificate, own_address, write_old};
 
@@ -131,11 +131,7 @@ fn wget_goes_on_where_it_was_stopped() {
         return;
     }
     let gate = Gate::default();
-    let held = gate.clone();
-    let origin = Origin::new(move |request, stream| {
-        let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;
-        trickle(&request.body(), range, &held, stream)
-    });
+    let origin = Origin::of_bodies_behind(&gate);
     let proxy = Setup::forward().start();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

@@ -9,7 +9,7 @@ use lab::wait_until;
 
 use crate::body::Body;
 use crate::client::{Client, await_hit, get};
-use crate::origin::{Gate, Origin, Request, send_head, trickle};
+use crate::origin::{Gate, Origin, Request};
 use crate::rig::{LIMIT, Proxy, Setup};
 
 const MEGABYTE: Body = Body::new(1, 1 << 20);
@@ -19,11 +19,7 @@ const THIRD: u64 = MEGABYTE.len / 3;
 /// A proxy before an origin that sends as far as the gate is open.
 fn trickling() -> (Origin, Gate, Proxy) {
     let gate = Gate::default();
-    let held = gate.clone();
-    let origin = Origin::new(move |request, stream| {
-        let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;
-        trickle(&request.body(), range, &held, stream)
-    });
+    let origin = Origin::of_bodies_behind(&gate);
     let proxy = Setup::before(origin.address).start();
     (origin, gate, proxy)
 }

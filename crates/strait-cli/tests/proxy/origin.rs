@@ -69,6 +69,15 @@ impl Origin {
         Self::new(|request, stream| send_body(request, stream, "Cache-Control: max-age=3600\r\n"))
     }
 
+    /// The same, as `gate` lets the bytes go.
+    pub(crate) fn of_bodies_behind(gate: &Gate) -> Self {
+        let gate = gate.clone();
+        Self::new(move |request, stream| {
+            let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;
+            trickle(&request.body(), range, &gate, stream)
+        })
+    }
+
     /// What it was asked for so far, without the bodies.
     pub(crate) fn asked(&self) -> Vec<Request> {
         lock(&self.asked).clone()
@@ -167,12 +176,7 @@ impl Gate {
 }
 
 /// Bytes of a body as a gate lets them go.
-pub(crate) fn trickle(
-    body: &Body,
-    range: std::ops::Range<u64>,
-    gate: &Gate,
-    mut to: impl Write,
-) -> io::Result<()> {
+fn trickle(body: &Body, range: std::ops::Range<u64>, gate: &Gate, mut to: impl Write) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
         let upto = gate.beyond(at)?.min(range.end);

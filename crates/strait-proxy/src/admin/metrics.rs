@@ -45,7 +45,7 @@ fn proxy(out: &mut Text, sum: &Sum) {
     );
     times(out, "hit", &sum.hits);
     times(out, "other", &sum.others);
-    for (name, kind, help, value) in [
+    let numbers = [
         ("connections_accepted_total", "counter", "Connections of clients.", sum.accepted),
         ("connections_refused_total", "counter", "Connections that were turned away.", sum.refused),
         ("connections", "gauge", "Connections of clients that are open.", sum.open),
@@ -58,14 +58,20 @@ fn proxy(out: &mut Text, sum: &Sum) {
             sum.reused,
         ),
         ("log_dropped_total", "counter", "Lines that the access log could not take.", sum.log_dropped),
-    ] {
-        out.family(&format!("strait_proxy_{name}"), kind, help);
-        out.sample("", &[], value);
+    ];
+    single(out, "strait_proxy", &numbers);
+}
+
+/// Families of one number each: name, kind, help and value.
+fn single(out: &mut Text, prefix: &str, numbers: &[(&str, &str, &str, u64)]) {
+    for (name, kind, help, value) in numbers {
+        out.family(&format!("{prefix}_{name}"), kind, help);
+        out.sample("", &[], *value);
     }
 }
 
 fn store(out: &mut Text, stats: &strait_store::Stats) {
-    for (name, kind, help, value) in [
+    let numbers = [
         ("records", "gauge", "Records that can be found.", stats.records),
         ("used_bytes", "gauge", "Bytes of all files.", stats.used_bytes),
         ("capacity_bytes", "gauge", "The limit of those.", stats.capacity_bytes),
@@ -84,10 +90,8 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
         ("unsynced_total", "counter", "Records that a power loss may have damaged.", stats.unsynced),
         ("refused_total", "counter", "Requests for room that were refused.", stats.refused),
         ("failed_total", "counter", "Calls to the file system that failed.", stats.failed),
-    ] {
-        out.family(&format!("strait_store_{name}"), kind, help);
-        out.sample("", &[], value);
-    }
+    ];
+    single(out, "strait_store", &numbers);
 }
 
 fn times(out: &mut Text, cache: &str, times: &Times) {
