@@ -213,17 +213,16 @@ impl<'b> Uri<'b> {
         }
     }
 
-    /// Writes the text under which a cache keeps responses behind `key`: `http://host[:port]/path?query`. URIs that RFC 9110, section
-    /// 4.2.3, holds for the same have the same. Of the path, octets that never need to be encoded are decoded, except dots: `..` and what
-    /// stands for it are left to the origin.
+    /// Writes the text under which a cache keeps responses behind `key`: `http://host[:port]/path?query`. Scheme and authority are
+    /// normalised; path and query are as they were written, for that is what the origin is asked for (RFC 9110, section 7.7), and it may
+    /// answer otherwise to what RFC 3986, section 6.2.2, holds for the same.
     pub fn write_key(&self, key: &mut String) {
         key.push_str(self.scheme.name());
         key.push_str("://");
         self.authority.write(self.scheme, key);
-        let (path, query) = self.path.split_at(self.path.find('?').unwrap_or(self.path.len()));
-        key.push_str(if path.is_empty() { "/" } else { "" });
-        push_normalised(path, key);
-        key.push_str(query);
+        let (slash, path) = self.origin_form("GET");
+        key.push_str(slash);
+        key.push_str(path);
     }
 }
 
@@ -243,34 +242,6 @@ fn path_of(path: &str) -> Result<&str, Malformed> {
     } else {
         Err(Malformed::Syntax("a target with a fragment, or with bytes that are to be encoded"))
     }
-}
-
-/// RFC 3986, section 6.2.2. A path with a `%` that encodes nothing stays as it is: what stands behind it might become its digits.
-fn push_normalised(path: &str, out: &mut String) {
-    let mut pieces = path.split('%');
-    if pieces.clone().skip(1).any(|piece| encoded(piece).is_none()) {
-        out.push_str(path);
-        return;
-    }
-    out.push_str(pieces.next().unwrap_or_default());
-    for (byte, rest) in pieces.filter_map(encoded) {
-        match byte {
-            _ if is_unreserved(byte) && byte != b'.' => out.push(char::from(byte)),
-            _ => out.extend(['%', digit(byte >> 4), digit(byte & 15)]),
-        }
-        out.push_str(rest);
-    }
-}
-
-/// The octet that the first two digits of a piece are, and what stands behind them.
-fn encoded(piece: &str) -> Option<(u8, &str)> {
-    let (digits, rest) = piece.split_at_checked(2)?;
-    let is_octet = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    u8::from_str_radix(digits, 16).ok().filter(|_| is_octet).map(|byte| (byte, rest))
-}
-
-fn digit(value: u8) -> char {
-    char::from_digit(value.into(), 16).unwrap_or('0').to_ascii_uppercase()
 }
 
 /// The target of a request, in its four forms (RFC 9112, section 3.2).
