@@ -6,9 +6,6 @@ use crate::conditional::{Tag, is_strong_date};
 use crate::fields::Fields;
 use crate::framing::Body;
 
-/// Pieces of a representation that are told apart at most: further ones are not stored.
-pub const PIECES_MAX: usize = 64;
-
 /// What a Content-Range says (RFC 9110, section 14.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentRange {
@@ -75,62 +72,8 @@ pub fn may_combine(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
     both_tagged && one.is_some() && one == other
 }
 
-/// Which bytes of a representation are there: pieces in order, none empty, none touching another.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pieces(Vec<Range<u64>>);
-
-impl Pieces {
-    /// Adds bytes; `false` where that would be one piece too many, and nothing was added.
-    pub fn insert(&mut self, piece: Range<u64>) -> bool {
-        if piece.is_empty() {
-            return true;
-        }
-        // All that touch it become one with it.
-        let first = self.0.partition_point(|other| other.end < piece.start);
-        let behind = self.0.partition_point(|other| other.start <= piece.end);
-        if first == behind && self.0.len() == PIECES_MAX {
-            return false;
-        }
-        let touched = &self.0[first..behind];
-        let start = touched.first().map_or(piece.start, |other| other.start.min(piece.start));
-        let end = touched.last().map_or(piece.end, |other| other.end.max(piece.end));
-        self.0.splice(first..behind, std::iter::once(start..end));
-        true
-    }
-
-    /// The pieces.
-    pub fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
-        self.0.iter()
-    }
-
-    /// The bytes of `wanted` that are not there, in order.
-    pub fn missing(&self, wanted: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
-        let (mut at, end) = (wanted.start, wanted.end);
-        let first = self.0.partition_point(|piece| piece.end <= at);
-        let within = self.0[first..].iter().take_while(move |piece| piece.start < end);
-        let ends = within.cloned().chain(std::iter::once(end..end));
-        ends.filter_map(move |piece| {
-            let gap = at..piece.start;
-            at = at.max(piece.end);
-            (!gap.is_empty()).then_some(gap)
-        })
-    }
-
-    /// Whether all of `wanted` is there.
-    pub fn contains(&self, wanted: &Range<u64>) -> bool {
-        self.missing(wanted).next().is_none()
-    }
-
-    /// How many bytes are there.
-    pub fn bytes(&self) -> u64 {
-        self.0.iter().map(|piece| piece.end - piece.start).sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::fields::tests::fields;
 
@@ -191,38 +134,6 @@ mod tests {
             (&[], &[], false),
         ] {
             assert_eq!(may_combine(&fields(one), &fields(other)), expected, "{one:?} {other:?}");
-        }
-    }
-
-    #[test]
-    fn pieces_have_a_limit() {
-        let mut pieces = Pieces::default();
-        for piece in 0..PIECES_MAX as u64 {
-            assert!(pieces.insert(piece * 10..piece * 10 + 1));
-        }
-        assert!(
-            !pieces.insert(5..6) && pieces.insert(1..10) && pieces.insert(5..6) && pieces.insert(5000..5001)
-        );
-    }
-
-    proptest! {
-        /// As many single bytes would be: what was added is there, and what was not is missing.
-        #[test]
-        fn pieces_are_a_set_of_bytes(added in prop::collection::vec((0..60_u64, 0..9_u64), 0..12), start in 0..70_u64, more in 0..40_u64) {
-            let (mut pieces, mut bytes) = (Pieces::default(), std::collections::BTreeSet::new());
-            for (start, more) in added {
-                prop_assert!(pieces.insert(start..start + more));
-                bytes.extend(start..start + more);
-            }
-            let kept: Vec<_> = pieces.iter().cloned().flatten().collect();
-            prop_assert_eq!(&kept, &bytes.iter().copied().collect::<Vec<_>>());
-            prop_assert_eq!(pieces.bytes(), bytes.len() as u64);
-            prop_assert!(pieces.0.windows(2).all(|pair| pair[0].end < pair[1].start));
-            let missing: Vec<_> = pieces.missing(&(start..start + more)).collect();
-            prop_assert!(missing.iter().all(|gap| gap.start < gap.end));
-            let expected: Vec<_> = (start..start + more).filter(|byte| !bytes.contains(byte)).collect();
-            prop_assert_eq!(missing.into_iter().flatten().collect::<Vec<_>>(), expected.clone());
-            prop_assert_eq!(pieces.contains(&(start..start + more)), expected.is_empty());
         }
     }
 }

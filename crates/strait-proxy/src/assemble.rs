@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
-use strait_http::partial::PIECES_MAX;
 
 use crate::cached::selected;
 use crate::deliver;
@@ -13,10 +12,14 @@ use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, fetch};
 use crate::fill::Follower;
 use crate::filling::{Filling, Leading};
+use crate::lookup::RECORDS_MAX;
 use crate::miss::{Led, Miss, Wanted, object, order};
 use crate::object::Object;
 use crate::select::Selected;
 use crate::socket::Gone;
+
+/// Pieces that one response is put together from at most: parts, the gaps between them, and what is left of gaps that broke off.
+const STEPS_MAX: usize = 4 * RECORDS_MAX;
 
 /// A gap that is being filled.
 struct Coming {
@@ -66,7 +69,7 @@ async fn send(
 ) -> Result<(), Gone> {
     let worker = exchange.worker;
     let mut at = range.start;
-    for _ in 0..4 * PIECES_MAX {
+    for _ in 0..STEPS_MAX {
         if at == range.end {
             return Ok(());
         }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::contents::AtHand;
+use crate::lookup::RECORDS_MAX;
 use crate::object::{Body, Object};
 
 /// Objects that are looked at at a time.
@@ -97,7 +98,12 @@ impl Hot {
             is_gone: Cell::new(false),
         });
         self.bytes += slot.object.memory_bytes();
-        self.by_hash.entry(hash).or_default().push(slot.clone());
+        let slots = self.by_hash.entry(hash).or_default();
+        slots.push(slot.clone());
+        let oldest = slots.first().filter(|_| slots.len() > RECORDS_MAX).map(|oldest| oldest.object.clone());
+        if let Some(oldest) = oldest {
+            self.remove(hash, |object| std::ptr::eq(object, Arc::as_ptr(&oldest)));
+        }
         self.queue.push_back(slot);
         self.make_room();
     }

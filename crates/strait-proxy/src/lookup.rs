@@ -7,7 +7,10 @@ use strait_http::fields::Fields;
 use strait_store::{Record, Store};
 
 use crate::meta::Meta;
-use crate::object::{Body, Object, Part};
+use crate::object::{Body, Home, Object, Part};
+
+/// Records of a key at most, variants and parts together: a request looks at each of them. The newest stay.
+pub(crate) const RECORDS_MAX: usize = 64;
 
 /// What is stored for a key.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Opti
     let part = Part { range: range.clone(), record: record.clone() };
     let is_whole = range.start == 0 && meta.length.is_none_or(|length| length == range.end);
     let body = match loaded.body() {
-        Some(bytes) if is_whole => Body::Memory(bytes.into(), Some(record.clone())),
+        Some(bytes) if is_whole => Body::Memory(bytes.into(), Home::Store(record.clone())),
         _ => Body::Stored(SmallVec::from_iter([part.clone()])),
     };
     let length = if is_whole { Some(range.end) } else { meta.length };
@@ -71,16 +74,20 @@ fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Opti
 }
 
 /// Removes what `object` stands in place of: what answered the same requests, and is neither one of its parts nor another part of the
-/// same representation.
+/// same representation; and the oldest records of its key where there are too many.
 pub(crate) fn replace(store: &Store, hash: u64, object: &Object) {
+    let stands_for =
+        |other: &Object| other.is_for_same(object) && (object.is_whole() || !other.combines_with(object));
+    let mut kept = object.records().count();
     for record in store.find(hash) {
         if object.records().any(|own| Arc::ptr_eq(own, &record)) {
             continue;
         }
-        let stands_for =
-            |other: &Object| other.is_for_same(object) && (object.is_whole() || !other.combines_with(object));
-        if load(store, &record, &object.key, 0).is_some_and(|(other, _)| stands_for(&other)) {
+        let Some((other, _)) = load(store, &record, &object.key, 0) else { continue };
+        if stands_for(&other) || kept >= RECORDS_MAX {
             store.remove(&record);
+        } else {
+            kept += 1;
         }
     }
 }
