@@ -9,6 +9,7 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::head::Version;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
+use strait_http::vary::Variant;
 
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
@@ -19,8 +20,9 @@ use crate::miss::{self, Led, Miss, Wanted};
 use crate::object::Object;
 use crate::select::{Selected, select};
 
-/// How often a request looks for what is stored or coming, which may change each time.
+/// How often a request looks for what is stored or coming, which may change each time; and how often before it asks on its own.
 const ATTEMPTS_MAX: usize = 8;
+const WAITS_MAX: usize = 5;
 /// How long a request for what is not found waits for the index that is still being loaded, and how often it looks.
 const LOADING: Duration = Duration::from_secs(1);
 const LOADING_LOOKS: u32 = 100;
@@ -35,7 +37,9 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let mut is_alone = exchange.wish.is_head || wanted.directives.no_store;
     // A response that is on its way was asked for before this request: one that wants a new response does not wait for it.
     let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
-    for _ in 0..ATTEMPTS_MAX {
+    let mut variant = None;
+    for attempt in 0..ATTEMPTS_MAX {
+        is_alone |= attempt >= WAITS_MAX;
         let miss = match look(exchange, &wanted).await? {
             Looked::Answered => return Ok(true),
             // Nobody asks for a part alone: it would be for the others as well.
@@ -58,7 +62,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         } else if wants_new {
             (miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
-            match worker.shared.fills.join(hash, &wanted.key) {
+            match worker.shared.fills.join(hash, &wanted.key, variant.as_ref().map(Variant::text)) {
                 Joined::First(fill) => {
                     let leading = Leading::new(worker, hash, fill);
                     // Another worker may have come to the end of one since it was looked for.
@@ -66,14 +70,20 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
                         leading.end(Phase::Done);
                         continue;
                     }
-                    (miss, Some(leading))
+                    let why = if variant.is_some() { Why::VaryMiss } else { miss.why };
+                    (Miss { why, ..miss }, Some(leading))
                 }
                 Joined::Others(fills) => match follow_one(exchange, &wanted, &fills).await? {
                     Followed::Answered(stays) => return Ok(stays),
                     Followed::Again => continue,
-                    Followed::Differs => {
+                    // Others who have said the same wait for the same fill.
+                    Followed::Differs(own) => {
+                        variant = Some(own);
+                        continue;
+                    }
+                    Followed::Outside => {
                         let fill = worker.shared.fills.add(hash, &wanted.key);
-                        (Miss { why: Why::VaryMiss, ..miss }, Some(Leading::new(worker, hash, fill)))
+                        (miss, Some(Leading::new(worker, hash, fill)))
                     }
                     Followed::Private => {
                         is_alone = true;
@@ -206,8 +216,10 @@ enum Followed {
     Answered(bool),
     /// It is over: the store may have it.
     Again,
-    /// What is coming is for other requests.
-    Differs,
+    /// What is coming is for requests that have said something else of the fields that it varies with; this one has said that.
+    Differs(Variant),
+    /// What is coming are other bytes.
+    Outside,
     /// It is for one client alone.
     Private,
 }
@@ -218,7 +230,7 @@ async fn follow_one(
     wanted: &Wanted<'_>,
     fills: &[Arc<Fill>],
 ) -> Result<Followed, Stop> {
-    let mut outcome = Followed::Differs;
+    let mut outcome = Followed::Outside;
     for fill in fills.iter().rev() {
         let follower = fill.follow();
         let Some(object) = fill.object().await else {
@@ -228,19 +240,20 @@ async fn follow_one(
             outcome = if fill.view().phase == Phase::Private { Followed::Private } else { Followed::Again };
             continue;
         };
-        let now = exchange.worker.now();
-        let serves = reuse(now, &object.times, &object.directives, &wanted.directives) == Reuse::Serve;
         if !object.matches(&exchange.request.fields) {
+            let own = Variant::of(&object.fields(), &exchange.request.fields);
+            outcome = own.map_or(Followed::Private, Followed::Differs);
             continue;
         }
-        if !serves {
+        let now = exchange.worker.now();
+        if reuse(now, &object.times, &object.directives, &wanted.directives) != Reuse::Serve {
             return Ok(Followed::Private);
         }
         let why = Why::UriMiss;
         let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
         match follow(exchange, &follower, &object, answer).await? {
             Follow::Answered(stays) => return Ok(Followed::Answered(stays)),
-            Follow::Outside => {}
+            Follow::Outside => outcome = Followed::Outside,
             Follow::AtItsEnd => {
                 follower.fill().beyond(u64::MAX).await;
                 return Ok(Followed::Again);

@@ -74,6 +74,8 @@ pub(crate) struct Filled {
 #[derive(Debug)]
 pub(crate) struct Fill {
     key: Box<str>,
+    /// What its request said of the fields that another response for the key varies with, if that is why there is this one.
+    variant: Option<Box<str>>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -102,7 +104,7 @@ pub(crate) struct Rest {
 }
 
 impl Fill {
-    pub(crate) fn new(key: &str) -> Self {
+    pub(crate) fn new(key: &str, variant: Option<&str>) -> Self {
         let view = View { phase: Phase::Ready, stored: 0, source: None };
         let state = State {
             view,
@@ -113,7 +115,13 @@ impl Fill {
             failure: None,
             rest: None,
         };
-        Self { key: key.into(), state: Mutex::new(state), changed: Notify::new() }
+        let variant = variant.map(Box::from);
+        Self { key: key.into(), variant, state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// Whether it may be for a request that says so of what the response varies with; while nobody knows what that is, any may be.
+    fn may_be_for(&self, key: &str, variant: Option<&str>) -> bool {
+        *self.key == *key && (variant.is_none() || self.variant.as_deref() == variant)
     }
 
     /// What it is for.
@@ -291,15 +299,17 @@ impl Fills {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fills of a key that are under way, the newest last; or, if there are none, the one that the caller is to see to.
-    pub(crate) fn join(&self, hash: u64, key: &str) -> Joined {
+    /// The fills that are under way of a key, and of a variant where the caller knows of one, the newest last; or, if there are none,
+    /// the one that the caller is to see to.
+    pub(crate) fn join(&self, hash: u64, key: &str, variant: Option<&str>) -> Joined {
         let mut map = self.map();
         let fills = map.entry(hash).or_default();
-        let others: SmallVec<[_; 1]> = fills.iter().filter(|fill| &*fill.key == key).cloned().collect();
+        let others: SmallVec<[_; 1]> =
+            fills.iter().filter(|fill| fill.may_be_for(key, variant)).cloned().collect();
         if !others.is_empty() {
             return Joined::Others(others);
         }
-        let fill = Arc::new(Fill::new(key));
+        let fill = Arc::new(Fill::new(key, variant));
         fills.push(fill.clone());
         Joined::First(fill)
     }
@@ -316,7 +326,7 @@ impl Fills {
 
     /// Adds a fill beside those there are: they answer other requests.
     pub(crate) fn add(&self, hash: u64, key: &str) -> Arc<Fill> {
-        let fill = Arc::new(Fill::new(key));
+        let fill = Arc::new(Fill::new(key, None));
         self.map().entry(hash).or_default().push(fill.clone());
         fill
     }
