@@ -316,7 +316,7 @@ async fn send_piece(
             let (start, end) = ((range.start - first) as usize, (range.end - first) as usize);
             let part = {
                 let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                bytes.get(start..end).unwrap_or_default().to_vec()
+                bytes.get(start..end).ok_or(Gone::Closed)?.to_vec()
             };
             socket.write_all(&part, &[]).await
         }

@@ -263,7 +263,10 @@ impl<'b> Exchange<'_, 'b> {
         }
         let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
         match forgotten {
-            0 => Err(Stop::Refuse(404, "nothing is stored for it".to_owned())),
+            0 if self.worker.shared.store.is_some() => {
+                Err(Stop::Refuse(404, "nothing is stored for it".to_owned()))
+            }
+            // What other workers have in memory nobody has counted.
             _ => Err(Stop::Refuse(200, "forgotten".to_owned())),
         }
     }

@@ -13,7 +13,8 @@ use crate::config::Abandoned;
 use crate::fetch::Incoming;
 use crate::fill::{Fill, Phase, Rest, Source};
 use crate::incoming::{Framed, Piece};
-use crate::object::{Body, Object, Part};
+use crate::lease::Lease;
+use crate::object::{Body, Home, Object, Part};
 use crate::worker::Worker;
 
 /// Pieces of a body end at multiples of this in their file, where they may.
@@ -25,12 +26,14 @@ pub(crate) struct Leading {
     pub(crate) worker: Rc<Worker>,
     pub(crate) hash: u64,
     pub(crate) fill: Arc<Fill>,
+    lease: Lease,
     is_over: bool,
 }
 
 impl Leading {
     pub(crate) fn new(worker: &Rc<Worker>, hash: u64, fill: Arc<Fill>) -> Self {
-        Self { worker: worker.clone(), hash, fill, is_over: false }
+        let lease = worker.shared.leases.take(hash);
+        Self { worker: worker.clone(), hash, fill, lease, is_over: false }
     }
 
     /// The fill has come to its end.
@@ -44,7 +47,7 @@ impl Leading {
             Some(store) if self.fill.is_outdated() => {
                 object.records().for_each(|record| store.remove(record));
             }
-            _ if self.fill.is_outdated() => {}
+            _ if self.fill.is_outdated() || !object.is_alive() => {}
             _ => self.worker.keep(self.hash, object),
         }
     }
@@ -142,8 +145,9 @@ impl Filling {
 
     /// Has nobody else follow it: what does not fit could go on to one alone.
     pub(crate) fn be_alone(&mut self) {
-        let Leading { worker, hash, fill, .. } = &self.leading;
-        let own = Leading::new(worker, *hash, Arc::new(Fill::new(fill.key())));
+        let Leading { worker, hash, fill, lease, .. } = &self.leading;
+        let (fill, lease) = (Arc::new(Fill::new(fill.key(), None)), lease.clone());
+        let own = Leading { worker: worker.clone(), hash: *hash, fill, lease, is_over: false };
         std::mem::replace(&mut self.leading, own).end(Phase::Private);
     }
 
@@ -226,7 +230,7 @@ impl Filling {
     fn keep_part(self) {
         let Self { leading, object, range, sink, stored, .. } = self;
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
-        if is_part && let Some(kept) = sink.keep(&leading.worker, &object, range.start, stored) {
+        if is_part && let Some(kept) = sink.keep(&leading, &object, range.start, stored) {
             leading.keep(&Arc::new(kept));
         }
     }
@@ -409,7 +413,7 @@ impl Filling {
         let Self { leading, object, incoming, range, sink, stored } = self;
         let worker = leading.worker.clone();
         let source = sink.source(range.start);
-        let kept = sink.keep(&worker, &object, range.start, stored).map(Arc::new);
+        let kept = sink.keep(&leading, &object, range.start, stored).map(Arc::new);
         if let Some(kept) = &kept {
             leading.keep(kept);
         }
@@ -493,7 +497,7 @@ impl Sink {
     }
 
     /// The object of it, whole.
-    fn keep(self, worker: &Worker, object: &Object, first: u64, stored: u64) -> Option<Object> {
+    fn keep(self, leading: &Leading, object: &Object, first: u64, stored: u64) -> Option<Object> {
         let length = object.length.or(Some(first + stored));
         match self {
             Self::Memory(bytes) => {
@@ -501,12 +505,16 @@ impl Sink {
                 let whole = object.with_body(length, Body::Filling);
                 let meta = whole.meta(first).encode();
                 // Without the store it is kept in memory all the same.
+                let worker = &leading.worker;
                 let put =
                     |store: &Arc<Store>| store.put(worker.lane, object.key.as_bytes(), &meta, &[&bytes]).ok();
                 let record = worker.shared.store.as_ref().and_then(put);
                 let is_whole = first == 0 && length == Some(stored);
                 let body = match record {
-                    record if is_whole => Body::Memory(bytes, record),
+                    record if is_whole => {
+                        let home = record.map_or_else(|| Home::Memory(leading.lease.clone()), Home::Store);
+                        Body::Memory(bytes, home)
+                    }
                     Some(record) => {
                         Body::Stored(SmallVec::from_iter([Part { range: first..first + stored, record }]))
                     }

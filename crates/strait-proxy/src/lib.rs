@@ -28,6 +28,7 @@ mod fill;
 mod filling;
 mod hot;
 mod incoming;
+mod lease;
 mod listen;
 mod log;
 mod lookup;

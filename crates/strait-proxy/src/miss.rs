@@ -475,7 +475,7 @@ async fn send_buffered(
 /// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
 pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
     let worker = exchange.worker.clone();
-    let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key) else { return };
+    let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
     let leading = Leading::new(&worker, wanted.hash, shared);
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let order = order(exchange, wanted, &miss, true);

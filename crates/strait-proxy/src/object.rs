@@ -13,6 +13,7 @@ use strait_http::partial::may_combine;
 use strait_http::vary::Variant;
 use strait_store::{Extent, Record, Store};
 
+use crate::lease::Lease;
 use crate::meta::Meta;
 
 /// A stored response, or one that is being stored.
@@ -39,11 +40,30 @@ pub(crate) struct Object {
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// In memory, all of them; and in the store, if it could take them.
-    Memory(Arc<[u8]>, Option<Arc<Record>>),
+    Memory(Arc<[u8]>, Home),
     /// In the store, those of these ranges.
     Stored(SmallVec<[Part; 1]>),
     /// On their way: the fill has them.
     Filling,
+}
+
+/// What keeps a body that is in memory.
+#[derive(Clone, Debug)]
+pub(crate) enum Home {
+    /// The store.
+    Store(Arc<Record>),
+    /// Nothing else.
+    Memory(Lease),
+}
+
+impl Home {
+    /// The record in the store, if there is one.
+    fn record(&self) -> Option<&Arc<Record>> {
+        match self {
+            Self::Store(record) => Some(record),
+            Self::Memory(_) => None,
+        }
+    }
 }
 
 /// Bytes of a representation that are in the store.
@@ -100,7 +120,7 @@ impl Object {
     /// The same without a body in memory that is longer and that the store has as well.
     pub(crate) fn in_memory_up_to(self, most: usize) -> Self {
         match (&self.body, self.length) {
-            (Body::Memory(_, Some(record)), Some(length)) if length > most as u64 => {
+            (Body::Memory(_, Home::Store(record)), Some(length)) if length > most as u64 => {
                 let part = Part { range: 0..length, record: record.clone() };
                 Self { body: Body::Stored(SmallVec::from_iter([part])), ..self }
             }
@@ -110,7 +130,7 @@ impl Object {
 
     /// Whether the store has it.
     pub(crate) fn is_stored(&self) -> bool {
-        matches!(self.body, Body::Memory(_, Some(_)) | Body::Stored(_))
+        matches!(self.body, Body::Memory(_, Home::Store(_)) | Body::Stored(_))
     }
 
     /// What is kept of it beside its body.
@@ -203,10 +223,11 @@ impl Object {
         self.length.is_some_and(|length| self.first_gap(&(0..length)).is_none())
     }
 
-    /// Whether the store still has what it is made of; what is in memory alone always is.
+    /// Whether the store still has what it is made of; of what is in memory alone, whether nobody has made it out of date.
     pub(crate) fn is_alive(&self) -> bool {
         match &self.body {
-            Body::Memory(_, record) => record.as_ref().is_none_or(|record| record.is_alive()),
+            Body::Memory(_, Home::Store(record)) => record.is_alive(),
+            Body::Memory(_, Home::Memory(lease)) => lease.holds(),
             Body::Stored(parts) => parts.iter().all(|part| part.record.is_alive()),
             Body::Filling => true,
         }
@@ -215,7 +236,7 @@ impl Object {
     /// The records that it is made of.
     pub(crate) fn records(&self) -> impl Iterator<Item = &Arc<Record>> {
         let (memory, parts): (_, &[Part]) = match &self.body {
-            Body::Memory(_, record) => (record.as_ref(), &[]),
+            Body::Memory(_, home) => (home.record(), &[]),
             Body::Stored(parts) => (None, parts),
             Body::Filling => (None, &[]),
         };
@@ -228,9 +249,9 @@ impl Object {
         // Where the store cannot, it keeps the head that it has.
         let updated = |record: &Arc<Record>, first| store.update(lane, record, &meta(first)).ok();
         let body = match &self.body {
-            Body::Memory(bytes, Some(record)) => {
+            Body::Memory(bytes, Home::Store(record)) => {
                 let record = updated(record, 0).unwrap_or_else(|| record.clone());
-                Body::Memory(bytes.clone(), Some(record))
+                Body::Memory(bytes.clone(), Home::Store(record))
             }
             Body::Stored(parts) => Body::Stored(
                 parts
@@ -242,7 +263,7 @@ impl Object {
                     })
                     .collect(),
             ),
-            body @ (Body::Memory(_, None) | Body::Filling) => body.clone(),
+            body @ (Body::Memory(_, Home::Memory(_)) | Body::Filling) => body.clone(),
         };
         self.body = body;
     }

@@ -62,8 +62,14 @@ impl Bound {
         let Self { config, settings, listeners, is_inherited, admin, log } = self;
         let store = config.cache.dir.as_ref().map(|dir| open_store(dir, &config, &settings)).transpose()?;
         let counters = (0..settings.workers).map(|_| Counters::default()).collect();
-        let shared =
-            Arc::new(Shared { clock, store, fills: Fills::default(), by_client: <_>::default(), counters });
+        let shared = Arc::new(Shared {
+            clock,
+            store,
+            fills: Fills::default(),
+            leases: <_>::default(),
+            by_client: <_>::default(),
+            counters,
+        });
         let settings = Arc::new(settings);
         let (controls, receivers): (Vec<_>, Vec<_>) =
             (0..settings.workers).map(|_| unbounded_channel()).unzip();

@@ -18,6 +18,7 @@ use crate::contents::Asked;
 use crate::counters::Counters;
 use crate::fill::Fills;
 use crate::hot::Hot;
+use crate::lease::Leases;
 use crate::log::Gathered;
 use crate::lookup::{self, Found};
 use crate::object::Object;
@@ -32,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) store: Option<Arc<Store>>,
     pub(crate) fills: Fills,
+    /// Of what is in memory alone.
+    pub(crate) leases: Arc<Leases>,
     pub(crate) by_client: ByClient,
     /// Of each worker.
     pub(crate) counters: Box<[Counters]>,
@@ -239,6 +242,7 @@ impl Local {
     /// Forgets all that is stored for a key.
     pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
         self.shared.fills.outdate(hash, key);
+        self.shared.leases.end(hash);
         self.hot.borrow_mut().remove(hash, |object| object.is_for(key));
         self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key))
     }

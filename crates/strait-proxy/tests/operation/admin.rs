@@ -5,6 +5,8 @@ use lab::wait_until;
 use crate::rig::{LIMIT, Rig};
 
 const ADMIN: &str = "admin.listen = \"127.0.0.1:0\"\n";
+/// No store.
+const MEMORY: &str = "cache.dir = \"\"\n";
 
 #[test]
 fn it_is_not_there_unless_asked_for() {
@@ -106,7 +108,7 @@ fn what_is_stored_is_listed_and_forgotten() {
 
 #[test]
 fn without_a_store_every_worker_forgets() {
-    let rig = Rig::start(&format!("{ADMIN}workers = 3"));
+    let rig = Rig::start(&format!("{ADMIN}workers = 3\n{MEMORY}"));
     for _ in 0..30 {
         rig.client().get("/200/60/10/a");
     }
@@ -115,6 +117,49 @@ fn without_a_store_every_worker_forgets() {
     let asked = rig.origin.asked();
     assert!(rig.client().get("/200/60/10/a").field("cache-status").unwrap().contains("fwd="));
     assert_eq!(rig.origin.asked(), asked + 1);
+}
+
+#[test]
+fn without_a_store_what_one_worker_is_told_holds_for_all() {
+    let rig = Rig::start(&format!("workers = 3\naccess.purge = [\"127.0.0.1\"]\n{MEMORY}"));
+    let path = "/200/60/10/a";
+    let stored = || {
+        let asked = (0..30).map(|_| {
+            let mut client = rig.client();
+            client.send(format!(
+                "GET {path} HTTP/1.1\r\nHost: www.example\r\nCache-Control: only-if-cached\r\n\r\n"
+            ));
+            client.answer().unwrap().status()
+        });
+        asked.filter(|status| *status == 200).count()
+    };
+    for method in ["POST", "PURGE"] {
+        for _ in 0..30 {
+            rig.client().get(path);
+        }
+        assert!(stored() > 0, "{method}");
+        let mut client = rig.client();
+        client.send(format!("{method} {path} HTTP/1.1\r\nHost: www.example\r\nContent-Length: 0\r\n\r\n"));
+        assert_eq!(client.answer().unwrap().status(), 200);
+        assert_eq!(stored(), 0, "{method}");
+    }
+}
+
+#[test]
+fn so_many_variants_are_kept_and_no_more() {
+    for toml in [ADMIN.to_owned(), format!("{ADMIN}{MEMORY}")] {
+        let rig = Rig::start(&toml);
+        let mut client = rig.client();
+        let mut ask = |kind: usize| {
+            client
+                .send(format!("GET /200/60/10/vary HTTP/1.1\r\nHost: www.example\r\nX-Kind: {kind}\r\n\r\n"));
+            client.answer().unwrap().field("cache-status").unwrap().contains("hit")
+        };
+        assert!((0..70).all(|kind| !ask(kind)));
+        // The newest stay.
+        assert!((6..70).all(&mut ask));
+        assert!(!ask(5) && !ask(6) && ask(8));
+    }
 }
 
 #[test]

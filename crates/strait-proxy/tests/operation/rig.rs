@@ -16,7 +16,8 @@ use tempfile::TempDir;
 /// What is awaited comes by then, or never.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// An origin. A path is what it answers with: `/200/60/1000/name` is status 200, fresh for 60 s, with 1000 bytes.
+/// An origin. A path is what it answers with: `/200/60/1000/name` is status 200, fresh for 60 s, with 1000 bytes. A name that begins with
+/// `vary` has an answer for each X-Kind.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -65,8 +66,10 @@ fn answer(path: &str) -> Vec<u8> {
     let number = |index: usize| parts.get(index).and_then(|part| part.parse().ok()).unwrap_or(0_usize);
     let (status, fresh, len) = (number(1), number(2), number(3));
     let control = if fresh == 0 { "no-store".to_owned() } else { format!("max-age={fresh}") };
+    let vary =
+        if parts.last().is_some_and(|name| name.starts_with("vary")) { "Vary: X-Kind\r\n" } else { "" };
     let head = format!(
-        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n\r\n"
+        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n{vary}\r\n"
     );
     [head.as_bytes(), &body(len)].concat()
 }
@@ -167,7 +170,7 @@ impl Client {
     }
 }
 
-/// A reverse proxy before an origin, with a directory of its own.
+/// A reverse proxy before an origin, with a directory of its own, unless that is said to be none: `cache.dir = ""`.
 pub(crate) struct Rig {
     pub(crate) proxy: Proxy,
     pub(crate) origin: Origin,
@@ -225,6 +228,9 @@ fn config(toml: &str, origin: &Origin, dir: &Path) -> Config {
     }
     config.workers = config.workers.max(1);
     config.origin = Some(format!("http://{}", origin.address));
-    config.cache.dir = Some(dir.join("cache"));
+    config.cache.dir = match config.cache.dir {
+        Some(none) if none.as_os_str().is_empty() => None,
+        _ => Some(dir.join("cache")),
+    };
     config
 }
