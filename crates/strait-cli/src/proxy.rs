@@ -70,9 +70,9 @@ pub(crate) struct Args {
 
 /// How often it is looked what the process is told by signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
-/// Open files of a connection: the client's and the origin's.
-const FILES_EACH: u64 = 2;
-/// Open files beside those that are asked for: the store's, pipes, listeners; and those that there have to be.
+/// Open files for each connection: the client's and the origin's, and as many again for the store and for pipes.
+const FILES_EACH: u64 = 4;
+/// Open files beside those: listeners, idle connections to origins; and those that there have to be.
 const FILES_BESIDE: u64 = 4096;
 const FILES_BESIDE_MIN: u64 = 256;
 
@@ -107,7 +107,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     let each = FILES_EACH * u64::from(config.limits.connections);
     let allowed = allow_files(FILES_BESIDE + each)?;
     let needed = FILES_BESIDE_MIN + each;
-    // The default is for machines that allow it: what does not fit waits.
+    // The default is for machines that allow it: connections that do not fit wait.
     let is_asked_for = config.limits.connections != Config::default().limits.connections;
     if allowed < needed && is_asked_for {
         tell(format_args!(

@@ -13,6 +13,7 @@ use crate::config::{Abandoned, Config, Forwarded, Timeouts, Transfer};
 use crate::error::{Error, Result};
 use crate::log::{Format, Log};
 use crate::tls::Tls;
+use crate::worker::connections_max;
 
 /// A server that connections are opened to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -144,7 +145,7 @@ impl Settings {
             abandoned: config.cache.abandoned,
             access,
             timeouts: Limits::new(&config.timeouts),
-            connections_max: config.limits.connections as usize,
+            connections_max: (config.limits.connections as usize).min(connections_max()),
             connections_each_max: config.limits.connections_per_client,
             request_body_max: config.limits.request_body.as_u64(),
             origin_idle_max: config.limits.origin_idle,

@@ -1,13 +1,13 @@
 //! Bytes both ways between two sockets, which stay in the kernel: CONNECT (RFC 9110, section 9.3.6) and what Upgrade leads to. Where
-//! one of them is encrypted they are copied.
+//! one of them is encrypted, or there is no pipe, they are copied.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use rustix::net::Shutdown;
-use strait_transfer::pipe::Pipe;
+use rustix::net::{SendFlags, Shutdown, send};
+use strait_transfer::pipe::{Pipe, Pipes};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -27,18 +27,8 @@ pub(crate) async fn run(
     from_client.clear();
     client.write_all(from_origin.filled(), &[]).await?;
     from_origin.clear();
-    let (up, down) = (Cell::new(0), Cell::new(0));
-    if !client.is_encrypted() && !origin.is_encrypted() {
-        let moved = {
-            let (client, origin) = (&client.stream().tcp, &origin.stream().tcp);
-            let both = async { tokio::try_join!(splice(client, origin, &up), splice(origin, client, &down)) };
-            while_it_moves(worker, both, (&up, &down)).await
-        };
-        origin.moved.spliced += up.get();
-        client.moved.spliced += down.get();
-        return moved.map(drop);
-    }
-    let moved = {
+    let (up, down) = (Moved::default(), Moved::default());
+    let moved = if client.is_encrypted() || origin.is_encrypted() {
         let (client, origin) = (client.stream(), origin.stream());
         let (mut upward, mut downward) = (Way::new(&up), Way::new(&down));
         let both = poll_fn(|context| {
@@ -47,49 +37,127 @@ pub(crate) async fn run(
             if up.is_ready() && down.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
         });
         while_it_moves(worker, both, (&up, &down)).await
+    } else {
+        let (client, origin) = (&client.stream().tcp, &origin.stream().tcp);
+        let (upward, downward) = (pass(worker, client, origin, &up), pass(worker, origin, client, &down));
+        let both = async { tokio::try_join!(upward, downward).map(drop) };
+        while_it_moves(worker, both, (&up, &down)).await
     };
-    origin.count_copied(up.get());
-    client.count_copied(down.get());
+    for (socket, moved) in [(origin, up), (client, down)] {
+        socket.moved.spliced += moved.spliced.get();
+        socket.count_copied(moved.copied.get());
+    }
     moved
+}
+
+/// Bytes that went one way.
+#[derive(Debug, Default)]
+struct Moved {
+    spliced: Cell<u64>,
+    copied: Cell<u64>,
+}
+
+impl Moved {
+    fn bytes(&self) -> u64 {
+        self.spliced.get() + self.copied.get()
+    }
 }
 
 /// What `both` come to, given up when nothing has moved either way for too long.
 async fn while_it_moves<T>(
     worker: &Worker,
     both: impl Future<Output = io::Result<T>>,
-    moved: (&Cell<u64>, &Cell<u64>),
+    moved: (&Moved, &Moved),
 ) -> Result<T, Gone> {
     let mut both = std::pin::pin!(both);
     loop {
-        let before = (moved.0.get(), moved.1.get());
+        let before = (moved.0.bytes(), moved.1.bytes());
         match tokio::time::timeout(worker.settings().timeouts.tunnel, &mut both).await {
             Ok(ended) => return ended.map_err(Gone::from),
-            Err(_) if (moved.0.get(), moved.1.get()) == before => return Err(Gone::TimedOut),
+            Err(_) if (moved.0.bytes(), moved.1.bytes()) == before => return Err(Gone::TimedOut),
             Err(_) => {}
         }
     }
 }
 
-async fn splice(from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<()> {
-    let mut pipe = Pipe::new()?;
+/// Passes on what comes one way, in a pipe if there is one.
+async fn pass(worker: &Worker, from: &TcpStream, to: &TcpStream, moved: &Moved) -> io::Result<()> {
+    let mut held = Held { pipes: &worker.pipes, pipe: None };
     loop {
-        let read = from.async_io(Interest::READABLE, || Ok(pipe.fill(from, u64::MAX)?)).await?;
-        if read == 0 {
+        from.readable().await?;
+        let pipe = if worker.settings().transfer.splice { held.pipe() } else { None };
+        let passed = match pipe {
+            Some(pipe) => splice(pipe, from, to, &moved.spliced).await,
+            None => copy(from, to, &moved.copied).await,
+        };
+        match passed {
             // The other way may go on.
-            let _ = rustix::net::shutdown(to, Shutdown::Write);
-            return Ok(());
+            Ok(0) => {
+                let _ = rustix::net::shutdown(to, Shutdown::Write);
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
-        while pipe.held() > 0 {
-            let sent = to.async_io(Interest::WRITABLE, || Ok(pipe.empty(to, None)?)).await?;
-            moved.set(moved.get() + sent as u64);
+        held.give_back();
+    }
+}
+
+/// A pipe that the worker gets back, however its use ends. A tunnel, which is idle most of the time, has one only while something is in
+/// it.
+struct Held<'a> {
+    pipes: &'a RefCell<Pipes>,
+    pipe: Option<Pipe>,
+}
+
+impl Held<'_> {
+    /// A pipe, unless there are as many as may be.
+    fn pipe(&mut self) -> Option<&mut Pipe> {
+        self.pipe = self.pipes.borrow_mut().try_take();
+        self.pipe.as_mut()
+    }
+
+    fn give_back(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            self.pipes.borrow_mut().give_back(pipe);
         }
     }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// Splices what there is; how much that was, 0 at the end.
+async fn splice(pipe: &mut Pipe, from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<usize> {
+    let read = from.try_io(Interest::READABLE, || Ok(pipe.fill(from, u64::MAX)?))?;
+    while pipe.held() > 0 {
+        let sent = to.async_io(Interest::WRITABLE, || Ok(pipe.empty(to, None)?)).await?;
+        moved.set(moved.get() + sent as u64);
+    }
+    Ok(read)
+}
+
+/// Copies some of what there is; how much that was, 0 at the end.
+async fn copy(from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<usize> {
+    let mut bytes = vec![0; BUFFER_BYTES];
+    let read = from.try_read(&mut bytes)?;
+    let mut left = &bytes[..read];
+    while !left.is_empty() {
+        let sent = to.async_io(Interest::WRITABLE, || Ok(send(to, left, SendFlags::NOSIGNAL)?)).await?;
+        left = &left[sent..];
+        moved.set(moved.get() + sent as u64);
+    }
+    Ok(read)
 }
 
 /// Bytes that are copied one way.
 struct Way<'a> {
     buffer: Buffer,
-    moved: &'a Cell<u64>,
+    moved: &'a Moved,
     stage: Stage,
 }
 
@@ -102,7 +170,7 @@ enum Stage {
 }
 
 impl<'a> Way<'a> {
-    fn new(moved: &'a Cell<u64>) -> Self {
+    fn new(moved: &'a Moved) -> Self {
         Self { buffer: Buffer::default(), moved, stage: Stage::Moving }
     }
 
@@ -118,7 +186,7 @@ impl<'a> Way<'a> {
                     let parts = [IoSlice::new(self.buffer.filled())];
                     let sent = ready!(to.poll_write(context, &parts))?;
                     self.buffer.consume(sent);
-                    self.moved.set(self.moved.get() + sent as u64);
+                    self.moved.copied.set(self.moved.copied.get() + sent as u64);
                 }
                 Stage::Moving => {
                     while ready!(to.poll_send(context))? {}

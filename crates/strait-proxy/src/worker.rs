@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use strait_http::fields::Fields;
 use strait_http::target::Uri;
 use strait_store::Store;
@@ -82,6 +83,22 @@ pub(crate) struct Local {
     is_loaded: Cell<bool>,
 }
 
+/// Open files are the connections' for one half, the store's and the pipes' for a quarter each.
+const FILES_PARTS: usize = 4;
+const PIPE_FILES: usize = 2;
+const CONNECTION_FILES: usize = 2;
+
+/// Files that the process may have open (`RLIMIT_NOFILE`).
+fn files_allowed() -> usize {
+    let allowed = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
+    allowed.unwrap_or(usize::MAX)
+}
+
+/// Connections of clients for which there are files, with one to an origin for each.
+pub(crate) fn connections_max() -> usize {
+    files_allowed() / FILES_PARTS * 2 / CONNECTION_FILES
+}
+
 /// Memory for heads that is kept for the next.
 const HEADS_MAX: usize = 64;
 
@@ -90,7 +107,7 @@ impl Worker {
         let local = Rc::new(Local {
             hot: RefCell::new(Hot::new(settings.memory)),
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
-            pipes: RefCell::default(),
+            pipes: RefCell::new(Pipes::new(files_allowed() / (PIPE_FILES * FILES_PARTS * settings.workers))),
             private: Private::default(),
             lines: Gathered::default(),
             heads: RefCell::default(),
