@@ -150,7 +150,7 @@ fn size(line: &[u8]) -> Result<u64, Malformed> {
 }
 
 /// RFC 9110, section 5.6.2.
-fn is_token(name: &[u8]) -> bool {
+pub(crate) fn is_token(name: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     !name.is_empty() && name.iter().all(is_part)
 }

@@ -1,5 +1,6 @@
 //! Which of several stored responses answers a request: the fields that Vary names (RFC 9111, section 4.1).
 
+use crate::chunked::is_token;
 use crate::fields::Fields;
 
 /// Fields that a response may vary with: more are not stored.
@@ -23,11 +24,9 @@ impl Variant {
         }
         let mut text = String::new();
         for name in &names {
-            // A field that is empty is not one that is missing: without Accept-Encoding any will do, with an empty one none (RFC 9110,
-            // section 12.5.3). No value has a line feed, so that no two lists of values become one text.
             text.push_str(name);
-            if asked.has(name) {
-                text.extend([":", &*normalised(name, asked)]);
+            if let Some(value) = normalised(name, asked) {
+                text.extend([":", &*value]);
             }
             text.push('\n');
         }
@@ -40,25 +39,38 @@ impl Variant {
     }
 }
 
-/// Whether a response varies with fields that a request can tell, if with any: not with everything, and its Vary can be read.
-pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
-    vary.all("vary").all(|line| line.text().is_some()) && !vary.elements("vary").any(|name| name == "*")
+/// Whether a request says the same of the fields that a text of [`Variant`] names.
+pub fn says(asked: &Fields<'_>, variant: &str) -> bool {
+    variant.lines().all(|line| {
+        let (name, value) = line.split_once(':').map_or((line, None), |(name, value)| (name, Some(value)));
+        normalised(name, asked).as_deref() == value
+    })
 }
 
-/// A value without what makes no difference. Lists of what a client accepts are in lower case and without spaces (RFC 9110, section 12.5);
+/// Whether a response varies with fields that a request can tell, if with any: not with everything, and its Vary can be read.
+pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
+    let is_name = |name: &str| name != "*" && is_token(name.as_bytes());
+    vary.all("vary").all(|line| line.text().is_some()) && vary.elements("vary").all(is_name)
+}
+
+/// A value without what makes no difference, and without line feeds; `None` of a field that is not there, which is not as one that is
+/// empty: without Accept-Encoding any will do, with an empty one none (RFC 9110, section 12.5.3). Lists of what a client accepts are in lower case and without spaces (RFC 9110, section 12.5);
 /// codings and character sets are in one order too, languages not, as many take the first for the best. Of other fields nothing is known
 /// but that several lines are as one (section 5.3).
-fn normalised(name: &str, asked: &Fields<'_>) -> String {
+fn normalised(name: &str, asked: &Fields<'_>) -> Option<String> {
+    if !asked.has(name) {
+        return None;
+    }
     if !matches!(name, "accept" | "accept-charset" | "accept-encoding" | "accept-language") {
         let lines: Vec<_> = asked.all(name).map(|field| field.value.escape_ascii().to_string()).collect();
-        return lines.join(", ");
+        return Some(lines.join(", "));
     }
     let mut all: Vec<_> = asked.elements(name).map(without_spaces).collect();
     if matches!(name, "accept-charset" | "accept-encoding") {
         all.sort_unstable();
         all.dedup();
     }
-    all.join(",")
+    Some(all.join(","))
 }
 
 fn without_spaces(element: &str) -> String {
@@ -67,10 +79,12 @@ fn without_spaces(element: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::fields::tests::fields;
 
-    fn variant(vary: &'static str, asked: &[(&'static str, &'static str)]) -> Option<Variant> {
+    fn variant(vary: &str, asked: &[(&str, &str)]) -> Option<Variant> {
         Variant::of(&fields(&[("Vary", vary)]), &fields(asked))
     }
 
@@ -107,6 +121,7 @@ mod tests {
             assert_ne!(variant(vary, &[(vary, one)]), variant(vary, &[(vary, other)]), "{vary}");
         }
         assert_ne!(variant("accept-encoding", &[]), variant("accept-encoding", &[("Accept-Encoding", "")]));
+        assert_eq!(variant("a:b", &[]), None);
         let named = |value| variant("a, b", &[("A", value)]);
         assert_ne!(named("1"), variant("a, b", &[("B", "1")]));
     }
@@ -117,5 +132,19 @@ mod tests {
         assert_eq!(variant("accept\u{e9}", &[]), None);
         let many: &'static str = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q";
         assert_eq!(variant(many, &[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn who_says_the_same_has_the_same_variant(
+            vary in "(accept|accept-encoding|x|y)(, (accept|x|z))?",
+            name in "accept|accept-encoding|x",
+            one in prop::option::of("[abAB, ]{0,3}"),
+            other in prop::option::of("[abAB, ]{0,3}"),
+        ) {
+            let [one, other] = [&one, &other].map(|value| value.iter().map(|value| (&*name, &**value)).collect::<Vec<_>>());
+            let (first, second) = (variant(&vary, &one), variant(&vary, &other));
+            prop_assert_eq!(first == second, says(&fields(&other), first.unwrap().text()));
+        }
     }
 }

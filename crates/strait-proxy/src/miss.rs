@@ -231,17 +231,19 @@ fn freshen(
     let has_date = response.fields.has("date");
     let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
     let head = stored_head(stored.status, kept(&fields, &directives).filter(is_told), received);
-    let meta = Meta { requested, received, age: times.age, head: &head, ..stored.meta(0) };
+    let variant = Variant::of(&fields, asked);
+    let own = variant.as_ref().map_or("", Variant::text);
+    let meta = Meta { requested, received, age: times.age, variant: own, head: &head, ..stored.meta(0) };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // The fields of both were read before.
     let Some(fresh) = fresh else { return stored.clone() };
     let mut fresh = fresh.with_negative(worker.settings().negative);
     let asked = Asked { method: "GET", fields: asked, directives: *wanted };
     match may_store(&asked, stored.status, &fields, &directives) {
-        Ok(()) => {}
+        Ok(()) if variant.is_some() => {}
         // It was for this client alone; what is stored stays as it is.
         Err(NotStored::RequestNoStore | NotStored::Authorization) => return Arc::new(fresh),
-        Err(_) => {
+        _ => {
             worker.forget(hash, &stored.key);
             return Arc::new(fresh);
         }

@@ -10,7 +10,7 @@ use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head;
 use strait_http::partial::may_combine;
-use strait_http::vary::Variant;
+use strait_http::vary::says;
 use strait_store::{Extent, Record, Store};
 
 use crate::lease::Lease;
@@ -30,7 +30,6 @@ pub(crate) struct Object {
     pub(crate) directives: OfResponse,
     /// What the request said of the fields that it varies with.
     variant: Arc<str>,
-    varies: bool,
     /// Bytes of the representation, where they are known.
     pub(crate) length: Option<u64>,
     pub(crate) body: Body,
@@ -79,7 +78,6 @@ impl Object {
         let (response, len) = head::response(meta.head).ok()??;
         let directives = OfResponse::of(&response.fields);
         let times = Times::of(response.status, &response.fields, &directives, meta.requested, meta.received);
-        let varies = response.fields.has("vary");
         Some(Self {
             key: key.into(),
             // A part is kept with the head of the whole.
@@ -89,7 +87,6 @@ impl Object {
             times: Times { age: meta.age, ..times },
             directives,
             variant: meta.variant.into(),
-            varies,
             length: meta.length,
             body,
         })
@@ -148,7 +145,7 @@ impl Object {
 
     /// Whether it may answer a request with such fields (RFC 9111, section 4.1).
     pub(crate) fn matches(&self, asked: &Fields<'_>) -> bool {
-        !self.varies || Variant::of(&self.fields(), asked).is_some_and(|it| it.text() == &*self.variant)
+        says(asked, &self.variant)
     }
 
     /// Whether it is kept for that URI.
