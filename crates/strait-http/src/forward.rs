@@ -28,7 +28,8 @@ pub fn passed_on<'s, 'b>(fields: &'s Fields<'b>) -> impl Iterator<Item = &'s Fie
     })
 }
 
-fn is_of_connection(name: &str) -> bool {
+/// Whether a field is about the connection, or about how the body is framed on it.
+pub(crate) fn is_of_connection(name: &str) -> bool {
     name.eq_ignore_ascii_case("content-length")
         || OF_CONNECTION.into_iter().any(|other| other.eq_ignore_ascii_case(name))
 }

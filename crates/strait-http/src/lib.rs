@@ -33,6 +33,7 @@ pub mod range;
 pub mod reuse;
 pub mod storing;
 pub mod target;
+pub mod trailer;
 pub mod update;
 pub mod vary;
 

@@ -9,6 +9,7 @@ use strait_store::Extent;
 
 use crate::fill::{Follower, Phase, Rest, Source};
 use crate::object::{Body, Object};
+use crate::origin::Connection;
 use crate::passage::{self, LAST_CHUNK, What, chunk_head};
 use crate::reply::{Answer, Framing, Wish, write_stored};
 use crate::select::Selected;
@@ -284,12 +285,9 @@ async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, what: What)
         passage::send_pipe(&mut pipe, socket, what).await?;
         incoming.framed.advance(held as u64);
     }
-    let connection = &mut incoming.connection;
-    let from = passage::From {
-        socket: &mut connection.socket,
-        buffer: &mut connection.buffer,
-        framed: &mut incoming.framed,
-    };
+    let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
+    // Whoever is sent what is stored gets no trailers either.
+    let from = passage::From { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
     let passed = passage::pass(worker, from, socket, Vec::new(), what).await;
     match passed {
         Ok(()) => {

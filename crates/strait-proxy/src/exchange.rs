@@ -11,6 +11,7 @@ use strait_http::head::{Request, Version};
 use strait_http::invalidation::invalidated;
 use strait_http::method::{is_answered_from_store, is_safe};
 use strait_http::target::{Authority, Host, Scheme, Target, Uri};
+use strait_http::trailer::Trailers;
 
 use crate::account::Outcome;
 use crate::buffer::Buffer;
@@ -307,12 +308,9 @@ impl<'b> Exchange<'_, 'b> {
             Some(&status),
             self.wish,
         );
-        let connection = &mut incoming.connection;
-        let from = Source {
-            socket: &mut connection.socket,
-            buffer: &mut connection.buffer,
-            framed: &mut incoming.framed,
-        };
+        let trailers = Trailers::of(&incoming.response().fields);
+        let Connection { socket, buffer, .. } = &mut *incoming.connection;
+        let from = Source { socket, buffer, framed: &mut incoming.framed, trailers };
         after_others_have_read().await;
         let passed = passage::pass(self.worker, from, self.client, head, what).await;
         match passed {

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use strait_http::Malformed;
+use strait_http::trailer::Trailers;
 use strait_transfer::pipe::Pipe;
 
 use crate::buffer::Buffer;
@@ -20,8 +21,8 @@ use crate::worker::Worker;
 pub(crate) enum What {
     /// Its data.
     Data,
-    /// Its data, in chunks of the proxy's own making, with the trailers that it has: extensions of chunks go no further than to whom they
-    /// were said (RFC 9112, section 7.1.1).
+    /// Its data, in chunks of the proxy's own making: extensions of chunks go no further than to whom they were said (RFC 9112, section
+    /// 7.1.1).
     Chunks,
 }
 
@@ -35,6 +36,8 @@ pub(crate) struct From<'a> {
     /// What was read of it already.
     pub(crate) buffer: &'a mut Buffer,
     pub(crate) framed: &'a mut Framed,
+    /// Which of its trailers go on where it goes on in chunks; `None`: none (RFC 9110, section 6.5.1).
+    pub(crate) trailers: Option<Trailers>,
 }
 
 /// Where it broke off.
@@ -56,8 +59,8 @@ pub(crate) async fn pass(
     head: Vec<u8>,
     what: What,
 ) -> Result<(), Broken> {
-    let From { socket, buffer, framed } = from;
-    let mut outgoing = Outgoing { what, bytes: head, has_trailers: false };
+    let From { socket, buffer, framed, trailers } = from;
+    let mut outgoing = Outgoing { what, bytes: head, trailers, has_trailers: false };
     loop {
         let (used, is_over) = outgoing.take(framed, buffer.filled(), to).await?;
         buffer.consume(used);
@@ -81,6 +84,8 @@ struct Outgoing {
     what: What,
     /// What is to be sent before anything else.
     bytes: Vec<u8>,
+    /// Those that go on.
+    trailers: Option<Trailers>,
     has_trailers: bool,
 }
 
@@ -157,7 +162,8 @@ impl Outgoing {
     }
 
     fn push_trailer(&mut self, line: &[u8]) {
-        if self.what == What::Chunks {
+        let goes_on = self.trailers.as_ref().is_some_and(|trailers| trailers.pass(line));
+        if self.what == What::Chunks && goes_on {
             self.bytes.extend_from_slice(if self.has_trailers { b"" } else { b"0\r\n" });
             self.bytes.extend_from_slice(line);
             self.has_trailers = true;
@@ -263,18 +269,23 @@ async fn unless_answered<T>(
 
 #[cfg(test)]
 mod tests {
+    use strait_http::Fields;
     use strait_http::framing::Body;
 
     use super::*;
 
+    fn outgoing(what: What, bytes: &[u8], trailers: Option<Trailers>) -> Outgoing {
+        Outgoing { what, bytes: bytes.to_vec(), trailers, has_trailers: false }
+    }
+
     #[test]
     fn chunks_are_put_together_and_keep_their_trailers() {
-        let bytes = b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\nGET";
+        let bytes = b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nDate: x\r\nA: b\r\nAge: 3\r\n\r\nGET";
         for (what, expected) in
             [(What::Data, "head abcde"), (What::Chunks, "head 5\r\nabcde\r\n0\r\nA: b\r\n\r\n")]
         {
             for cut in 0..=bytes.len() {
-                let mut outgoing = Outgoing { what, bytes: b"head ".to_vec(), has_trailers: false };
+                let mut outgoing = outgoing(what, b"head ", Trailers::of(&Fields::default()));
                 let mut framed = Framed::new(Body::Chunked);
                 let (used, is_over) = outgoing.gather(&mut framed, &bytes[..cut]).unwrap();
                 let (more, is_over) =
@@ -289,8 +300,16 @@ mod tests {
     }
 
     #[test]
+    fn a_body_whose_trailers_stay_behind_ends_all_the_same() {
+        let mut outgoing = outgoing(What::Chunks, b"", None);
+        let (bytes, mut framed) = (b"0\r\nA: b\r\n\r\n", Framed::new(Body::Chunked));
+        assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (bytes.len(), true));
+        assert_eq!(outgoing.bytes, LAST_CHUNK);
+    }
+
+    #[test]
     fn what_is_malformed_is_told_behind_what_was_not() {
-        let mut outgoing = Outgoing { what: What::Chunks, bytes: Vec::new(), has_trailers: false };
+        let mut outgoing = outgoing(What::Chunks, b"", None);
         let (bytes, mut framed) = (b"1\r\na\r\nx\r\n", Framed::new(Body::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (6, false));
         assert_eq!(outgoing.bytes, b"1\r\na\r\n");

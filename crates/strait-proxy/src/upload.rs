@@ -48,7 +48,9 @@ impl Upload {
         origin: &mut Socket,
     ) -> Result<bool, Trouble> {
         let what = if self.framed.is_chunked() { What::Chunks } else { What::Data };
-        let from = From { socket: client, buffer: &mut self.buffer, framed: &mut self.framed };
+        let (buffer, framed) = (&mut self.buffer, &mut self.framed);
+        // Trailers of a request stay behind: an origin might put them among its fields.
+        let from = From { socket: client, buffer, framed, trailers: None };
         origin.listens = true;
         let passed = passage::pass(worker, from, origin, Vec::new(), what).await;
         origin.listens = false;

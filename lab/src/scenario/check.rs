@@ -66,9 +66,14 @@ fn field(head: &Head, line: &str) -> Result<(), String> {
     if is_right { Ok(()) } else { Err(format!("{name} is {got}; {}", all(head))) }
 }
 
+/// `Name: value`, or `!Name`.
 fn trailer(body: Option<&Body>, line: &str) -> Result<(), String> {
-    let (name, wanted) = line.split_once(':').ok_or("a trailer that is no field")?;
     let trailers = body.map_or(&[][..], |body| body.trailers.as_slice());
+    if let Some(name) = line.strip_prefix('!') {
+        let is_there = trailers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+        return if is_there { Err(format!("trailer {name} is there: {trailers:?}")) } else { Ok(()) };
+    }
+    let (name, wanted) = line.split_once(':').ok_or("a trailer that is no field")?;
     let is_it =
         |(other, value): &(String, String)| other.eq_ignore_ascii_case(name) && value == wanted.trim();
     if trailers.iter().any(is_it) { Ok(()) } else { Err(format!("no trailer {line}, but {trailers:?}")) }
