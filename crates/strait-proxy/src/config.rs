@@ -24,8 +24,9 @@ pub struct Config {
     /// The server that this one stands before (a reverse proxy), as `http://HOST[:PORT]` or `https://HOST[:PORT]`; without it clients
     /// name the server themselves (a forward proxy).
     pub origin: Option<String>,
-    /// The name that this proxy gives itself in Via and Cache-Status (RFC 9110, section 7.6.3).
-    pub name: String,
+    /// The name that this proxy gives itself in Via (RFC 9110, section 7.6.3) and Cache-Status, and that no other on the way to the origin
+    /// has. Without one it is `strait` in Cache-Status, and in Via `strait-` with a number that it draws when it starts.
+    pub name: Option<String>,
     /// Hosts that a reverse proxy answers for, as `www.example.org`; requests for others are refused (421). Without any it answers for all.
     pub hosts: Vec<String>,
     /// What origins are told of clients; nothing by a forward proxy, and by a reverse one `replace`, unless it is said.
@@ -217,7 +218,7 @@ impl Default for Config {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 3128))],
             workers: 0,
             origin: None,
-            name: "strait".to_owned(),
+            name: None,
             hosts: Vec::new(),
             forwarded: None,
             cache: Cache::default(),

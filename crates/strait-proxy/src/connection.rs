@@ -235,7 +235,7 @@ fn uri_of_simple<'b>(worker: &Worker, request: &Request<'b>, is_encrypted: bool)
     }
     let uri = strait_http::target::uri(request, settings.scheme(is_encrypted)).ok()??;
     let is_known = is_for_origin || uri.scheme == Scheme::Http;
-    let is_loop = has_passed(fields, &settings.name);
+    let is_loop = has_passed(fields, &settings.pseudonym.text);
     (is_known && !is_loop && settings.answers_for(&uri.authority.host)).then_some(uri)
 }
 

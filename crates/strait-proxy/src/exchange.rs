@@ -158,7 +158,7 @@ impl<'b> Exchange<'_, 'b> {
             _ if hops == Hops::None => return Box::pin(self.answer_here()).await,
             Target::Absolute(_) | Target::Origin(_) | Target::Asterisk => self.uri()?,
         };
-        if strait_http::forward::has_passed(&request.fields, &self.worker.settings().name) {
+        if strait_http::forward::has_passed(&request.fields, &self.worker.settings().pseudonym.text) {
             return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
         }
         if !self.worker.settings().answers_for(&uri.authority.host) {

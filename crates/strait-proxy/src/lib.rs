@@ -39,6 +39,7 @@ mod origin;
 mod passage;
 mod private;
 mod proxy;
+mod pseudonym;
 mod reply;
 mod report;
 mod select;

@@ -173,6 +173,7 @@ impl Proxy {
         settings.workers = before.workers;
         settings.memory = memory_each(config, before.workers);
         settings.closing = before.closing.clone();
+        settings.pseudonym = settings.pseudonym.after(&before.pseudonym);
         if self.is_inherited {
             settings.ports.clone_from(&before.ports);
         }

@@ -122,7 +122,7 @@ pub(crate) fn write_stored(
         push_number(head, "Age", age);
     }
     // What came with the object stays as it is: a list may stand in several lines.
-    head.extend_from_slice(&settings.via_line);
+    head.extend_from_slice(&settings.pseudonym.line);
     write_end(head, framing, Some(status), wish.within(settings));
     told
 }
@@ -162,9 +162,9 @@ pub(crate) fn write_passed(
 /// Who has passed a message on, this proxy last, in one line (RFC 9110, section 7.6.3).
 pub(crate) fn push_via(head: &mut Vec<u8>, settings: &Settings, fields: &Fields<'_>, version: Version) {
     if version == Version::Http11 && !fields.has("via") {
-        head.extend_from_slice(&settings.via_line);
+        head.extend_from_slice(&settings.pseudonym.line);
     } else {
-        push_field(head, "Via", via(fields, version, &settings.name).as_bytes());
+        push_field(head, "Via", via(fields, version, &settings.pseudonym.text).as_bytes());
     }
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
     for field in passed_on(&response.fields).chain(response.fields.all("upgrade")) {
         push_field(head, field.name, field.value);
     }
-    head.extend_from_slice(&settings.via_line);
+    head.extend_from_slice(&settings.pseudonym.line);
     head.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&Ca
 pub(crate) fn write_own(head: &mut Vec<u8>, settings: &Settings, status: u16, why: &str, wish: Wish) {
     push_status_line(head, status);
     push_field(head, "Content-Type", b"text/plain; charset=utf-8");
-    head.extend_from_slice(&settings.via_line);
+    head.extend_from_slice(&settings.pseudonym.line);
     let body = format!("{}: {why}\n", settings.name);
     write_end(head, Framing::Length(body.len() as u64), None, wish.within(settings));
     if !wish.is_head {

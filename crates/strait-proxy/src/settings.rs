@@ -12,6 +12,7 @@ use strait_http::target::{Host, Scheme, Uri};
 use crate::config::{Abandoned, Config, Forwarded, Timeouts, Transfer};
 use crate::error::{Error, Result};
 use crate::log::{Format, Log};
+use crate::pseudonym::Pseudonym;
 use crate::tls::Tls;
 use crate::worker::connections_max;
 
@@ -41,12 +42,13 @@ pub(crate) struct Settings {
     pub(crate) workers: usize,
     /// The one server behind a reverse proxy.
     pub(crate) behind: Option<Server>,
+    /// In Cache-Status and in its own words.
     pub(crate) name: String,
+    /// In Via.
+    pub(crate) pseudonym: Pseudonym,
     /// Hosts that are answered for, in lower case; none: all.
     hosts: Vec<String>,
     pub(crate) forwarded: Policy,
-    /// `Via: 1.1 name`, with its line's end.
-    pub(crate) via_line: Vec<u8>,
     /// Of each worker.
     pub(crate) memory: usize,
     pub(crate) memory_object: usize,
@@ -116,14 +118,7 @@ impl Settings {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers.min(WORKERS_MAX),
         };
-        let is_name = !config.name.is_empty()
-            && config.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-        if !is_name {
-            return Err(Error::Config(format!(
-                "name = \"{}\": letters, digits, '-', '.' and '_' make a name",
-                config.name
-            )));
-        }
+        let (name, pseudonym) = names(config)?;
         if config.listen.is_empty() && config.tls.listen.is_empty() {
             return Err(Error::Config("listen: there is no address to listen on".to_owned()));
         }
@@ -133,8 +128,8 @@ impl Settings {
             ports: ports(config)?,
             workers,
             behind,
-            via_line: format!("Via: 1.1 {}\r\n", config.name).into_bytes(),
-            name: config.name.clone(),
+            name,
+            pseudonym,
             hosts: hosts(config)?,
             forwarded: forwarded(config),
             memory: memory_each(config, workers),
@@ -157,6 +152,21 @@ impl Settings {
             closing: Arc::default(),
         })
     }
+}
+
+/// The name of a proxy that is given none.
+const NAME: &str = "strait";
+
+/// What the proxy calls itself, and what in Via.
+fn names(config: &Config) -> Result<(String, Pseudonym)> {
+    let Some(name) = &config.name else { return Ok((NAME.to_owned(), Pseudonym::drawn(NAME))) };
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_part) {
+        return Err(Error::Config(format!(
+            "name = \"{name}\": letters, digits, '-', '.' and '_' make a name"
+        )));
+    }
+    Ok((name.clone(), Pseudonym::given(name)))
 }
 
 /// The addresses that are listened on.

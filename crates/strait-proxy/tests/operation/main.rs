@@ -1,6 +1,7 @@
 //! What whoever runs the proxy sees of it and does to it, over real sockets.
 
 mod admin;
+mod chains;
 mod changes;
 mod clients;
 mod log;
