@@ -28,7 +28,7 @@ use crate::exchange::{self, Left, wish};
 use crate::object::Object;
 use crate::reply::{Wish, write_own};
 use crate::select::{Selected, select};
-use crate::serving::Serving;
+use crate::serving::{Serving, Share};
 use crate::settings::Port;
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
@@ -72,8 +72,14 @@ impl Client {
     }
 
     /// Answers what it asks for, until it has gone.
-    pub(crate) async fn serve(mut self, serving: &Serving, port: Port, is_idle: &Cell<bool>) {
-        if port.is_proxied && Box::pin(self.learn_client(&serving.worker())).await.is_none() {
+    pub(crate) async fn serve(
+        mut self,
+        serving: &Serving,
+        port: Port,
+        is_idle: &Cell<bool>,
+        share: &mut Share,
+    ) {
+        if port.is_proxied && Box::pin(self.learn_client(&serving.worker(), share)).await.is_none() {
             return;
         }
         if port.is_tls && Box::pin(self.shake_hands(&serving.worker())).await.is_none() {
@@ -88,8 +94,9 @@ impl Client {
         self.socket.secure(settings.tls.accept()?, settings.timeouts.head).await.ok()
     }
 
-    /// Reads who the client is, from a header before its first request; `None` where that is not told, or it may not use the proxy.
-    async fn learn_client(&mut self, worker: &Worker) -> Option<()> {
+    /// Reads who the client is, from a header before its first request, and counts the connection for it; `None` where that is not told, or
+    /// it may not use the proxy, or not with another connection.
+    async fn learn_client(&mut self, worker: &Worker, share: &mut Share) -> Option<()> {
         let settings = worker.settings();
         let told = loop {
             if let Some((told, len)) = proxy_protocol::read(self.buffer.filled()).ok()? {
@@ -106,7 +113,10 @@ impl Client {
         if let Told::Client(client) = told {
             self.peer = client;
         }
-        settings.access.allows(self.peer.ip()).then_some(())
+        let client = self.peer.ip();
+        let is_admitted = settings.access.allows(client) && share.told(worker, client);
+        worker.counters().refused.add(u64::from(!is_admitted));
+        is_admitted.then_some(())
     }
 
     async fn requests(&mut self, serving: &Serving, is_idle: &Cell<bool>) -> Result<(), Gone> {

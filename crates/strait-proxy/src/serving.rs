@@ -190,7 +190,8 @@ impl Serving {
         let access = &worker.settings().access;
         let is_allowed =
             if port.is_proxied { access.allows_proxied(peer.ip()) } else { access.allows(peer.ip()) };
-        let share = Share::of(&worker, peer.ip()).filter(|_| is_allowed);
+        let party = if port.is_proxied { Party::Untold } else { Party::client(peer.ip()) };
+        let share = if is_allowed { Share::of(&worker, party) } else { None };
         let Some(share) = share else {
             worker.counters().refused.add(1);
             return;
@@ -200,11 +201,10 @@ impl Serving {
         let is_idle = Rc::new(Cell::new(false));
         let mut connections = self.connections.borrow_mut();
         let entry = connections.vacant_entry();
-        let open = Open { serving: self.clone(), key: entry.key(), _share: share };
+        let mut open = Open { serving: self.clone(), key: entry.key(), share };
         let (serving, idle) = (self.clone(), is_idle.clone());
         let task = tokio::task::spawn_local(async move {
-            let _open = open;
-            Client::new(&worker, tcp, peer).serve(&serving, port, &idle).await;
+            Client::new(&worker, tcp, peer).serve(&serving, port, &idle, &mut open.share).await;
         });
         entry.insert(Connection { is_idle, task: task.abort_handle() });
     }
@@ -214,7 +214,7 @@ impl Serving {
 struct Open {
     serving: Rc<Serving>,
     key: usize,
-    _share: Share,
+    share: Share,
 }
 
 impl Drop for Open {
@@ -225,39 +225,67 @@ impl Drop for Open {
     }
 }
 
-/// The connections of each client's address, of all workers. Only counted where there is a limit.
+/// Whom connections are counted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Party {
+    /// A client's address.
+    Client(IpAddr),
+    /// Those whose client is not told yet: they are to begin with that (the PROXY protocol).
+    Untold,
+}
+
+impl Party {
+    fn client(address: IpAddr) -> Self {
+        Self::Client(address.to_canonical())
+    }
+
+    /// Connections at most; `None`: they are not counted.
+    fn most(self, settings: &Settings) -> Option<u32> {
+        match self {
+            Self::Client(_) => Some(settings.connections_each_max).filter(|most| *most > 0),
+            // Who tells nothing leaves half of them to the others.
+            Self::Untold => Some(u32::try_from(settings.connections_max.div_ceil(2)).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
+/// The connections of each, of all workers. Only counted where there is a limit.
 #[derive(Debug, Default)]
-pub(crate) struct ByClient(Mutex<HashMap<IpAddr, u32>>);
+pub(crate) struct ByClient(Mutex<HashMap<Party, u32>>);
 
 /// One of them.
-struct Share(Option<(Arc<Shared>, IpAddr)>);
+pub(crate) struct Share(Option<(Arc<Shared>, Party)>);
 
 impl Share {
-    /// `None` where the client has as many as it may have.
-    fn of(worker: &Worker, client: IpAddr) -> Option<Self> {
-        let most = worker.settings().connections_each_max;
-        if most == 0 {
-            return Some(Self(None));
-        }
-        let client = client.to_canonical();
+    /// `None` where there are as many as there may be.
+    fn of(worker: &Worker, party: Party) -> Option<Self> {
+        let Some(most) = party.most(worker.settings()) else { return Some(Self(None)) };
         let mut counts = worker.shared.by_client.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(client).or_default();
+        let count = counts.entry(party).or_default();
         if *count >= most {
             return None;
         }
         *count += 1;
-        Some(Self(Some((worker.shared.clone(), client))))
+        Some(Self(Some((worker.shared.clone(), party))))
+    }
+
+    /// Counts the connection for the client that was told; whether it may have another.
+    pub(crate) fn told(&mut self, worker: &Worker, client: IpAddr) -> bool {
+        let share = Self::of(worker, Party::client(client));
+        let is_free = share.is_some();
+        *self = share.unwrap_or(Self(None));
+        is_free
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let Some((shared, client)) = &self.0 else { return };
+        let Some((shared, party)) = &self.0 else { return };
         let mut counts = shared.by_client.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(client) {
+        if let Some(count) = counts.get_mut(party) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(client);
+                counts.remove(party);
             }
         }
     }

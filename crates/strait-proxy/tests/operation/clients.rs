@@ -75,6 +75,47 @@ fn a_client_has_so_many_connections_and_no_more() {
 }
 
 #[test]
+fn who_comes_through_a_load_balancer_counts_for_itself() {
+    let proxied = free();
+    let rig = Rig::start(&format!(
+        "listen = [\"{proxied}\"]\nproxy_protocol.on = [\"{proxied}\"]\nlimits.connections_per_client = 1"
+    ));
+    let connect = |client: &str| {
+        let mut connection = Client::to(proxied);
+        connection.send(format!(
+            "PROXY TCP4 {client} 198.51.100.1 4000 80\r\nGET /200/60/1/a HTTP/1.1\r\nHost: a\r\n\r\n"
+        ));
+        connection
+    };
+    let mut clients = [connect("192.0.2.7"), connect("192.0.2.8")];
+    for client in &mut clients {
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+    assert!(connect("192.0.2.7").is_ended());
+    assert!(wait_until(LIMIT, || rig.proxy.report().refused == 1));
+    drop(clients);
+    assert!(wait_until(LIMIT, || connect("192.0.2.7").answer().is_some()));
+}
+
+#[test]
+fn who_does_not_tell_of_a_client_leaves_room_for_those_who_do() {
+    let proxied = free();
+    let rig = Rig::start(&format!(
+        "listen = [\"{proxied}\"]\nproxy_protocol.on = [\"{proxied}\"]\nlimits.connections = 4"
+    ));
+    let silent = [Client::to(proxied), Client::to(proxied)];
+    assert!(wait_until(LIMIT, || rig.proxy.report().connections == 2));
+    assert!(Client::to(proxied).is_ended());
+    drop(silent);
+    assert!(wait_until(LIMIT, || {
+        let mut client = Client::to(proxied);
+        client
+            .send("PROXY TCP4 192.0.2.7 198.51.100.1 4000 80\r\nGET /200/60/1/a HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.answer().is_some()
+    }));
+}
+
+#[test]
 fn a_head_that_does_not_come_to_its_end_ends_the_connection() {
     let rig = Rig::start("timeouts.head = 1\ntimeouts.idle = 3600");
     let mut client = rig.client();
