@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::head::Request;
 
+use crate::log::Format;
+use crate::settings::Settings;
 use crate::socket::{Moved, Socket};
 
 /// Where the answer to a request came from.
@@ -73,19 +75,28 @@ impl Outcome {
 }
 
 /// What a client was told.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Told {
     /// 0 of nothing.
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
     /// Who was asked.
     pub(crate) origin: Option<SocketAddr>,
+    /// Why there is no other answer, where the log tells it.
+    pub(crate) why: Option<String>,
 }
 
 impl Told {
     /// An answer from the store, or one that goes there.
     pub(crate) fn stored(&mut self, status: u16, answer: Answer) {
         (self.status, self.outcome) = (status, Outcome::of_stored(answer));
+    }
+
+    /// One that says why there is no other.
+    pub(crate) fn refused(&mut self, settings: &Settings, status: u16, why: &str) {
+        self.other(status, Outcome::Own);
+        let is_read = settings.log.is_some() && settings.log_format == Format::Json;
+        self.why = is_read.then(|| why.to_owned());
     }
 
     /// Any other.
@@ -110,13 +121,13 @@ impl Begun {
     /// The account of it, once all was given to the kernel that there was to give.
     pub(crate) fn end<'a, 'b>(
         self,
-        socket: &Socket,
+        socket: &'a Socket,
         client: SocketAddr,
         request: Option<&'a Request<'b>>,
         is_whole: bool,
     ) -> Account<'a, 'b> {
         let moved = socket.moved.since(self.moved);
-        Account { client, request, told: socket.told, moved, took: self.at.elapsed(), is_whole }
+        Account { client, request, told: &socket.told, moved, took: self.at.elapsed(), is_whole }
     }
 }
 
@@ -126,7 +137,7 @@ pub(crate) struct Account<'a, 'b> {
     pub(crate) client: SocketAddr,
     /// What was asked; nothing where that was no request, or where nobody reads it.
     pub(crate) request: Option<&'a Request<'b>>,
-    pub(crate) told: Told,
+    pub(crate) told: &'a Told,
     /// Bytes that the client was sent.
     pub(crate) moved: Moved,
     pub(crate) took: Duration,

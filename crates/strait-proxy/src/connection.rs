@@ -21,7 +21,7 @@ use strait_http::target::{Scheme, Uri};
 use strait_transfer::relay::proxy_protocol::{self, Told};
 use tokio::net::TcpStream;
 
-use crate::account::{Begun, Outcome};
+use crate::account::Begun;
 use crate::buffer::Buffer;
 use crate::deliver;
 use crate::exchange::{self, Left, wish};
@@ -208,9 +208,10 @@ impl Client {
     async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, Gone> {
         let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
         let mut head = worker.head();
-        write_own(&mut head, worker.settings(), error.status(), &error.to_string(), wish);
+        let (status, why) = (error.status(), error.to_string());
+        write_own(&mut head, worker.settings(), status, &why, wish);
         let begun = Begun::now(&mut self.socket);
-        self.socket.told.other(error.status(), Outcome::Own);
+        self.socket.told.refused(worker.settings(), status, &why);
         let sent = self.socket.write_all(&head, &[]).await;
         worker.give_back(head);
         self.account(worker, begun, 0, sent.is_ok());

@@ -31,6 +31,9 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 /// The protocol that a connection may change to.
 const WEBSOCKET: &str = "websocket";
 
+/// What clients of a reverse proxy are told of an origin that has failed.
+const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be used";
+
 /// A request and who has sent it.
 #[derive(Debug)]
 pub(crate) struct Exchange<'a, 'b> {
@@ -367,9 +370,12 @@ impl<'b> Exchange<'_, 'b> {
         // What cannot be told apart is not read on.
         let stays = self.wish.keeps_alive && !self.upload.has_body() && status != 400 && status != 431;
         let wish = Wish { keeps_alive: stays, ..self.wish };
+        let settings = self.worker.settings();
         let mut head = self.worker.head();
-        write_own(&mut head, self.worker.settings(), status, why, wish);
-        self.client.told.other(status, Outcome::Own);
+        // What is behind a reverse proxy is for who runs it alone.
+        let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
+        write_own(&mut head, settings, status, said, wish);
+        self.client.told.refused(settings, status, why);
         let sent = self.client.write_all(&head, &[]).await;
         self.worker.give_back(head);
         sent.map(|()| stays)

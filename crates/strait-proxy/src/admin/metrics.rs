@@ -145,7 +145,7 @@ mod tests {
     fn all() -> String {
         let counters = Counters::default();
         for ms in [1, 20, 300] {
-            let told = Told { status: 200, outcome: Outcome::Hit, origin: None };
+            let told = &Told { status: 200, outcome: Outcome::Hit, ..Told::default() };
             let took = Duration::from_millis(ms);
             let client = SocketAddr::from(([127, 0, 0, 1], 1));
             let moved = Moved { sent: 100, ..Moved::default() };

@@ -126,6 +126,10 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     if let Some(origin) = told.origin {
         let _ = write!(out, ",\"origin\":\"{origin}\"");
     }
+    if let Some(why) = &told.why {
+        out.extend_from_slice(b",\"why\":");
+        json_string(out, why.as_bytes());
+    }
     out.push(b'}');
 }
 
@@ -229,10 +233,11 @@ mod tests {
         let account = Account {
             client: SocketAddr::from(([192, 0, 2, 1], 5)),
             request: Some(&request),
-            told: Told {
+            told: &Told {
                 status: 200,
                 outcome: Outcome::Miss,
                 origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
+                why: Some("a \"b\"".to_owned()),
             },
             moved: Moved { sent: 300, sendfile: 4096, ..Moved::default() },
             took: Duration::from_micros(1_234_567),
@@ -262,7 +267,7 @@ mod tests {
             "{\"time\":951827696.007000,\"client\":\"192.0.2.1\",\"method\":\"GET\",\"target\":\"/a\\\\\\\"b\",\
              \"host\":\"x.example\",\"version\":\"HTTP/1.1\",\"referer\":\"http://r/\\\"\\\\\\u00ff\",\"user_agent\":\"me\\u00091\",\
              \"status\":200,\"cache\":\"miss\",\"mechanism\":\"sendfile\",\"copied\":300,\"sendfile\":4096,\"spliced\":0,\
-             \"seconds\":1.234567,\"whole\":true,\"origin\":\"10.0.0.1:80\"}\n"
+             \"seconds\":1.234567,\"whole\":true,\"origin\":\"10.0.0.1:80\",\"why\":\"a \\\"b\\\"\"}\n"
         );
     }
 

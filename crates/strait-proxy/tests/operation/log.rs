@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use lab::wait_until;
+use strait_proxy::{Clock, Proxy};
 
-use crate::rig::{LIMIT, Rig};
+use crate::rig::{Client, LIMIT, Rig};
 
 fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
@@ -33,6 +34,22 @@ fn each_request_is_a_line_that_tells_of_the_cache_and_of_copies() {
     assert_eq!(lines[1]["target"], "/200/60/100000/a");
     assert_eq!(lines[0]["origin"], rig.origin.address.to_string());
     assert!(lines[1].get("origin").is_none() && lines[3].get("target").is_none());
+}
+
+#[test]
+fn why_an_origin_cannot_be_reached_is_told_in_the_log_alone() {
+    let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"json\"");
+    let (path, mut config) = (rig.dir.path().join("log"), rig.config("log.format = \"json\""));
+    config.log.access = Some(path.clone());
+    config.cache.dir = None;
+    // Nobody listens there.
+    config.origin = Some("http://127.0.0.1:1".to_owned());
+    let proxy = Proxy::start(&config, Clock::system()).unwrap();
+    let answer = Client::to(proxy.address()).get("/a");
+    assert_eq!((answer.status(), answer.text().contains("127.0.0.1")), (502, false));
+    assert!(wait_until(LIMIT, || lines(&path).len() == 1));
+    let line: serde_json::Value = serde_json::from_str(&lines(&path)[0]).unwrap();
+    assert!(line["why"].as_str().unwrap().starts_with("connect to 127.0.0.1:1: "), "{line}");
 }
 
 #[test]

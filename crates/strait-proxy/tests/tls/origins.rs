@@ -4,8 +4,10 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
+use lab::wait_until;
+
 use crate::tls::origin::Origin;
-use crate::tls::rig::{Authority, Rig, body, field};
+use crate::tls::rig::{Authority, LIMIT, Rig, body, field};
 
 /// An origin with a certificate for its address, and a proxy before it.
 pub(crate) fn both() -> (Origin, Rig) {
@@ -39,18 +41,32 @@ fn a_new_connection_resumes_the_session_of_another() {
     assert_eq!(origin.seen.resumed.load(Ordering::SeqCst), usize::from(is_copied));
 }
 
-/// What a client is told whose origin has such a certificate.
+/// A proxy that writes a log.
+fn logged(authority: Authority, url: &str) -> Rig {
+    let log = authority.file("log").display().to_string();
+    let config = format!("origin = \"{url}\"\nlog.access = \"{log}\"\nlog.format = \"json\"");
+    Rig::with(authority, &config)
+}
+
+/// What the log tells of the one request that there was.
+fn why(rig: &Rig) -> String {
+    let line = || std::fs::read_to_string(rig.authority.file("log")).unwrap_or_default();
+    assert!(wait_until(LIMIT, || line().ends_with('\n')));
+    line()
+}
+
+/// What the log tells of an origin that has such a certificate.
 fn told(subject: &str, last_year: i32, is_known: bool) -> String {
     let authority = Authority::new();
     let signer = if is_known { None } else { Some(Authority::new()) };
     let signer = signer.as_ref().unwrap_or(&authority);
     signer.sign("origin", subject, last_year);
     let origin = Origin::tls(signer.server("origin"));
-    let rig = Rig::before(authority, &origin.url);
+    let rig = logged(authority, &origin.url);
     let response = rig.plain().get("/kept");
     assert!(response.head.starts_with("HTTP/1.1 502 "), "{}", response.head);
     assert_eq!(origin.requests(), 0);
-    String::from_utf8(response.body).unwrap()
+    why(&rig)
 }
 
 #[test]
@@ -68,14 +84,14 @@ fn who_is_not_who_was_meant_is_not_asked() {
 fn an_origin_that_does_not_speak_tls_is_told_apart() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
-    let rig = Rig::before(Authority::new(), &url);
+    let rig = logged(Authority::new(), &url);
     let mut client = rig.plain();
     client.ask("GET /kept");
     let (mut tcp, _) = listener.accept().unwrap();
     tcp.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
     let response = client.response().unwrap();
     assert!(response.head.starts_with("HTTP/1.1 502 "), "{}", response.head);
-    assert!(String::from_utf8_lossy(&response.body).contains("TLS with 127.0.0.1: "));
+    assert!(why(&rig).contains("TLS with 127.0.0.1: "));
 }
 
 #[test]
