@@ -34,6 +34,7 @@ mod log;
 mod lookup;
 mod meta;
 mod miss;
+mod names;
 mod object;
 mod origin;
 mod passage;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use tokio::net::TcpStream;
+use tokio::time::{timeout, timeout_at};
 
 use crate::buffer::Buffer;
-use crate::settings::Server;
+use crate::settings::{Server, Settings};
 use crate::socket::Socket;
 use crate::worker::Worker;
 
@@ -82,6 +83,8 @@ pub(crate) struct Pool {
 
 /// Idle connections of a worker at most.
 const IDLE_MAX: usize = 1024;
+/// How long an address is given at least where there are others, unless no time is left.
+const ADDRESS_LEAST: Duration = Duration::from_millis(250);
 
 impl Pool {
     pub(crate) fn new(each_max: usize) -> Self {
@@ -102,13 +105,15 @@ impl Pool {
         self.count = self.idle.values().map(Vec::len).sum();
     }
 
-    /// An idle connection that the server has not closed.
+    /// An idle connection that the server has not closed, and to which the proxy may connect still.
     fn take(&mut self, worker: &Worker, server: &Server) -> Option<Box<Connection>> {
         let connections = self.idle.get_mut(server)?;
-        let patience = worker.settings().timeouts.origin_idle;
+        let settings = worker.settings();
+        let patience = settings.timeouts.origin_idle;
         while let Some((mut connection, since)) = connections.pop() {
             self.count -= 1;
-            if since.elapsed() < patience && connection.socket.is_quiet() {
+            let is_allowed = connection.address.is_none_or(|address| may_reach(settings, address.ip()));
+            if is_allowed && since.elapsed() < patience && connection.socket.is_quiet() {
                 return Some(connection);
             }
         }
@@ -144,9 +149,7 @@ impl Connection {
 
     /// A new connection.
     pub(crate) async fn open(worker: &Worker, server: &Server) -> Result<Box<Self>, Failure> {
-        let limit = worker.settings().timeouts.connect;
-        let connected = tokio::time::timeout(limit, connect(worker, server)).await;
-        let tcp = connected.map_err(|_| Failure::TimedOut)??;
+        let tcp = connect(worker, server).await?;
         worker.counters().opened.add(1);
         let address = tcp.peer_addr().ok();
         let mut socket = Socket::new(tcp, worker.settings().timeouts.origin);
@@ -176,23 +179,63 @@ async fn shake_hands(worker: &Worker, server: &Server, socket: &mut Socket) -> R
     })
 }
 
+/// A connection to a server, at whichever of its addresses the proxy may reach.
 async fn connect(worker: &Worker, server: &Server) -> Result<TcpStream, Failure> {
+    let deadline = tokio::time::Instant::now() + worker.settings().timeouts.connect;
+    let addresses = timeout_at(deadline, worker.names.addresses(&server.host)).await;
     let name = |error| Failure::Name { host: server.host.clone(), error };
-    let addresses = tokio::net::lookup_host((&*server.host, server.port)).await.map_err(name)?;
-    let settings = worker.settings();
-    let mut failure = None;
-    for address in addresses {
-        // The server behind a reverse proxy is named by who runs it; others by whoever asks.
-        if settings.behind.is_none() && !settings.access.reaches(address.ip()) {
-            failure.get_or_insert(Failure::Forbidden { address: address.ip() });
-            continue;
-        }
-        match connect_to(worker, address).await {
-            Ok(tcp) => return Ok(tcp),
-            Err(error) => failure = Some(Failure::Connect { address, error }),
-        }
+    let addresses = addresses.map_err(|_| Failure::TimedOut)?.map_err(name)?;
+    let (allowed, forbidden) = split(worker, &addresses);
+    if allowed.is_empty() {
+        let forbidden = forbidden.map(|address| Failure::Forbidden { address });
+        return Err(forbidden.unwrap_or_else(|| name(io::ErrorKind::NotFound.into())));
     }
-    Err(failure.unwrap_or_else(|| name(io::ErrorKind::NotFound.into())))
+    let connect = async |ip| {
+        let address = SocketAddr::new(ip, server.port);
+        connect_to(worker, address).await.map_err(|error| Failure::Connect { address, error })
+    };
+    let connected = first(&allowed, deadline, connect).await;
+    if connected.is_err() {
+        worker.names.doubt(&server.host);
+    }
+    connected
+}
+
+/// What `connect` comes to with the first address at which somebody answers.
+async fn first<T>(
+    addresses: &[IpAddr],
+    deadline: tokio::time::Instant,
+    connect: impl AsyncFn(IpAddr) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut failure = Failure::TimedOut;
+    for (index, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        let limit = share(left, addresses.len() - index);
+        failure = match timeout(limit, connect(*address)).await {
+            Ok(Ok(connected)) => return Ok(connected),
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::TimedOut,
+        };
+    }
+    Err(failure)
+}
+
+/// The addresses that the proxy may connect to, and one of the others. It is asked for each connection: what a name stands for may be
+/// another each time.
+fn split(worker: &Worker, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<IpAddr>) {
+    let is_allowed = |address: &IpAddr| may_reach(worker.settings(), *address);
+    let (allowed, forbidden): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_allowed);
+    (allowed, forbidden.first().copied())
+}
+
+/// The server behind a reverse proxy is named by who runs it; others by whoever asks.
+fn may_reach(settings: &Settings, address: IpAddr) -> bool {
+    settings.behind.is_some() || settings.access.reaches(address)
+}
+
+/// How long an address may take, of the time that is left for so many: the next ones are to have their turn.
+fn share(left: Duration, addresses: usize) -> Duration {
+    (left / u32::try_from(addresses).unwrap_or(u32::MAX)).max(ADDRESS_LEAST).min(left)
 }
 
 /// A connection to an address; descriptors that are kept for later make room for it.
@@ -203,5 +246,39 @@ async fn connect_to(worker: &Worker, address: SocketAddr) -> io::Result<TcpStrea
             TcpStream::connect(address).await
         }
         done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_share_the_time_that_is_left() {
+        let ms = Duration::from_millis;
+        for (left, addresses, expected) in
+            [(10_000, 1, 10_000), (10_000, 4, 2500), (600, 4, 250), (100, 4, 100), (0, 1, 0)]
+        {
+            assert_eq!(share(ms(left), addresses), ms(expected), "{left} {addresses}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_at_which_nobody_answers_leaves_time_for_the_next() {
+        let addresses = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
+        let begun = tokio::time::Instant::now();
+        let deadline = begun + Duration::from_secs(9);
+        let answers = |is_answered: fn(IpAddr) -> bool| {
+            async move |address| {
+                if !is_answered(address) {
+                    std::future::pending::<()>().await;
+                }
+                Ok(address)
+            }
+        };
+        let connected = first(&addresses, deadline, answers(|it| it == IpAddr::from([192, 0, 2, 3]))).await;
+        assert_eq!((connected.unwrap(), begun.elapsed()), (addresses[2], Duration::from_secs(6)));
+        let nobody = first(&addresses, deadline, answers(|_| false)).await;
+        assert!(matches!(nobody, Err(Failure::TimedOut)) && begun.elapsed() < Duration::from_secs(10));
     }
 }

@@ -22,6 +22,7 @@ use crate::hot::Hot;
 use crate::lease::Leases;
 use crate::log::Gathered;
 use crate::lookup::{self, Found};
+use crate::names::Names;
 use crate::object::Object;
 use crate::origin::Pool;
 use crate::private::Private;
@@ -71,6 +72,8 @@ pub(crate) struct Local {
     pub(crate) lane: usize,
     pub(crate) hot: RefCell<Hot>,
     pub(crate) pool: RefCell<Pool>,
+    /// Of origins.
+    pub(crate) names: Names,
     pub(crate) pipes: RefCell<Pipes>,
     pub(crate) private: Private,
     /// Lines of the access log.
@@ -107,6 +110,7 @@ impl Worker {
         let local = Rc::new(Local {
             hot: RefCell::new(Hot::new(settings.memory)),
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
+            names: Names::default(),
             pipes: RefCell::new(Pipes::new(files_allowed() / (PIPE_FILES * FILES_PARTS * settings.workers))),
             private: Private::default(),
             lines: Gathered::default(),

@@ -3,8 +3,9 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use lab::wait_until;
+use strait_proxy::{Clock, Config, Proxy};
 
-use crate::rig::{Client, LIMIT, Rig, body};
+use crate::rig::{Client, LIMIT, Origin, Rig, body};
 
 /// Bytes that no socket takes at once.
 const LEN: usize = 20_000_000;
@@ -25,6 +26,25 @@ fn another_configuration_holds_from_the_next_request_on_and_closes_nothing() {
     assert!(client.get("/200/60/5/a").field("cache-status").unwrap().starts_with("two; hit"));
     client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n");
     assert_eq!(client.answer().unwrap().status(), 413);
+}
+
+#[test]
+fn where_a_forward_proxy_may_connect_is_asked_each_time() {
+    let origin = Origin::start();
+    let config = |reach: &str| Config {
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        workers: 1,
+        ..Config::from_toml(&format!("access.reach = [{reach}]")).unwrap()
+    };
+    let mut proxy = Proxy::start(&config("\"127.0.0.0/8\""), Clock::system()).unwrap();
+    let mut client = Client::to(proxy.address());
+    let uri = format!("http://localhost:{}/200/0/5/a", origin.address.port());
+    assert_eq!(client.get(&uri).status(), 200);
+    // It has the addresses of the name, and a connection.
+    proxy.reload(&config("")).unwrap();
+    assert!(wait_until(LIMIT, || client.get(&uri).status() == 403));
+    proxy.reload(&config("\"127.0.0.0/8\"")).unwrap();
+    assert!(wait_until(LIMIT, || client.get(&uri).status() == 200));
 }
 
 #[test]

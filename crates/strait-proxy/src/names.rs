@@ -1,0 +1,250 @@
+//! The addresses of names, looked up once for all who ask and kept for a while.
+//!
+//! The system's resolver (getaddrinfo(3)) blocks a thread and does not tell how long an answer lasts. Here few lookups are under way at a
+//! time, and answers are kept for a fixed time. What is kept are addresses and no permission: whoever connects asks for each whether the
+//! proxy may go there, each time, so that a name whose addresses change gives nobody anything.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+/// How long addresses are kept.
+const FOUND_FOR: Duration = Duration::from_secs(30);
+/// How long it is kept that there are none, and for how long addresses are good at which nobody answers.
+const FAILED_FOR: Duration = Duration::from_secs(1);
+/// Names that are kept at most.
+const NAMES_MAX: usize = 1024;
+/// Addresses of a name at most.
+const ADDRESSES_MAX: usize = 16;
+/// Lookups that are under way at most: each is a thread.
+const LOOKUPS_MAX: usize = 16;
+
+/// How a name is looked up; blocks.
+type Resolve = fn(&str) -> io::Result<Vec<IpAddr>>;
+
+/// The names that a worker knows.
+#[derive(Debug)]
+pub(crate) struct Names {
+    known: RefCell<HashMap<Box<str>, watch::Receiver<Option<Found>>>>,
+    lookups: Arc<Semaphore>,
+    resolve: Resolve,
+}
+
+/// What a lookup has come to.
+#[derive(Clone, Debug)]
+struct Found {
+    /// Or why there are none.
+    addresses: Result<Arc<[IpAddr]>, Arc<str>>,
+    at: Instant,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::new(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
+    }
+}
+
+impl Names {
+    fn new(resolve: Resolve) -> Self {
+        Self { known: RefCell::default(), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)), resolve }
+    }
+
+    /// The addresses of a host, in the order in which they are to be tried; an address is its own.
+    ///
+    /// # Errors
+    /// It has none, or that cannot be told.
+    pub(crate) async fn addresses(&self, host: &str) -> io::Result<Arc<[IpAddr]>> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(Arc::from([address]));
+        }
+        let mut found = self.find(&host.to_ascii_lowercase())?;
+        let found = found.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+        let addresses = found.map(|found| found.addresses);
+        addresses.unwrap_or_else(|| Err("the lookup has ended".into())).map_err(|why| io::Error::other(&*why))
+    }
+
+    /// Nobody has answered at the addresses of a host: they are looked up anew, unless they have just been.
+    pub(crate) fn doubt(&self, host: &str) {
+        let mut known = self.known.borrow_mut();
+        let host = host.to_ascii_lowercase();
+        let is_old = |found: &Found| found.at.elapsed() >= FAILED_FOR;
+        if known.get(&*host).is_some_and(|found| found.borrow().as_ref().is_some_and(is_old)) {
+            known.remove(&*host);
+        }
+    }
+
+    /// What is known of a name, or will be.
+    fn find(&self, name: &str) -> io::Result<watch::Receiver<Option<Found>>> {
+        let mut known = self.known.borrow_mut();
+        if let Some(found) = known.get(name).filter(|found| is_good(found)) {
+            return Ok(found.clone());
+        }
+        if known.len() >= NAMES_MAX {
+            known.retain(|_, found| is_good(found));
+        }
+        if known.len() >= NAMES_MAX {
+            known.retain(|_, found| found.borrow().is_none());
+        }
+        if known.len() >= NAMES_MAX {
+            return Err(io::Error::other("too many names are being looked up"));
+        }
+        let found = self.look_up(name);
+        known.insert(name.into(), found.clone());
+        Ok(found)
+    }
+
+    /// Begins a lookup, which goes on whether or not anybody waits for it.
+    fn look_up(&self, name: &str) -> watch::Receiver<Option<Found>> {
+        let (sender, receiver) = watch::channel(None);
+        let (lookups, resolve, name) = (self.lookups.clone(), self.resolve, name.to_owned());
+        tokio::task::spawn_local(async move {
+            // It is never closed.
+            let Ok(_permit) = lookups.acquire().await else { return };
+            let looked_up = tokio::task::spawn_blocking(move || resolve(&name)).await;
+            let addresses = looked_up.unwrap_or_else(|error| Err(error.into()));
+            let addresses = addresses.map(alternating).map_err(|error| error.to_string().into());
+            // Nobody may wait for it any more.
+            let _ = sender.send(Some(Found { addresses, at: Instant::now() }));
+        });
+        receiver
+    }
+}
+
+/// Whether what is known still holds, or is on its way.
+fn is_good(found: &watch::Receiver<Option<Found>>) -> bool {
+    match &*found.borrow() {
+        Some(Found { addresses: Ok(_), at }) => at.elapsed() < FOUND_FOR,
+        Some(Found { addresses: Err(_), at }) => at.elapsed() < FAILED_FOR,
+        // Whoever looks it up may have been ended.
+        None => found.has_changed().is_ok(),
+    }
+}
+
+/// Addresses of IPv6 and IPv4 in turns, beginning as they do and otherwise in their order: where one of them leads nowhere, the next but
+/// one is not tried first (RFC 8305, section 4).
+fn alternating(addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
+    let is_first_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == is_first_v6);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut ordered = Vec::new();
+    while let Some(address) = first.next().or_else(|| second.next()) {
+        ordered.push(address);
+        ordered.extend(second.next());
+    }
+    ordered.truncate(ADDRESSES_MAX);
+    ordered.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::runtime::{Builder, LocalOptions};
+
+    use super::*;
+
+    /// A clock that goes on by itself where nothing else does.
+    fn run(test: impl Future<Output = ()>) {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_time().start_paused(true).build_local(LocalOptions::default());
+        runtime.unwrap().block_on(test);
+    }
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    #[test]
+    fn a_name_is_looked_up_once_for_all_who_ask_and_again_after_a_while() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = Names::new(|_| Ok(vec![address(LOOKUPS.fetch_add(1, Ordering::SeqCst) as u8)]));
+        run(async {
+            let (one, other) = tokio::join!(names.addresses("a.example"), names.addresses("A.example"));
+            assert_eq!((&*one.unwrap(), &*other.unwrap()), (&[address(0)][..], &[address(0)][..]));
+            tokio::time::advance(FOUND_FOR.mul_f32(0.9)).await;
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(0)]);
+            tokio::time::advance(FOUND_FOR / 10).await;
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
+            // Nobody answers there.
+            names.doubt("a.example");
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
+            tokio::time::advance(FAILED_FOR).await;
+            names.doubt("A.example");
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(2)]);
+        });
+    }
+
+    #[test]
+    fn that_there_is_none_is_kept_for_a_moment() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = Names::new(|_| {
+            LOOKUPS.fetch_add(1, Ordering::SeqCst);
+            Err(io::Error::other("no such name"))
+        });
+        run(async {
+            for expected in [1, 1, 2] {
+                let error = names.addresses("a.example").await.unwrap_err();
+                assert_eq!(
+                    (error.to_string().as_str(), LOOKUPS.load(Ordering::SeqCst)),
+                    ("no such name", expected)
+                );
+                tokio::time::advance(FAILED_FOR * 6 / 10).await;
+            }
+        });
+    }
+
+    #[test]
+    fn an_address_is_not_looked_up() {
+        let names = Names::new(|name| panic!("{name}"));
+        run(async {
+            for host in ["192.0.2.1", "2001:db8::1"] {
+                assert_eq!(*names.addresses(host).await.unwrap(), [host.parse::<IpAddr>().unwrap()]);
+            }
+        });
+    }
+
+    #[test]
+    fn lookups_and_names_are_bounded() {
+        static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+        let names = Names::new(|_| {
+            assert!(UNDER_WAY.fetch_add(1, Ordering::SeqCst) < LOOKUPS_MAX);
+            std::thread::yield_now();
+            UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
+            Ok(vec![address(1)])
+        });
+        run(async {
+            let under_way: Vec<_> =
+                (0..NAMES_MAX).map(|number| names.find(&format!("{number}.example")).unwrap()).collect();
+            assert!(names.find("another.example").is_err());
+            for mut found in under_way {
+                let found = found.wait_for(Option::is_some).await.unwrap().clone();
+                assert!(found.unwrap().addresses.is_ok());
+            }
+            assert!(names.addresses("another.example").await.is_ok());
+            assert!(names.known.borrow().len() <= NAMES_MAX);
+        });
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let addresses =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        for (given, expected) in [
+            (&["::1", "::2", "::3", "1.1.1.1"][..], &["::1", "1.1.1.1", "::2", "::3"][..]),
+            (&["1.1.1.1", "::1", "::2", "::3"], &["1.1.1.1", "::1", "::2", "::3"]),
+            (&["1.1.1.1", "1.1.1.2"], &["1.1.1.1", "1.1.1.2"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(*alternating(addresses(given)), addresses(expected));
+        }
+        let many = (0..=255).map(address).collect();
+        assert_eq!(alternating(many).len(), ADDRESSES_MAX);
+    }
+}
