@@ -202,9 +202,11 @@ fn it_becomes_another_user_and_keeps_no_capabilities() {
     proxy.end();
 }
 
+const BROWSER: &str = "chromium-headless-shell";
+
 #[test]
 fn a_browser_shows_the_admin_page_and_takes_no_markup_from_outside() {
-    if !program_or_skip("chromium") {
+    if !program_or_skip(BROWSER) {
         return;
     }
     let (origin, dir) = (origin(), tempfile::tempdir().unwrap());
@@ -216,7 +218,7 @@ fn a_browser_shows_the_admin_page_and_takes_no_markup_from_outside() {
     let page = format!("http://{}/", proxy.admin());
     let profile = format!("--user-data-dir={}", dir.path().display());
     let shown = || {
-        let browser = Launch::new("chromium").args(["--headless", "--no-sandbox", "--disable-gpu", &profile]);
+        let browser = Launch::new(BROWSER).args(["--no-sandbox", "--disable-gpu", &profile]);
         browser.args(["--virtual-time-budget=5000", "--dump-dom", &page]).run(LIMIT).unwrap().text()
     };
     let shown = shown();
