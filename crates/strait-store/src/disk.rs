@@ -19,7 +19,7 @@ const FILE_MODE: u32 = 0o600;
 const PIECES_MAX: usize = 1024;
 
 /// A call that a test can have fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
     Create,
     Open,

@@ -13,7 +13,7 @@ use crate::record::{Place, Record};
 use crate::shared::Shared;
 
 /// Segments that are kept ready.
-const SPARES: usize = 2;
+pub(crate) const SPARES: usize = 2;
 /// Files that are kept free for objects with files of their own.
 const FILES_FREE_MIN: usize = 4;
 /// So much of a segment is stored again at most when it is evicted, so that each gives some room.

@@ -9,13 +9,10 @@ use crate::open::write_marks;
 use crate::shared::Shared;
 
 impl Shared {
-    /// Syncs every file that was written to, and then notes that all writes that had ended before are on disk.
+    /// Syncs every file that was written to, removals included, and then notes that all writes that had ended before are on disk.
     pub(crate) fn sync(&self) -> Result<()> {
         let mut marks = lock(&self.marks);
         let last = self.last_number();
-        if marks.durable >= last {
-            return Ok(());
-        }
         // A number is taken and its write is done under the lock of a lane: behind this all up to `last` are done.
         self.lanes.iter().for_each(|lane| drop(lock(lane)));
         let dirty = std::mem::take(&mut *lock(&self.dirty));
@@ -35,7 +32,8 @@ impl Shared {
                 crate::error::Error::io("sync", &self.dir, &error)
             })?;
         }
-        if !self.has_unread.load(Ordering::Acquire) {
+        // A removal has no number.
+        if marks.durable < last && !self.has_unread.load(Ordering::Acquire) {
             let next = crate::format::marks::Marks { durable: last, ..*marks };
             write_marks(&self.disk, &self.dir, &next)?;
             *marks = next;

@@ -1,5 +1,6 @@
-//! Faults to order: the next call of a kind fails with an errno.
+//! Faults to order: the next call of a kind fails with an errno. And how often each was made.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
 
@@ -17,24 +18,33 @@ struct Fault {
     errno: i32,
 }
 
-/// What is to fail.
+/// What is to fail, and what was asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Mutex<Vec<Fault>>);
+pub(crate) struct Faults {
+    ordered: Mutex<Vec<Fault>>,
+    counts: Mutex<HashMap<Call, u64>>,
+}
 
 impl Faults {
     /// Has `times` calls fail with `errno`, after `after` of them went well.
     pub(crate) fn inject(&self, call: Call, after: u32, times: u32, errno: i32) {
-        lock(&self.0).push(Fault { call, after, times, errno });
+        lock(&self.ordered).push(Fault { call, after, times, errno });
     }
 
     /// Nothing fails any more.
     pub(crate) fn clear(&self) {
-        lock(&self.0).clear();
+        lock(&self.ordered).clear();
+    }
+
+    /// How many calls of the kind there were.
+    pub(crate) fn count(&self, call: Call) -> u64 {
+        lock(&self.counts).get(&call).copied().unwrap_or(0)
     }
 
     /// The error of this call, if it is to fail.
     pub(crate) fn take(&self, call: Call) -> Option<io::Error> {
-        let mut faults = lock(&self.0);
+        *lock(&self.counts).entry(call).or_default() += 1;
+        let mut faults = lock(&self.ordered);
         let fault = faults.iter_mut().find(|fault| fault.call == call && fault.times > 0)?;
         if fault.after > 0 {
             fault.after -= 1;

@@ -5,6 +5,7 @@ mod failing;
 pub(crate) mod faults;
 mod limit;
 mod model;
+mod removed;
 mod together;
 
 use std::sync::Arc;
