@@ -211,7 +211,8 @@ impl Shared {
         let ended = record.kill();
         if ended {
             self.index.remove(record);
-            let place = lock(&record.place);
+            // It is not moved any more. Whoever looks at its place meanwhile does not wait for the write.
+            let place = record.place();
             self.mark_dead(&place.head, place.offset);
         }
         ended

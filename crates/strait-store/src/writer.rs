@@ -156,12 +156,13 @@ impl Writer {
         {
             return Ok(record);
         }
-        let lane = shared.lane(self.lane, "commit")?;
         if self.file.is_own() {
+            // To free blocks can take long: not under the lane's lock.
             let end = align_up(self.layout.body_offset + body_len, PAGE_BYTES);
             self.file.cut(end);
             self.header.extent_len = end - self.layout.offset;
         }
+        let lane = shared.lane(self.lane, "commit")?;
         self.header.state = State::Committed;
         self.header.body_len = body_len;
         self.header.written = shared.next_number();
