@@ -28,14 +28,13 @@ pub(crate) fn load(shared: &Shared, earlier: Earlier) {
     if let Some(files) = left {
         scan(shared, files);
     }
-    *lock(&shared.is_loaded) = true;
-    shared.loaded.notify_all();
+    shared.settle();
 }
 
 /// Opens a file. What cannot be opened is left as it is, for the next session; what is no file of ours goes.
 fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
     if shared.is_closed.load(Ordering::Acquire) {
-        shared.leave(found.share);
+        shared.leave(found);
         return None;
     }
     let made = FileHeader { kind: found.kind, number: found.number, tag: 0 };
@@ -47,7 +46,7 @@ fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
     });
     let read: Result<_> = read.map_err(|error| Error::io("open", &path, &error));
     let Ok(file) = shared.counted(read) else {
-        shared.leave(found.share);
+        shared.leave(found);
         return None;
     };
     let header = FileHeader::decode(&bytes);
@@ -82,6 +81,8 @@ fn adopt(
     for file in files {
         if !shared.is_of_use(&file) {
             shared.let_go(file);
+        } else if file.turn.load(Ordering::Acquire) == 0 {
+            shared.enlist_old(file);
         }
     }
     None

@@ -71,7 +71,7 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
         remove_all(&disk, &dir)?;
     }
     let boot_id = config.boot_id.map_or_else(boot_id, Ok)?;
-    let first = Marks { boot_id, session: 0, boot_session: 0, durable: 0 };
+    let first = Marks { boot_id, session: 0, boot_session: 0, durable: 0, held: Vec::new() };
     let marks = last.unwrap_or(first).next(boot_id);
     let earlier = list(&dir, &budget)?;
     write_marks(&disk, &dir, &marks)?;

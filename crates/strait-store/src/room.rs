@@ -87,9 +87,15 @@ impl Shared {
 
     /// Evicts the file whose turn it is; false if there is none. One that is being written to waits for a later turn.
     fn evict_next(&self) -> bool {
-        let is_free = |file: &&Arc<SegmentFile>| file.writers.load(Ordering::Acquire) == 0;
-        let next = lock(&self.queue).values().find(is_free).cloned();
-        let Some(file) = next else { return false };
+        let is_free = |file: &SegmentFile| file.writers.load(Ordering::Acquire) == 0;
+        let next = lock(&self.queue)
+            .iter()
+            .find(|(_, file)| is_free(file))
+            .map(|(turn, file)| (*turn, file.clone()));
+        if self.evict_unread(next.as_ref().map(|(turn, _)| *turn)) {
+            return true;
+        }
+        let Some((_, file)) = next else { return false };
         if !(file.is_own() && self.gets_another_turn(&file)) {
             self.evict(&file);
         }

@@ -19,13 +19,15 @@ use crate::record::{Place, Record};
 use crate::shared::Shared;
 
 /// Bytes that are read at a time.
-const WINDOW_BYTES: usize = 64 << 10;
+const WINDOW_BYTES: u64 = 64 << 10;
+/// Pages of a segment that are stepped over if they cannot be read; then the rest is left. A disk that fails takes seconds for each.
+const UNREAD_PAGES_MAX: u64 = 16;
 /// Bodies up to this size were written with their head in one call; longer ones before it.
 const LAST_BYTES_MAX: usize = 1 << 30;
 
 /// Finds the records in `files`, the newest first, and puts the files in line for eviction.
 pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
-    let marks = *lock(&shared.marks);
+    let marks = lock(&shared.marks).clone();
     let mut scan = Scan { shared, marks, files: HashMap::new(), referring: Vec::new(), lasts: Vec::new() };
     for file in files.into_iter().rev() {
         scan.file(file);
@@ -61,17 +63,17 @@ struct Scan<'a> {
 impl Scan<'_> {
     fn file(&mut self, file: Arc<SegmentFile>) {
         let scanned = if file.is_own() { self.own(&file) } else { self.segment(&file) };
-        let end = self.shared.counted(scanned).unwrap_or_else(|_| {
-            // What was found in it so far is right; but it is not known what is behind.
-            self.shared.has_unread.store(true, Ordering::Release);
+        let end = self.shared.counted(scanned).ok().flatten().unwrap_or_else(|| {
+            // What was found in it is right; but it is not known what else is there.
+            self.shared.hold(file.number());
             file.share.bytes()
         });
         self.files.insert(file.number(), (file, end));
     }
 
-    /// Every record of a segment; where the last ends.
-    fn segment(&mut self, file: &Arc<SegmentFile>) -> Result<u64> {
-        let mut window = Window { file, start: 0, bytes: Vec::new() };
+    /// Every record of a segment; where the last ends, unless there are pages that cannot be read.
+    fn segment(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
+        let mut window = Window { file, start: 0, bytes: Vec::new(), unread_pages: 0 };
         let (mut at, mut end, mut last) = (FILE_HEADER_BYTES, FILE_HEADER_BYTES, None);
         while let Some((place, bytes)) = window.at(at)? {
             at = place;
@@ -95,28 +97,34 @@ impl Scan<'_> {
             }
             at = next;
         }
+        self.shared.counters.failed.add(window.unread_pages);
+        let is_whole = window.unread_pages == 0;
         self.lasts.extend(last.map(|(hash, offset)| Last { hash, file: file.clone(), offset }));
-        Ok(end)
+        Ok(is_whole.then_some(end))
     }
 
     /// The record of a file of its own; where it ends.
-    fn own(&mut self, file: &Arc<SegmentFile>) -> Result<u64> {
+    fn own(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
         let at = FILE_HEADER_BYTES;
         let bytes = file.read(RECORD_HEADER_BYTES, at)?;
         let header = RecordHeader::decode(&bytes, file.header.tag, at);
-        let Some(header) = header.filter(|header| header.state != State::Reserved) else { return Ok(at) };
+        let Some(header) = header.filter(|header| header.state != State::Reserved) else {
+            return Ok(Some(at));
+        };
         if header.state == State::Committed {
             self.adopt(header, file, at);
         }
-        Ok(at + header.extent_len)
+        Ok(Some(at + header.extent_len))
     }
 
     /// Takes a record in, unless it cannot be relied on or is a copy.
     fn adopt(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
-        if !self.marks.covers(header.written) {
+        if !self.marks.covers(file.number(), header.written) {
             self.shared.counters.unsynced.add(1);
             // Written down, for the durable number will pass it by.
-            self.shared.mark_dead(file, offset);
+            if !self.shared.mark_dead(file, offset) {
+                self.shared.hold(file.number());
+            }
         } else if header.body_file == 0 {
             self.insert(&header, file, offset, file);
         } else {
@@ -133,7 +141,8 @@ impl Scan<'_> {
             let shares = Arc::ptr_eq(&place.body, body) && place.body_offset == header.body_offset;
             if other.sequence() == header.sequence || (shares && other.sequence() > header.sequence) {
                 // It was copied or updated, and the store did not come to drop the old one.
-                return self.shared.mark_dead(head, offset);
+                self.shared.mark_dead(head, offset);
+                return;
             }
             if shares {
                 self.shared.end_head(&other);
@@ -165,7 +174,7 @@ impl Scan<'_> {
                 Some(body) => self.insert(&header, &head, offset, &body),
                 // It may be in a file that cannot be read today.
                 None if self.shared.has_unread.load(Ordering::Acquire) => {}
-                None => self.shared.mark_dead(&head, offset),
+                None => drop(self.shared.mark_dead(&head, offset)),
             }
         }
     }
@@ -192,6 +201,8 @@ struct Window<'a> {
     file: &'a SegmentFile,
     start: u64,
     bytes: Vec<u8>,
+    /// How many could not be read.
+    unread_pages: u64,
 }
 
 impl Window<'_> {
@@ -206,12 +217,28 @@ impl Window<'_> {
             let Some(data) = self.file.next_data(offset) else { return Ok(None) };
             offset = align_up(data.max(offset), RECORD_ALIGN);
             self.start = offset;
-            self.bytes = self.file.read(WINDOW_BYTES, offset)?;
+            self.bytes = self.read(offset)?;
         }
         if !has(self, offset) {
             return Ok(None);
         }
         let begin = (offset - self.start) as usize;
         Ok(Some((offset, &self.bytes[begin..begin + RECORD_HEADER_BYTES])))
+    }
+
+    /// What stands at `offset`, less of it before a page that cannot be read. Such a page looks like one without headers.
+    fn read(&mut self, offset: u64) -> Result<Vec<u8>> {
+        let mut window_bytes = WINDOW_BYTES;
+        loop {
+            let end = (offset + window_bytes) & !(PAGE_BYTES - 1);
+            match self.file.read((end - offset) as usize, offset) {
+                Err(_) if window_bytes > PAGE_BYTES => window_bytes /= 2,
+                Err(_) if self.unread_pages < UNREAD_PAGES_MAX => {
+                    self.unread_pages += 1;
+                    return Ok(vec![0; (end - offset) as usize]);
+                }
+                other => return other,
+            }
+        }
     }
 }

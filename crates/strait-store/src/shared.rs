@@ -1,20 +1,21 @@
 //! What the threads that use a store and its background thread share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::RandomState;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::Thread;
 
-use crate::budget::{Budget, Share};
+use crate::budget::Budget;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
-use crate::file::{SegmentFile, lock};
-use crate::format::marks::Marks;
-use crate::format::{STATE_AT, State};
+use crate::file::{SegmentFile, lock, name_of};
+use crate::format::marks::{Held, Marks};
+use crate::format::{FileHeader, STATE_AT, State};
 use crate::index::Index;
 use crate::lane::Lane;
+use crate::open::Found;
 use crate::record::Record;
 use crate::stats::Counters;
 
@@ -42,9 +43,11 @@ pub(crate) struct Shared {
     pub(crate) leavers: Mutex<Vec<Arc<SegmentFile>>>,
     /// Files that were written to since they were synced.
     pub(crate) dirty: Mutex<Vec<Weak<SegmentFile>>>,
-    /// Room of files that could not be opened.
-    unread: Mutex<Vec<Share>>,
-    /// Whether there is anything that could not be read: then nothing is said about what is on disk.
+    /// Files that could not be opened, by age.
+    unread: Mutex<VecDeque<Found>>,
+    /// Numbers of those, and of files that could not be read to their end.
+    held: Mutex<Vec<u64>>,
+    /// Whether there are any: what they have is not known.
     pub(crate) has_unread: AtomicBool,
     /// Whether files were made or unlinked since the directory was synced.
     pub(crate) is_dir_dirty: AtomicBool,
@@ -85,6 +88,7 @@ impl Shared {
             leavers: Mutex::default(),
             dirty: Mutex::default(),
             unread: Mutex::default(),
+            held: Mutex::default(),
             has_unread: AtomicBool::new(false),
             is_dir_dirty: AtomicBool::new(true),
             demand_bytes: AtomicU64::new(0),
@@ -163,10 +167,40 @@ impl Shared {
         file.has_members() || self.has_unread.load(Ordering::Acquire)
     }
 
-    /// Leaves a file as it is.
-    pub(crate) fn leave(&self, share: Share) {
+    /// Leaves a file as it is, until it is its turn to be evicted.
+    pub(crate) fn leave(&self, found: Found) {
+        self.hold(found.number);
+        lock(&self.unread).push_back(found);
+    }
+
+    /// Notes that it is not known what all is in a file.
+    pub(crate) fn hold(&self, file: u64) {
         self.has_unread.store(true, Ordering::Release);
-        lock(&self.unread).push(share);
+        lock(&self.held).push(file);
+    }
+
+    /// Ends the loading: of what could not be read no more is said to be on disk than was known before.
+    pub(crate) fn settle(&self) {
+        let mut marks = lock(&self.marks);
+        let mut files = std::mem::take(&mut *lock(&self.held));
+        files.sort_unstable();
+        files.dedup();
+        marks.held =
+            files.iter().map(|file| Held { file: *file, durable: marks.durable_in(*file) }).collect();
+        drop(marks);
+        *lock(&self.is_loaded) = true;
+        self.loaded.notify_all();
+    }
+
+    /// Takes away a file that could not be opened, if it is older than `turn`; false if there is none.
+    pub(crate) fn evict_unread(&self, turn: Option<u64>) -> bool {
+        let is_next = |found: &mut Found| turn.is_none_or(|turn| found.number < turn);
+        let Some(found) = lock(&self.unread).pop_front_if(is_next) else { return false };
+        let header = FileHeader { kind: found.kind, number: found.number, tag: 0 };
+        // If that fails the next start finds it and tries again.
+        let _ = self.disk.unlink(&self.dir.join(name_of(&header)));
+        self.note_name();
+        true
     }
 
     /// Notes that a file was made or unlinked.
@@ -218,11 +252,13 @@ impl Shared {
         ended
     }
 
-    /// Writes down that the record at `offset` is dead.
-    pub(crate) fn mark_dead(&self, file: &Arc<SegmentFile>, offset: u64) {
+    /// Writes down that the record at `offset` is dead; false if that failed.
+    pub(crate) fn mark_dead(&self, file: &Arc<SegmentFile>, offset: u64) -> bool {
         let written = file.write_bytes(&State::Dead.code().to_le_bytes(), offset + STATE_AT);
-        if self.counted(written).is_ok() {
+        let is_written = self.counted(written).is_ok();
+        if is_written {
             self.note_written(file);
         }
+        is_written
     }
 }

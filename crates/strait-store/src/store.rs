@@ -201,8 +201,11 @@ impl Store {
     }
 
     /// Makes all that was stored so far outlive a power loss, as the background thread does now and then. It takes as long as the
-    /// disk does.
+    /// disk does, and as the store is being loaded.
     pub fn sync(&self) -> Result<()> {
+        // Before, nobody can say of the records of earlier sessions which of them count.
+        let guard = lock(&self.shared.is_loaded);
+        drop(self.shared.loaded.wait_while(guard, |is_loaded| !*is_loaded));
         self.shared.counted(self.shared.sync())
     }
 

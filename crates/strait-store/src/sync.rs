@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::file::{SegmentFile, lock};
+use crate::format::marks::{HELD_MAX, Marks};
 use crate::open::write_marks;
 use crate::shared::Shared;
 
@@ -33,8 +34,8 @@ impl Shared {
             })?;
         }
         // A removal has no number.
-        if marks.durable < last && !self.has_unread.load(Ordering::Acquire) {
-            let next = crate::format::marks::Marks { durable: last, ..*marks };
+        if marks.durable < last && marks.held.len() <= HELD_MAX {
+            let next = Marks { durable: last, ..marks.clone() };
             write_marks(&self.disk, &self.dir, &next)?;
             *marks = next;
         }

@@ -7,7 +7,9 @@ mod limit;
 mod model;
 mod removed;
 mod together;
+mod unread;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +35,17 @@ fn open(config: &Config) -> Arc<Store> {
     let store = Store::open(config.clone()).unwrap();
     assert!(store.wait_loaded(PATIENCE));
     store
+}
+
+/// A copy of a directory, as a process leaves it that is killed.
+fn killed(from: &Path) -> TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        // One that the background thread takes away at this moment is none.
+        let _ = std::fs::copy(entry.path(), to.path().join(entry.file_name()));
+    }
+    to
 }
 
 /// Bytes that tell whose they are.

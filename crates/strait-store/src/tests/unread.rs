@@ -1,0 +1,160 @@
+//! Files that cannot be read when a store is loaded: the others go on as ever, and nothing is believed later that was not known to
+//! be on disk.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::{PATIENCE, body_of, config, fill_of, killed, open};
+use crate::disk::{Call, Disk};
+use crate::{Config, Error, Store, hash_of};
+
+/// The marks and the index are opened before the oldest file.
+const OPENS_BEFORE: u32 = 2;
+/// The marks and the header of the one file are read before its records.
+const READS_BEFORE: u32 = 2;
+/// A window is read in halves of halves, down to a page.
+const READS_OF_A_PAGE: u32 = 5;
+
+/// In one run of the machine or another.
+fn in_boot(config: &Config, boot: u8) -> Config {
+    Config { boot_id: Some([boot; 16]), ..config.clone() }
+}
+
+fn open_with(config: &Config, call: Call, after: u32, times: u32) -> Arc<Store> {
+    let disk = Disk::default();
+    disk.faults.inject(call, after, times, Errno::IO.raw_os_error());
+    let store = Store::open_on(disk, config.clone()).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    store
+}
+
+fn has(store: &Store, key: &[u8]) -> bool {
+    body_of(store, key).is_some()
+}
+
+fn put(store: &Store, key: &[u8]) {
+    store.put(0, key, b"meta", &[&fill_of(1, 1000)]).unwrap();
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.to_string_lossy().ends_with("segment")).collect()
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_holds_back_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let store = open(&in_boot(&config, 1));
+    put(&store, b"old");
+    store.close();
+    let store = open_with(&in_boot(&config, 1), Call::Open, OPENS_BEFORE, 1);
+    assert!(!has(&store, b"old") && store.stats().failed == 1);
+    put(&store, b"new");
+    store.sync().unwrap();
+    let after = killed(dir.path());
+    store.close();
+    let config = Config { dir: after.path().into(), ..config };
+    // The power is lost, twice, and the file cannot be read between.
+    let store = open_with(&in_boot(&config, 2), Call::Open, OPENS_BEFORE, 1);
+    assert!(has(&store, b"new") && !has(&store, b"old"));
+    store.close();
+    let store = open(&in_boot(&config, 3));
+    assert!(has(&store, b"new") && has(&store, b"old") && store.stats().unsynced == 0);
+    store.close();
+    let store = open(&in_boot(&config, 4));
+    assert!(has(&store, b"new") && has(&store, b"old"));
+}
+
+#[test]
+fn what_was_not_synced_is_not_believed_when_its_file_can_be_read_again() {
+    for next_boot in [1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&in_boot(&config(&dir), 1));
+        put(&store, b"old");
+        let file = store.find(hash_of(b"old"))[0].body().file.path();
+        let dir = killed(dir.path());
+        drop(store);
+        let config = config(&dir);
+        // Segments that were kept ready stand before it, perhaps.
+        let older = segments(dir.path()).iter().filter(|path| path.file_name() < file.file_name()).count();
+        let store = open_with(&in_boot(&config, 1), Call::Open, OPENS_BEFORE + older as u32, 1);
+        put(&store, b"new");
+        store.close();
+        // Where the machine has not been down, what was written is there.
+        let store = open(&in_boot(&config, next_boot));
+        assert!(has(&store, b"new"));
+        assert_eq!(has(&store, b"old"), next_boot == 1);
+        assert_eq!(store.stats().unsynced, u64::from(next_boot != 1));
+        store.close();
+        let store = open(&in_boot(&config, 3));
+        assert!(has(&store, b"new"));
+        assert_eq!(has(&store, b"old"), next_boot == 1, "it has been synced since, or is dead");
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_read_costs_what_begins_on_it_and_only_for_now() {
+    const COUNT: u64 = 60;
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let key = |number: u64| format!("key {number}").into_bytes();
+    let store = open(&in_boot(&config, 1));
+    (0..COUNT).for_each(|number| put(&store, &key(number)));
+    store.close();
+    fs::remove_file(dir.path().join("index")).unwrap();
+    let store = open_with(&in_boot(&config, 1), Call::Read, READS_BEFORE, READS_OF_A_PAGE);
+    let found = (0..COUNT).filter(|number| has(&store, &key(*number))).count() as u64;
+    // A page has three of them, and the begin of a fourth.
+    assert!((COUNT - 4..COUNT).contains(&found), "{found} found");
+    assert!(!has(&store, &key(0)) && has(&store, &key(COUNT - 1)));
+    put(&store, b"new");
+    store.close();
+    assert!(!dir.path().join("index").exists());
+    let store = open(&in_boot(&config, 2));
+    assert!(has(&store, b"new") && (0..COUNT).all(|number| has(&store, &key(number))));
+}
+
+#[test]
+fn a_segment_of_which_nothing_can_be_read_is_left_for_the_next_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let store = open(&config);
+    (0_u64..200).for_each(|number| put(&store, &number.to_le_bytes()));
+    store.close();
+    fs::remove_file(dir.path().join("index")).unwrap();
+    let store = open_with(&config, Call::Read, READS_BEFORE, u32::MAX);
+    assert_eq!(store.stats().records, 0);
+    store.close();
+    assert_eq!(open(&config).stats().records, 200);
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_evicted_when_its_turn_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let store = open(&config);
+    put(&store, b"old");
+    store.close();
+    let oldest = segments(dir.path()).remove(0);
+    let store = open_with(&config, Call::Open, OPENS_BEFORE, 1);
+    let begin = Instant::now();
+    for number in 0_u64.. {
+        match store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(2, 10_000)]) {
+            Ok(_) | Err(Error::Full { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        if store.stats().evicted > 0 {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    assert!(!oldest.exists(), "it is older than what was evicted");
+    assert!(store.find(hash_of(b"old")).is_empty());
+    let stats = store.stats();
+    assert!(stats.used_bytes <= stats.capacity_bytes);
+}
