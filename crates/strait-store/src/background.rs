@@ -46,6 +46,7 @@ fn run(shared: &Shared, earlier: Earlier, sync_every: Option<Duration>) {
             due = Instant::now() + sync_every.unwrap_or(IDLE);
         }
         let idle = due.saturating_duration_since(Instant::now());
+        let idle = shared.relief.due_in().map_or(idle, |relief| relief.min(idle));
         let nobody = lock(&shared.leavers).is_empty();
         thread::park_timeout(if nobody { idle } else { idle.min(LEAVERS_EVERY) });
     }

@@ -144,7 +144,7 @@ impl Shared {
             header.body_offset = layout.body_offset;
         }
         // Half a record may be there now. Nothing points to it, but what cannot be written to is left.
-        head.write(&file, &layout, body).inspect_err(|_| self.seal(lane))?;
+        head.write(&file, &layout, body).inspect_err(|error| self.spoilt(lane, error))?;
         lane.tail = layout.end;
         self.note_written(&file);
         file.admit(head.header.hash);
@@ -181,8 +181,8 @@ impl Shared {
         let number = self.next_file_number();
         let tag = self.tags.hash_one(number);
         let header = FileHeader { kind, number, tag };
-        let file = SegmentFile::create(&self.dir, &self.disk, header, share);
-        let file = file?;
+        let bytes = share.bytes();
+        let file = self.allocated(SegmentFile::create(&self.dir, &self.disk, header, share), bytes)?;
         self.note_name();
         Ok(file)
     }

@@ -35,6 +35,7 @@ mod load;
 mod open;
 mod read;
 mod record;
+mod relief;
 mod room;
 mod scan;
 mod shared;

@@ -24,13 +24,15 @@ const READ_BYTES_MAX: usize = 1 << 20;
 impl Shared {
     /// Evicts until there are spare segments, and as much free as was asked for.
     pub(crate) fn make_room(&self) {
+        self.relieve();
         while !self.is_closed.load(Ordering::Acquire) {
             if self.lacks_segment() && self.has_segment() {
                 match self.counted(self.make_segment("make a segment")) {
                     Ok(spare) => self.keep_ready(spare),
+                    Err(_) if self.relieve() => {}
                     Err(_) => return,
                 }
-            } else if self.has_room() || !self.evict_next() {
+            } else if self.has_room() || self.evict_next().is_none() {
                 break;
             }
             self.see_off();
@@ -85,21 +87,22 @@ impl Shared {
         lock(&self.leavers).append(&mut read);
     }
 
-    /// Evicts the file whose turn it is; false if there is none. One that is being written to waits for a later turn.
-    fn evict_next(&self) -> bool {
+    /// Evicts the file whose turn it is; the bytes that it gives back, if there is one. One that is being written to waits for a
+    /// later turn.
+    pub(crate) fn evict_next(&self) -> Option<u64> {
         let is_free = |file: &SegmentFile| file.writers.load(Ordering::Acquire) == 0;
-        let next = lock(&self.queue)
-            .iter()
-            .find(|(_, file)| is_free(file))
-            .map(|(turn, file)| (*turn, file.clone()));
-        if self.evict_unread(next.as_ref().map(|(turn, _)| *turn)) {
-            return true;
+        let queue = lock(&self.queue);
+        let next = queue.iter().find(|(_, file)| is_free(file)).map(|(turn, file)| (*turn, file.clone()));
+        drop(queue);
+        if let Some(bytes) = self.evict_unread(next.as_ref().map(|(turn, _)| *turn)) {
+            return Some(bytes);
         }
-        let Some((_, file)) = next else { return false };
-        if !(file.is_own() && self.gets_another_turn(&file)) {
-            self.evict(&file);
+        let (_, file) = next?;
+        if file.is_own() && self.gets_another_turn(&file) {
+            return Some(0);
         }
-        true
+        self.evict(&file);
+        Some(file.share.bytes())
     }
 
     /// Whether the object in a file of its own was hit: then nothing needs to be copied.
@@ -204,7 +207,7 @@ impl Shared {
         header.body_file = 0;
         header.extent_len = layout.extent_len();
         header.body_offset = layout.body_offset;
-        head.write(&file, &layout, &[]).inspect_err(|_| self.seal(lane))?;
+        head.write(&file, &layout, &[]).inspect_err(|error| self.spoilt(lane, error))?;
         lane.tail = layout.end;
         let from = Extent { file: place.body.clone(), offset: place.body_offset };
         file.copy_from(&from, record.body_len(), layout.body_offset)?;

@@ -17,6 +17,7 @@ use crate::index::Index;
 use crate::lane::Lane;
 use crate::open::Found;
 use crate::record::Record;
+use crate::relief::Relief;
 use crate::stats::Counters;
 
 /// Bits of a file's number that count within a session.
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) marks: Mutex<Marks>,
     /// Bytes that were asked for and not had: so much more is evicted.
     pub(crate) demand_bytes: AtomicU64,
+    /// What the file system had not.
+    pub(crate) relief: Relief,
     pub(crate) is_closed: AtomicBool,
     pub(crate) is_loaded: Mutex<bool>,
     pub(crate) loaded: Condvar,
@@ -92,6 +95,7 @@ impl Shared {
             has_unread: AtomicBool::new(false),
             is_dir_dirty: AtomicBool::new(true),
             demand_bytes: AtomicU64::new(0),
+            relief: Relief::new(),
             is_closed: AtomicBool::new(false),
             is_loaded: Mutex::new(false),
             loaded: Condvar::new(),
@@ -192,15 +196,15 @@ impl Shared {
         self.loaded.notify_all();
     }
 
-    /// Takes away a file that could not be opened, if it is older than `turn`; false if there is none.
-    pub(crate) fn evict_unread(&self, turn: Option<u64>) -> bool {
+    /// Takes away a file that could not be opened, if it is older than `turn`: its bytes.
+    pub(crate) fn evict_unread(&self, turn: Option<u64>) -> Option<u64> {
         let is_next = |found: &mut Found| turn.is_none_or(|turn| found.number < turn);
-        let Some(found) = lock(&self.unread).pop_front_if(is_next) else { return false };
+        let found = lock(&self.unread).pop_front_if(is_next)?;
         let header = FileHeader { kind: found.kind, number: found.number, tag: 0 };
         // If that fails the next start finds it and tries again.
         let _ = self.disk.unlink(&self.dir.join(name_of(&header)));
         self.note_name();
-        true
+        Some(found.share.bytes())
     }
 
     /// Notes that a file was made or unlinked.

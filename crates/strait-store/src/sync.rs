@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::file::{SegmentFile, lock};
+use crate::format::PAGE_BYTES;
 use crate::format::marks::{HELD_MAX, Marks};
 use crate::open::write_marks;
 use crate::shared::Shared;
@@ -36,7 +37,8 @@ impl Shared {
         // A removal has no number.
         if marks.durable < last && marks.held.len() <= HELD_MAX {
             let next = Marks { durable: last, ..marks.clone() };
-            write_marks(&self.disk, &self.dir, &next)?;
+            let written = write_marks(&self.disk, &self.dir, &next);
+            written.inspect_err(|error| self.note_shortage(error, PAGE_BYTES))?;
             *marks = next;
         }
         Ok(())

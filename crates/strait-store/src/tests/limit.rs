@@ -8,6 +8,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 use rustix::io::pwrite;
 
+use super::faults::bytes_in;
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::{Config, Error, Store, hash_of};
 
@@ -20,7 +21,7 @@ fn watched(store: &Arc<Store>, dir: &std::path::Path, work: impl FnOnce()) {
             while !done.load(Ordering::Acquire) || looks == 0 {
                 let stats = store.stats();
                 assert!(stats.used_bytes <= stats.capacity_bytes, "{stats:?}");
-                let on_disk: u64 = blocks_of(dir);
+                let on_disk = bytes_in(dir);
                 assert!(on_disk <= stats.capacity_bytes + SMALL_FILES_BYTES, "{on_disk} on disk, {stats:?}");
                 looks += 1;
             }
@@ -33,12 +34,6 @@ fn watched(store: &Arc<Store>, dir: &std::path::Path, work: impl FnOnce()) {
 
 /// The marks, and what a file has while its successor is written.
 const SMALL_FILES_BYTES: u64 = 64 << 10;
-
-fn blocks_of(dir: &std::path::Path) -> u64 {
-    use std::os::unix::fs::MetadataExt as _;
-    let entries = std::fs::read_dir(dir).unwrap().filter_map(Result::ok);
-    entries.filter_map(|entry| entry.metadata().ok()).map(|data| data.blocks() * 512).sum()
-}
 
 /// Stores until it is stored: eviction may have to come first.
 fn put_patiently(store: &Store, lane: usize, key: &[u8], body: &[u8]) {

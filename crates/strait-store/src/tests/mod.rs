@@ -3,6 +3,7 @@
 mod damage;
 mod failing;
 pub(crate) mod faults;
+mod full;
 mod limit;
 mod model;
 mod removed;
@@ -15,7 +16,6 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::disk::{Call, Disk};
 use crate::{Config, Store, hash_of};
 
 /// How long anything may take.
@@ -74,21 +74,4 @@ fn what_is_put_is_found_and_is_there_after_a_restart() {
         assert_eq!(body_of(&store, format!("k{size}").as_bytes()), Some(vec![7; size]));
     }
     assert_eq!(store.stats().records, 6);
-}
-
-#[test]
-fn a_full_disk_refuses_an_object_and_keeps_the_others() {
-    let dir = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
-    store.put(0, b"a", b"", &[b"kept"]).unwrap();
-    disk.faults.inject(Call::Write, 0, 1, rustix::io::Errno::NOSPC.raw_os_error());
-    let refused = store.put(0, b"b", b"", &[b"lost"]).unwrap_err();
-    assert!(refused.to_string().contains("No space left"), "{refused}");
-    disk.faults.clear();
-    store.put(0, b"c", b"", &[b"kept"]).unwrap();
-    for (key, body) in [(b"a", Some(b"kept".to_vec())), (b"b", None), (b"c", Some(b"kept".to_vec()))] {
-        assert_eq!(body_of(&store, key), body);
-    }
-    assert_eq!(store.stats().failed, 1);
 }

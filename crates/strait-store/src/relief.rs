@@ -1,0 +1,115 @@
+//! A file system that is full though the limit is not reached: as much is evicted as it lacked, the oldest first, so that the store
+//! goes on in the room that there is. Where that does not help, for others take the room or the blocks do not come back, it is
+//! tried ever less often, and what is stored stays.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::file::lock;
+use crate::lane::Lane;
+use crate::shared::Shared;
+
+/// Files that are evicted at a time for this at most.
+const FILES_MAX: usize = 8;
+/// How long it is left at that: at first, and when it has not helped again and again.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_mins(1);
+
+/// What the file system lacks, and when something is done about it.
+#[derive(Debug)]
+pub(crate) struct Relief {
+    /// Bytes that it refused last.
+    lacking_bytes: AtomicU64,
+    /// Whether anything was evicted for its sake since it last had room.
+    is_short: AtomicBool,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Debug)]
+struct Pace {
+    due: Instant,
+    pause: Duration,
+}
+
+impl Relief {
+    pub(crate) fn new() -> Self {
+        let pace = Mutex::new(Pace::first());
+        Self { lacking_bytes: AtomicU64::new(0), is_short: AtomicBool::new(false), pace }
+    }
+
+    /// How long until something is to be evicted for the file system's sake, if anything is.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        let is_lacking = self.lacking_bytes.load(Ordering::Acquire) > 0;
+        is_lacking.then(|| lock(&self.pace).due.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl Pace {
+    fn first() -> Self {
+        Self { due: Instant::now(), pause: PAUSE_MIN }
+    }
+
+    /// Whether it is time; if so, the next is later.
+    fn step(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = now >= self.due;
+        if is_due {
+            self.due = now + self.pause;
+            self.pause = (2 * self.pause).min(PAUSE_MAX);
+        }
+        is_due
+    }
+}
+
+impl Shared {
+    /// Passes on what the file system said to a request for `bytes`, and takes note of it.
+    pub(crate) fn allocated<T>(&self, said: Result<T>, bytes: u64) -> Result<T> {
+        match &said {
+            Ok(_) if self.relief.is_short.load(Ordering::Relaxed) => {
+                self.relief.is_short.store(false, Ordering::Relaxed);
+                *lock(&self.relief.pace) = Pace::first();
+            }
+            Ok(_) => {}
+            Err(error) => self.note_shortage(error, bytes),
+        }
+        said
+    }
+
+    /// Has room made on the file system, if it had none for `bytes`.
+    pub(crate) fn note_shortage(&self, error: &Error, bytes: u64) {
+        let Error::System(error) = error else { return };
+        let no_room = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
+        if error.errno().is_some_and(|errno| no_room.contains(&errno)) {
+            self.relief.lacking_bytes.fetch_max(bytes, Ordering::AcqRel);
+            self.wake();
+        }
+    }
+
+    /// Gives up a segment that could not be written to.
+    pub(crate) fn spoilt(&self, lane: &mut Lane, error: &Error) {
+        self.seal(lane);
+        self.note_shortage(error, self.segment_bytes);
+    }
+
+    /// Evicts what the file system lacks, if it is time for that; whether anything was evicted. The newest file stays.
+    pub(crate) fn relieve(&self) -> bool {
+        let is_due = self.relief.lacking_bytes.load(Ordering::Acquire) > 0 && lock(&self.relief.pace).step();
+        if !is_due {
+            return false;
+        }
+        self.relief.is_short.store(true, Ordering::Relaxed);
+        let lacking_bytes = self.relief.lacking_bytes.swap(0, Ordering::AcqRel);
+        let (mut freed_bytes, mut files) = (0, 0);
+        while freed_bytes < lacking_bytes && files < FILES_MAX && lock(&self.queue).len() > 1 {
+            let Some(bytes) = self.evict_next() else { break };
+            self.see_off();
+            freed_bytes += bytes;
+            files += 1;
+        }
+        files > 0
+    }
+}

@@ -1,0 +1,118 @@
+//! A file system that is full though the limit is not reached: the store goes on in the room that there is.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use super::faults::bytes_in;
+use super::{PATIENCE, body_of, config, fill_of};
+use crate::disk::{Call, Disk};
+use crate::{Config, Error, Record, Store, hash_of};
+
+const SEGMENT_BYTES: u64 = 256 << 10;
+
+fn opened(dir: &TempDir) -> (Disk, Arc<Store>) {
+    let disk = Disk::default();
+    let config = Config { capacity_bytes: 64 << 20, segment_bytes: Some(SEGMENT_BYTES), ..config(dir) };
+    let store = Store::open_on(disk.clone(), config).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    (disk, store)
+}
+
+/// Tries until it is done: the disk may have to be relieved first.
+fn patiently(mut try_it: impl FnMut() -> Result<Arc<Record>, Error>) -> Arc<Record> {
+    let begin = Instant::now();
+    loop {
+        match try_it() {
+            Ok(record) => return record,
+            Err(Error::Full { .. } | Error::System(_)) => assert!(begin.elapsed() < PATIENCE),
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn fill(store: &Store, key: &[u8], body: &[u8], len: Option<u64>) -> Result<Arc<Record>, Error> {
+    let mut writer = store.reserve(0, key, b"meta", len)?;
+    writer.grow(body.len() as u64)?;
+    let extent = writer.extent();
+    assert_eq!(rustix::io::pwrite(&*extent.file, body, extent.offset).unwrap(), body.len());
+    writer.commit(body.len() as u64)
+}
+
+#[test]
+fn a_full_disk_refuses_an_object_and_keeps_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
+    store.put(0, b"a", b"", &[b"kept"]).unwrap();
+    disk.faults.inject(Call::Write, 0, 1, rustix::io::Errno::NOSPC.raw_os_error());
+    let refused = store.put(0, b"b", b"", &[b"lost"]).unwrap_err();
+    assert!(refused.to_string().contains("No space left"), "{refused}");
+    disk.faults.clear();
+    store.put(0, b"c", b"", &[b"kept"]).unwrap();
+    for (key, body) in [(b"a", Some(b"kept".to_vec())), (b"b", None), (b"c", Some(b"kept".to_vec()))] {
+        assert_eq!(body_of(&store, key), body);
+    }
+    assert_eq!(store.stats().failed, 1);
+}
+
+#[test]
+fn a_disk_that_is_smaller_than_the_limit_is_used_like_a_smaller_limit() {
+    const DISK_BYTES: u64 = 4 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    disk.faults.limit(dir.path(), DISK_BYTES);
+    for number in 0_u64..1200 {
+        let (key, body) = (number.to_le_bytes(), fill_of(number, 10_000));
+        patiently(|| store.put(0, &key, b"meta", &[&body]));
+        assert!(bytes_in(dir.path()) <= DISK_BYTES + 2 * SEGMENT_BYTES);
+    }
+    let stats = store.stats();
+    assert!(stats.evicted > 0 && stats.refused == 0 && stats.corrupt == 0, "{stats:?}");
+    assert!(stats.records > 200, "no more is evicted than the disk needs: {stats:?}");
+    // The newest are there, and right.
+    for number in 1100_u64..1200 {
+        assert_eq!(body_of(&store, &number.to_le_bytes()), Some(fill_of(number, 10_000)));
+    }
+}
+
+#[test]
+fn objects_with_files_of_their_own_get_room_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    disk.faults.limit(dir.path(), 8 << 20);
+    for number in 0_u64..40 {
+        let body = fill_of(number, 900_000);
+        // Of a length that is known, and not.
+        let len = number.is_multiple_of(2).then_some(body.len() as u64);
+        let record = patiently(|| fill(&store, &number.to_le_bytes(), &body, len));
+        assert!(record.body().file.is_own());
+    }
+    let stats = store.stats();
+    assert!(stats.evicted > 20 && stats.records >= 4, "{stats:?}");
+}
+
+#[test]
+fn a_disk_that_eviction_does_not_help_does_not_cost_what_is_stored() {
+    const COUNT: u64 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    for number in 0..COUNT {
+        patiently(|| store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 10_000)]));
+    }
+    disk.faults.inject(Call::Allocate, 0, u32::MAX, Errno::NOSPC.raw_os_error());
+    let mut refused = 0;
+    let begin = Instant::now();
+    while refused < 20_000 && begin.elapsed().as_millis() < 500 {
+        refused += u64::from(store.put(0, b"another", b"meta", &[&fill_of(1, 10_000)]).is_err());
+    }
+    assert!(refused > 0);
+    // A segment a try, and the tries become rare.
+    assert!(store.stats().evicted > 0 && store.stats().records > COUNT / 2, "{:?}", store.stats());
+    disk.faults.clear();
+    patiently(|| store.put(0, b"again", b"meta", &[b"body"]));
+    assert!(!store.find(hash_of(b"again")).is_empty());
+}
