@@ -63,8 +63,15 @@ enum Command {
         /// Of URIs like this; * stands for anything
         pattern: String,
     },
-    /// Read all that is stored, and drop what is not as it was written.
+    /// Read and check all that is stored; a proxy that runs drops what is not as it was written.
     Verify,
+}
+
+impl Command {
+    /// Whether it changes what is stored.
+    fn forgets(&self) -> bool {
+        matches!(self, Self::Purge { .. } | Self::Ban { .. })
+    }
 }
 
 /// Runs the command.
@@ -72,7 +79,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let answer = match (args.admin, &args.cache_dir) {
         (Some(address), _) => Remote(address).ask(&args.command)?,
         (None, Some(dir)) => {
-            let contents = Contents::open(dir)?;
+            let contents =
+                if args.command.forgets() { Contents::open(dir)? } else { Contents::open_to_read(dir)? };
             let answer = look(&contents, &args.command);
             contents.close();
             answer?

@@ -123,14 +123,21 @@ impl Pattern {
 pub struct Contents(Arc<Store>);
 
 impl Contents {
-    /// Opens a directory that no proxy uses. Nothing is evicted from it.
+    /// Opens a directory that no proxy uses, to look at it: nothing in it is changed, and what is forgotten is so for this one alone.
+    ///
+    /// # Errors
+    /// It is none, or it is in use.
+    pub fn open_to_read(dir: &Path) -> Result<Self> {
+        is_directory(dir)?;
+        Store::open_to_read(dir).map(Self).map_err(unavailable)
+    }
+
+    /// Opens a directory that no proxy uses, to forget something of it. Nothing is evicted from it.
     ///
     /// # Errors
     /// It is none, or it is in use.
     pub fn open(dir: &Path) -> Result<Self> {
-        if !dir.is_dir() {
-            return Err(Error::Config(format!("{}: there is no such directory", dir.display())));
-        }
+        is_directory(dir)?;
         let config = strait_store::Config {
             // More than any disk has.
             capacity_bytes: 1 << 50,
@@ -138,7 +145,7 @@ impl Contents {
             sync_every: None,
             ..strait_store::Config::new(dir)
         };
-        let store = Store::open(config)?;
+        let store = Store::open(config).map_err(unavailable)?;
         while !store.wait_loaded(std::time::Duration::from_hours(1)) {}
         Ok(Self(store))
     }
@@ -209,6 +216,22 @@ impl Contents {
             etag: field("etag"),
             variant: meta.variant.to_owned(),
         })
+    }
+}
+
+fn is_directory(dir: &Path) -> Result<()> {
+    let said = || Error::Config(format!("{}: there is no such directory", dir.display()));
+    dir.is_dir().then_some(()).ok_or_else(said)
+}
+
+/// Who is to be asked instead.
+fn unavailable(error: strait_store::Error) -> Error {
+    match error {
+        strait_store::Error::InUse(dir) => Error::Refused(format!(
+            "{}: a proxy uses it; ask that by its admin address (--admin)",
+            dir.display()
+        )),
+        other => other.into(),
     }
 }
 

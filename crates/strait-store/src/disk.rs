@@ -1,5 +1,5 @@
-//! What the store asks of the file system, each call in one place: so that tests can have any of them fail. In the product the
-//! handle is of no size and the calls are the bare system calls.
+//! What the store asks of the file system, each call in one place: so that tests can have any of them fail, and that none changes
+//! anything where a store is only read. Else the calls are the bare system calls.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -36,12 +36,26 @@ pub(crate) enum Call {
 /// The file system.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
+    is_read_only: bool,
     #[cfg(test)]
     pub(crate) faults: std::sync::Arc<Faults>,
 }
 
-#[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests keep their faults in it"))]
 impl Disk {
+    /// The file system, to be read: every other call fails with EROFS before it is made.
+    pub(crate) fn to_read() -> Self {
+        Self {
+            is_read_only: true,
+            #[cfg(test)]
+            faults: std::sync::Arc::default(),
+        }
+    }
+
+    /// Whether nothing is changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
     /// Makes a file of `bytes` bytes, all of them 0, whose room is taken where the file system can do that.
     pub(crate) fn create(&self, path: &Path, bytes: u64) -> io::Result<File> {
         self.fails(Call::Create)?;
@@ -63,10 +77,10 @@ impl Disk {
         }
     }
 
-    /// Opens a file to read and write.
+    /// Opens a file to read, and to write where that is done at all.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         self.fails(Call::Open)?;
-        OpenOptions::new().read(true).write(true).open(path)
+        OpenOptions::new().read(true).write(!self.is_read_only).open(path)
     }
 
     /// pread(2) of up to `bytes` bytes at `offset`, appended to `into`; fewer only at the end of the file.
@@ -88,7 +102,12 @@ impl Disk {
 
     /// pwritev(2) of all of `pieces` at `offset`. After an error any part of it may be there.
     pub(crate) fn write(&self, file: &File, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.cuts_short(file, pieces, offset)?;
+        let failed = self.fails(Call::Write);
+        #[cfg(test)]
+        if failed.is_err() {
+            cut_short(file, pieces, offset);
+        }
+        failed?;
         let (mut pieces, mut offset) = (pieces, offset);
         IoSlice::advance_slices(&mut pieces, 0);
         while !pieces.is_empty() {
@@ -168,29 +187,20 @@ impl Disk {
         std::fs::remove_file(path)
     }
 
-    #[cfg(not(test))]
-    #[expect(clippy::unnecessary_wraps, reason = "tests have it fail")]
-    fn fails(&self, _: Call) -> io::Result<()> {
-        Ok(())
-    }
-
-    #[cfg(test)]
+    /// The error of a call that is not to be made.
     fn fails(&self, call: Call) -> io::Result<()> {
-        self.faults.take(call).map_or(Ok(()), Err)
-    }
-
-    #[cfg(not(test))]
-    #[expect(clippy::unnecessary_wraps, reason = "tests have it fail")]
-    fn cuts_short(&self, _: &File, _: &[IoSlice<'_>], _: u64) -> io::Result<()> {
+        if self.is_read_only && !matches!(call, Call::Open | Call::Read) {
+            return Err(Errno::ROFS.into());
+        }
+        #[cfg(test)]
+        self.faults.take(call).map_or(Ok(()), Err)?;
         Ok(())
     }
+}
 
-    /// A disk that fails may have written a part.
-    #[cfg(test)]
-    fn cuts_short(&self, file: &File, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.fails(Call::Write).inspect_err(|_| {
-            let whole: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
-            let _ = file.write_all_at(&whole[..whole.len() / 2], offset);
-        })
-    }
+/// A disk that fails may have written a part.
+#[cfg(test)]
+fn cut_short(file: &File, pieces: &[IoSlice<'_>], offset: u64) {
+    let whole: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+    let _ = file.write_all_at(&whole[..whole.len() / 2], offset);
 }

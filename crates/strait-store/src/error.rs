@@ -52,6 +52,9 @@ pub enum Error {
     /// Another process has the directory.
     #[error("open the store {}: another process uses it; stop that, or name another directory", .0.display())]
     InUse(PathBuf),
+    /// What is to be read is none.
+    #[error("read the store {}: it has no file `marks` that tells what is in it; is it one?", .0.display())]
+    NoStore(PathBuf),
     /// The capacity does not hold the segments that the lanes write to.
     #[error(
         "open the store: {capacity_bytes} bytes are too few for {lanes} lanes; {capacity_min_bytes} are the least"
@@ -81,7 +84,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::System(error) => error.kind(),
-            Self::CapacityTooSmall { .. } | Self::TooLong { .. } => Kind::Usage,
+            Self::CapacityTooSmall { .. } | Self::TooLong { .. } | Self::NoStore(_) => Kind::Usage,
             Self::InUse(_) => Kind::Refused,
             Self::Full { .. } | Self::Corrupt { .. } | Self::Gone { .. } | Self::Closed { .. } => {
                 Kind::Failed

@@ -53,7 +53,7 @@ pub(crate) struct Earlier {
 pub(crate) struct Opened {
     pub(crate) shared: Shared,
     pub(crate) earlier: Earlier,
-    pub(crate) lock: OwnedFd,
+    pub(crate) lock: Option<OwnedFd>,
 }
 
 /// Opens a directory.
@@ -63,7 +63,7 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     let dir: Arc<Path> = config.dir.into();
     let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(&dir);
     made.map_err(|error| Error::io("make", &dir, &error))?;
-    let lock = lock_dir(&dir)?;
+    let lock = Some(lock_dir(&dir)?);
     let budget = Budget::new(config.capacity_bytes, files_max);
     let last = read_marks(&disk, &dir)?;
     if last.is_none() {
@@ -76,6 +76,19 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     let earlier = list(&dir, &budget)?;
     write_marks(&disk, &dir, &marks)?;
     let shared = Shared::new(dir, disk, budget, segment_bytes, config.lanes, marks);
+    Ok(Opened { shared, earlier, lock })
+}
+
+/// Opens a directory to read it: nothing in it is made, changed or taken away. It has no limit.
+pub(crate) fn open_to_read(dir: &Path) -> Result<Opened> {
+    let (disk, dir) = (Disk::to_read(), Arc::<Path>::from(dir));
+    let lock = lock_to_read(&dir)?;
+    let last = read_marks(&disk, &dir)?.ok_or_else(|| Error::NoStore(dir.to_path_buf()))?;
+    // As if it was opened to write.
+    let marks = last.next(boot_id()?);
+    let budget = Budget::new(0, 0);
+    let earlier = list(&dir, &budget)?;
+    let shared = Shared::new(dir, disk, budget, 0, 1, marks);
     Ok(Opened { shared, earlier, lock })
 }
 
@@ -98,9 +111,23 @@ fn lock_dir(dir: &Path) -> Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
     let file = file.map_err(|error| Error::io("open", &path, &error.into()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    take_lock(dir, file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Nobody has the directory to write, as long as the lock is kept. Where there is none, as in a copy, nobody does.
+fn lock_to_read(dir: &Path) -> Result<Option<OwnedFd>> {
+    let path = dir.join(LOCK);
+    match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(Error::io("open", &path, &error.into())),
+        Ok(file) => take_lock(dir, file, FlockOperation::NonBlockingLockShared).map(Some),
+    }
+}
+
+fn take_lock(dir: &Path, file: OwnedFd, operation: FlockOperation) -> Result<OwnedFd> {
+    match flock(&file, operation) {
         Err(Errno::WOULDBLOCK) => Err(Error::InUse(dir.to_path_buf())),
-        Err(error) => Err(Error::io("lock", &path, &error.into())),
+        Err(error) => Err(Error::io("lock", &dir.join(LOCK), &error.into())),
         Ok(()) => Ok(file),
     }
 }

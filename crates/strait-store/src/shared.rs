@@ -256,8 +256,11 @@ impl Shared {
         ended
     }
 
-    /// Writes down that the record at `offset` is dead; false if that failed.
+    /// Writes down that the record at `offset` is dead, unless nothing is written at all; false if that failed.
     pub(crate) fn mark_dead(&self, file: &Arc<SegmentFile>, offset: u64) -> bool {
+        if self.disk.is_read_only() {
+            return true;
+        }
         let written = file.write_bytes(&State::Dead.code().to_le_bytes(), offset + STATE_AT);
         let is_written = self.counted(written).is_ok();
         if is_written {

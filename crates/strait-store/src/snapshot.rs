@@ -93,12 +93,12 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Opens the snapshot that `session` left in `dir`, if it is there and every block of it is whole. It is taken away: after
-    /// this session it is not true any more.
+    /// Opens the snapshot that `session` left in `dir`, if it is there and every block of it is whole. It is taken away, unless
+    /// the store is only read: after this session it is not true any more.
     pub(crate) fn take(disk: &Disk, dir: &Path, session: u64) -> Option<Self> {
         let path = dir.join(INDEX);
         let file = disk.open(&path);
-        let _ = fs::remove_file(&path);
+        let _ = disk.unlink(&path);
         let file = file.ok()?;
         let totals = *read::<Totals>(disk, &file, session, 0)?.first()?;
         let has_all = file.metadata().ok()?.len() == totals.bytes() && totals.files <= FILES_MAX;

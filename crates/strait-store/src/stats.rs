@@ -36,7 +36,7 @@ pub struct Stats {
     pub records: u64,
     /// Bytes of all files, those included that are evicted and still read.
     pub used_bytes: u64,
-    /// The limit of `used_bytes`.
+    /// The limit of `used_bytes`; 0 where the store is only read.
     pub capacity_bytes: u64,
     /// Files that are open.
     pub files: u64,

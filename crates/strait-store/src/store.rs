@@ -1,5 +1,6 @@
 //! The store as its callers see it.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,7 +19,7 @@ use crate::record::{Place, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::writer::Writer;
-use crate::{background, open};
+use crate::{background, load, open};
 
 /// Bodies up to this size are written anew with a new meta; longer ones stay where they are.
 const REWRITE_BYTES_MAX: usize = 64 << 10;
@@ -37,7 +38,7 @@ pub struct Store {
 struct Background {
     thread: JoinHandle<()>,
     /// The lock on the directory.
-    _lock: OwnedFd,
+    _lock: Option<OwnedFd>,
 }
 
 impl Store {
@@ -45,6 +46,22 @@ impl Store {
     /// background thread loads it.
     pub fn open(config: Config) -> Result<Arc<Self>> {
         Self::open_on(crate::disk::Disk::default(), config)
+    }
+
+    /// Opens the store in a directory to read what is there, all of which is loaded. Nothing in the directory is made, changed or
+    /// taken away: what turns out to be damaged is gone from the index alone, nothing can be stored, and a removal is forgotten with
+    /// the store. [`Stats::capacity_bytes`] is 0.
+    ///
+    /// What is stored never changes, and what is opened here stays, so another process may have the directory as soon as this returns.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process has it now, [`Error::NoStore`] if there is no store in it.
+    pub fn open_to_read(dir: &Path) -> Result<Arc<Self>> {
+        let open::Opened { shared, earlier, lock } = open::open_to_read(dir)?;
+        load::load(&shared, earlier);
+        drop(lock);
+        shared.is_closed.store(true, Ordering::Release);
+        Ok(Arc::new(Self { shared: Arc::new(shared), background: Mutex::new(None) }))
     }
 
     pub(crate) fn open_on(disk: crate::disk::Disk, config: Config) -> Result<Arc<Self>> {
@@ -206,6 +223,9 @@ impl Store {
         // Before, nobody can say of the records of earlier sessions which of them count.
         let guard = lock(&self.shared.is_loaded);
         drop(self.shared.loaded.wait_while(guard, |is_loaded| !*is_loaded));
+        if self.shared.disk.is_read_only() {
+            return Ok(());
+        }
         self.shared.counted(self.shared.sync())
     }
 

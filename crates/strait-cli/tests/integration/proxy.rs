@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::thread;
+use std::time::SystemTime;
 
 use lab::{Launch, Process, program_or_skip, root_or_skip, wait_until};
 use rustix::process::Signal;
@@ -248,11 +249,17 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     assert_eq!(ask(&["verify", "--json"]).success().text().matches("\"whole\":3").count(), 1);
     let busy = run(&["cache", "ls", "--cache-dir", &cache]);
     assert_eq!(busy.status.code(), Some(3), "{}", busy.stderr);
+    assert!(busy.stderr.contains("--admin") && busy.stderr.lines().count() == 1, "{}", busy.stderr);
     proxy.end();
+    let left = files(Path::new(&cache));
     let look =
         |arguments: &[&str]| run(&[&["cache"], arguments, &["--cache-dir", &cache, "--json"]].concat());
     let listed: Value = serde_json::from_str(&look(&["ls"]).success().text()).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 3, "{listed}");
+    assert!(look(&["stats"]).success().text().contains("\"records\":3"));
+    assert!(look(&["get", "http://www.example/b"]).success().text().contains("\"status\":200"));
+    assert!(look(&["verify"]).success().text().contains("\"whole\":3"));
+    assert_eq!(files(Path::new(&cache)), left, "who only looks changes nothing");
     assert_eq!(look(&["ban", "*/[bc]"]).success().text(), "{\"stored\":0}\n");
     assert_eq!(look(&["ban", "*/b"]).success().text(), "{\"stored\":1}\n");
     assert_eq!(look(&["purge", "http://www.example/c"]).success().text(), "{\"stored\":1}\n");
@@ -260,4 +267,20 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     assert!(look(&["stats"]).success().text().contains("\"records\":1"));
     assert_eq!(run(&["cache", "ls"]).status.code(), Some(2));
     assert_eq!(run(&["cache", "ls", "--cache-dir", "/nonexistent"]).status.code(), Some(2));
+    let other = dir.path().display().to_string();
+    assert_eq!(run(&["cache", "ls", "--cache-dir", &other]).status.code(), Some(2), "it has no store");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "and is given none");
+}
+
+/// The files of a directory: name, when it was changed, and what is in it.
+fn files(dir: &Path) -> Vec<(String, SystemTime, Vec<u8>)> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let mut files: Vec<_> = entries
+        .map(|entry| {
+            let changed = entry.metadata().unwrap().modified().unwrap();
+            (entry.file_name().into_string().unwrap(), changed, fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort_unstable();
+    files
 }

@@ -116,6 +116,31 @@ fn a_directory_that_cannot_be_written_is_refused_at_once() {
 }
 
 #[test]
+fn what_is_stored_is_looked_at_where_nothing_can_be_written() {
+    if !mounts_or_skip() {
+        return;
+    }
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let objects: Vec<_> = (1..9).map(|id| Body::new(id, id * 40_000)).collect();
+    let proxy = Setup::before(origin.address).start_in(cache.path());
+    await_hits(proxy.address, &objects);
+    let _ = proxy.terminate();
+    let script = format!("mount --bind -r {} {DISK} && exec \"$@\"", cache.path().display());
+    let look = |arguments: &[&str]| {
+        let launch = Launch::new("unshare").args(["--mount", "sh", "-ec", &script, "sh", STRAIT, "cache"]);
+        let done = launch.args(arguments).args(["--cache-dir", DISK, "--json"]).run(LIMIT).unwrap();
+        (done.status.code(), done.text())
+    };
+    let (code, listed) = look(&["ls"]);
+    assert_eq!((code, listed.matches("\"uri\"").count()), (Some(0), objects.len()), "{listed}");
+    let (code, verified) = look(&["verify"]);
+    assert!(code == Some(0) && verified.contains("\"whole\":8"), "{verified}");
+    assert!(look(&["stats"]).1.contains("\"records\":8"));
+    assert_eq!(look(&["purge", "http://www.example/"]).0, Some(1), "this writes");
+}
+
+#[test]
 fn descriptors_that_run_out_spoil_no_body() {
     const CLIENTS: u64 = 60;
     let origin = Origin::of_bodies();

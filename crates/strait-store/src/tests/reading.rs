@@ -1,0 +1,145 @@
+//! A store that is only read leaves its directory as it was, whatever state that is in.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use rapidhash::v3::rapidhash_v3;
+
+use super::{body_of, config, fill_of, killed, open};
+use crate::{Config, Error, Store, hash_of};
+
+/// Length, time of change in ns, inode, and hash of each file; and the time of the directory's.
+type State = (i64, BTreeMap<String, (u64, i64, u64, u64)>);
+
+fn state(dir: &Path) -> State {
+    let of = |data: &fs::Metadata| data.mtime() * 1_000_000_000 + data.mtime_nsec();
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let files = entries.map(|entry| {
+        let (data, bytes) = (entry.metadata().unwrap(), fs::read(entry.path()).unwrap());
+        let name = entry.file_name().into_string().unwrap();
+        (name, (data.len(), of(&data), data.ino(), rapidhash_v3(&bytes)))
+    });
+    (of(&fs::metadata(dir).unwrap()), files.collect())
+}
+
+/// Two records in a segment, and one with a file of its own; the oldest is removed.
+fn put_some(store: &Store) {
+    for (key, size) in [(&b"removed"[..], 100), (b"small", 5000), (b"long", 100_000)] {
+        store.put(0, key, b"meta", &[&fill_of(3, size)]).unwrap();
+    }
+    store.remove(&store.find(hash_of(b"removed"))[0]);
+}
+
+/// Reads all there is in every way; how many records are found, and how many of them are damaged.
+fn read_all(dir: &Path) -> (u64, u64) {
+    let before = state(dir);
+    let store = Store::open_to_read(dir).unwrap();
+    let found = store.stats().records;
+    assert_eq!(store.records().len() as u64, found);
+    assert!(store.is_loaded() && store.find(hash_of(b"removed")).is_empty());
+    let corrupt = store.verify().corrupt;
+    let put = store.put(0, b"key", b"meta", &[b"body"]);
+    assert!(matches!(put, Err(Error::Closed { .. })), "{put:?}");
+    for record in store.records() {
+        assert!(store.update(0, &record, b"other").is_err());
+        store.remove(&record);
+    }
+    store.sync().unwrap();
+    assert_eq!(store.stats().failed, 0);
+    store.close();
+    drop(store);
+    assert_eq!(state(dir), before);
+    (found, corrupt)
+}
+
+#[test]
+fn a_directory_that_was_closed_in_order_is_read_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    put_some(&store);
+    store.close();
+    assert!(dir.path().join("index").exists());
+    assert_eq!((read_all(dir.path()), read_all(dir.path())), ((2, 0), (2, 0)));
+    let store = Store::open_to_read(dir.path()).unwrap();
+    assert_eq!(body_of(&store, b"small"), Some(fill_of(3, 5000)));
+    // Who reads holds nobody up.
+    assert_eq!(open(&config(&dir)).stats().records, 2);
+    assert_eq!(body_of(&store, b"small"), Some(fill_of(3, 5000)));
+}
+
+#[test]
+fn a_directory_that_a_killed_process_left_is_read_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    put_some(&store);
+    let _writer = store.reserve(0, b"half", b"meta", Some(3000)).unwrap();
+    let copy = killed(dir.path());
+    assert_eq!(read_all(copy.path()), (2, 0));
+    // Nor is a lock needed, or one made.
+    fs::remove_file(copy.path().join("lock")).unwrap();
+    assert_eq!(read_all(copy.path()), (2, 0));
+    assert!(!copy.path().join("lock").exists());
+}
+
+#[test]
+fn what_a_power_loss_may_have_damaged_is_not_found_and_not_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&Config { boot_id: Some([1; 16]), ..config(&dir) });
+    put_some(&store);
+    let copy = killed(dir.path());
+    assert_eq!(read_all(copy.path()), (0, 0));
+    assert_eq!(Store::open_to_read(copy.path()).unwrap().stats().unsynced, 2);
+}
+
+#[test]
+fn what_is_damaged_is_told_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    put_some(&store);
+    store.close();
+    drop(store);
+    for entry in fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        let body = fill_of(3, 5000);
+        if let Some(at) =
+            bytes.windows(5000).position(|window| window == body).filter(|_| bytes.len() < 50_000)
+        {
+            bytes[at + 2500] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }
+    }
+    assert_eq!((read_all(dir.path()), read_all(dir.path())), ((2, 1), (2, 1)));
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    put_some(&store);
+    store.close();
+    let set = |mode: u32| {
+        let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        files.for_each(|path| fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o666)).unwrap());
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // Root may write all the same; that nothing is written is seen by the times.
+    set(0o500);
+    let read = read_all(dir.path());
+    set(0o700);
+    assert_eq!(read, (2, 0));
+}
+
+#[test]
+fn what_is_no_store_or_in_use_is_refused_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = Store::open_to_read(dir.path()).unwrap_err();
+    assert!(matches!(refused, Error::NoStore(_)), "{refused}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert!(Store::open_to_read(&dir.path().join("none")).is_err() && !dir.path().join("none").exists());
+    let _store = open(&config(&dir));
+    let refused = Store::open_to_read(dir.path()).unwrap_err();
+    assert!(matches!(refused, Error::InUse(_)), "{refused}");
+}
