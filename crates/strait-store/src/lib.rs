@@ -4,7 +4,8 @@
 //! Each lane, one for each thread that writes, appends to a segment of its own. What is small is put whole with one call; for
 //! what is large or not there yet an extent is reserved, which others fill by splice(2) and read by sendfile(2) while it grows,
 //! and which becomes a record when it is committed. One background thread loads the index, evicts ahead of need, and syncs.
-//! Nobody else waits for the disk, and what a crash cuts off is never found. `docs/internals/store.md` has the format.
+//! Nobody else waits for a sync, and what a crash cuts off is never found. `docs/internals/store.md` has the format, and says what each
+//! call does in the caller's thread.
 //!
 //! ```
 //! use strait_store::{Config, Store, hash_of};
