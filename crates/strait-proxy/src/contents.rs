@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use strait_http::target::Uri;
-use strait_store::{Record, Store, Verified, hash_of};
+use strait_store::{Record, Stats, Store, Verified, hash_of};
 use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
 use crate::lookup;
 use crate::meta::Meta;
 use crate::object::{Body, Object};
-use crate::report::StoreReport;
 
 /// Bytes of a pattern at most.
 pub(crate) const PATTERN_BYTES_MAX: usize = 8 << 10;
@@ -155,8 +154,8 @@ impl Contents {
     }
 
     /// What it holds and did.
-    pub fn stats(&self) -> StoreReport {
-        self.0.stats().into()
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
     }
 
     /// The newest that match, so many at most; at `now` in seconds since 1970.

@@ -59,5 +59,5 @@ pub use contents::{AtHand, Contents, Entry, Pattern};
 pub use error::{Error, Result};
 pub use log::Format;
 pub use proxy::{Bound, Proxy};
-pub use report::{Quantiles, Report, StoreReport};
-pub use strait_store::Verified;
+pub use report::{Quantiles, Report};
+pub use strait_store::{Stats, Verified};

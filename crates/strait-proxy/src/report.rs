@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use strait_store::Stats;
 
 use crate::account::Outcome;
 use crate::counters::{Sum, Times};
@@ -48,7 +49,7 @@ pub struct Report {
     /// How long the others took, but tunnels.
     pub other_times: Quantiles,
     /// What the store holds, where there is one.
-    pub store: Option<StoreReport>,
+    pub store: Option<Stats>,
 }
 
 /// How long something took, in microseconds.
@@ -62,37 +63,6 @@ pub struct Quantiles {
     pub p90_us: u64,
     /// All but one in a hundred took less.
     pub p99_us: u64,
-}
-
-/// What a store holds and did.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct StoreReport {
-    /// Records that can be found.
-    pub records: u64,
-    /// Bytes of all files.
-    pub used_bytes: u64,
-    /// The limit of those.
-    pub capacity_bytes: u64,
-    /// Files that are open.
-    pub files: u64,
-    /// Records that were committed.
-    pub stored: u64,
-    /// Records that were removed or replaced.
-    pub removed: u64,
-    /// Records that were dropped to make room.
-    pub evicted: u64,
-    /// Records that were kept when their file was evicted.
-    pub reinserted: u64,
-    /// Records that were not as written, and were dropped.
-    pub corrupt: u64,
-    /// Records that a power loss may have damaged, and were dropped.
-    pub unsynced: u64,
-    /// Requests for room that were refused.
-    pub rejected: u64,
-    /// Calls to the file system that failed.
-    pub failed: u64,
-    /// Whether the records of earlier sessions can be found.
-    pub is_loaded: bool,
 }
 
 impl Report {
@@ -117,7 +87,7 @@ impl Report {
             log_dropped: sum.log_dropped,
             hit_times: Quantiles::of(&sum.hits),
             other_times: Quantiles::of(&sum.others),
-            store: shared.store.as_ref().map(|store| StoreReport::from(store.stats())),
+            store: shared.store.as_ref().map(|store| store.stats()),
         }
     }
 
@@ -134,26 +104,6 @@ impl Quantiles {
     }
 }
 
-impl From<strait_store::Stats> for StoreReport {
-    fn from(stats: strait_store::Stats) -> Self {
-        Self {
-            records: stats.records,
-            used_bytes: stats.used_bytes,
-            capacity_bytes: stats.capacity_bytes,
-            files: stats.files,
-            stored: stats.stored,
-            removed: stats.removed,
-            evicted: stats.evicted,
-            reinserted: stats.reinserted,
-            corrupt: stats.corrupt,
-            unsynced: stats.unsynced,
-            rejected: stats.refused,
-            failed: stats.failed,
-            is_loaded: stats.is_loaded,
-        }
-    }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requests, connections, cut, copied, sendfile, spliced, .. } = self;
@@ -165,27 +115,5 @@ impl fmt::Display for Report {
         write!(out, ": {sendfile} bytes by sendfile, {spliced} spliced, {copied} copied")?;
         let Some(store) = &self.store else { return Ok(()) };
         write!(out, "; {} records of {} bytes stored", store.records, store.used_bytes)
-    }
-}
-
-impl fmt::Display for StoreReport {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, value) in [
-            ("records", self.records),
-            ("used bytes", self.used_bytes),
-            ("capacity bytes", self.capacity_bytes),
-            ("files", self.files),
-            ("stored", self.stored),
-            ("removed", self.removed),
-            ("evicted", self.evicted),
-            ("reinserted", self.reinserted),
-            ("corrupt", self.corrupt),
-            ("unsynced", self.unsynced),
-            ("refused", self.rejected),
-            ("failed", self.failed),
-        ] {
-            writeln!(out, "{name:<16}{value:>16}")?;
-        }
-        Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::Serialize;
+
 /// A count that several threads add to.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -29,8 +31,9 @@ pub(crate) struct Counters {
     pub(crate) failed: Counter,
 }
 
-/// What a store holds, and what has happened since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a store holds, and what has happened since it was opened. The names are those of the JSON, and of the metrics but for what all
+/// metrics have: `strait_store_refused_total`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Records that can be found.
     pub records: u64,

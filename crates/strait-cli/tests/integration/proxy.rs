@@ -240,7 +240,8 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     }
     let admin = proxy.admin().to_string();
     let ask = |arguments: &[&str]| run(&[&["cache"], arguments, &["--admin", &admin]].concat());
-    assert!(ask(&["stats"]).success().text().contains("records          4\n"));
+    let stats = ask(&["stats"]).success().text();
+    assert!(stats.contains("records          4\n") && stats.contains("refused          0\n"), "{stats}");
     let listed = ask(&["ls", "*/a"]).success().text();
     assert!(listed.contains(" 200 - http://www.example/a\n") && listed.lines().count() == 1, "{listed}");
     assert_eq!(ask(&["purge", "http://www.example/a"]).success().text(), "1 records forgotten\n");
@@ -256,7 +257,8 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
         |arguments: &[&str]| run(&[&["cache"], arguments, &["--cache-dir", &cache, "--json"]].concat());
     let listed: Value = serde_json::from_str(&look(&["ls"]).success().text()).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 3, "{listed}");
-    assert!(look(&["stats"]).success().text().contains("\"records\":3"));
+    let stats = look(&["stats"]).success().text();
+    assert!(stats.contains("\"records\":3") && stats.contains("\"refused\":0"), "{stats}");
     assert!(look(&["get", "http://www.example/b"]).success().text().contains("\"status\":200"));
     assert!(look(&["verify"]).success().text().contains("\"whole\":3"));
     assert_eq!(files(Path::new(&cache)), left, "who only looks changes nothing");
