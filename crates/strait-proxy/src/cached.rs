@@ -57,48 +57,69 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         if exchange.wish.is_head && head_of_fill(exchange, &wanted).await? {
             return Ok(true);
         }
-        let (miss, leading) = if is_alone || worker.private.has(hash, worker.now()) {
-            (miss, None)
+        let turn = if is_alone || worker.private.has(hash, worker.now()) {
+            Turn::Ask(miss, None)
         } else if wants_new {
-            (miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
+            Turn::Ask(miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
-            match worker.shared.fills.join(hash, &wanted.key, variant.as_ref().map(Variant::text)) {
-                Joined::First(fill) => {
-                    let leading = Leading::new(worker, hash, fill);
-                    // Another worker may have come to the end of one since it was looked for.
-                    if worker.shared.counters.len() > 1 && has_changed(exchange, &wanted, &miss) {
-                        leading.end(Phase::Done);
-                        continue;
-                    }
-                    let why = if variant.is_some() { Why::VaryMiss } else { miss.why };
-                    (Miss { why, ..miss }, Some(leading))
-                }
-                Joined::Others(fills) => match follow_one(exchange, &wanted, &fills).await? {
-                    Followed::Answered(stays) => return Ok(stays),
-                    Followed::Again => continue,
-                    // Others who have said the same wait for the same fill.
-                    Followed::Differs(own) => {
-                        variant = Some(own);
-                        continue;
-                    }
-                    Followed::Outside => {
-                        let fill = worker.shared.fills.add(hash, &wanted.key);
-                        (miss, Some(Leading::new(worker, hash, fill)))
-                    }
-                    Followed::Private => {
-                        is_alone = true;
-                        continue;
-                    }
-                },
-            }
+            wait(exchange, &wanted, miss, &mut variant).await?
         };
-        match miss::lead(exchange, &wanted, miss, leading).await? {
+        let led = match turn {
+            Turn::Ask(miss, leading) => miss::lead(exchange, &wanted, miss, leading).await?,
+            Turn::Over(led) => led,
+        };
+        match led {
             Led::Answered(stays) => return Ok(stays),
             Led::Again => {}
             Led::Alone => is_alone = true,
         }
     }
     Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
+}
+
+/// What a request does whose response is not stored.
+enum Turn {
+    /// It asks the origin, for all who wait if it is to see to that.
+    Ask(Miss, Option<Leading>),
+    /// It has followed somebody who did.
+    Over(Led),
+}
+
+/// Follows whoever asks the origin for the same already, or is the first.
+async fn wait(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: Miss,
+    variant: &mut Option<Variant>,
+) -> Result<Turn, Stop> {
+    let (worker, hash, key) = (exchange.worker, wanted.hash, &wanted.key);
+    let fills = match worker.shared.fills.join(hash, key, variant.as_ref().map(Variant::text)) {
+        Joined::First(fill) => {
+            let leading = Leading::new(worker, hash, fill);
+            // Another worker may have come to the end of one since it was looked for.
+            if worker.shared.counters.len() > 1 && has_changed(exchange, wanted, &miss) {
+                leading.end(Phase::Done);
+                return Ok(Turn::Over(Led::Again));
+            }
+            let why = if variant.is_some() { Why::VaryMiss } else { miss.why };
+            return Ok(Turn::Ask(Miss { why, ..miss }, Some(leading)));
+        }
+        Joined::Others(fills) => fills,
+    };
+    Ok(match follow_one(exchange, wanted, &fills).await? {
+        Followed::Answered(stays) => Turn::Over(Led::Answered(stays)),
+        Followed::Again => Turn::Over(Led::Again),
+        Followed::Private => Turn::Over(Led::Alone),
+        // Others who have said the same wait for the same fill.
+        Followed::Differs(own) => {
+            *variant = Some(own);
+            Turn::Over(Led::Again)
+        }
+        Followed::Outside => {
+            let fill = worker.shared.fills.add(hash, key);
+            Turn::Ask(miss, Some(Leading::new(worker, hash, fill)))
+        }
+    })
 }
 
 /// Whether there is something else in the store than there was.
