@@ -294,20 +294,5 @@ pub fn host<'b>(request: &Request<'b>) -> Result<Option<Authority<'b>>, Malforme
     }
 }
 
-/// The URI that a request is for (RFC 9110, section 7.1), where it came through `scheme`. An absolute target says it alone: Host counts
-/// only beside a path, and is to be written anew from the URI wherever the request is sent on (RFC 9112, section 3.2.2). `None` where
-/// nothing names a host, and for targets that are no URI.
-///
-/// # Errors
-/// Target or Host are malformed; both are looked at whichever counts.
-pub fn uri<'b>(request: &Request<'b>, scheme: Scheme) -> Result<Option<Uri<'b>>, Malformed> {
-    let host = host(request)?;
-    Ok(match Target::parse(request.method, request.target)? {
-        Target::Absolute(uri) => Some(uri),
-        Target::Origin(path) => host.map(|authority| Uri { scheme, authority, path }),
-        Target::Authority(_) | Target::Asterisk => None,
-    })
-}
-
 #[cfg(test)]
 mod tests;

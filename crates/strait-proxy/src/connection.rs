@@ -12,21 +12,20 @@ use std::time::{Duration, Instant};
 use strait_http::Malformed;
 use strait_http::cache_control::OfRequest;
 use strait_http::cache_status::{Answer, CacheStatus};
-use strait_http::forward::has_passed;
-use strait_http::framing::{self, Body};
+use strait_http::framing::{self};
 use strait_http::head::{self, Request, Version};
-use strait_http::method::is_answered_from_store;
 use strait_http::reuse::{Reuse, reuse};
-use strait_http::target::{Scheme, Uri};
+use strait_http::target::Uri;
 use strait_transfer::relay::proxy_protocol::{self, Told};
 use tokio::net::TcpStream;
 
 use crate::account::Begun;
 use crate::buffer::Buffer;
 use crate::deliver;
-use crate::exchange::{self, Left, wish};
+use crate::exchange::{self, Asked, Left, wish};
 use crate::object::Object;
 use crate::reply::{Wish, write_own};
+use crate::route::{Route, malformed, route};
 use crate::select::{Selected, select};
 use crate::serving::{Serving, Share};
 use crate::settings::Port;
@@ -160,13 +159,18 @@ impl Client {
             Err(error) => return Next::Malformed(error),
         };
         *begun = None;
-        let uri = uri_of_simple(worker, &request, socket.is_encrypted());
-        if let Some(hit) = uri.and_then(|uri| at_hand(worker, &request, &uri, len)) {
+        let body = framing::of_request(&request);
+        let routed = |body| route(worker.settings(), &request, body, socket.is_encrypted());
+        let route = body.map_err(malformed).and_then(routed);
+        if let Ok(Route::Cache(uri)) = &route
+            && let Some(hit) = at_hand(worker, &request, uri, len)
+        {
             return Next::Hit(hit);
         }
+        let asked = Asked { request: &request, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
         // The request lies in the box, once.
-        let exchange = async move { exchange(worker, socket, peer, (&request, uri), read).await };
+        let exchange = async move { exchange(worker, socket, peer, asked, read).await };
         Next::Answered(Box::pin(exchange).await)
     }
 
@@ -224,30 +228,13 @@ async fn exchange(
     worker: &Rc<Worker>,
     socket: &mut Socket,
     peer: SocketAddr,
-    (request, uri): (&Request<'_>, Option<Uri<'_>>),
+    asked: Asked<'_, '_>,
     read: (&[u8], &[u8]),
 ) -> Result<Left, Gone> {
-    let begun = Begun::now(socket);
-    let left = exchange::run(worker, socket, peer, (request, uri), read).await;
+    let (begun, request) = (Begun::now(socket), asked.request);
+    let left = exchange::run(worker, socket, peer, asked, read).await;
     worker.account(&begun.end(socket, peer, Some(request), left.is_ok()));
     left
-}
-
-/// What a request is for that the cache may answer and that asks for nothing else: most do.
-fn uri_of_simple<'b>(worker: &Worker, request: &Request<'b>, is_encrypted: bool) -> Option<Uri<'b>> {
-    let fields = &request.fields;
-    let is_simple = is_answered_from_store(request.method)
-        && framing::of_request(request) == Ok(Body::None)
-        && !["if-match", "if-unmodified-since", "upgrade"].iter().any(|name| fields.has(name));
-    let settings = worker.settings();
-    let is_for_origin = request.target.starts_with('/');
-    if !is_simple || (settings.behind.is_none() && is_for_origin) {
-        return None;
-    }
-    let uri = strait_http::target::uri(request, settings.scheme(is_encrypted)).ok()??;
-    let is_known = is_for_origin || uri.scheme == Scheme::Http;
-    let is_loop = has_passed(fields, &settings.pseudonym.text);
-    (is_known && !is_loop && settings.answers_for(&uri.authority.host)).then_some(uri)
 }
 
 /// The answer to such a request, if the worker has it at hand and may give it at once.

@@ -5,31 +5,30 @@ use std::rc::Rc;
 
 use strait_http::Malformed;
 use strait_http::fields::Fields;
-use strait_http::forward::{Hops, hops, keeps_alive, write_trace};
-use strait_http::framing::{self, Body};
+use strait_http::forward::{Hops, keeps_alive, write_trace};
+use strait_http::framing::Body;
 use strait_http::head::{Request, Version};
 use strait_http::invalidation::invalidated;
-use strait_http::method::{is_answered_from_store, is_safe};
-use strait_http::target::{Authority, Host, Scheme, Target, Uri};
+use strait_http::method::is_safe;
+use strait_http::target::{Authority, Scheme, Uri};
 use strait_http::trailer::Trailers;
 
 use crate::account::Outcome;
 use crate::buffer::Buffer;
 use crate::cached;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
+use crate::fill::Refusal;
 use crate::object::{push_date, push_field, push_status_line};
 use crate::origin::{Connection, Failure};
 use crate::passage::{self, Broken, From as Source, What};
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
+use crate::route::{Route, WEBSOCKET, malformed, too_long, upgrades};
 use crate::settings::Server;
 use crate::socket::{Gone, Socket, after_others_have_read};
 use crate::tunnel;
 use crate::upload::Upload;
 use crate::worker::Worker;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
-
-/// The protocol that a connection may change to.
-const WEBSOCKET: &str = "websocket";
 
 /// What clients of a reverse proxy are told of an origin that has failed.
 const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be used";
@@ -73,12 +72,6 @@ impl From<Gone> for Stop {
     }
 }
 
-impl From<Malformed> for Stop {
-    fn from(error: Malformed) -> Self {
-        Self::Refuse(error.status(), error.to_string())
-    }
-}
-
 impl From<Failure> for Stop {
     fn from(failure: Failure) -> Self {
         Self::Refuse(failure.status(), failure.to_string())
@@ -90,14 +83,16 @@ impl From<Trouble> for Stop {
         match trouble {
             Trouble::Client(gone) => Self::Gone(gone),
             Trouble::Origin(failure) => failure.into(),
-            Trouble::Request(error) => error.into(),
-            Trouble::TooLong(most) => too_long(most),
+            Trouble::Request(error) => malformed(error).into(),
+            Trouble::TooLong(most) => too_long(most).into(),
         }
     }
 }
 
-fn too_long(most: u64) -> Stop {
-    Stop::Refuse(413, format!("the body is longer than the {most} bytes that are taken"))
+impl From<Refusal> for Stop {
+    fn from((status, why): Refusal) -> Self {
+        Self::Refuse(status, why)
+    }
 }
 
 /// What a request asks of its connection.
@@ -109,31 +104,36 @@ pub(crate) fn wish(request: &Request<'_>) -> Wish {
     }
 }
 
-/// Answers a request, of which `read` is all that was read: its head, and what came behind. Where its URI is known, the cache may answer.
+/// A request, and what is to be done for it.
+#[derive(Debug)]
+pub(crate) struct Asked<'a, 'b> {
+    pub(crate) request: &'a Request<'b>,
+    pub(crate) body: Result<Body, Malformed>,
+    pub(crate) route: Result<Route<'b>, Refusal>,
+}
+
+/// Answers a request, of which `read` is all that was read: its head, and what came behind.
 pub(crate) async fn run(
     worker: &Rc<Worker>,
     client: &mut Socket,
     peer: SocketAddr,
-    (request, uri): (&Request<'_>, Option<Uri<'_>>),
+    asked: Asked<'_, '_>,
     read: (&[u8], &[u8]),
 ) -> Result<Left, Gone> {
-    let (raw, rest) = read;
+    let (Asked { request, body, route }, (raw, rest)) = (asked, read);
     let wish = wish(request);
+    // Where a body ends that is not understood nobody knows.
+    let wish = Wish { keeps_alive: wish.keeps_alive && body.is_ok(), ..wish };
+    let body = body.unwrap_or(Body::None);
     let is_expected = request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
     let takes_interim = request.version == Version::Http11;
-    let (body, framing) = match framing::of_request(request) {
-        Ok(body) => (body, Ok(())),
-        Err(error) => (Body::None, Err(error)),
-    };
-    // Where a body ends that is not understood nobody knows.
-    let wish = Wish { keeps_alive: wish.keeps_alive && framing.is_ok(), ..wish };
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
     let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, body };
-    let done = match (framing, uri) {
-        (Ok(()), Some(uri)) => cached::answer(&mut exchange, &uri).await,
-        (Ok(()), None) => Box::pin(exchange.answer()).await,
-        (Err(error), _) => Err(error.into()),
+    let done = match route {
+        Ok(Route::Cache(uri)) => cached::answer(&mut exchange, &uri).await,
+        Ok(route) => Box::pin(exchange.answer(route)).await,
+        Err(refusal) => Err(refusal.into()),
     };
     let keeps_alive = match done {
         Ok(stays) => stays && wish.keeps_alive && !exchange.upload.has_body(),
@@ -143,43 +143,16 @@ pub(crate) async fn run(
     Ok(Left { buffer: exchange.upload.buffer, keeps_alive })
 }
 
-impl<'b> Exchange<'_, 'b> {
+impl Exchange<'_, '_> {
     /// Whether another request may follow.
-    async fn answer(&mut self) -> Result<bool, Stop> {
-        let request = self.request;
-        if let Body::Length(length) = self.body
-            && length > self.worker.settings().request_body_max
-        {
-            return Err(too_long(self.worker.settings().request_body_max));
+    async fn answer(&mut self, route: Route<'_>) -> Result<bool, Stop> {
+        match route {
+            Route::Cache(uri) => cached::answer(self, &uri).await,
+            Route::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
+            Route::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
+            Route::Here => self.answer_here().await,
+            Route::Purge(uri) => self.purge(&uri),
         }
-        let target = Target::parse(request.method, request.target)?;
-        // It is looked at whichever form the target has.
-        strait_http::target::host(request)?;
-        let hops = hops(request.method, &request.fields)?;
-        let uri = match target {
-            Target::Authority(authority) => return Box::pin(self.connect(&authority)).await,
-            _ if hops == Hops::None => return Box::pin(self.answer_here()).await,
-            Target::Absolute(_) | Target::Origin(_) | Target::Asterisk => self.uri()?,
-        };
-        if strait_http::forward::has_passed(&request.fields, &self.worker.settings().pseudonym.text) {
-            return Err(Stop::Refuse(508, "the request has come through here before: a loop".to_owned()));
-        }
-        if !self.worker.settings().answers_for(&uri.authority.host) {
-            return Err(Stop::Refuse(421, "another server answers for that host".to_owned()));
-        }
-        if request.method == "PURGE" {
-            return self.purge(&uri);
-        }
-        let is_conditional = request.fields.has("if-match") || request.fields.has("if-unmodified-since");
-        if is_answered_from_store(request.method)
-            && self.body == Body::None
-            && !is_conditional
-            && !self.upgrades()
-        {
-            return cached::answer(self, &uri).await;
-        }
-        let why = if is_answered_from_store(request.method) { Why::Bypass } else { Why::Method };
-        self.pass(&uri, hops, why).await
     }
 
     /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
@@ -202,54 +175,13 @@ impl<'b> Exchange<'_, 'b> {
         Ok(wish.keeps_alive)
     }
 
-    /// What the request is for. Without a Host that is the server behind a reverse proxy.
-    fn uri(&self) -> Result<Uri<'b>, Stop> {
-        if self.request.target == "*"
-            && let Some(authority) = strait_http::target::host(self.request)?
-        {
-            return Ok(Uri { scheme: self.scheme(), authority, path: "" });
-        }
-        if let Some(uri) = strait_http::target::uri(self.request, self.scheme())? {
-            let is_forward = self.worker.settings().behind.is_none();
-            let is_for_origin = self.request.target.starts_with('/');
-            return match uri.scheme {
-                _ if is_forward && is_for_origin => Err(Stop::Refuse(
-                    400,
-                    "a forward proxy is asked for whole URIs: GET http://host/path".to_owned(),
-                )),
-                Scheme::Https if !is_for_origin => {
-                    Err(Stop::Refuse(501, "https is asked for by CONNECT".to_owned()))
-                }
-                _ => Ok(uri),
-            };
-        }
-        // HTTP/1.0 without Host.
-        match &self.worker.settings().behind {
-            Some(_) => {
-                let authority = Authority { host: Host::Name("localhost"), port: None };
-                Ok(Uri { scheme: self.scheme(), authority, path: self.request.target })
-            }
-            None => Err(Stop::Refuse(400, "nothing says which host is asked".to_owned())),
-        }
-    }
-
-    fn scheme(&self) -> Scheme {
-        self.worker.settings().scheme(self.client.is_encrypted())
-    }
-
-    /// Whether the connection is to become a WebSocket (RFC 6455). What else it might become would go past all that is looked at here.
-    fn upgrades(&self) -> bool {
-        self.request.fields.elements("upgrade").any(|it| it.eq_ignore_ascii_case(WEBSOCKET))
-            && self.request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case("upgrade"))
-    }
-
     /// Passes request and response on, without the cache.
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
         let mut order = Order::new(self, uri, self.body, Purpose::Pass);
         if let Hops::Left(hops) = hops {
             order.add("Max-Forwards", hops.to_string().as_bytes());
         }
-        if self.upgrades() {
+        if upgrades(&self.request.fields) {
             order.add("Connection", b"Upgrade");
             order.add("Upgrade", WEBSOCKET.as_bytes());
         }
@@ -289,7 +221,7 @@ impl<'b> Exchange<'_, 'b> {
         why: Why,
     ) -> Result<bool, Stop> {
         if incoming.body == Body::Tunnel {
-            if !self.upgrades() {
+            if !upgrades(&self.request.fields) {
                 return Err(Stop::Refuse(
                     502,
                     "the origin has changed the protocol, which nobody asked for".to_owned(),
@@ -346,13 +278,6 @@ impl<'b> Exchange<'_, 'b> {
     /// RFC 9110 s9.3.6.
     async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, Stop> {
         let port = authority.port_or_default(Scheme::Https);
-        let settings = self.worker.settings();
-        if settings.behind.is_some() {
-            return Err(Stop::Refuse(405, "a reverse proxy opens no tunnels".to_owned()));
-        }
-        if !settings.access.connect_ports.contains(&port) {
-            return Err(Stop::Refuse(403, format!("tunnels to port {port} are not allowed")));
-        }
         let host = authority.host.to_string().trim_matches(['[', ']']).into();
         // What is inside is theirs.
         let server = Server { host, port, is_tls: false };

@@ -43,6 +43,7 @@ mod proxy;
 mod pseudonym;
 mod reply;
 mod report;
+mod route;
 mod select;
 mod serving;
 mod settings;

@@ -14,7 +14,13 @@ fn key(uri: &str) -> String {
 fn asked(head: &str) -> Result<Option<String>, Malformed> {
     let request = head::request(head.as_bytes())?.unwrap().0;
     let mut key = String::new();
-    Ok(uri(&request, Scheme::Http)?.map(|uri| {
+    let host = host(&request)?;
+    let uri = match Target::parse(request.method, request.target)? {
+        Target::Absolute(uri) => Some(uri),
+        Target::Origin(path) => host.map(|authority| Uri { scheme: Scheme::Http, authority, path }),
+        Target::Authority(_) | Target::Asterisk => None,
+    };
+    Ok(uri.map(|uri| {
         uri.write_key(&mut key);
         key
     }))

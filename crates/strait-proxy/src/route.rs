@@ -1,0 +1,131 @@
+//! What is to be done for a request, told from its head and the settings before anything is done.
+
+use strait_http::Malformed;
+use strait_http::cache_status::Why;
+use strait_http::fields::Fields;
+use strait_http::forward::{Hops, has_passed, hops};
+use strait_http::framing::Body;
+use strait_http::head::Request;
+use strait_http::method::is_answered_from_store;
+use strait_http::target::{Authority, Host, Scheme, Target, Uri, host};
+
+use crate::fill::Refusal;
+use crate::settings::Settings;
+
+/// The protocol that a connection may change to.
+pub(crate) const WEBSOCKET: &str = "websocket";
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Route<'b> {
+    /// The cache answers, or asks the origin.
+    Cache(Uri<'b>),
+    /// The origin answers: the cache has no part in it, and why.
+    Origin(Uri<'b>, Hops, Why),
+    /// A tunnel is opened (RFC 9110, section 9.3.6).
+    Tunnel(Authority<'b>),
+    /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2, 9.3.7 and 9.3.8).
+    Here,
+    /// What is stored for it is forgotten.
+    Purge(Uri<'b>),
+}
+
+/// What is to be done for a request with such a body, or why it is refused.
+pub(crate) fn route<'b>(
+    settings: &Settings,
+    request: &Request<'b>,
+    body: Body,
+    is_encrypted: bool,
+) -> Result<Route<'b>, Refusal> {
+    let most = settings.request_body_max;
+    if matches!(body, Body::Length(length) if length > most) {
+        return Err(too_long(most));
+    }
+    let target = Target::parse(request.method, request.target).map_err(malformed)?;
+    // It is looked at whichever form the target has, and counts beside a path alone (RFC 9112, section 3.2.2).
+    let host = host(request).map_err(malformed)?;
+    let hops = hops(request.method, &request.fields).map_err(malformed)?;
+    let uri = match target {
+        Target::Authority(authority) => return tunnel(settings, authority),
+        _ if hops == Hops::None => return Ok(Route::Here),
+        Target::Absolute(uri) => absolute(settings, uri, is_encrypted)?,
+        Target::Origin(path) => relative(settings, host, path, is_encrypted)?,
+        Target::Asterisk => relative(settings, host, "", is_encrypted)?,
+    };
+    if has_passed(&request.fields, &settings.pseudonym.text) {
+        return Err((508, "the request has come through here before: a loop".to_owned()));
+    }
+    if !settings.answers_for(&uri.authority.host) {
+        return Err((421, "another server answers for that host".to_owned()));
+    }
+    Ok(match request.method {
+        "PURGE" => Route::Purge(uri),
+        method if !is_answered_from_store(method) => Route::Origin(uri, hops, Why::Method),
+        _ if body == Body::None && !bypasses(&request.fields) => Route::Cache(uri),
+        _ => Route::Origin(uri, hops, Why::Bypass),
+    })
+}
+
+/// A body that is longer than so many bytes.
+pub(crate) fn too_long(most: u64) -> Refusal {
+    (413, format!("the body is longer than the {most} bytes that are taken"))
+}
+
+/// What is none is told as such.
+pub(crate) fn malformed(error: Malformed) -> Refusal {
+    (error.status(), error.to_string())
+}
+
+/// Whether the connection is to become a WebSocket (RFC 6455). What else it might become would go past all that is looked at here.
+pub(crate) fn upgrades(fields: &Fields<'_>) -> bool {
+    let names = |field, name: &str| fields.elements(field).any(|element| element.eq_ignore_ascii_case(name));
+    fields.has("upgrade") && names("upgrade", WEBSOCKET) && names("connection", "upgrade")
+}
+
+/// Whether what is stored is not asked: what the origin has is to be compared (RFC 9110, sections 13.1.1 and 13.1.4), or no response is
+/// wanted.
+fn bypasses(fields: &Fields<'_>) -> bool {
+    fields.has("if-match") || fields.has("if-unmodified-since") || upgrades(fields)
+}
+
+fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {
+    let port = authority.port_or_default(Scheme::Https);
+    if settings.behind.is_some() {
+        return Err((405, "a reverse proxy opens no tunnels".to_owned()));
+    }
+    if !settings.access.connect_ports.contains(&port) {
+        return Err((403, format!("tunnels to port {port} are not allowed")));
+    }
+    Ok(Route::Tunnel(authority))
+}
+
+fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result<Uri<'b>, Refusal> {
+    match uri.scheme {
+        Scheme::Https if settings.behind.is_none() || !is_encrypted => {
+            Err((501, "https is asked for by CONNECT".to_owned()))
+        }
+        // It is what the path alone would be.
+        _ if settings.behind.is_some() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
+        _ => Ok(uri),
+    }
+}
+
+/// A path at a server that Host names; without one, as HTTP/1.0 has it, at the one behind a reverse proxy.
+fn relative<'b>(
+    settings: &Settings,
+    host: Option<Authority<'b>>,
+    path: &'b str,
+    is_encrypted: bool,
+) -> Result<Uri<'b>, Refusal> {
+    let scheme = settings.scheme(is_encrypted);
+    match host {
+        _ if settings.behind.is_none() && !path.is_empty() => {
+            Err((400, "a forward proxy is asked for whole URIs: GET http://host/path".to_owned()))
+        }
+        Some(authority) => Ok(Uri { scheme, authority, path }),
+        None if settings.behind.is_some() => {
+            Ok(Uri { scheme, authority: Authority { host: Host::Name("localhost"), port: None }, path })
+        }
+        None => Err((400, "nothing says which host is asked".to_owned())),
+    }
+}
