@@ -243,7 +243,8 @@ impl Exchange<'_, '_> {
             Some(&status),
             self.wish,
         );
-        let trailers = Trailers::of(&incoming.response().fields);
+        let has_trailers = what == What::Chunks && incoming.body == Body::Chunked;
+        let trailers = if has_trailers { Trailers::of(&incoming.response().fields) } else { None };
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
         let from = Source { socket, buffer, framed: &mut incoming.framed, trailers };
         after_others_have_read().await;
