@@ -189,6 +189,7 @@ impl Site {
 
     async fn purge(&self, uri: String) -> Page {
         self.shared.fills.outdate_all(|key| key == uri);
+        self.shared.leases.end(strait_store::hash_of(uri.as_bytes()));
         let stored = self.contents().map_or(0, |contents| contents.purge(&uri));
         let at_hand = self.forget(Pattern::exact(uri)).await;
         Page::json(&json!({"stored": stored, "at_hand": at_hand}))
@@ -196,6 +197,8 @@ impl Site {
 
     async fn ban(&self, pattern: Pattern) -> Page {
         self.shared.fills.outdate_all(|key| pattern.matches(key));
+        // Nobody knows which keys are meant of what is on its way; what is in memory alone is fetched again.
+        self.shared.leases.end_all();
         let at_hand = self.forget(pattern.clone()).await;
         let Ok(contents) = self.contents() else {
             return Page::json(&json!({"stored": 0, "at_hand": at_hand}));
