@@ -1,7 +1,7 @@
 //! The addresses of names, looked up once for all who ask and kept for a while.
 //!
 //! The system's resolver (getaddrinfo(3)) blocks a thread and does not tell how long an answer lasts. Here few lookups are under way at a
-//! time, and answers are kept for a fixed time. What is kept are addresses and no permission: whoever connects asks for each whether the
+//! time, and answers are kept for a fixed time; an old one serves while a new one is awaited or is not to be had (RFC 8767). What is kept are addresses and no permission: whoever connects asks for each whether the
 //! proxy may go there, each time, so that a name whose addresses change gives nobody anything.
 
 use std::cell::RefCell;
@@ -16,6 +16,8 @@ use tokio::time::Instant;
 
 /// How long addresses are kept.
 const FOUND_FOR: Duration = Duration::from_secs(30);
+/// How long old addresses serve in place of new ones.
+const OLD_FOR: Duration = Duration::from_mins(10);
 /// How long it is kept that there are none, and for how long addresses are good at which nobody answers.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 /// Names that are kept at most.
@@ -31,10 +33,21 @@ type Resolve = fn(&str) -> io::Result<Vec<IpAddr>>;
 /// The names that a worker knows.
 #[derive(Debug)]
 pub(crate) struct Names {
-    known: RefCell<HashMap<Box<str>, watch::Receiver<Option<Found>>>>,
+    known: RefCell<HashMap<Box<str>, Known>>,
     lookups: Arc<Semaphore>,
     resolve: Resolve,
 }
+
+/// What is known of a name.
+#[derive(Debug)]
+struct Known {
+    /// The latest lookup, which may be under way.
+    latest: Lookup,
+    /// The one before, if that has found anything.
+    before: Option<Found>,
+}
+
+type Lookup = watch::Receiver<Option<Found>>;
 
 /// What a lookup has come to.
 #[derive(Clone, Debug)]
@@ -69,38 +82,52 @@ impl Names {
         addresses.unwrap_or_else(|| Err("the lookup has ended".into())).map_err(|why| io::Error::other(&*why))
     }
 
+    /// Somebody has answered at one of the addresses of a host, not the first: it is the first to be tried from now on.
+    pub(crate) fn prefer(&self, host: &str, address: IpAddr) {
+        let mut known = self.known.borrow_mut();
+        let Some(known) = known.get_mut(&*host.to_ascii_lowercase()) else { return };
+        let latest = known.latest.borrow().clone();
+        if let Some(Found { addresses: Ok(addresses), at }) = latest {
+            let mut addresses = addresses.to_vec();
+            addresses.sort_by_key(|other| *other != address);
+            known.latest = over(Found { addresses: Ok(addresses.into()), at });
+        }
+    }
+
     /// Nobody has answered at the addresses of a host: they are looked up anew, unless they have just been.
     pub(crate) fn doubt(&self, host: &str) {
         let mut known = self.known.borrow_mut();
         let host = host.to_ascii_lowercase();
         let is_old = |found: &Found| found.at.elapsed() >= FAILED_FOR;
-        if known.get(&*host).is_some_and(|found| found.borrow().as_ref().is_some_and(is_old)) {
+        if known.get(&*host).is_some_and(|known| known.latest.borrow().as_ref().is_some_and(is_old)) {
             known.remove(&*host);
         }
     }
 
     /// What is known of a name, or will be.
-    fn find(&self, name: &str) -> io::Result<watch::Receiver<Option<Found>>> {
+    fn find(&self, name: &str) -> io::Result<Lookup> {
         let mut known = self.known.borrow_mut();
-        if let Some(found) = known.get(name).filter(|found| is_good(found)) {
-            return Ok(found.clone());
+        if let Some(known) = known.get_mut(name) {
+            if !is_good(&known.latest) {
+                let latest = known.latest.borrow().clone();
+                known.before = latest.filter(|found| found.addresses.is_ok()).or(known.before.take());
+                known.latest = self.look_up(name);
+            }
+            return Ok(known.serving());
         }
         if known.len() >= NAMES_MAX {
-            known.retain(|_, found| is_good(found));
+            let finished = known.iter().filter_map(|(name, known)| Some((known.at()?, name)));
+            let oldest = finished.min().map(|(_, name)| name.clone());
+            let many = || io::Error::other("too many names are being looked up");
+            known.remove(&oldest.ok_or_else(many)?);
         }
-        if known.len() >= NAMES_MAX {
-            known.retain(|_, found| found.borrow().is_none());
-        }
-        if known.len() >= NAMES_MAX {
-            return Err(io::Error::other("too many names are being looked up"));
-        }
-        let found = self.look_up(name);
-        known.insert(name.into(), found.clone());
-        Ok(found)
+        let latest = self.look_up(name);
+        known.insert(name.into(), Known { latest: latest.clone(), before: None });
+        Ok(latest)
     }
 
     /// Begins a lookup, which goes on whether or not anybody waits for it.
-    fn look_up(&self, name: &str) -> watch::Receiver<Option<Found>> {
+    fn look_up(&self, name: &str) -> Lookup {
         let (sender, receiver) = watch::channel(None);
         let (lookups, resolve, name) = (self.lookups.clone(), self.resolve, name.to_owned());
         tokio::task::spawn_local(async move {
@@ -116,8 +143,27 @@ impl Names {
     }
 }
 
+impl Known {
+    /// When the latest lookup was over; `None` while it is not.
+    fn at(&self) -> Option<Instant> {
+        self.latest.borrow().as_ref().map(|found| found.at)
+    }
+
+    /// What there is now, or will be.
+    fn serving(&self) -> Lookup {
+        let is_missing = self.latest.borrow().as_ref().is_none_or(|found| found.addresses.is_err());
+        let before = self.before.clone().filter(|found| is_missing && found.at.elapsed() < OLD_FOR);
+        before.map_or_else(|| self.latest.clone(), over)
+    }
+}
+
+/// A lookup that is over.
+fn over(found: Found) -> Lookup {
+    watch::channel(Some(found)).1
+}
+
 /// Whether what is known still holds, or is on its way.
-fn is_good(found: &watch::Receiver<Option<Found>>) -> bool {
+fn is_good(found: &Lookup) -> bool {
     match &*found.borrow() {
         Some(Found { addresses: Ok(_), at }) => at.elapsed() < FOUND_FOR,
         Some(Found { addresses: Err(_), at }) => at.elapsed() < FAILED_FOR,
@@ -171,6 +217,11 @@ mod tests {
             tokio::time::advance(FOUND_FOR.mul_f32(0.9)).await;
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(0)]);
             tokio::time::advance(FOUND_FOR / 10).await;
+            // The old one serves while the new one is awaited.
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(0)]);
+            while *names.addresses("a.example").await.unwrap() == [address(0)] {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
             // Nobody answers there.
             names.doubt("a.example");
@@ -201,6 +252,26 @@ mod tests {
     }
 
     #[test]
+    fn old_addresses_serve_for_a_while_where_there_are_no_new_ones() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let names = Names::new(|_| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(vec![address(1), address(2)]),
+            _ => Err(io::Error::other("nobody answers")),
+        });
+        run(async {
+            assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1), address(2)]);
+            names.prefer("A.example", address(2));
+            for _ in 0..3 {
+                tokio::time::advance(FOUND_FOR).await;
+                assert_eq!(*names.addresses("a.example").await.unwrap(), [address(2), address(1)]);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::time::advance(OLD_FOR).await;
+            assert!(names.addresses("a.example").await.is_err());
+        });
+    }
+
+    #[test]
     fn an_address_is_not_looked_up() {
         let names = Names::new(|name| panic!("{name}"));
         run(async {
@@ -227,8 +298,9 @@ mod tests {
                 let found = found.wait_for(Option::is_some).await.unwrap().clone();
                 assert!(found.unwrap().addresses.is_ok());
             }
+            // The oldest makes room.
             assert!(names.addresses("another.example").await.is_ok());
-            assert!(names.known.borrow().len() <= NAMES_MAX);
+            assert_eq!(names.known.borrow().len(), NAMES_MAX);
         });
     }
 

@@ -22,7 +22,7 @@ pub(crate) enum Failure {
     #[error("the name {host} cannot be looked up: {error}")]
     Name { host: Arc<str>, error: io::Error },
     /// The proxy may not go there.
-    #[error("{address} is an address that this proxy does not connect to")]
+    #[error("{address} is not public, and access.reach does not name it")]
     Forbidden { address: IpAddr },
     /// No connection.
     #[error("connect to {address}: {error}")]
@@ -195,8 +195,12 @@ async fn connect(worker: &Worker, server: &Server) -> Result<TcpStream, Failure>
         connect_to(worker, address).await.map_err(|error| Failure::Connect { address, error })
     };
     let connected = first(&allowed, deadline, connect).await;
-    if connected.is_err() {
-        worker.names.doubt(&server.host);
+    match &connected {
+        Err(_) => worker.names.doubt(&server.host),
+        Ok(tcp) => match tcp.peer_addr() {
+            Ok(address) if address.ip() != addresses[0] => worker.names.prefer(&server.host, address.ip()),
+            _ => {}
+        },
     }
     connected
 }
