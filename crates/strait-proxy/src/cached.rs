@@ -40,12 +40,8 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let mut variant = None;
     for attempt in 0..ATTEMPTS_MAX {
         is_alone |= attempt >= WAITS_MAX;
-        let miss = match look(exchange, &wanted).await? {
+        let miss = match look(exchange, &wanted, &mut variant).await? {
             Looked::Answered => return Ok(true),
-            // Nobody asks for a part alone: it would be for the others as well.
-            Looked::Missed(miss) if is_alone && miss.gap.is_some() => {
-                Miss { stored: None, gap: None, ..miss }
-            }
             Looked::Missed(miss) => miss,
         };
         if wanted.directives.only_if_cached {
@@ -58,7 +54,9 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
             return Ok(true);
         }
         let turn = if is_alone || worker.private.has(hash, worker.now()) {
-            Turn::Ask(miss, None)
+            // Nobody asks for a part alone: what comes would not be what the request has asked for.
+            let is_part = miss.gap.is_some();
+            Turn::Ask(if is_part { Miss { stored: None, gap: None, ..miss } } else { miss }, None)
         } else if wants_new {
             Turn::Ask(miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
@@ -130,7 +128,7 @@ fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) ->
             !found.records().map(Arc::as_ptr).eq(stored.records().map(Arc::as_ptr))
         }
         (Found::Answer(_), None) => true,
-        (Found::Others | Found::Nothing, _) => false,
+        (Found::Others(_) | Found::Nothing, _) => false,
     }
 }
 
@@ -139,8 +137,12 @@ enum Looked {
     Missed(Miss),
 }
 
-/// Answers from the store, if it may.
-async fn look(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Looked, Stop> {
+/// Answers from the store, if it may. Where that has answers to other requests alone, `variant` is what this one is asked by.
+async fn look(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    variant: &mut Option<Variant>,
+) -> Result<Looked, Stop> {
     let worker = exchange.worker;
     let asked = &exchange.request.fields;
     let missed = |why| Ok(Looked::Missed(Miss { why, stored: None, gap: None }));
@@ -154,7 +156,10 @@ async fn look(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Lo
     }
     let object = match found {
         Found::Answer(object) => object,
-        Found::Others => return missed(Why::VaryMiss),
+        Found::Others(own) => {
+            variant.get_or_insert(own);
+            return missed(Why::VaryMiss);
+        }
         Found::Nothing => return missed(Why::UriMiss),
     };
     let now = worker.now();
@@ -245,14 +250,23 @@ enum Followed {
     Private,
 }
 
-/// Waits for what is coming, and follows it if it answers.
+/// Waits for what is coming, and follows it if it answers. What is told of first counts: nobody waits for a head where another says that
+/// the response varies.
 async fn follow_one(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     fills: &[Arc<Fill>],
 ) -> Result<Followed, Stop> {
     let mut outcome = Followed::Outside;
-    for fill in fills.iter().rev() {
+    let (told, untold): (Vec<_>, Vec<_>) = fills.iter().rev().partition(|fill| fill.object_now().is_some());
+    let heads: Vec<_> = told.iter().filter_map(|fill| fill.object_now()).collect();
+    match heads.first() {
+        Some(newest) if !heads.iter().any(|head| head.matches(&exchange.request.fields)) => {
+            return Ok(differs(exchange, newest));
+        }
+        _ => {}
+    }
+    for fill in told.into_iter().chain(untold) {
         let follower = fill.follow();
         let Some(object) = fill.object().await else {
             if let Some((status, why)) = fill.failure() {
@@ -262,8 +276,7 @@ async fn follow_one(
             continue;
         };
         if !object.matches(&exchange.request.fields) {
-            let own = Variant::of(&object.fields(), &exchange.request.fields);
-            outcome = own.map_or(Followed::Private, Followed::Differs);
+            outcome = differs(exchange, &object);
             continue;
         }
         let now = exchange.worker.now();
@@ -282,6 +295,11 @@ async fn follow_one(
         }
     }
     Ok(outcome)
+}
+
+fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> Followed {
+    let own = Variant::of(&object.fields(), &exchange.request.fields);
+    own.map_or(Followed::Private, Followed::Differs)
 }
 
 /// What following a fill came to.

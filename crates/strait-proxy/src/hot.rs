@@ -25,6 +25,8 @@ pub(crate) struct Hot {
     by_hash: HashMap<u64, SmallVec<[Rc<Slot>; 1]>, BuildHasherDefault<AsItIs>>,
     /// In order of arrival; some are gone from the map already.
     queue: VecDeque<Rc<Slot>>,
+    /// How many are not.
+    count: usize,
     bytes: usize,
     bytes_max: usize,
 }
@@ -87,6 +89,11 @@ impl Hot {
         Some(&slot.object)
     }
 
+    /// The newest object of that hash that is meant, which nobody asks for.
+    pub(crate) fn peek(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
+        self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_meant(object))
+    }
+
     /// Adds an object that was asked for so often, in place of one that answers the same requests.
     pub(crate) fn insert(&mut self, hash: u64, object: Arc<Object>, hits: u64) {
         self.remove(hash, |other| other.is_for_same(&object));
@@ -98,6 +105,7 @@ impl Hot {
             is_gone: Cell::new(false),
         });
         self.bytes += slot.object.memory_bytes();
+        self.count += 1;
         let slots = self.by_hash.entry(hash).or_default();
         slots.push(slot.clone());
         let oldest = slots.first().filter(|_| slots.len() > RECORDS_MAX).map(|oldest| oldest.object.clone());
@@ -134,6 +142,7 @@ impl Hot {
             let stays = !is_meant(&slot.object);
             if !stays {
                 slot.is_gone.set(true);
+                self.count -= 1;
                 self.bytes -= slot.object.memory_bytes();
             }
             stays
@@ -146,7 +155,7 @@ impl Hot {
     }
 
     fn make_room(&mut self) {
-        while self.bytes > self.bytes_max || self.queue.len() > 2 * self.by_hash.len() + 64 {
+        while self.bytes > self.bytes_max || self.queue.len() > 2 * self.count + 64 {
             let Some(slot) = self.queue.pop_front() else { return };
             if slot.is_gone.get() {
                 continue;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
+use strait_http::vary::Variant;
 use strait_store::{Record, Store};
 
 use crate::meta::Meta;
@@ -17,8 +18,8 @@ pub(crate) const RECORDS_MAX: usize = 64;
 pub(crate) enum Found<T> {
     /// A response that answers the request.
     Answer(T),
-    /// Responses to other requests.
-    Others,
+    /// Responses to other requests; this one has said that of the fields with which the newest of them varies.
+    Others(Variant),
     Nothing,
 }
 
@@ -31,12 +32,15 @@ pub(crate) fn find(
     body_max: usize,
 ) -> Found<Object> {
     let mut found: Option<Object> = None;
-    let mut is_known = false;
-    for record in store.find(hash) {
-        let Some((object, part)) = load(store, &record, key, body_max) else { continue };
-        is_known = true;
+    let mut variant = None;
+    let records = store.find(hash);
+    // Of several one is asked for.
+    let at_once_max = if records.len() > 1 { 0 } else { body_max };
+    for record in &records {
+        let Some((object, part)) = load(store, record, key, at_once_max) else { continue };
         match &mut found {
             None if object.matches(asked) => found = Some(object),
+            None => variant = variant.or_else(|| Variant::of(&object.fields(), asked)),
             Some(first) if first.is_for_same(&object) && first.combines_with(&object) => {
                 first.add(part);
             }
@@ -46,10 +50,18 @@ pub(crate) fn find(
             break;
         }
     }
-    match found {
-        Some(object) => Found::Answer(object),
-        None if is_known => Found::Others,
-        None => Found::Nothing,
+    let found = found.and_then(|object| with_body(store, object, body_max));
+    found.map_or_else(|| variant.map_or(Found::Nothing, Found::Others), Found::Answer)
+}
+
+/// The same with its body in memory, if it is stored in one piece of at most so many bytes; `None` if that is damaged.
+fn with_body(store: &Store, object: Object, body_max: usize) -> Option<Object> {
+    let is_short = object.length.is_some_and(|length| length <= body_max as u64);
+    match &object.body {
+        Body::Stored(parts) if parts.len() == 1 && is_short && object.is_whole() => {
+            load(store, &parts[0].record, &object.key, body_max).map(|(read, _)| read)
+        }
+        _ => Some(object),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::conditional::validators;
-use strait_http::fields::{Field, Fields};
+use strait_http::fields::Field;
 use strait_http::forward::passed_on;
 use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
@@ -101,7 +101,7 @@ pub(crate) async fn lead(
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
-            let asked = (&exchange.request.fields, &wanted.directives);
+            let asked = (exchange.request, &wanted.directives);
             let fresh = freshen(worker, wanted.hash, stored, asked, &incoming);
             incoming.finish(worker);
             if let Some(leading) = leading {
@@ -147,7 +147,7 @@ fn update_by_head(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss,
         return;
     }
     if head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
-        freshen(worker, wanted.hash, stored, (&exchange.request.fields, &wanted.directives), incoming);
+        freshen(worker, wanted.hash, stored, (exchange.request, &wanted.directives), incoming);
     } else {
         worker.forget(wanted.hash, &wanted.key);
     }
@@ -219,7 +219,7 @@ fn freshen(
     worker: &Worker,
     hash: u64,
     stored: &Arc<Object>,
-    (asked, wanted): (&Fields<'_>, &OfRequest),
+    (request, wanted): (&Request<'_>, &OfRequest),
     incoming: &Incoming,
 ) -> Arc<Object> {
     let response = incoming.response();
@@ -231,14 +231,14 @@ fn freshen(
     let has_date = response.fields.has("date");
     let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
     let head = stored_head(stored.status, kept(&fields, &directives).filter(is_told), received);
-    let variant = Variant::of(&fields, asked);
+    let variant = Variant::of(&fields, &request.fields).filter(|_| !varies_with_dropped(request, incoming));
     let own = variant.as_ref().map_or("", Variant::text);
     let meta = Meta { requested, received, age: times.age, variant: own, head: &head, ..stored.meta(0) };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // The fields of both were read before.
     let Some(fresh) = fresh else { return stored.clone() };
     let mut fresh = fresh.with_negative(worker.settings().negative);
-    let asked = Asked { method: "GET", fields: asked, directives: *wanted };
+    let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted };
     match may_store(&asked, stored.status, &fields, &directives) {
         Ok(()) if variant.is_some() => {}
         // It was for this client alone; what is stored stays as it is.
@@ -503,7 +503,7 @@ async fn validate(
     }
     let Ok(Some((request, _))) = head::request(&asked) else { return };
     if incoming.status == 304 {
-        freshen(&worker, leading.hash, &stored, (&request.fields, &directives), &incoming);
+        freshen(&worker, leading.hash, &stored, (&request, &directives), &incoming);
         incoming.finish(&worker);
         leading.end(Phase::Done);
         return;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use strait_http::fields::Fields;
 use strait_http::target::Uri;
+use strait_http::vary::Variant;
 use strait_store::Store;
 use strait_transfer::pipe::Pipes;
 
@@ -142,8 +143,12 @@ impl Worker {
         if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.at_hand)) {
             return Found::Answer(object);
         }
-        let is_known = || self.hot.borrow().find(hash, |object| object.is_for(key)).is_some();
-        let others = || if is_known() { Found::Others } else { Found::Nothing };
+        let others = || {
+            let hot = self.hot.borrow();
+            let other = hot.peek(hash, |object| object.is_for(key) && object.is_alive());
+            let variant = other.and_then(|other| Variant::of(&other.fields(), asked));
+            variant.map_or(Found::Nothing, Found::Others)
+        };
         let Some(store) = &self.shared.store else { return others() };
         // What is read in one piece is checked by that, also where it is sent from its file then.
         match lookup::find(store, hash, key, asked, self.settings.memory_object) {
@@ -156,7 +161,7 @@ impl Worker {
                 }
                 Found::Answer(object)
             }
-            Found::Others => Found::Others,
+            Found::Others(variant) => Found::Others(variant),
             // What the store could not take is at hand alone.
             Found::Nothing => others(),
         }
