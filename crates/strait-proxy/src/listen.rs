@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
+use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with};
 
@@ -32,10 +33,13 @@ impl Listeners {
     /// Opens those that there are not yet.
     pub(crate) fn open(settings: &Settings, have: &[(Port, SocketAddr)]) -> Result<Self> {
         let mut opened = Self::none(settings.workers);
-        for port in &settings.ports {
-            if have.iter().any(|(own, _)| own == port) {
-                continue;
-            }
+        let new = settings.ports.iter().filter(|port| !have.iter().any(|(own, _)| own == *port));
+        for port in new.clone() {
+            // Else another program's connections and these would be shared out among both.
+            let taken = bound(port.address, false);
+            taken.map_err(|error| Error::os("listen on", &port.address, error))?;
+        }
+        for port in new {
             let mut address = port.address;
             for listeners in &mut opened.by_worker {
                 let failed = |error| Error::os("listen on", &address, error);
@@ -73,12 +77,18 @@ impl Listeners {
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = bound(address, true)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A socket at an address; one that others share if they allow it, or one that nobody else has.
+fn bound(address: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     set_socket_reuseaddr(&socket, true)?;
-    set_socket_reuseport(&socket, true)?;
+    set_socket_reuseport(&socket, is_shared)?;
     bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }

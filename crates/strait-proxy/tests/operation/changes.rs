@@ -111,3 +111,13 @@ fn who_does_not_end_is_ended() {
     assert!(slow.is_ended());
     assert_eq!(report.requests, 0);
 }
+
+#[test]
+fn an_address_that_another_proxy_has_is_refused() {
+    let (one, other) = (Rig::start("workers = 2"), Rig::start(""));
+    let mut config = other.config("");
+    config.listen = vec![one.proxy.address()];
+    config.cache.dir = None;
+    let error = Proxy::start(&config, Clock::system()).unwrap_err().to_string();
+    assert!(error.starts_with("listen on 127.0.0.1:") && error.contains("in use"), "{error}");
+}
