@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             reload(args, &mut proxy);
         }
         if signals.reopens.swap(false, Ordering::Relaxed) {
-            proxy.reopen_log();
+            reopen_log(&proxy);
         }
         std::thread::sleep(SIGNAL_POLL);
     }
@@ -147,8 +147,14 @@ fn reload(args: &Args, proxy: &mut Proxy) {
         Ok(kept) => tell(format_args!("reloaded; from the next start on: {}\n", kept.join(", "))),
         Err(error) => tell(format_args!("strait: not reloaded: {error}\n")),
     }
-    proxy.reopen_log();
+    reopen_log(proxy);
     notify("READY=1");
+}
+
+fn reopen_log(proxy: &Proxy) {
+    if let Err(error) = proxy.reopen_log() {
+        tell(format_args!("strait: lines go on to the old access log: {error}\n"));
+    }
 }
 
 /// Tells the service manager, if there is one; one that does not listen stops nothing.

@@ -218,10 +218,11 @@ impl Proxy {
     }
 
     /// Opens the access log again, for whoever has renamed it.
-    pub fn reopen_log(&self) {
-        if let Some(log) = &self.settings().log {
-            log.reopen();
-        }
+    ///
+    /// # Errors
+    /// It cannot be opened: lines go where they went before.
+    pub fn reopen_log(&self) -> Result<()> {
+        self.settings().log.as_ref().map_or(Ok(()), Log::reopen)
     }
 
     /// What it has done so far.

@@ -6,12 +6,13 @@ mod line;
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::Write;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -49,8 +50,8 @@ pub enum Format {
 pub(crate) struct Log {
     pub(crate) path: PathBuf,
     sender: SyncSender<Lines>,
-    /// The file is to be opened again.
-    reopens: Arc<AtomicBool>,
+    /// Where they go from now on, if that is elsewhere.
+    next: Arc<Mutex<Option<File>>>,
     /// Lines that could not be written.
     pub(crate) failed: Arc<AtomicU64>,
 }
@@ -66,45 +67,43 @@ impl Log {
     /// Opens it; `-` is standard output. The thread ends when the last [`Log`] of it is gone.
     pub(crate) fn open(path: &Path) -> Result<(Self, JoinHandle<()>)> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        let log = Self { path: path.to_owned(), sender, reopens: Arc::default(), failed: Arc::default() };
-        let out = open(path).map_err(|error| Error::os("open the access log", &path.display(), error))?;
-        let writer =
-            Writer { path: path.to_owned(), out, reopens: log.reopens.clone(), failed: log.failed.clone() };
+        let log = Self { path: path.to_owned(), sender, next: Arc::default(), failed: Arc::default() };
+        let writer = Writer { out: open(path)?, next: log.next.clone(), failed: log.failed.clone() };
         let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || writer.run(&receiver));
         Ok((log, thread.map_err(|error| Error::os("start", &"a thread", error))?))
     }
 
-    /// Has the file opened again.
-    pub(crate) fn reopen(&self) {
-        self.reopens.store(true, Ordering::Release);
+    /// Opens the file again; where it cannot be the old one is better than none.
+    pub(crate) fn reopen(&self) -> Result<()> {
+        let out = open(&self.path)?;
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(out);
         // Where the queue is full the thread is awake.
         let _ = self.sender.try_send(Lines::default());
+        Ok(())
     }
 }
 
-fn open(path: &Path) -> std::io::Result<Box<dyn Write + Send>> {
-    if path == Path::new("-") {
-        return Ok(Box::new(std::io::stdout()));
-    }
-    Ok(Box::new(File::options().create(true).append(true).open(path)?))
+fn open(path: &Path) -> Result<File> {
+    let file = if path == Path::new("-") {
+        std::io::stdout().as_fd().try_clone_to_owned().map(File::from)
+    } else {
+        File::options().create(true).append(true).open(path)
+    };
+    file.map_err(|error| Error::os("open the access log", &path.display(), error))
 }
 
 /// The thread's side.
 struct Writer {
-    path: PathBuf,
-    out: Box<dyn Write + Send>,
-    reopens: Arc<AtomicBool>,
+    out: File,
+    next: Arc<Mutex<Option<File>>>,
     failed: Arc<AtomicU64>,
 }
 
 impl Writer {
     fn run(mut self, receiver: &Receiver<Lines>) {
         while let Ok(lines) = receiver.recv() {
-            if self.reopens.swap(false, Ordering::Acquire) {
-                // Without a new file the old one is better than none.
-                if let Ok(out) = open(&self.path) {
-                    self.out = out;
-                }
+            if let Some(next) = self.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                self.out = next;
             }
             if self.out.write_all(&lines.text).and_then(|()| self.out.flush()).is_err() {
                 self.failed.fetch_add(lines.count, Ordering::Relaxed);
@@ -126,7 +125,7 @@ pub(crate) struct Gathered {
 impl Gathered {
     /// Adds the line of an exchange.
     pub(crate) fn add(&self, log: &Log, format: Format, account: &Account<'_, '_>, dropped: &Counter) {
-        let is_new = self.log.borrow().as_ref().is_none_or(|own| !Arc::ptr_eq(&own.reopens, &log.reopens));
+        let is_new = self.log.borrow().as_ref().is_none_or(|own| !Arc::ptr_eq(&own.next, &log.next));
         if is_new {
             self.hand_over(dropped);
             *self.log.borrow_mut() = Some(log.clone());
@@ -179,7 +178,7 @@ mod tests {
     #[test]
     fn what_the_thread_cannot_take_is_dropped_and_counted() {
         let (sender, receiver) = sync_channel(1);
-        let log = Log { path: "-".into(), sender, reopens: Arc::default(), failed: Arc::default() };
+        let log = Log { path: "-".into(), sender, next: Arc::default(), failed: Arc::default() };
         let gathered = Gathered { log: RefCell::new(Some(log)), ..Gathered::default() };
         let dropped = Counter::default();
         for text in [&b"a\nb\n"[..], b"c\nd\ne\n"] {
@@ -200,7 +199,7 @@ mod tests {
             std::thread::yield_now();
         }
         std::fs::rename(&path, &old).unwrap();
-        log.reopen();
+        log.reopen().unwrap();
         say("two\n");
         drop(log);
         thread.join().unwrap();

@@ -71,7 +71,7 @@ fn lines_go_to_the_new_file_once_the_old_one_was_renamed() {
     rig.client().get("/200/60/1/a");
     assert!(wait_until(LIMIT, || lines(&path).len() == 1));
     std::fs::rename(&path, &old).unwrap();
-    rig.proxy.reopen_log();
+    rig.proxy.reopen_log().unwrap();
     assert!(wait_until(LIMIT, || path.exists()));
     rig.client().get("/200/60/1/a");
     assert!(wait_until(LIMIT, || lines(&path).len() == 1));
