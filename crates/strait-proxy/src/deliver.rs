@@ -50,7 +50,7 @@ pub(crate) async fn send_from(
     }
     let mut head = worker.head();
     let range = write_head(&mut head, worker, socket, object, selected, status, wish);
-    let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+    let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
     let sent = socket.write_all(&head, if wish.is_head { &[] } else { part }).await;
     worker.give_back(head);
     sent
@@ -109,7 +109,7 @@ async fn send_with_head(
 ) -> Result<(), Gone> {
     match &object.body {
         Body::Memory(bytes, _) => {
-            let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+            let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
             socket.write_all(head, part).await
         }
         _ if range.is_empty() => socket.write_all(head, &[]).await,
@@ -128,7 +128,7 @@ pub(crate) async fn send_range(
     range: Range<u64>,
 ) -> Result<(), Gone> {
     if let Body::Memory(bytes, _) = &object.body {
-        let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+        let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
         return socket.write_all(part, &[]).await;
     }
     let mut at = range.start;

@@ -22,7 +22,7 @@ use crate::object::{push_date, push_field, push_status_line};
 use crate::origin::{Connection, Failure};
 use crate::passage::{self, Broken, From as Source, What};
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
-use crate::route::{Route, WEBSOCKET, malformed, too_long, upgrades};
+use crate::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
 use crate::settings::Server;
 use crate::socket::{Gone, Socket, after_others_have_read};
 use crate::tunnel;
@@ -132,7 +132,7 @@ pub(crate) async fn run(
     let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, body };
     let done = match route {
         Ok(Route::Cache(uri)) => cached::answer(&mut exchange, &uri).await,
-        Ok(route) => Box::pin(exchange.answer(route)).await,
+        Ok(Route::Beside(beside)) => Box::pin(exchange.answer(beside)).await,
         Err(refusal) => Err(refusal.into()),
     };
     let keeps_alive = match done {
@@ -145,13 +145,12 @@ pub(crate) async fn run(
 
 impl Exchange<'_, '_> {
     /// Whether another request may follow.
-    async fn answer(&mut self, route: Route<'_>) -> Result<bool, Stop> {
-        match route {
-            Route::Cache(uri) => cached::answer(self, &uri).await,
-            Route::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
-            Route::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
-            Route::Here => self.answer_here().await,
-            Route::Purge(uri) => self.purge(&uri),
+    async fn answer(&mut self, beside: Beside<'_>) -> Result<bool, Stop> {
+        match beside {
+            Beside::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
+            Beside::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
+            Beside::Here => self.answer_here().await,
+            Beside::Purge(uri) => self.purge(&uri),
         }
     }
 
@@ -195,7 +194,7 @@ impl Exchange<'_, '_> {
     /// Forgets what is stored for a URI, for those who may.
     fn purge(&self, uri: &Uri<'_>) -> Result<bool, Stop> {
         if !self.worker.settings().access.allows_purge(self.peer.ip()) {
-            return Err(Stop::Refuse(403, "PURGE is not allowed from here".to_owned()));
+            return Err(Stop::Refuse(403, "PURGE is not allowed from here (access.purge)".to_owned()));
         }
         let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
         match forgotten {

@@ -20,6 +20,12 @@ pub(crate) const WEBSOCKET: &str = "websocket";
 pub(crate) enum Route<'b> {
     /// The cache answers, or asks the origin.
     Cache(Uri<'b>),
+    Beside(Beside<'b>),
+}
+
+/// What is done without the cache.
+#[derive(Debug)]
+pub(crate) enum Beside<'b> {
     /// The origin answers: the cache has no part in it, and why.
     Origin(Uri<'b>, Hops, Why),
     /// A tunnel is opened (RFC 9110, section 9.3.6).
@@ -47,7 +53,7 @@ pub(crate) fn route<'b>(
     let hops = hops(request.method, &request.fields).map_err(malformed)?;
     let uri = match target {
         Target::Authority(authority) => return tunnel(settings, authority),
-        _ if hops == Hops::None => return Ok(Route::Here),
+        _ if hops == Hops::None => return Ok(Route::Beside(Beside::Here)),
         Target::Absolute(uri) => absolute(settings, uri, is_encrypted)?,
         Target::Origin(path) => relative(settings, host, path, is_encrypted)?,
         Target::Asterisk => relative(settings, host, "", is_encrypted)?,
@@ -59,10 +65,10 @@ pub(crate) fn route<'b>(
         return Err((421, "another server answers for that host".to_owned()));
     }
     Ok(match request.method {
-        "PURGE" => Route::Purge(uri),
-        method if !is_answered_from_store(method) => Route::Origin(uri, hops, Why::Method),
+        "PURGE" => Route::Beside(Beside::Purge(uri)),
+        method if !is_answered_from_store(method) => Route::Beside(Beside::Origin(uri, hops, Why::Method)),
         _ if body == Body::None && !bypasses(&request.fields) => Route::Cache(uri),
-        _ => Route::Origin(uri, hops, Why::Bypass),
+        _ => Route::Beside(Beside::Origin(uri, hops, Why::Bypass)),
     })
 }
 
@@ -94,9 +100,9 @@ fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>
         return Err((405, "a reverse proxy opens no tunnels".to_owned()));
     }
     if !settings.access.connect_ports.contains(&port) {
-        return Err((403, format!("tunnels to port {port} are not allowed")));
+        return Err((403, format!("tunnels to port {port} are not allowed (access.connect_ports)")));
     }
-    Ok(Route::Tunnel(authority))
+    Ok(Route::Beside(Beside::Tunnel(authority)))
 }
 
 fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result<Uri<'b>, Refusal> {

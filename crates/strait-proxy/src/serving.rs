@@ -163,8 +163,11 @@ impl Serving {
             let settings = worker.settings();
             if worker.shared.connections() >= settings.connections_max {
                 // Those of another worker end without a word here.
-                let _ = tokio::time::timeout(OUT_OF_FILES, self.ended.notified()).await;
-                continue;
+                let next = tokio::time::timeout(OUT_OF_FILES, self.ended.notified());
+                tokio::select! {
+                    _ = next => continue,
+                    () = ends.as_mut() => return,
+                }
             }
             let accepted = poll_fn(|context| {
                 is_ending = is_ending || ends.as_mut().poll(context).is_ready();

@@ -143,9 +143,10 @@ async fn splice(pipe: &mut Pipe, from: &TcpStream, to: &TcpStream, moved: &Cell<
 
 /// Copies some of what there is; how much that was, 0 at the end.
 async fn copy(from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<usize> {
-    let mut bytes = vec![0; BUFFER_BYTES];
-    let read = from.try_read(&mut bytes)?;
-    let mut left = &bytes[..read];
+    let mut buffer = Buffer::default();
+    let read = from.try_read(buffer.room())?;
+    buffer.grew(read);
+    let mut left = buffer.filled();
     while !left.is_empty() {
         let sent = to.async_io(Interest::WRITABLE, || Ok(send(to, left, SendFlags::NOSIGNAL)?)).await?;
         left = &left[sent..];
