@@ -1,6 +1,6 @@
 //! What a proxy that runs tells of what it has stored, over its admin address.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -9,8 +9,10 @@ use serde_json::Value;
 use super::Command;
 use crate::Error;
 
-/// How long the proxy may take to say anything: it may have to read all that is stored.
-const PATIENCE: Duration = Duration::from_hours(1);
+/// How long it may take to be connected, and for a proxy to say that it is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a proxy that is there may take: it may have to read all that is stored.
+const PATIENCE_READING: Duration = Duration::from_hours(1);
 /// Bytes of an answer at most.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
@@ -20,18 +22,12 @@ pub(super) struct Remote(pub(super) SocketAddr);
 impl Remote {
     /// What it tells.
     pub(super) fn ask(&self, command: &Command) -> Result<Value, Error> {
-        let answer = match command {
-            Command::Stats => self.exchange("GET", "/status.json")?,
-            Command::Ls { pattern, most } => {
-                self.exchange("GET", &format!("/objects?pattern={}&most={most}", encoded(pattern)))?
-            }
-            Command::Get { uri } => self.exchange("GET", &format!("/object?uri={}", encoded(uri)))?,
-            Command::Purge { uri } => self.exchange("POST", &format!("/purge?uri={}", encoded(uri)))?,
-            Command::Ban { pattern } => {
-                self.exchange("POST", &format!("/ban?pattern={}", encoded(pattern)))?
-            }
-            Command::Verify => self.exchange("POST", "/verify")?,
-        };
+        // Whoever is not there is told of before the wait for what takes long.
+        self.exchange("GET", "/healthz", PATIENCE)?;
+        let (method, target) = request(command);
+        let answer = self.exchange(method, &target, PATIENCE_READING)?;
+        let answer: Value =
+            serde_json::from_str(&answer).map_err(|error| Error::Failed(format!("{}: {error}", self.0)))?;
         match command {
             Command::Stats => match answer.get("store") {
                 Some(store @ Value::Object(_)) => Ok(store.clone()),
@@ -41,24 +37,45 @@ impl Remote {
         }
     }
 
-    fn exchange(&self, method: &str, target: &str) -> Result<Value, Error> {
-        let failed = |error: std::io::Error| {
-            Error::Failed(format!("ask {}: {error}; is it admin.listen of a proxy that runs?", self.0))
-        };
+    /// One request; each piece of the answer within `patience`.
+    fn exchange(&self, method: &str, target: &str, patience: Duration) -> Result<String, Error> {
         let mut answer = Vec::new();
         let mut ask = || {
-            let mut stream = TcpStream::connect(self.0)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = TcpStream::connect_timeout(&self.0, PATIENCE)?;
+            stream.set_read_timeout(Some(patience))?;
             write!(stream, "{method} {target} HTTP/1.1\r\nHost: {}\r\n\r\n", self.0)?;
             stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)
         };
-        ask().map_err(failed)?;
+        ask().map_err(|error| self.unreached(&error, patience))?;
         let answer = String::from_utf8_lossy(&answer);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         if head.split(' ').nth(1) != Some("200") {
             return Err(Error::Failed(format!("{}: {}", self.0, body.trim_end())));
         }
-        serde_json::from_str(body).map_err(|error| Error::Failed(format!("{}: {error}", self.0)))
+        Ok(body.to_owned())
+    }
+
+    fn unreached(&self, error: &io::Error, patience: Duration) -> Error {
+        let why = match error.kind() {
+            io::ErrorKind::WouldBlock => format!("no answer within {} s", patience.as_secs()),
+            io::ErrorKind::TimedOut => format!("no connection within {} s", PATIENCE.as_secs()),
+            _ => error.to_string(),
+        };
+        Error::Failed(format!("ask {}: {why}; is it admin.listen of a proxy that runs?", self.0))
+    }
+}
+
+/// The method and the target by which it is asked.
+fn request(command: &Command) -> (&'static str, String) {
+    match command {
+        Command::Stats => ("GET", "/status.json".to_owned()),
+        Command::Ls { pattern, most } => {
+            ("GET", format!("/objects?pattern={}&most={most}", encoded(pattern)))
+        }
+        Command::Get { uri } => ("GET", format!("/object?uri={}", encoded(uri))),
+        Command::Purge { uri } => ("POST", format!("/purge?uri={}", encoded(uri))),
+        Command::Ban { pattern } => ("POST", format!("/ban?pattern={}", encoded(pattern))),
+        Command::Verify => ("POST", "/verify".to_owned()),
     }
 }
 

@@ -274,6 +274,15 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "and is given none");
 }
 
+#[test]
+fn whoever_never_answers_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let asked = run(&["cache", "verify", "--admin", &address]);
+    assert_eq!((asked.status.code(), asked.stderr.lines().count()), (Some(1), 1), "{}", asked.stderr);
+    assert!(asked.stderr.contains("no answer within 10 s"), "{}", asked.stderr);
+}
+
 /// The files of a directory: name, when it was changed, and what is in it.
 fn files(dir: &Path) -> Vec<(String, SystemTime, Vec<u8>)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
