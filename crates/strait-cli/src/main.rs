@@ -98,6 +98,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::tell(format_args!("strait: {error}\n"));
             ExitCode::from(error.exit_code())

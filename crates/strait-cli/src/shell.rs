@@ -7,6 +7,7 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 
 use crate::Error;
+use crate::output::print_text;
 
 /// Which shell.
 #[derive(Args)]
@@ -26,8 +27,7 @@ pub(crate) struct ManArgs {
 pub(crate) fn completions(args: &CompletionArgs, command: &mut Command) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, command, "strait", &mut script);
-    std::io::Write::write_all(&mut std::io::stdout(), &script)
-        .map_err(|error| Error::Failed(format!("print the completion script: {error}")))
+    print_text(&String::from_utf8_lossy(&script))
 }
 
 /// Writes one man page for the program and one for each command.

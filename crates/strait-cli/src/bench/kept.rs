@@ -109,8 +109,9 @@ impl Kept {
     /// Prints the results, even where they cannot be kept.
     fn hand_out(&self, results: &Results) -> Result<(), Error> {
         let kept = self.keep(results);
-        print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) })?;
-        Ok(kept?)
+        let printed = print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) });
+        kept?;
+        printed
     }
 }
 

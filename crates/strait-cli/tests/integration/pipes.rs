@@ -113,3 +113,14 @@ fn a_reader_of_standard_error_that_is_gone_changes_no_exit_code() {
     assert_eq!(unheard(&["capture", "-i", "lo", "--duration", "0.1", "--json"]), Some(0));
     assert_eq!(unheard(&["capture", "-i", "lo", "--duration", "0.1"]), Some(0));
 }
+
+#[test]
+fn a_reader_of_standard_output_that_is_gone_is_no_failure() {
+    for arguments in [&["proxy", "--print-default-config"][..], &["completions", "bash"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(STRAIT).args(arguments).stdout(writer).output().unwrap();
+        assert!(output.stderr.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+    }
+}
