@@ -132,9 +132,7 @@ fn sound(answer: &Value) -> Result<(), Error> {
     let of = |name: &str| answer[name].as_u64().unwrap_or(0);
     match of("corrupt") + of("unreadable") {
         0 => Ok(()),
-        wrong => {
-            Err(Error::Failed(format!("{wrong} records are not as they were written, or cannot be read")))
-        }
+        wrong => Err(Error::Failed(format!("not as they were written, or not to be read: {wrong}"))),
     }
 }
 
@@ -144,7 +142,8 @@ fn as_text(command: &Command, answer: &Value) -> String {
             entries.iter().map(entry).collect()
         }
         (Command::Purge { .. } | Command::Ban { .. }, _) => {
-            format!("{} records forgotten\n", answer["stored"])
+            let at_hand = answer.get("at_hand").map(|count| format!("{count} at hand, "));
+            format!("forgotten: {}{} stored\n", at_hand.unwrap_or_default(), answer["stored"])
         }
         (_, Value::Object(fields)) => {
             let lines = fields.iter().map(|(name, value)| format!("{name:<16} {}", plain(value)));

@@ -244,7 +244,8 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     assert!(stats.contains("records          4\n") && stats.contains("refused          0\n"), "{stats}");
     let listed = ask(&["ls", "*/a"]).success().text();
     assert!(listed.contains(" 200 - http://www.example/a\n") && listed.lines().count() == 1, "{listed}");
-    assert_eq!(ask(&["purge", "http://www.example/a"]).success().text(), "1 records forgotten\n");
+    let purged = ask(&["purge", "http://www.example/a"]).success().text();
+    assert_eq!(purged, "forgotten: 0 at hand, 1 stored\n");
     let gone = ask(&["get", "http://www.example/a", "--json"]);
     assert_eq!((gone.status.code(), gone.text()), (Some(1), "[]\n".to_owned()));
     assert_eq!(ask(&["verify", "--json"]).success().text().matches("\"whole\":3").count(), 1);
@@ -272,6 +273,20 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     let other = dir.path().display().to_string();
     assert_eq!(run(&["cache", "ls", "--cache-dir", &other]).status.code(), Some(2), "it has no store");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "and is given none");
+}
+
+#[test]
+fn what_is_in_memory_alone_is_told_of_when_it_is_forgotten() {
+    let proxy = Proxy::start(&["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--origin", &origin()]);
+    for name in ["a", "b", "c"] {
+        proxy.get(&format!("/{name}"));
+    }
+    let admin = proxy.admin().to_string();
+    let ask = |arguments: &[&str]| run(&[&["cache"], arguments, &["--admin", &admin]].concat());
+    let purged = ask(&["purge", "http://www.example/a"]).success().text();
+    assert_eq!(purged, "forgotten: 1 at hand, 0 stored\n");
+    assert_eq!(ask(&["ban", "*"]).success().text(), "forgotten: 2 at hand, 0 stored\n");
+    proxy.end();
 }
 
 #[test]
