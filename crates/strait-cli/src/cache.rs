@@ -12,7 +12,7 @@ use strait_proxy::{Contents, Pattern};
 
 use self::remote::Remote;
 use crate::Error;
-use crate::output::{print_line, print_text};
+use crate::output::{print_line, print_text, tell};
 
 /// Options of `strait cache`.
 #[derive(ClapArgs)]
@@ -76,7 +76,7 @@ impl Command {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let answer = match (args.admin, &args.cache_dir) {
+    let mut answer = match (args.admin, &args.cache_dir) {
         (Some(address), _) => Remote(address).ask(&args.command)?,
         (None, Some(dir)) => {
             let contents =
@@ -91,6 +91,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             ));
         }
     };
+    if let Command::Ls { most, .. } = args.command {
+        cut(&mut answer, most as usize);
+    }
     if args.json {
         print_line(&answer.to_string())?;
     } else {
@@ -111,7 +114,7 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
     let told = match command {
         Command::Stats => serde_json::to_value(contents.stats()),
         Command::Ls { pattern, most } => {
-            serde_json::to_value(contents.list(&Pattern::new(pattern)?, *most as usize, now))
+            serde_json::to_value(contents.list(&Pattern::new(pattern)?, one_more(*most), now))
         }
         Command::Get { uri } => serde_json::to_value(contents.get(&Pattern::of_uri(uri)?, now)),
         Command::Purge { uri } => Ok(json!({"stored": contents.purge(&Pattern::of_uri(uri)?)})),
@@ -125,6 +128,22 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
         }
     };
     told.map_err(|error| Error::Failed(error.to_string()))
+}
+
+/// How many are asked for, to tell whether there are more than `most`.
+fn one_more(most: u32) -> usize {
+    most as usize + 1
+}
+
+/// Leaves `most` of what is listed, and says where that is not all.
+fn cut(answer: &mut Value, most: usize) {
+    let Value::Array(entries) = answer else { return };
+    if entries.len() > most {
+        entries.truncate(most);
+        tell(format_args!(
+            "strait: these are the newest {most}, and there are more: --most N lists so many\n"
+        ));
+    }
 }
 
 /// Whether all that was checked was as it was written.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Command;
+use super::{Command, one_more};
 use crate::Error;
 
 /// How long it may take to be connected, and for a proxy to say that it is there.
@@ -70,7 +70,7 @@ fn request(command: &Command) -> (&'static str, String) {
     match command {
         Command::Stats => ("GET", "/status.json".to_owned()),
         Command::Ls { pattern, most } => {
-            ("GET", format!("/objects?pattern={}&most={most}", encoded(pattern)))
+            ("GET", format!("/objects?pattern={}&most={}", encoded(pattern), one_more(*most)))
         }
         Command::Get { uri } => ("GET", format!("/object?uri={}", encoded(uri))),
         Command::Purge { uri } => ("POST", format!("/purge?uri={}", encoded(uri))),

@@ -244,6 +244,9 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     assert!(stats.contains("records          4\n") && stats.contains("refused          0\n"), "{stats}");
     let listed = ask(&["ls", "*/a"]).success().text();
     assert!(listed.contains(" 200 - http://www.example/a\n") && listed.lines().count() == 1, "{listed}");
+    let (all, some) = (ask(&["ls", "--most", "4"]), ask(&["ls", "--most", "3", "--json"]));
+    assert!(all.stderr.is_empty() && all.text().lines().count() == 4, "{}", all.stderr);
+    assert!(some.stderr.contains("--most") && some.text().matches("\"uri\"").count() == 3, "{}", some.stderr);
     let purged = ask(&["purge", "http://www.example/a"]).success().text();
     assert_eq!(purged, "forgotten: 0 at hand, 1 stored\n");
     let gone = ask(&["get", "http://www.example/a", "--json"]);
