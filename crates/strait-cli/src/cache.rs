@@ -72,10 +72,21 @@ impl Command {
     fn forgets(&self) -> bool {
         matches!(self, Self::Purge { .. } | Self::Ban { .. })
     }
+
+    /// Refuses what names nothing, before anybody is asked.
+    fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Ls { pattern, .. } | Self::Ban { pattern } => drop(Pattern::new(pattern)?),
+            Self::Get { uri } | Self::Purge { uri } => drop(Pattern::of_uri(uri)?),
+            Self::Stats | Self::Verify => {}
+        }
+        Ok(())
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    args.command.check()?;
     let mut answer = match (args.admin, &args.cache_dir) {
         (Some(address), _) => Remote(address).ask(&args.command)?,
         (None, Some(dir)) => {

@@ -79,6 +79,7 @@ impl Pattern {
     /// It is longer than any URI, or empty.
     pub fn new(text: &str) -> Result<Self> {
         match text.len() {
+            0 => Err(Error::Config("the pattern is empty: * stands for anything".to_owned())),
             1..=PATTERN_BYTES_MAX => Ok(Self { text: text.to_owned(), is_exact: false }),
             len => Err(Error::Config(format!("a pattern of {len} bytes; {PATTERN_BYTES_MAX} are the most"))),
         }
@@ -89,6 +90,9 @@ impl Pattern {
     /// # Errors
     /// It is no URI of http or https.
     pub fn of_uri(text: &str) -> Result<String> {
+        if !text.contains("://") {
+            return Err(Error::Config(format!("{text}: give the whole URI, as in http://host/path")));
+        }
         let uri = Uri::parse(text).map_err(|error| Error::Config(format!("{text}: {error}")))?;
         let mut key = String::new();
         uri.write_key(&mut key);
@@ -254,7 +258,11 @@ mod tests {
         ] {
             assert_eq!(Pattern::new(pattern).unwrap().matches(uri), expected, "{pattern} {uri}");
         }
-        assert!(Pattern::new("").is_err());
+        assert!(Pattern::new("").unwrap_err().to_string().contains("empty"));
+        for text in ["/path", "www.example/path", ""] {
+            assert!(Pattern::of_uri(text).unwrap_err().to_string().contains("http://host/path"), "{text}");
+        }
+        assert!(Pattern::of_uri("ftp://a/b").is_err());
         assert_eq!(Pattern::of_uri("HTTP://A.example:80").unwrap(), "http://a.example/");
     }
 }

@@ -23,15 +23,17 @@ impl Remote {
     /// What it tells.
     pub(super) fn ask(&self, command: &Command) -> Result<Value, Error> {
         // Whoever is not there is told of before the wait for what takes long.
-        self.exchange("GET", "/healthz", PATIENCE)?;
+        if self.exchange("GET", "/healthz", PATIENCE)?.trim_end() != "ok" {
+            return Err(self.is_another());
+        }
         let (method, target) = request(command);
         let answer = self.exchange(method, &target, PATIENCE_READING)?;
-        let answer: Value =
-            serde_json::from_str(&answer).map_err(|error| Error::Failed(format!("{}: {error}", self.0)))?;
+        let answer: Value = serde_json::from_str(&answer).map_err(|_| self.is_another())?;
         match command {
             Command::Stats => match answer.get("store") {
                 Some(store @ Value::Object(_)) => Ok(store.clone()),
-                _ => Err(Error::Failed("the proxy has no store: cache.dir names none".to_owned())),
+                None => Err(self.is_another()),
+                Some(_) => Err(Error::Failed("the proxy has no store: cache.dir names none".to_owned())),
             },
             _ => Ok(answer),
         }
@@ -43,16 +45,26 @@ impl Remote {
         let mut ask = || {
             let mut stream = TcpStream::connect_timeout(&self.0, PATIENCE)?;
             stream.set_read_timeout(Some(patience))?;
-            write!(stream, "{method} {target} HTTP/1.1\r\nHost: {}\r\n\r\n", self.0)?;
+            write!(stream, "{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.0)?;
             stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)
         };
         ask().map_err(|error| self.unreached(&error, patience))?;
         let answer = String::from_utf8_lossy(&answer);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        if head.split(' ').nth(1) != Some("200") {
-            return Err(Error::Failed(format!("{}: {}", self.0, body.trim_end())));
+        match head.split(' ').nth(1) {
+            Some("200") => Ok(body.to_owned()),
+            None => Err(self.unsaid("no answer; does its admin.allow name this machine?")),
+            Some(_) if is_a_line(body.trim_end()) => Err(self.unsaid(body.trim_end())),
+            Some(_) => Err(self.is_another()),
         }
-        Ok(body.to_owned())
+    }
+
+    fn unsaid(&self, why: &str) -> Error {
+        Error::Failed(format!("{}: {why}", self.0))
+    }
+
+    fn is_another(&self) -> Error {
+        Error::Failed(format!("{} answers, but it is no admin address of strait proxy", self.0))
     }
 
     fn unreached(&self, error: &io::Error, patience: Duration) -> Error {
@@ -77,6 +89,11 @@ fn request(command: &Command) -> (&'static str, String) {
         Command::Ban { pattern } => ("POST", format!("/ban?pattern={}", encoded(pattern))),
         Command::Verify => ("POST", "/verify".to_owned()),
     }
+}
+
+/// Whether a text may be what a proxy says in place of an answer: one line, and no page.
+fn is_a_line(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_control() || c == '<')
 }
 
 /// A parameter as it stands in a query.

@@ -301,6 +301,21 @@ fn whoever_never_answers_is_not_waited_for() {
     assert!(asked.stderr.contains("no answer within 10 s"), "{}", asked.stderr);
 }
 
+#[test]
+fn what_is_asked_wrongly_or_of_another_server_is_told_in_a_line() {
+    let other = origin();
+    let other = other.strip_prefix("http://").unwrap();
+    for (arguments, code, expected) in [
+        (["get", "/big.bin"], 2, "give the whole URI, as in http://host/path"),
+        (["ban", ""], 2, "the pattern is empty"),
+        (["ls", "*"], 1, "it is no admin address of strait proxy"),
+    ] {
+        let asked = run(&[&["cache"], &arguments[..], &["--admin", other]].concat());
+        assert_eq!((asked.status.code(), asked.stderr.lines().count()), (Some(code), 1), "{}", asked.stderr);
+        assert!(asked.stderr.contains(expected), "{}", asked.stderr);
+    }
+}
+
 /// The files of a directory: name, when it was changed, and what is in it.
 fn files(dir: &Path) -> Vec<(String, SystemTime, Vec<u8>)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
