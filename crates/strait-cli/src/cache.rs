@@ -13,6 +13,7 @@ use strait_proxy::{Contents, Pattern};
 use self::remote::Remote;
 use crate::Error;
 use crate::output::{print_line, print_text, tell};
+use crate::parse::address;
 
 /// Options of `strait cache`.
 #[derive(ClapArgs)]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
     /// The admin address of a proxy that runs
-    #[arg(long, value_name = "ADDR", global = true, conflicts_with = "cache_dir")]
+    #[arg(long, value_name = "ADDR", value_parser = address, global = true, conflicts_with = "cache_dir")]
     admin: Option<SocketAddr>,
     /// The directory of a proxy that does not run
     #[arg(long, value_name = "DIR", global = true)]

@@ -1,5 +1,6 @@
 //! Values on the command line that are more than a number: lists of queues, sizes, rates.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use strait_capture::Queues;
@@ -72,6 +73,11 @@ pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
     if parts.next().is_none() { Ok(MacAddress(octets)) } else { Err(wrong()) }
 }
 
+/// An address and a port.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give ADDRESS:PORT, as in 127.0.0.1:3128 or [::1]:3128".to_owned())
+}
+
 /// A positive time in seconds, fractions allowed.
 pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
@@ -120,6 +126,14 @@ mod tests {
             ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "002:0:0:0:0:0", "+2:0:0:0:0:0", "gg:0:0:0:0:0"]
         {
             assert!(mac(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_port() {
+        assert_eq!(address("[::1]:3128").unwrap().port(), 3128);
+        for bad in ["3128", ":3128", "localhost:3128", "::1", "127.0.0.1"] {
+            assert!(address(bad).unwrap_err().contains("as in 127.0.0.1:3128"), "{bad}");
         }
     }
 

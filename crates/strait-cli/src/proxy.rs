@@ -12,6 +12,7 @@ use strait_sys::{process, service};
 
 use crate::Error;
 use crate::output::{print_account, print_text, tell};
+use crate::parse::address;
 use crate::relay::allow_files;
 
 /// Options of `strait proxy`.
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:3128]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     listen: Vec<SocketAddr>,
     /// Stand before this server: a reverse proxy
     #[arg(long, value_name = "URL")]
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
     /// Tell of itself here: metrics, an admin page, strait cache
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     admin: Option<SocketAddr>,
     /// Write a line a request to this file; - is standard output
     #[arg(long, value_name = "FILE")]
