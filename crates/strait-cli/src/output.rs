@@ -183,10 +183,15 @@ pub(crate) fn is_reader_gone(error: &Error) -> bool {
 
 /// Prints an account: text, or one JSON object.
 pub(crate) fn print_account(account: &(impl Display + Serialize), json: bool) -> Result<(), Error> {
+    print_line(&account_text(account, json)?)
+}
+
+/// An account as it is printed, without the end of the line.
+pub(crate) fn account_text(account: &(impl Display + Serialize), json: bool) -> Result<String, Error> {
     if !json {
-        return print_line(account.to_string().trim_end());
+        return Ok(account.to_string().trim_end().to_owned());
     }
-    print_line(&serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))?)
+    serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))
 }
 
 /// Tells the user something on standard error. Whoever reads that may be gone, which ends nothing.

@@ -11,7 +11,7 @@ use strait_proxy::{Bound, Clock, Config, Proxy};
 use strait_sys::{process, service};
 
 use crate::Error;
-use crate::output::{print_account, print_text, tell};
+use crate::output::{account_text, print_account, print_text, tell};
 use crate::parse::address;
 use crate::relay::allow_files;
 
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Print a configuration with every key, its default, and what it is for
     #[arg(long)]
     print_default_config: bool,
-    /// Print the account as one JSON object
+    /// Print the account as one JSON object; it goes to standard error where standard output is the log
     #[arg(long)]
     json: bool,
     /// Read stored bodies and send them, in place of sendfile: to compare
@@ -89,7 +89,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return print_text(&as_checked(&config));
     }
     let signals = process::on_service_signals()?;
-    let mut proxy = start(args, &config?)?;
+    let config = config?;
+    let mut proxy = start(args, &config)?;
     while !signals.terminated.load(Ordering::Relaxed) {
         if signals.reloads.swap(false, Ordering::Relaxed) {
             reload(args, &mut proxy);
@@ -100,7 +101,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         std::thread::sleep(SIGNAL_POLL);
     }
     notify("STOPPING=1");
-    print_account(&proxy.stop(), args.json)
+    let account = proxy.stop();
+    if logs_to_stdout(&config) {
+        tell(format_args!("{}\n", account_text(&account, args.json)?));
+        return Ok(());
+    }
+    print_account(&account, args.json)
+}
+
+/// Whether standard output is the access log, which has lines of requests alone.
+fn logs_to_stdout(config: &Config) -> bool {
+    config.log.access.as_deref().is_some_and(|path| path == "-")
 }
 
 /// Opens what needs privileges, gives those up, and starts.

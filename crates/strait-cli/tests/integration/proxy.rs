@@ -293,6 +293,21 @@ fn what_is_in_memory_alone_is_told_of_when_it_is_forgotten() {
 }
 
 #[test]
+fn a_log_on_standard_output_has_lines_of_requests_alone() {
+    let proxy = Proxy::start(&["--listen", "127.0.0.1:0", "--log", "-", "--origin", &origin()]);
+    proxy.get("/a");
+    proxy.process.signal(Signal::TERM);
+    let finished = proxy.process.wait(LIMIT).unwrap().success();
+    let account: Value = serde_json::from_str(finished.stderr.lines().next_back().unwrap()).unwrap();
+    assert_eq!(account["requests"], 1);
+    assert!(
+        finished.text().lines().count() == 1 && !finished.text().contains("outcomes"),
+        "{}",
+        finished.text()
+    );
+}
+
+#[test]
 fn whoever_never_answers_is_not_waited_for() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
