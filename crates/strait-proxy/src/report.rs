@@ -2,12 +2,15 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use strait_store::Stats;
 
 use crate::account::Outcome;
-use crate::counters::{Sum, Times};
+use crate::counters::{CLASSES, Sum, Times};
 use crate::worker::Shared;
+
+/// What classes of statuses are called.
+const STATUSES: [&str; CLASSES] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// What a proxy has done since it was started.
 #[derive(Clone, Debug, Serialize)]
@@ -21,9 +24,11 @@ pub struct Report {
     /// Requests, however they were answered.
     pub requests: u64,
     /// Requests by where their answer came from.
+    #[serde(serialize_with = "by_name")]
     pub outcomes: Vec<(&'static str, u64)>,
-    /// Answers by the first digit of their status; first those without one.
-    pub statuses: [u64; 6],
+    /// Answers by the class of their status; first those without one.
+    #[serde(serialize_with = "by_name")]
+    pub statuses: Vec<(&'static str, u64)>,
     /// Answers that did not come to their end.
     pub cut: u64,
     /// Bytes to clients that were copied from memory.
@@ -65,6 +70,11 @@ pub struct Quantiles {
     pub p99_us: u64,
 }
 
+/// An object whose fields stand in the order of the list.
+fn by_name<S: Serializer>(counts: &[(&'static str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counts.iter().copied())
+}
+
 impl Report {
     pub(crate) fn of(shared: &Shared) -> Self {
         let sum = Sum::of(&*shared.counters);
@@ -74,7 +84,7 @@ impl Report {
             refused: sum.refused,
             requests: sum.exchanges(),
             outcomes: Outcome::ALL.map(|outcome| (outcome.name(), sum.outcome(outcome))).to_vec(),
-            statuses: sum.classes,
+            statuses: STATUSES.into_iter().zip(sum.classes).collect(),
             cut: sum.cut,
             copied: sum.copied,
             sendfile: sum.sendfile,

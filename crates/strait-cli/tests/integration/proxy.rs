@@ -130,7 +130,9 @@ fn a_signal_has_the_configuration_read_again_and_what_is_wrong_changes_nothing()
     proxy.process.signal(Signal::HUP);
     assert!(wait_until(LIMIT, || proxy.get("/a").contains("Via: 1.1 two")));
     let account = proxy.end();
-    assert!(account["requests"].as_u64().unwrap() >= 3 && account["cut"] == 0, "{account}");
+    let (requests, statuses) = (account["requests"].as_u64().unwrap(), &account["statuses"]);
+    assert!(requests >= 3 && account["cut"] == 0 && account["outcomes"]["hit"].is_u64(), "{account}");
+    assert!(statuses["2xx"] == requests && statuses["5xx"] == 0, "{account}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn numbers_tell_what_was_done() {
         assert!(metrics.lines().any(|own| own.starts_with(line)), "{line}\n{metrics}");
     }
     let status = rig.show("/status.json").json();
-    assert_eq!((&status["requests"], &status["statuses"][4]), (&4.into(), &1.into()), "{status}");
+    assert_eq!((&status["requests"], &status["statuses"]["4xx"]), (&4.into(), &1.into()), "{status}");
     let hottest = &status["hottest"][0];
     assert_eq!(
         (&hottest["uri"], &hottest["hits"]),
