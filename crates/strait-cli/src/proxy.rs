@@ -1,5 +1,6 @@
 //! `strait proxy`: a caching HTTP proxy.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -126,7 +127,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
             "strait: {allowed} open files are allowed, and limits.connections needs {needed}: ulimit -n {needed}\n"
         ));
     }
-    let bound = Bound::new(config, service::inherited_sockets()?)?;
+    let bound = Bound::new(config, service::inherited_sockets()?).map_err(refused)?;
     if let Some(user) = &args.user {
         service::become_user(user)?;
     }
@@ -138,6 +139,22 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     notify("READY=1");
     Ok(proxy)
 }
+
+/// A failure, with what helps where this process may not.
+fn refused(error: strait_proxy::Error) -> Error {
+    match &error {
+        strait_proxy::Error::Os { operation, error: cause, .. }
+            if cause.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            let help = if *operation == "listen on" { HELP_TO_LISTEN } else { "" };
+            Error::Refused(format!("{error}{help}"))
+        }
+        _ => error.into(),
+    }
+}
+
+const HELP_TO_LISTEN: &str = "; ports below 1024 need CAP_NET_BIND_SERVICE: setcap cap_net_bind_service=+ep, or \
+    AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit of systemd";
 
 fn announce(proxy: &Proxy) {
     for address in proxy.addresses() {

@@ -13,6 +13,7 @@ use lab::{Launch, Process, program_or_skip, root_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::refusals::{AS_NOBODY, everyones_copy};
 use crate::rig::{LIMIT, STRAIT, run, status};
 
 /// A proxy that runs.
@@ -307,6 +308,33 @@ fn a_log_on_standard_output_has_lines_of_requests_alone() {
         "{}",
         finished.text()
     );
+}
+
+#[test]
+fn what_it_may_not_open_is_refused_with_what_helps() {
+    if !root_or_skip() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log").display().to_string();
+    let copy = everyones_copy(dir.path());
+    let strait = |options: &[&str]| {
+        let nobody = Launch::new("setpriv").args(AS_NOBODY).arg(&copy).arg("proxy");
+        nobody.args(options).run(LIMIT).unwrap()
+    };
+    for (options, expected) in [
+        (["--listen", "127.0.0.1:81", "--workers", "1"], "setcap cap_net_bind_service=+ep"),
+        (["--listen", "127.0.0.1:0", "--log", &log], "open the access log"),
+    ] {
+        let refused = strait(&options);
+        assert_eq!(
+            (refused.status.code(), refused.stderr.lines().count()),
+            (Some(3), 1),
+            "{}",
+            refused.stderr
+        );
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    }
 }
 
 #[test]
