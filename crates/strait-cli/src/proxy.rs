@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::Args as ClapArgs;
 use strait_proxy::{Bound, Clock, Config, Proxy};
-use strait_sys::{process, service};
+use strait_sys::{Kind, process, service};
 
 use crate::Error;
 use crate::output::{account_text, print_account, print_text, tell};
@@ -134,7 +134,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     // Root goes on writing the cache and the log wherever it could.
     let writes = config.cache.dir.is_some() || config.log.access.is_some();
     process::drop_capabilities(writes && args.user.is_none())?;
-    let proxy = bound.start(Clock::system())?;
+    let proxy = bound.start(Clock::system()).map_err(|error| as_user(error, args.user.as_deref()))?;
     announce(&proxy);
     notify("READY=1");
     Ok(proxy)
@@ -155,6 +155,14 @@ fn refused(error: strait_proxy::Error) -> Error {
 
 const HELP_TO_LISTEN: &str = "; ports below 1024 need CAP_NET_BIND_SERVICE: setcap cap_net_bind_service=+ep, or \
     AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit of systemd";
+
+/// A failure after this process has become a user: it is that one who may not.
+fn as_user(error: strait_proxy::Error, user: Option<&str>) -> Error {
+    match user {
+        Some(user) if error.kind() == Kind::Refused => Error::Refused(format!("as user {user}: {error}")),
+        _ => error.into(),
+    }
+}
 
 fn announce(proxy: &Proxy) {
     for address in proxy.addresses() {

@@ -335,6 +335,10 @@ fn what_it_may_not_open_is_refused_with_what_helps() {
         );
         assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     }
+    let cache = dir.path().join("cache").display().to_string();
+    let refused = run(&["proxy", "--listen", "127.0.0.1:0", "--user", "nobody", "--cache-dir", &cache]);
+    assert_eq!(refused.status.code(), Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("as user nobody: make "), "{}", refused.stderr);
 }
 
 #[test]
