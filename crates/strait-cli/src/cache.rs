@@ -17,11 +17,7 @@ use crate::parse::address;
 
 /// Options of `strait cache`.
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:
-  strait cache stats --admin 127.0.0.1:3129
-  strait cache ls 'http://deb.debian.org/*.deb' --cache-dir /var/cache/strait
-  strait cache ban 'http://www.example.org/img/*' --admin 127.0.0.1:3129
-  strait cache verify --cache-dir /var/cache/strait --json")]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{TERMS}"))]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +31,38 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     json: bool,
 }
+
+const EXAMPLES: &str = "Examples:
+  strait cache stats --admin 127.0.0.1:3129
+  strait cache ls 'http://deb.debian.org/*.deb' --cache-dir /var/cache/strait
+  strait cache ban 'http://www.example.org/img/*' --admin 127.0.0.1:3129
+  strait cache verify --cache-dir /var/cache/strait --json";
+
+/// What is printed, explained.
+const TERMS: &str = "Columns of ls and get: bytes that are stored, seconds for which it is still fresh (negative once it is stale),
+status, media type, URI; of a part from which byte of how many it is. - stands for what is not known.
+
+What stats tells, with counts since the proxy was started:
+  records         responses and parts that are stored
+  used_bytes      bytes of all files, those included that are evicted and still read
+  capacity_bytes  what used_bytes may come to: cache.size
+  files           files that are open
+  stored          records that were written
+  removed         records that were replaced, or forgotten on request
+  evicted         records that were dropped to make room
+  reinserted      records that were kept when their file was evicted, for they had been hit
+  corrupt         records that were not as they were written, and were dropped
+  unsynced        records that a power loss may have damaged, and were dropped at the start
+  refused         times that there was no room: the response was passed on and not stored
+  failed          calls to the file system that failed
+  is_loaded       whether what was stored before the start can be found yet
+
+What verify counts:
+  whole           records that are as they were written, as far as that can be told
+  unhashed        of these, bodies that went by splice, past the program: only their place was checked
+  corrupt         records that were not; a proxy that runs has dropped them
+  unreadable      records that could not be read
+  bytes           bytes that were read";
 
 #[derive(Subcommand)]
 enum Command {
@@ -124,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let told = match command {
-        Command::Stats => serde_json::to_value(contents.stats()),
+        Command::Stats => serde_json::to_value(contents.stats()).map(without_capacity),
         Command::Ls { pattern, most } => {
             serde_json::to_value(contents.list(&Pattern::new(pattern)?, one_more(*most), now))
         }
@@ -140,6 +168,14 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
         }
     };
     told.map_err(|error| Error::Failed(error.to_string()))
+}
+
+/// The limit is the proxy's, and no directory tells it.
+fn without_capacity(mut stats: Value) -> Value {
+    if let Value::Object(fields) = &mut stats {
+        fields.retain(|name, _| name != "capacity_bytes");
+    }
+    stats
 }
 
 /// How many are asked for, to tell whether there are more than `most`.
