@@ -127,6 +127,9 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
             "strait: {allowed} open files are allowed, and limits.connections needs {needed}: ulimit -n {needed}\n"
         ));
     }
+    if args.cache_size.is_some() && config.cache.dir.is_none() {
+        tell(format_args!("strait: --cache-size has no effect without --cache-dir: see --memory\n"));
+    }
     let bound = Bound::new(config, service::inherited_sockets()?).map_err(refused)?;
     if let Some(user) = &args.user {
         service::become_user(user)?;
@@ -180,6 +183,9 @@ fn announce(proxy: &Proxy) {
 fn reload(args: &Args, proxy: &mut Proxy) {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
     match config(args).and_then(|config| Ok(proxy.reload(&config)?)) {
+        Ok(_) if args.config.is_none() => {
+            tell(format_args!("strait: nothing to reload: --config names no file\n"));
+        }
         Ok(kept) if kept.is_empty() => tell(format_args!("reloaded\n")),
         Ok(kept) => tell(format_args!("reloaded; from the next start on: {}\n", kept.join(", "))),
         Err(error) => tell(format_args!("strait: not reloaded: {error}\n")),

@@ -343,6 +343,16 @@ fn what_it_may_not_open_is_refused_with_what_helps() {
 }
 
 #[test]
+fn what_has_no_effect_is_told() {
+    let proxy = Proxy::start(&["--listen", "127.0.0.1:0", "--cache-size", "1GB"]);
+    assert!(proxy.process.stderr().contains("--cache-size has no effect without --cache-dir"));
+    proxy.process.signal(Signal::HUP);
+    proxy.process.wait_for_stderr("nothing to reload: --config names no file\n", LIMIT).unwrap();
+    assert!(!proxy.process.stderr().contains("reloaded"));
+    proxy.end();
+}
+
+#[test]
 fn whoever_never_answers_is_not_waited_for() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
