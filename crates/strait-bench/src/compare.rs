@@ -12,8 +12,10 @@ use crate::table::{self, Shown, aligned, is_bound};
 pub struct Ratio {
     /// The contestant.
     pub contestant: String,
-    /// The place on the axis.
+    /// The place on the axis of the first.
     pub at: f64,
+    /// What it is called.
+    pub place: String,
     /// The figure.
     pub figure: &'static str,
     /// The figure's title.
@@ -74,10 +76,12 @@ pub fn ratios(first: &Results, second: &Results) -> Result<Vec<Ratio>> {
     for shown in table::figures(first) {
         for series in &first.series {
             let (contestant, at) = (&series.contestant, series.at);
-            let summaries = (series.summary.get(shown.figure), second.summary(contestant, at, shown.figure));
-            if let (Some(&one), Some(other)) = summaries {
-                let bound = [first, second].iter().any(|results| is_bound(results, contestant, at, &shown));
-                let ratio = ratio(&shown, contestant, at, one, other);
+            let Some(other_at) = same_place(first, second, at) else { continue };
+            let other = second.summary(contestant, other_at, shown.figure);
+            if let (Some(&one), Some(other)) = (series.summary.get(shown.figure), other) {
+                let bound =
+                    is_bound(first, contestant, at, &shown) || is_bound(second, contestant, other_at, &shown);
+                let ratio = ratio(&shown, contestant, (at, first.place_name(at)), one, other);
                 ratios.extend(ratio.map(|ratio| if bound { ratio.bound() } else { ratio }));
             }
         }
@@ -88,8 +92,23 @@ pub fn ratios(first: &Results, second: &Results) -> Result<Vec<Ratio>> {
     Ok(ratios)
 }
 
+/// Where `other` has what `results` have at a place: at the same number, or by the same name.
+fn same_place(results: &Results, other: &Results, at: f64) -> Option<f64> {
+    if results.labels.is_empty() && other.labels.is_empty() {
+        return Some(at);
+    }
+    let name = results.place_name(at);
+    other.labels.iter().position(|label| *label == name).map(|index| index as f64)
+}
+
 /// None where the first is 0.
-fn ratio(shown: &Shown, contestant: &str, at: f64, first: Summary, second: Summary) -> Option<Ratio> {
+fn ratio(
+    shown: &Shown,
+    contestant: &str,
+    (at, place): (f64, String),
+    first: Summary,
+    second: Summary,
+) -> Option<Ratio> {
     if first.min <= 0.0 {
         return None;
     }
@@ -102,7 +121,7 @@ fn ratio(shown: &Shown, contestant: &str, at: f64, first: Summary, second: Summa
         _ => Verdict::Undecided,
     };
     let (figure, title, contestant) = (shown.figure, shown.title, contestant.to_owned());
-    Some(Ratio { contestant, at, figure, title, ratio: second.median / first.median, range, verdict })
+    Some(Ratio { contestant, at, place, figure, title, ratio: second.median / first.median, range, verdict })
 }
 
 fn more(is_better: bool) -> Verdict {
@@ -118,8 +137,10 @@ pub fn remarks(first: &Results, second: &Results) -> String {
             let _ = writeln!(text, "the {name} was interrupted: it has fewer rounds than were asked for");
         }
         for series in &results.series {
-            if other.series(&series.contestant, series.at).is_none() {
-                let _ = writeln!(text, "only the {name} has {} at {}", series.contestant, series.at);
+            let at = same_place(results, other, series.at);
+            if at.and_then(|at| other.series(&series.contestant, at)).is_none() {
+                let place = results.place_name(series.at);
+                let _ = writeln!(text, "only the {name} has {} at {place}", series.contestant);
             }
         }
     }
@@ -147,7 +168,7 @@ fn row(ratio: &Ratio) -> Vec<String> {
     let (least, most) = ratio.range;
     vec![
         ratio.contestant.clone(),
-        ratio.at.to_string(),
+        ratio.place.clone(),
         format!("{:.3}", ratio.ratio),
         format!("{least:.3}..{most:.3}"),
         ratio.verdict.name().to_owned(),
@@ -158,7 +179,7 @@ fn row(ratio: &Ratio) -> Vec<String> {
 pub fn json(ratios: &[Ratio]) -> serde_json::Value {
     let object = |ratio: &Ratio| {
         serde_json::json!({
-            "contestant": ratio.contestant, "at": ratio.at, "figure": ratio.figure, "ratio": ratio.ratio,
+            "contestant": ratio.contestant, "at": ratio.at, "place": ratio.place, "figure": ratio.figure, "ratio": ratio.ratio,
             "min": ratio.range.0, "max": ratio.range.1, "verdict": ratio.verdict.name(),
         })
     };
@@ -186,6 +207,20 @@ mod tests {
             "{}",
             text(&ratios, "bytes")
         );
+    }
+
+    #[test]
+    fn places_with_names_are_compared_by_these() {
+        let named = |labels: &[&str], series: &[(&str, f64, &[f64])]| {
+            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+            Results { labels, ..results(series) }
+        };
+        let first = named(&["hit-4k", "miss-13k"], &[("v3", 0.0, &[9.0]), ("v3", 1.0, &[1.0])]);
+        let second = named(&["miss-13k"], &[("v3", 0.0, &[2.0])]);
+        let ratios = ratios(&first, &second).unwrap();
+        assert_eq!((ratios.len(), ratios[0].place.as_str()), (1, "miss-13k"));
+        assert!((ratios[0].ratio - 2.0).abs() < 1e-9);
+        assert_eq!(remarks(&first, &second), "only the first has v3 at hit-4k\n");
     }
 
     #[test]

@@ -66,7 +66,7 @@ enum Command {
     Cache(cache::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
-    /// Measure what each way to capture can do on this machine.
+    /// Measure what each way to capture and to send, and each caching proxy, can do on this machine.
     Bench(Box<bench::Args>),
     /// Say what this machine and an interface allow, why, and what would improve it.
     Doctor(doctor::Args),

@@ -22,11 +22,9 @@ use crate::parse::NumberList;
 
 A point takes some 5 seconds. A private pair of interfaces needs root; otherwise the loopback is measured.")]
 pub(super) struct Args {
-    /// Proxies, as in strait,nginx,squid [default: all that are installed; of --figures Strait's and Squid]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help = help_of_only())]
     only: Vec<Contestant>,
-    /// Works by name, as in hit-4k and miss-13k [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["figures", "axes"])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["figures", "axes"], help = help_of_work())]
     work: Vec<String>,
     /// Repeat D4's experiments, by their figures: 6 (hits), 8 (uncacheable), 10 (stored), 12 (mixed) [default: all four]
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, value_parser = figure, conflicts_with = "axes")]
@@ -90,6 +88,19 @@ impl Axes {
             rate: self.rate,
         }
     }
+}
+
+fn help_of_only() -> String {
+    let names = CONTESTANTS.map(|(name, _)| name).join(", ");
+    format!("Proxies: {names} [default: all that are installed; of --figures Strait's and Squid]")
+}
+
+fn help_of_work() -> String {
+    format!("Works: {} [default: all]", names_of(&work::works()))
+}
+
+fn names_of(works: &[Work]) -> String {
+    works.iter().map(|work| work.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn figure(text: &str) -> Result<Figure, String> {
@@ -168,9 +179,8 @@ impl Args {
         }
         let all = work::works();
         let by_name = |name: &String| {
-            let names = || all.iter().map(|work| work.name.as_str()).collect::<Vec<_>>().join(", ");
             let found = all.iter().find(|work| work.name == *name).cloned();
-            found.ok_or_else(|| Error::Usage(format!("'{name}' is no work: give some of {}", names())))
+            found.ok_or_else(|| Error::Usage(format!("'{name}' is no work: give some of {}", names_of(&all))))
         };
         if self.work.is_empty() { Ok(all.clone()) } else { self.work.iter().map(by_name).collect() }
     }
