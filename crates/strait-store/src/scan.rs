@@ -120,15 +120,20 @@ impl Scan<'_> {
     /// Takes a record in, unless it cannot be relied on or is a copy.
     fn adopt(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
         if !self.marks.covers(file.number(), header.written) {
-            self.shared.counters.unsynced.add(1);
-            // Written down, for the durable number will pass it by.
-            if !self.shared.mark_dead(file, offset) {
-                self.shared.hold(file.number());
-            }
+            self.distrust(file, offset, file.number());
         } else if header.body_file == 0 {
             self.insert(&header, file, offset, file);
         } else {
             self.referring.push(Referring { header, head: file.clone(), offset });
+        }
+    }
+
+    /// Drops a record of which a part was perhaps not on disk: the one in the file with the number `part`.
+    fn distrust(&self, head: &Arc<SegmentFile>, offset: u64, part: u64) {
+        self.shared.counters.unsynced.add(1);
+        // Written down, for the durable number will pass it by.
+        if !self.shared.mark_dead(head, offset) {
+            self.shared.hold(part);
         }
     }
 
@@ -171,6 +176,10 @@ impl Scan<'_> {
             let body = self.files.get(&header.body_file).map(|(file, _)| file.clone());
             let body = body.filter(|file| header.body_offset + header.body_len <= file.share.bytes());
             match body {
+                // The body is older than the head: what covers the number of the head covers it too.
+                Some(body) if !self.marks.covers(body.number(), header.written) => {
+                    self.distrust(&head, offset, body.number());
+                }
                 Some(body) => self.insert(&header, &head, offset, &body),
                 // It may be in a file that cannot be read today.
                 None if self.shared.has_unread.load(Ordering::Acquire) => {}

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
+use crate::file::kind_and_number;
 use crate::{Config, Error, Store, hash_of};
 
 /// The marks and the index are opened before the oldest file.
@@ -40,9 +41,13 @@ fn put(store: &Store, key: &[u8]) {
     store.put(0, key, b"meta", &[&fill_of(1, 1000)]).unwrap();
 }
 
-fn segments(dir: &Path) -> Vec<PathBuf> {
+fn files(dir: &Path) -> Vec<PathBuf> {
     let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    paths.filter(|path| path.to_string_lossy().ends_with("segment")).collect()
+    paths.filter(|path| kind_and_number(&path.file_name().unwrap().to_string_lossy()).is_some()).collect()
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    files(dir).into_iter().filter(|path| path.to_string_lossy().ends_with("segment")).collect()
 }
 
 #[test]
@@ -94,6 +99,35 @@ fn what_was_not_synced_is_not_believed_when_its_file_can_be_read_again() {
         let store = open(&in_boot(&config, 3));
         assert!(has(&store, b"new"));
         assert_eq!(has(&store, b"old"), next_boot == 1, "it has been synced since, or is dead");
+    }
+}
+
+#[test]
+fn a_head_that_was_synced_is_not_believed_where_its_body_was_held_back() {
+    for next_boot in [1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&in_boot(&config(&dir), 1));
+        let record = store.put(0, b"key", b"old", &[&fill_of(1, 100_000)]).unwrap();
+        let record = store.update(0, &record, b"new").unwrap();
+        let (head, body) = (record.place().head, record.body().file.path());
+        assert!(!head.is_own() && head.path() != body);
+        let dir = killed(dir.path());
+        drop((store, record));
+        let config = config(&dir);
+        let older = files(dir.path()).iter().filter(|path| path.file_name() < body.file_name()).count();
+        let store = open_with(&in_boot(&config, 1), Call::Open, OPENS_BEFORE + older as u32, 1);
+        assert!(store.find(hash_of(b"key")).is_empty() && store.stats().unsynced == 0);
+        // The head is synced now, and the durable number has passed by both.
+        put(&store, b"other");
+        store.close();
+        for boot in [next_boot, 3] {
+            let store = open(&in_boot(&config, boot));
+            assert!(has(&store, b"other"));
+            let found = store.find(hash_of(b"key"));
+            assert_eq!(found.len(), usize::from(next_boot == 1), "it has been synced since, or is dead");
+            assert_eq!(store.stats().unsynced, u64::from(boot == 2));
+            store.close();
+        }
     }
 }
 
