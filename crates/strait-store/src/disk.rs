@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, seek, statvfs};
 use rustix::io::{Errno, pwritev};
 
 #[cfg(test)]
@@ -71,10 +71,22 @@ impl Disk {
     /// Takes room for the file up to `bytes`, and makes it that long.
     pub(crate) fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
         self.fails(Call::Allocate)?;
+        #[cfg(test)]
+        self.faults.allocates(file, bytes)?;
         match fallocate(file, FallocateFlags::empty(), 0, bytes) {
             Err(Errno::OPNOTSUPP) => file.set_len(bytes),
             other => Ok(other?),
         }
+    }
+
+    /// Bytes that the file system of `dir` has free for this user.
+    pub(crate) fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        #[cfg(test)]
+        if let Some(bytes) = self.faults.free_bytes() {
+            return Ok(bytes);
+        }
+        let data = statvfs(dir)?;
+        Ok(data.f_bavail.saturating_mul(data.f_frsize))
     }
 
     /// Opens a file to read, and to write where that is done at all.

@@ -1,9 +1,9 @@
 //! A file system that is full though the limit is not reached: as much is evicted as it lacked, the oldest first, so that the store
 //! goes on in the room that there is. Where that does not help, for others take the room or the blocks do not come back, it is
-//! tried ever less often, and what is stored stays.
+//! tried ever less often, and what is stored stays. What is more than there can ever be costs nothing.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -15,6 +15,8 @@ use crate::shared::Shared;
 
 /// Files that are evicted at a time for this at most.
 const FILES_MAX: usize = 8;
+/// At most this part of what the store has is evicted for one refusal.
+const EVICTED_PARTS: u64 = 2;
 /// How long it is left at that: at first, and when it has not helped again and again.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
@@ -22,10 +24,10 @@ const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// What the file system lacks, and when something is done about it.
 #[derive(Debug)]
 pub(crate) struct Relief {
-    /// Bytes that it refused last.
+    /// Bytes that it refused, and for which nothing was evicted yet.
     lacking_bytes: AtomicU64,
-    /// Whether anything was evicted for its sake since it last had room.
-    is_short: AtomicBool,
+    /// Bytes that it had refused when something was last evicted for its sake; 0 if it has had room for as many since.
+    short_bytes: AtomicU64,
     pace: Mutex<Pace>,
 }
 
@@ -38,7 +40,16 @@ struct Pace {
 impl Relief {
     pub(crate) fn new() -> Self {
         let pace = Mutex::new(Pace::first());
-        Self { lacking_bytes: AtomicU64::new(0), is_short: AtomicBool::new(false), pace }
+        Self { lacking_bytes: AtomicU64::new(0), short_bytes: AtomicU64::new(0), pace }
+    }
+
+    /// Notes that there was room for `bytes`: whether eviction helps is seen where as much is had as was refused.
+    fn note_room(&self, bytes: u64) {
+        let short_bytes = self.short_bytes.load(Ordering::Relaxed);
+        if short_bytes > 0 && bytes >= short_bytes {
+            self.short_bytes.store(0, Ordering::Relaxed);
+            *lock(&self.pace) = Pace::first();
+        }
     }
 
     /// How long until something is to be evicted for the file system's sake, if anything is.
@@ -69,21 +80,28 @@ impl Shared {
     /// Passes on what the file system said to a request for `bytes`, and takes note of it.
     pub(crate) fn allocated<T>(&self, said: Result<T>, bytes: u64) -> Result<T> {
         match &said {
-            Ok(_) if self.relief.is_short.load(Ordering::Relaxed) => {
-                self.relief.is_short.store(false, Ordering::Relaxed);
-                *lock(&self.relief.pace) = Pace::first();
-            }
-            Ok(_) => {}
+            Ok(_) => self.relief.note_room(bytes),
             Err(error) => self.note_shortage(error, bytes),
         }
         said
     }
 
-    /// Has room made on the file system, if it had none for `bytes`.
-    pub(crate) fn note_shortage(&self, error: &Error, bytes: u64) {
-        let Error::System(error) = error else { return };
+    /// Whether the file system had no room for `bytes`, but may have if enough of what is stored goes.
+    pub(crate) fn is_short_of(&self, error: &Error, bytes: u64) -> bool {
+        let Error::System(error) = error else { return false };
         let no_room = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
-        if error.errno().is_some_and(|errno| no_room.contains(&errno)) {
+        error.errno().is_some_and(|errno| no_room.contains(&errno)) && bytes <= self.within_reach_bytes()
+    }
+
+    /// What the store has on its file system, and what is free there.
+    fn within_reach_bytes(&self) -> u64 {
+        let free_bytes = self.disk.free_bytes(&self.dir).unwrap_or(u64::MAX);
+        self.budget.used_bytes().saturating_add(free_bytes)
+    }
+
+    /// Has room made on the file system, if it had none for `bytes` and ever can.
+    pub(crate) fn note_shortage(&self, error: &Error, bytes: u64) {
+        if self.is_short_of(error, bytes) {
             self.relief.lacking_bytes.fetch_max(bytes, Ordering::AcqRel);
             self.wake();
         }
@@ -101,11 +119,13 @@ impl Shared {
         if !is_due {
             return false;
         }
-        self.relief.is_short.store(true, Ordering::Relaxed);
         let lacking_bytes = self.relief.lacking_bytes.swap(0, Ordering::AcqRel);
+        self.relief.short_bytes.store(lacking_bytes, Ordering::Relaxed);
+        let wanted_bytes = lacking_bytes.min(self.budget.used_bytes() / EVICTED_PARTS);
+        let newest = lock(&self.queue).last_key_value().map(|(turn, _)| *turn);
         let (mut freed_bytes, mut files) = (0, 0);
-        while freed_bytes < lacking_bytes && files < FILES_MAX && lock(&self.queue).len() > 1 {
-            let Some(bytes) = self.evict_next() else { break };
+        while freed_bytes < wanted_bytes && files < FILES_MAX {
+            let Some(bytes) = newest.and_then(|newest| self.evict_before(newest)) else { break };
             self.see_off();
             freed_bytes += bytes;
             files += 1;

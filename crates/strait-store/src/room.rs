@@ -32,7 +32,7 @@ impl Shared {
                     Err(_) if self.relieve() => {}
                     Err(_) => return,
                 }
-            } else if self.has_room() || self.evict_next().is_none() {
+            } else if self.has_room() || self.evict_before(u64::MAX).is_none() {
                 break;
             }
             self.see_off();
@@ -87,14 +87,15 @@ impl Shared {
         lock(&self.leavers).append(&mut read);
     }
 
-    /// Evicts the file whose turn it is; the bytes that it gives back, if there is one. One that is being written to waits for a
-    /// later turn.
-    pub(crate) fn evict_next(&self) -> Option<u64> {
+    /// Evicts the file whose turn it is, of those with a turn before `end`; the bytes that it gives back, if there is one. One that
+    /// is being written to waits for a later turn.
+    pub(crate) fn evict_before(&self, end: u64) -> Option<u64> {
         let is_free = |file: &SegmentFile| file.writers.load(Ordering::Acquire) == 0;
         let queue = lock(&self.queue);
-        let next = queue.iter().find(|(_, file)| is_free(file)).map(|(turn, file)| (*turn, file.clone()));
+        let mut waiting = queue.range(..end);
+        let next = waiting.find(|(_, file)| is_free(file)).map(|(turn, file)| (*turn, file.clone()));
         drop(queue);
-        if let Some(bytes) = self.evict_unread(next.as_ref().map(|(turn, _)| *turn)) {
+        if let Some(bytes) = self.evict_unread(next.as_ref().map_or(end, |(turn, _)| *turn)) {
             return Some(bytes);
         }
         let (_, file) = next?;

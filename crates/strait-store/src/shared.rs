@@ -197,8 +197,8 @@ impl Shared {
     }
 
     /// Takes away a file that could not be opened, if it is older than `turn`: its bytes.
-    pub(crate) fn evict_unread(&self, turn: Option<u64>) -> Option<u64> {
-        let is_next = |found: &mut Found| turn.is_none_or(|turn| found.number < turn);
+    pub(crate) fn evict_unread(&self, turn: u64) -> Option<u64> {
+        let is_next = |found: &mut Found| found.number < turn;
         let found = lock(&self.unread).pop_front_if(is_next)?;
         let header = FileHeader { kind: found.kind, number: found.number, tag: 0 };
         // If that fails the next start finds it and tries again.

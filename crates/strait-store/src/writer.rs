@@ -74,9 +74,8 @@ impl Writer {
     ) -> Result<Self> {
         drop(shared.lane(lane, "reserve")?);
         let layout = Layout::new(FILE_HEADER_BYTES, head.header.head_len(), body_len.unwrap_or(0), true);
-        let share = own_share(shared, &layout, body_len)?;
-        let room = share.bytes() - layout.body_offset;
-        let file = shared.make_file(FileKind::Own, share)?;
+        let file = own_file(shared, &layout, body_len)?;
+        let room = file.share.bytes() - layout.body_offset;
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
         head.write(&file, &layout, &[]).inspect_err(|_| shared.let_go(file.clone()))?;
@@ -129,8 +128,8 @@ impl Writer {
         let ahead = (has + self.step).min(self.known.map_or(u64::MAX, end)).max(least);
         let bytes = [ahead, least].into_iter().find(|bytes| self.file.share.grow(bytes - has));
         let bytes = bytes.ok_or_else(|| self.shared.full("grow an object", least - has))?;
-        let allocated = self.shared.allocated(self.file.allocate(bytes), bytes - has);
-        allocated.inspect_err(|_| self.file.share.shrink_to(has))?;
+        let allocated = self.file.allocate(bytes).inspect_err(|_| self.file.share.shrink_to(has));
+        self.shared.allocated(allocated, bytes - has)?;
         self.step = (2 * self.step).min(STEP_BYTES_MAX);
         self.room = bytes - self.layout.body_offset;
         Ok(())
@@ -213,17 +212,29 @@ impl Drop for Writer {
     }
 }
 
-/// The room for a file with one record: all of it if the length is known and it can be had at once, else a first step.
-fn own_share(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<Share> {
+/// A file for one record, with room for all of it if the length is known and that can be had at once, else for a first step.
+fn own_file(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<Arc<SegmentFile>> {
     let bytes = |body_len: u64| align_up(layout.body_offset + body_len, PAGE_BYTES);
-    let first = body_len.unwrap_or(STEP_BYTES_MIN).min(STEP_BYTES_MIN);
-    if bytes(body_len.unwrap_or(0)) > shared.budget.capacity_bytes {
-        return Err(Error::Full { operation: "reserve", bytes: bytes(body_len.unwrap_or(0)) });
+    let wanted = bytes(body_len.unwrap_or(STEP_BYTES_MIN));
+    let first = bytes(body_len.unwrap_or(STEP_BYTES_MIN).min(STEP_BYTES_MIN));
+    let made = shared.make_file(FileKind::Own, own_share(shared, wanted, first, body_len.is_some())?);
+    match made {
+        Err(error) if first < wanted && shared.is_short_of(&error, wanted) => {
+            let share = Share::take(&shared.budget, first).ok_or(error)?;
+            shared.make_file(FileKind::Own, share)
+        }
+        made => made,
     }
-    let wanted = bytes(body_len.unwrap_or(first));
+}
+
+/// The room for such a file within the limit.
+fn own_share(shared: &Shared, wanted: u64, first: u64, is_known: bool) -> Result<Share> {
+    if is_known && wanted > shared.budget.capacity_bytes {
+        return Err(Error::Full { operation: "reserve", bytes: wanted });
+    }
     if let Some(share) = Share::take(&shared.budget, wanted) {
         return Ok(share);
     }
     let refused = shared.full("reserve", wanted);
-    Share::take(&shared.budget, bytes(first)).ok_or(refused)
+    Share::take(&shared.budget, first).ok_or(refused)
 }

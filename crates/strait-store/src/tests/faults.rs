@@ -1,6 +1,7 @@
 //! Faults to order: the next call of a kind fails with an errno. And how often each was made.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -43,9 +44,20 @@ impl Faults {
         lock(&self.ordered).push(Fault { call, after, times, errno });
     }
 
-    /// Has no room allocated once the files in `dir` have `bytes`.
+    /// Has room allocated until the files in `dir` have `bytes`.
     pub(crate) fn limit(&self, dir: &Path, bytes: u64) {
         *lock(&self.disk) = Some((dir.to_owned(), bytes));
+    }
+
+    /// How much room is left, if it has a limit.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        lock(&self.disk).as_ref().map(|(dir, bytes)| bytes.saturating_sub(bytes_in(dir)))
+    }
+
+    /// Whether `file` can be had `bytes` long.
+    pub(crate) fn allocates(&self, file: &File, bytes: u64) -> io::Result<()> {
+        let more = bytes.saturating_sub(file.metadata()?.blocks() * 512);
+        if self.free_bytes().is_some_and(|free| more > free) { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 
     /// Nothing fails any more.
@@ -62,10 +74,6 @@ impl Faults {
     /// The error of this call, if it is to fail.
     pub(crate) fn take(&self, call: Call) -> Option<io::Error> {
         *lock(&self.counts).entry(call).or_default() += 1;
-        let is_full = |(dir, bytes): &(PathBuf, u64)| call == Call::Allocate && bytes_in(dir) >= *bytes;
-        if lock(&self.disk).as_ref().is_some_and(is_full) {
-            return Some(Errno::NOSPC.into());
-        }
         let mut faults = lock(&self.ordered);
         let fault = faults.iter_mut().find(|fault| fault.call == call && fault.times > 0)?;
         if fault.after > 0 {

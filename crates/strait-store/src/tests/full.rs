@@ -95,6 +95,92 @@ fn objects_with_files_of_their_own_get_room_on_a_full_disk() {
     assert!(stats.evicted > 20 && stats.records >= 4, "{stats:?}");
 }
 
+/// Fills a disk of `disk_bytes` with objects of 10,000 bytes.
+fn filled(disk: &Disk, store: &Store, dir: &TempDir, disk_bytes: u64) {
+    disk.faults.limit(dir.path(), disk_bytes);
+    for number in 0_u64.. {
+        patiently(|| store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 10_000)]));
+        if store.stats().evicted > 0 {
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_can_never_be_had_is_refused_and_costs_nothing() {
+    const DISK_BYTES: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    filled(&disk, &store, &dir, DISK_BYTES);
+    let before = store.stats();
+    // Longer than the disk, shorter than the limit; and small ones, for which there is room, between.
+    for number in 0_u64..200 {
+        let refused = store.reserve(0, b"long", b"meta", Some(2 * DISK_BYTES)).map(drop);
+        assert!(matches!(refused, Err(Error::System(_))), "{refused:?}");
+        let _ = store.put(0, b"small", b"meta", &[&fill_of(number, 100)]);
+        std::thread::yield_now();
+    }
+    let after = store.stats();
+    assert!(after.evicted <= before.evicted + 60, "a segment at most: {before:?} {after:?}");
+    assert!(after.failed >= before.failed + 200);
+}
+
+#[test]
+fn a_long_object_gets_a_first_step_and_costs_at_most_half_of_what_is_stored() {
+    const DISK_BYTES: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    filled(&disk, &store, &dir, DISK_BYTES);
+    let records = store.stats().records;
+    let begin = Instant::now();
+    let long = DISK_BYTES * 3 / 4;
+    let writer = loop {
+        match store.reserve(0, b"long", b"meta", Some(long)) {
+            Ok(writer) => break writer,
+            Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
+        }
+        std::thread::yield_now();
+    };
+    assert!((1..long).contains(&writer.room()), "{}", writer.room());
+    assert!(store.stats().records > records / 4, "{records} {:?}", store.stats());
+}
+
+#[test]
+fn a_mix_of_long_objects_that_are_refused_and_small_ones_that_are_stored_costs_little() {
+    const DISK_BYTES: u64 = 32 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    filled(&disk, &store, &dir, DISK_BYTES);
+    let before = store.stats();
+    let begin = Instant::now();
+    let mut small = 0;
+    while begin.elapsed().as_millis() < 400 {
+        let _ = store.reserve(0, b"long", b"meta", Some(DISK_BYTES * 3 / 4));
+        if small < 100 {
+            small += u64::from(store.put(0, b"small", b"meta", &[&fill_of(small, 10_000)]).is_ok());
+        }
+    }
+    assert!(small > 0 && store.stats().records > before.records / 2, "{before:?} {:?}", store.stats());
+}
+
+#[test]
+fn the_newest_file_stays_though_all_others_are_being_filled() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    let seal = || drop(store.shared.lane(0, "test").map(|mut lane| store.shared.seal(&mut lane)));
+    let _writer = store.reserve(0, b"half", b"meta", Some(100)).unwrap();
+    seal();
+    store.put(0, b"newest", b"meta", &[b"body"]).unwrap();
+    seal();
+    disk.faults.inject(Call::Allocate, 0, u32::MAX, Errno::NOSPC.raw_os_error());
+    let begin = Instant::now();
+    while store.stats().failed < 3 {
+        assert!(store.reserve(0, b"another", b"meta", None).is_err());
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    assert!(!store.shared.relieve() && body_of(&store, b"newest").is_some());
+}
+
 #[test]
 fn a_disk_that_eviction_does_not_help_does_not_cost_what_is_stored() {
     const COUNT: u64 = 600;
