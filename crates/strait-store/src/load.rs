@@ -32,7 +32,7 @@ pub(crate) fn load(shared: &Shared, earlier: Earlier) {
 }
 
 /// Opens a file. What cannot be opened is left as it is, for the next session; what is no file of ours goes.
-fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
+pub(crate) fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
     if shared.is_closed.load(Ordering::Acquire) {
         shared.leave(found);
         return None;

@@ -5,11 +5,12 @@
 //! each segment may have been cut off in the middle, so the last record of each is read whole. After a power loss, what was
 //! written under a number above the durable one may be there in any part, and is dropped.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::{SegmentFile, lock};
 use crate::format::marks::Marks;
 use crate::format::{
@@ -20,15 +21,19 @@ use crate::shared::Shared;
 
 /// Bytes that are read at a time.
 const WINDOW_BYTES: u64 = 64 << 10;
-/// Pages of a segment that are stepped over if they cannot be read; then the rest is left. A disk that fails takes seconds for each.
+/// Pages of a segment that are stepped over if they cannot be read; then the rest is left.
 const UNREAD_PAGES_MAX: u64 = 16;
+/// Reads that fail in one scan, then what is left of it is left for the next session: a disk that fails takes seconds for each.
+pub(crate) const FAILED_READS_MAX: u64 = 64;
 /// Bodies up to this size were written with their head in one call; longer ones before it.
 const LAST_BYTES_MAX: usize = 1 << 30;
 
 /// Finds the records in `files`, the newest first, and puts the files in line for eviction.
 pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
     let marks = lock(&shared.marks).clone();
-    let mut scan = Scan { shared, marks, files: HashMap::new(), referring: Vec::new(), lasts: Vec::new() };
+    let patience = Patience { shared, failed_reads: Cell::new(0) };
+    let (referring, lasts) = (Vec::new(), Vec::new());
+    let mut scan = Scan { shared, patience: &patience, marks, files: HashMap::new(), referring, lasts };
     for file in files.into_iter().rev() {
         scan.file(file);
     }
@@ -51,8 +56,29 @@ struct Last {
     offset: u64,
 }
 
+/// When a scan ends early: if the store is to be closed, or too much cannot be read.
+struct Patience<'a> {
+    shared: &'a Shared,
+    failed_reads: Cell<u64>,
+}
+
+impl Patience<'_> {
+    fn is_over(&self) -> bool {
+        self.failed_reads.get() >= FAILED_READS_MAX || self.shared.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Counts a read that failed.
+    fn watch<T>(&self, read: Result<T>) -> Result<T> {
+        if let Err(Error::System(_)) = &read {
+            self.failed_reads.set(self.failed_reads.get() + 1);
+        }
+        read
+    }
+}
+
 struct Scan<'a> {
     shared: &'a Shared,
+    patience: &'a Patience<'a>,
     marks: Marks,
     /// Each file, and where what is of use in it ends.
     files: HashMap<u64, (Arc<SegmentFile>, u64)>,
@@ -62,7 +88,13 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     fn file(&mut self, file: Arc<SegmentFile>) {
-        let scanned = if file.is_own() { self.own(&file) } else { self.segment(&file) };
+        let scanned = if self.patience.is_over() {
+            Ok(None)
+        } else if file.is_own() {
+            self.own(&file)
+        } else {
+            self.segment(&file)
+        };
         let end = self.shared.counted(scanned).ok().flatten().unwrap_or_else(|| {
             // What was found in it is right; but it is not known what else is there.
             self.shared.hold(file.number());
@@ -73,7 +105,15 @@ impl Scan<'_> {
 
     /// Every record of a segment; where the last ends, unless there are pages that cannot be read.
     fn segment(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
-        let mut window = Window { file, start: 0, bytes: Vec::new(), unread_pages: 0 };
+        let mut window = Window::new(file, self.patience);
+        let walked = self.walk(file, &mut window);
+        self.shared.counters.failed.add(window.unread_pages);
+        let end = walked?;
+        Ok((window.unread_pages == 0).then_some(end))
+    }
+
+    /// Every record of a segment that can be read; where the last ends.
+    fn walk(&mut self, file: &Arc<SegmentFile>, window: &mut Window<'_>) -> Result<u64> {
         let (mut at, mut end, mut last) = (FILE_HEADER_BYTES, FILE_HEADER_BYTES, None);
         while let Some((place, bytes)) = window.at(at)? {
             at = place;
@@ -97,16 +137,14 @@ impl Scan<'_> {
             }
             at = next;
         }
-        self.shared.counters.failed.add(window.unread_pages);
-        let is_whole = window.unread_pages == 0;
         self.lasts.extend(last.map(|(hash, offset)| Last { hash, file: file.clone(), offset }));
-        Ok(is_whole.then_some(end))
+        Ok(end)
     }
 
     /// The record of a file of its own; where it ends.
     fn own(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
         let at = FILE_HEADER_BYTES;
-        let bytes = file.read(RECORD_HEADER_BYTES, at)?;
+        let bytes = self.patience.watch(file.read(RECORD_HEADER_BYTES, at))?;
         let header = RecordHeader::decode(&bytes, file.header.tag, at);
         let Some(header) = header.filter(|header| header.state != State::Reserved) else {
             return Ok(Some(at));
@@ -165,8 +203,14 @@ impl Scan<'_> {
             let found = self.shared.index.find(hash);
             let is_it = |place: &Place| place.offset == offset && Arc::ptr_eq(&place.head, &file);
             let Some(record) = found.into_iter().find(|record| is_it(&record.place())) else { continue };
-            // One that cannot be read now stays, and is checked when it is loaded; one that is wrong goes.
-            let _ = self.shared.load(&record, LAST_BYTES_MAX);
+            if self.patience.is_over() {
+                // It is checked when it is found again.
+                self.shared.hold(file.number());
+                self.shared.forget(&record);
+            } else {
+                // One that cannot be read now stays, and is checked when it is loaded; one that is wrong goes.
+                let _ = self.patience.watch(self.shared.load(&record, LAST_BYTES_MAX));
+            }
         }
     }
 
@@ -208,13 +252,20 @@ impl Scan<'_> {
 /// A part of a segment in memory.
 struct Window<'a> {
     file: &'a SegmentFile,
+    patience: &'a Patience<'a>,
     start: u64,
     bytes: Vec<u8>,
+    /// Bytes that are read at a time: single pages, once a read has failed.
+    step_bytes: u64,
     /// How many could not be read.
     unread_pages: u64,
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
+    fn new(file: &'a SegmentFile, patience: &'a Patience<'a>) -> Self {
+        Self { file, patience, start: 0, bytes: Vec::new(), step_bytes: WINDOW_BYTES, unread_pages: 0 }
+    }
+
     /// The place at or behind `offset` where the next header may stand, and bytes for it; `None` behind the last.
     fn at(&mut self, offset: u64) -> Result<Option<(u64, &[u8])>> {
         let mut offset = offset;
@@ -237,11 +288,11 @@ impl Window<'_> {
 
     /// What stands at `offset`, less of it before a page that cannot be read. Such a page looks like one without headers.
     fn read(&mut self, offset: u64) -> Result<Vec<u8>> {
-        let mut window_bytes = WINDOW_BYTES;
         loop {
-            let end = (offset + window_bytes) & !(PAGE_BYTES - 1);
-            match self.file.read((end - offset) as usize, offset) {
-                Err(_) if window_bytes > PAGE_BYTES => window_bytes /= 2,
+            let end = (offset + self.step_bytes) & !(PAGE_BYTES - 1);
+            match self.patience.watch(self.file.read((end - offset) as usize, offset)) {
+                Err(error) if self.patience.is_over() => return Err(error),
+                Err(_) if self.step_bytes > PAGE_BYTES => self.step_bytes = PAGE_BYTES,
                 Err(_) if self.unread_pages < UNREAD_PAGES_MAX => {
                     self.unread_pages += 1;
                     return Ok(vec![0; (end - offset) as usize]);

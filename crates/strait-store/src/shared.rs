@@ -244,6 +244,13 @@ impl Shared {
         ended
     }
 
+    /// Takes a record out of the index and leaves it on disk, for the next session.
+    pub(crate) fn forget(&self, record: &Arc<Record>) {
+        if record.kill() {
+            self.index.remove(record);
+        }
+    }
+
     /// Ends a record and leaves its body.
     pub(crate) fn end_head(&self, record: &Arc<Record>) -> bool {
         let ended = record.kill();

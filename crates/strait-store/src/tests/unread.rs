@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -11,14 +12,16 @@ use rustix::io::Errno;
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
 use crate::file::kind_and_number;
+use crate::open::Opened;
+use crate::scan::{FAILED_READS_MAX, scan};
 use crate::{Config, Error, Store, hash_of};
 
 /// The marks and the index are opened before the oldest file.
 const OPENS_BEFORE: u32 = 2;
 /// The marks and the header of the one file are read before its records.
 const READS_BEFORE: u32 = 2;
-/// A window is read in halves of halves, down to a page.
-const READS_OF_A_PAGE: u32 = 5;
+/// A window that cannot be read is read in pages.
+const READS_OF_A_PAGE: u32 = 2;
 
 /// In one run of the machine or another.
 fn in_boot(config: &Config, boot: u8) -> Config {
@@ -164,6 +167,53 @@ fn a_segment_of_which_nothing_can_be_read_is_left_for_the_next_session() {
     let store = open_with(&config, Call::Read, READS_BEFORE, u32::MAX);
     assert_eq!(store.stats().records, 0);
     store.close();
+    assert_eq!(open(&config).stats().records, 200);
+}
+
+/// A store that was closed in order, and has to be scanned; how many files it has.
+fn to_be_scanned(config: &Config) -> u64 {
+    let store = open(config);
+    (0_u64..200)
+        .for_each(|number| drop(store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(1, 10_000)])));
+    assert_eq!(store.stats().records, 200);
+    store.close();
+    fs::remove_file(config.dir.join("index")).unwrap();
+    files(&config.dir).len() as u64
+}
+
+#[test]
+fn a_scan_of_a_disk_that_fails_ends_after_some_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let count = to_be_scanned(&config);
+    let disk = Disk::default();
+    let (before, errno) = (count + 1, Errno::IO.raw_os_error());
+    disk.faults.inject(Call::Read, before as u32, u32::MAX, errno);
+    let store = Store::open_on(disk.clone(), config.clone()).unwrap();
+    assert!(store.wait_loaded(PATIENCE));
+    let failed = disk.faults.count(Call::Read) - before;
+    assert_eq!(failed, FAILED_READS_MAX, "of {count} files");
+    // In each of the first three segments one read of many pages, and 17 of one; then the rest is left.
+    assert!(store.stats().failed > FAILED_READS_MAX / 2, "{:?}", store.stats());
+    assert_eq!(store.stats().records, 0);
+    store.close();
+    assert_eq!(open(&config).stats().records, 200);
+}
+
+#[test]
+fn a_scan_ends_when_the_store_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    to_be_scanned(&config);
+    let disk = Disk::default();
+    let Opened { shared, earlier, lock } = crate::open::open(disk.clone(), config.clone()).unwrap();
+    let files = earlier.files.into_iter().filter_map(|found| crate::load::open(&shared, found)).collect();
+    let before = disk.faults.count(Call::Read);
+    shared.is_closed.store(true, Ordering::Release);
+    scan(&shared, files);
+    assert_eq!(disk.faults.count(Call::Read), before);
+    assert!(shared.has_unread.load(Ordering::Acquire) && shared.index.len() == 0);
+    drop((shared, lock));
     assert_eq!(open(&config).stats().records, 200);
 }
 
