@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
-use crate::format::{RECORD_HEADER_BYTES, State};
+use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
 use crate::read::{Loaded, read};
 use crate::record::{Place, Record};
@@ -211,11 +211,13 @@ impl Shared {
         head.write(&file, &layout, &[]).inspect_err(|error| self.spoilt(lane, error))?;
         lane.tail = layout.end;
         let from = Extent { file: place.body.clone(), offset: place.body_offset };
-        file.copy_from(&from, record.body_len(), layout.body_offset)?;
+        let copied = file.copy_from(&from, record.body_len(), layout.body_offset);
+        copied.inspect_err(|error| self.note_shortage(error, record.body_len()))?;
         head.header.state = State::Committed;
         head.header.written = self.next_number();
         let header: [u8; RECORD_HEADER_BYTES] = head.header.encode();
-        file.write_bytes(&header, layout.offset)?;
+        let written = file.write_bytes(&header, layout.offset);
+        written.inspect_err(|error| self.note_shortage(error, PAGE_BYTES))?;
         self.note_written(&file);
         file.admit(record.hash);
         Ok(Place::whole(&file, &layout, &head.header))

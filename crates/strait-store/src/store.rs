@@ -116,11 +116,12 @@ impl Store {
     fn put_in_own_file(&self, lane: usize, head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
         let body_len = head.header.body_len;
         let mut writer = Writer::reserve(&self.shared, lane, head, Some(body_len))?;
-        writer.grow(body_len)?;
+        writer.grow_to(body_len)?;
         let extent = writer.extent();
         let mut pieces: Vec<_> = body.iter().map(|piece| std::io::IoSlice::new(piece)).collect();
-        extent.file.write(&mut pieces, extent.offset)?;
-        writer.commit(body_len)
+        let written = extent.file.write(&mut pieces, extent.offset);
+        written.inspect_err(|error| self.shared.note_shortage(error, body_len))?;
+        writer.commit_to(body_len)
     }
 
     /// Makes room for an object whose body is to come, of a length that is known or not. [`Writer::room`] says how much of it may be

@@ -1,5 +1,6 @@
 //! Room for a body that is yet to come: it is written by others, straight into the file, and becomes a record when it is whole.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -78,7 +79,10 @@ impl Writer {
         let room = file.share.bytes() - layout.body_offset;
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
-        head.write(&file, &layout, &[]).inspect_err(|_| shared.let_go(file.clone()))?;
+        head.write(&file, &layout, &[]).inspect_err(|error| {
+            shared.note_shortage(error, layout.body_offset);
+            shared.let_go(file.clone());
+        })?;
         file.writers.fetch_add(1, Ordering::AcqRel);
         Ok(Self::new(shared, lane, file, head, layout, room, body_len))
     }
@@ -115,7 +119,8 @@ impl Writer {
         self.shared.counted(grown)
     }
 
-    fn grow_to(&mut self, upto: u64) -> Result<()> {
+    /// As [`grow`](Self::grow), and counted by the caller.
+    pub(crate) fn grow_to(&mut self, upto: u64) -> Result<()> {
         if upto <= self.room {
             return Ok(());
         }
@@ -135,6 +140,14 @@ impl Writer {
         Ok(())
     }
 
+    /// Takes note that a write of the caller's own into the [`extent`](Self::extent) failed: it is counted as the store's own are, and
+    /// room is made if the file system had none, as it may be where the store cannot allocate it ahead.
+    pub fn failed(&self, error: &io::Error) {
+        self.shared.counters.failed.add(1);
+        let error = Error::io("write", &self.file.path(), error);
+        self.shared.note_shortage(&error, self.room.min(STEP_BYTES_MAX));
+    }
+
     /// Makes a record of it, with the first `body_len` bytes that were written as its body. From then on it is found. A short body
     /// that has got a file of its own, for nobody knew its length, is copied to the lane's segment; who reads it from the
     /// [`extent`](Self::extent) goes on undisturbed.
@@ -147,7 +160,8 @@ impl Writer {
         self.shared.counted(committed)
     }
 
-    fn commit_to(&mut self, body_len: u64) -> Result<Arc<Record>> {
+    /// As [`commit`](Self::commit), and counted by the caller.
+    pub(crate) fn commit_to(&mut self, body_len: u64) -> Result<Arc<Record>> {
         self.grow_to(body_len)?;
         let shared = self.shared.clone();
         if self.file.is_own()
@@ -170,7 +184,8 @@ impl Writer {
         if !self.file.admit(self.header.hash) {
             return Err(Error::Gone { operation: "commit" });
         }
-        self.file.write_bytes(&self.header.encode(), self.layout.offset)?;
+        let written = self.file.write_bytes(&self.header.encode(), self.layout.offset);
+        written.inspect_err(|error| shared.note_shortage(error, PAGE_BYTES))?;
         self.is_committed = true;
         shared.note_written(&self.file);
         let place = Place::whole(&self.file, &self.layout, &self.header);

@@ -163,6 +163,58 @@ fn a_mix_of_long_objects_that_are_refused_and_small_ones_that_are_stored_costs_l
     assert!(small > 0 && store.stats().records > before.records / 2, "{before:?} {:?}", store.stats());
 }
 
+/// Waits until something was evicted for `failure`, which is for want of room.
+fn relieved_after(failure: impl FnOnce(&Disk, &Store)) {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, store) = opened(&dir);
+    for number in 0_u64..200 {
+        patiently(|| store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 10_000)]));
+    }
+    let before = store.stats();
+    assert_eq!((before.evicted, before.failed), (0, 0));
+    failure(&disk, &store);
+    let begin = Instant::now();
+    while store.stats().evicted == 0 {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    assert_eq!(store.stats().failed, 1);
+}
+
+#[test]
+fn room_is_made_where_the_disk_is_full_only_when_it_is_written_to() {
+    let no_room = Errno::NOSPC.raw_os_error();
+    // An object with a file of its own: the file's header, the record's, the body, the header that commits it.
+    for after in 0..4 {
+        relieved_after(|disk, store| {
+            disk.faults.inject(Call::Write, after, 1, no_room);
+            assert!(store.put(0, b"long", b"meta", &[&fill_of(1, 300_000)]).is_err());
+        });
+    }
+    // One in a segment: its header, and the same when it is committed.
+    for after in 0..2 {
+        relieved_after(|disk, store| {
+            disk.faults.inject(Call::Write, after, 1, no_room);
+            assert!(fill(store, b"key", b"body", Some(4)).is_err());
+        });
+    }
+}
+
+#[test]
+fn a_writer_is_told_of_writes_that_failed_elsewhere() {
+    for len in [Some(50_000), Some(900_000), None] {
+        relieved_after(|_, store| {
+            let writer = store.reserve(0, b"key", b"meta", len).unwrap();
+            writer.failed(&Errno::NOSPC.into());
+        });
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_, store) = opened(&dir);
+    let writer = store.reserve(0, b"key", b"meta", None).unwrap();
+    writer.failed(&Errno::IO.into());
+    assert!(store.stats().failed == 1 && store.shared.relief.due_in().is_none());
+}
+
 #[test]
 fn the_newest_file_stays_though_all_others_are_being_filled() {
     let dir = tempfile::tempdir().unwrap();
