@@ -5,6 +5,8 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -24,6 +26,9 @@ use crate::snapshot::INDEX;
 /// Part of the descriptors of the process that files may take, and how many at least.
 const FILES_PARTS: u64 = 4;
 const FILES_MIN: usize = 64;
+/// How long those are waited for who only read what is there, and how often they are looked for.
+pub(crate) const READERS_WAIT_MAX: Duration = Duration::from_secs(5);
+const READERS_EVERY: Duration = Duration::from_millis(50);
 /// The directory is the owner's alone.
 const DIR_MODE: u32 = 0o700;
 pub(crate) const MARKS: &str = "marks";
@@ -105,13 +110,24 @@ pub(crate) fn write_marks(disk: &Disk, dir: &Path, marks: &Marks) -> Result<()> 
     written.map_err(|error| Error::io("write", &path, &error))
 }
 
-/// One process has the directory: flock(2), which ends with it.
+/// One process has the directory: flock(2), which ends with it. Those who read what is there are waited for; they let go soon.
 fn lock_dir(dir: &Path) -> Result<OwnedFd> {
     let path = dir.join(LOCK);
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
     let file = file.map_err(|error| Error::io("open", &path, &error.into()))?;
+    let begin = Instant::now();
+    while begin.elapsed() < READERS_WAIT_MAX && is_read(&file) {
+        thread::sleep(READERS_EVERY);
+    }
     take_lock(dir, file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Whether nobody has the directory to write, but somebody to read. The lock is free or had when this returns.
+fn is_read(file: &OwnedFd) -> bool {
+    flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
+        && flock(file, FlockOperation::Unlock).is_ok()
 }
 
 /// Nobody has the directory to write, as long as the lock is kept. Where there is none, as in a copy, nobody does.

@@ -43,7 +43,10 @@ struct Background {
 
 impl Store {
     /// Opens the store in a directory, which is made if need be. It serves at once; what earlier sessions stored is found as the
-    /// background thread loads it.
+    /// background thread loads it. Who only reads the directory now is waited for, for some seconds.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process has it, [`Error::CapacityTooSmall`] if the segments of the lanes do not fit.
     pub fn open(config: Config) -> Result<Arc<Self>> {
         Self::open_on(crate::disk::Disk::default(), config)
     }

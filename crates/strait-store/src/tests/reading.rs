@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use rapidhash::v3::rapidhash_v3;
+use rustix::fs::{FlockOperation, flock};
 
-use super::{body_of, config, fill_of, killed, open};
+use super::{PATIENCE, body_of, config, fill_of, killed, open};
+use crate::open::READERS_WAIT_MAX;
 use crate::{Config, Error, Store, hash_of};
 
 /// Length, time of change in ns, inode, and hash of each file; and the time of the directory's.
@@ -133,6 +137,22 @@ fn a_directory_that_cannot_be_written_is_read() {
 }
 
 #[test]
+fn who_opens_a_store_to_write_waits_for_those_who_read_it() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(&config(&dir)));
+    let lock = fs::File::open(dir.path().join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockShared).unwrap();
+    let (opened, is_open) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| opened.send(Store::open(config(&dir)).map(drop)).unwrap());
+        let waited = is_open.recv_timeout(Duration::from_millis(120));
+        assert!(matches!(waited, Err(RecvTimeoutError::Timeout)), "{waited:?}");
+        drop(lock);
+        is_open.recv_timeout(PATIENCE).unwrap().unwrap();
+    });
+}
+
+#[test]
 fn what_is_no_store_or_in_use_is_refused_and_left_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let refused = Store::open_to_read(dir.path()).unwrap_err();
@@ -142,4 +162,8 @@ fn what_is_no_store_or_in_use_is_refused_and_left_as_it_is() {
     let _store = open(&config(&dir));
     let refused = Store::open_to_read(dir.path()).unwrap_err();
     assert!(matches!(refused, Error::InUse(_)), "{refused}");
+    let begin = Instant::now();
+    let refused = Store::open(config(&dir)).unwrap_err();
+    assert!(matches!(refused, Error::InUse(_)), "{refused}");
+    assert!(begin.elapsed() < READERS_WAIT_MAX, "who writes is not waited for");
 }
