@@ -42,12 +42,13 @@ impl Loaded {
     }
 }
 
-/// What a check of all records has found.
+/// What a check of all records has found. Each is counted once: as whole, unhashed, corrupt or unreadable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Records that are as they were written, as far as that can be told.
+    /// Records that are as they were written, to the last byte.
     pub whole: u64,
-    /// Of these, those with a body that was never in the process's memory: only its place was checked.
+    /// Records whose head is as it was written, and whose body stands where it should and can be read. Its bytes cannot be checked, for
+    /// they were never in the process's memory when it was written.
     pub unhashed: u64,
     /// Records that were not, and are gone now.
     pub corrupt: u64,
@@ -58,7 +59,7 @@ pub struct Verified {
 }
 
 impl Shared {
-    /// Reads a record, and its body wherever it stands, in pieces.
+    /// Reads a record, and its body wherever it stands, in pieces. One that ended meanwhile is not counted.
     pub(crate) fn verify(&self, record: &Arc<Record>, verified: &mut Verified) {
         let checked = self.load(record, PIECE_BYTES).and_then(|loaded| {
             let is_read = loaded.body.is_some();
@@ -66,8 +67,10 @@ impl Shared {
             Ok((loaded.bytes.len() as u64 + body, loaded.header.body_hash.is_none()))
         });
         match checked {
+            // Its successor may be counted as well.
+            Ok(_) | Err(Error::System(_)) if !record.is_alive() => {}
             Ok((bytes, is_unhashed)) => {
-                verified.whole += 1;
+                verified.whole += u64::from(!is_unhashed);
                 verified.unhashed += u64::from(is_unhashed);
                 verified.bytes += bytes;
             }
