@@ -58,8 +58,8 @@ What stats tells, with counts since the proxy was started:
   is_loaded       whether what was stored before the start can be found yet
 
 What verify counts:
-  whole           records that are as they were written, as far as that can be told
-  unhashed        of these, bodies that went by splice, past the program: only their place was checked
+  whole           records that are as they were written, to the last byte
+  unhashed        records whose bodies went by splice, past the program, and have no checksum: only heads and places were checked
   corrupt         records that were not; a proxy that runs has dropped them
   unreadable      records that could not be read
   bytes           bytes that were read";

@@ -1,5 +1,6 @@
 //! Moves a body from its origin into the store, whoever wants it and however fast they take it.
 
+use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,6 +103,14 @@ pub(crate) enum Unfinished {
     Store(Option<Pipe>),
     /// Nobody wants it any more.
     Abandoned,
+}
+
+impl Unfinished {
+    /// The file system did not take a body's bytes.
+    fn refused(writer: &Writer, error: &io::Error) -> Self {
+        writer.failed(error);
+        Self::Store(None)
+    }
 }
 
 impl Filling {
@@ -460,8 +469,8 @@ impl Sink {
                 Ok(())
             }
             Self::Store(writer) => {
-                let extent = writer.extent();
-                write_at(&extent, at, bytes)
+                let written = write_at(&writer.extent(), at, bytes);
+                written.map_err(|error| Unfinished::refused(writer, &error))
             }
         }
     }
@@ -483,7 +492,7 @@ impl Sink {
         while pipe.held() > left {
             let most = pipe.held() - left;
             let moved = pipe.empty_some(&*extent.file, Some(&mut offset), most);
-            moved.map_err(|_| Unfinished::Store(None))?;
+            moved.map_err(|error| Unfinished::refused(writer, &error.into()))?;
         }
         Ok(())
     }
@@ -531,13 +540,13 @@ impl Sink {
     }
 }
 
-fn write_at(extent: &strait_store::Extent, at: u64, bytes: &[u8]) -> Result<(), Unfinished> {
+fn write_at(extent: &strait_store::Extent, at: u64, bytes: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
         let offset = extent.offset + at + done as u64;
-        match rustix::io::pwrite(&*extent.file, &bytes[done..], offset) {
-            Ok(0) | Err(_) => return Err(Unfinished::Store(None)),
-            Ok(written) => done += written,
+        match rustix::io::pwrite(&*extent.file, &bytes[done..], offset)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => done += written,
         }
     }
     Ok(())
