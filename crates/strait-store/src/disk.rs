@@ -31,6 +31,7 @@ pub(crate) enum Call {
     Sync,
     Rename,
     Unlink,
+    Space,
 }
 
 /// The file system.
@@ -81,6 +82,7 @@ impl Disk {
 
     /// Bytes that the file system of `dir` has free for this user.
     pub(crate) fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.fails(Call::Space)?;
         #[cfg(test)]
         if let Some(bytes) = self.faults.free_bytes() {
             return Ok(bytes);
