@@ -213,7 +213,7 @@ impl Client {
         let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
         let mut head = worker.head();
         let (status, why) = (error.status(), error.to_string());
-        write_own(&mut head, worker.settings(), status, &why, wish);
+        write_own(&mut head, worker, status, &why, wish);
         let begun = Begun::now(&mut self.socket);
         self.socket.told.refused(worker.settings(), status, &why);
         let sent = self.socket.write_all(&head, &[]).await;

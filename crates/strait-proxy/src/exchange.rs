@@ -299,7 +299,7 @@ impl Exchange<'_, '_> {
         let mut head = self.worker.head();
         // What is behind a reverse proxy is for who runs it alone.
         let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
-        write_own(&mut head, settings, status, said, wish);
+        write_own(&mut head, self.worker, status, said, wish);
         self.client.told.refused(settings, status, why);
         let sent = self.client.write_all(&head, &[]).await;
         self.worker.give_back(head);

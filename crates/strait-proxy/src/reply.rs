@@ -11,6 +11,7 @@ use strait_http::range::content_range;
 
 use crate::object::{Object, push_date, push_field, push_number, push_status_line};
 use crate::settings::Settings;
+use crate::worker::Worker;
 
 /// What of a request matters to how it is answered.
 #[derive(Clone, Copy, Debug)]
@@ -214,8 +215,10 @@ pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&Ca
 }
 
 /// Writes a response of the proxy's own, with a line that says why.
-pub(crate) fn write_own(head: &mut Vec<u8>, settings: &Settings, status: u16, why: &str, wish: Wish) {
+pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &str, wish: Wish) {
+    let settings = worker.settings();
     push_status_line(head, status);
+    push_date(head, worker.now());
     push_field(head, "Content-Type", b"text/plain; charset=utf-8");
     head.extend_from_slice(&settings.pseudonym.line);
     let body = format!("{}: {why}\n", settings.name);
