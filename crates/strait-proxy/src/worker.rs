@@ -87,10 +87,9 @@ pub(crate) struct Local {
     is_loaded: Cell<bool>,
 }
 
-/// Open files are the connections' for one half, the store's and the pipes' for a quarter each.
+/// Open files are the clients' for three quarters at most, and the store's and the pipes' for a quarter each: not all take all.
 const FILES_PARTS: usize = 4;
 const PIPE_FILES: usize = 2;
-const CONNECTION_FILES: usize = 2;
 
 /// Files that the process may have open (`RLIMIT_NOFILE`).
 fn files_allowed() -> usize {
@@ -98,9 +97,9 @@ fn files_allowed() -> usize {
     allowed.unwrap_or(usize::MAX)
 }
 
-/// Connections of clients for which there are files, with one to an origin for each.
+/// Connections of clients for which there are files: most are idle, and those to origins find room once others are let go of.
 pub(crate) fn connections_max() -> usize {
-    files_allowed() / FILES_PARTS * 2 / CONNECTION_FILES
+    files_allowed() / FILES_PARTS * 3
 }
 
 /// Memory for heads that is kept for the next.

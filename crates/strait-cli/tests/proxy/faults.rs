@@ -135,7 +135,7 @@ fn what_is_stored_is_looked_at_where_nothing_can_be_written() {
     let (code, listed) = look(&["ls"]);
     assert_eq!((code, listed.matches("\"uri\"").count()), (Some(0), objects.len()), "{listed}");
     let (code, verified) = look(&["verify"]);
-    assert!(code == Some(0) && verified.contains("\"whole\":8"), "{verified}");
+    assert!(code == Some(0) && verified.contains("\"unhashed\":8"), "{verified}");
     assert!(look(&["stats"]).1.contains("\"records\":8"));
     assert_eq!(look(&["purge", "http://www.example/"]).0, Some(1), "this writes");
 }
