@@ -11,10 +11,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 FUZZ_SECONDS ?= 30
 BENCH_ARGS ?=
 
-.PHONY: help setup demo test bench fuzz audit
+.PHONY: help setup demo test test-vm bench fuzz audit
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing (apt-get; as root or with sudo); nothing to do is no work
 	@scripts/setup
@@ -24,12 +24,16 @@ demo: setup ## capture the same traffic on every kernel path and compare
 
 test: setup ## format, lints, house rules, all tests, count of skipped tests
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features strait-cli/vm -- -D warnings
 	cargo xtask tidy
 	cargo xtask layers
 	scripts/test
 	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
 		cargo test --package strait-sys --lib --release loom
+	$(MAKE) test-vm
+
+test-vm: setup ## the tests in virtual machines: other kernels, emulated NICs, instructions counted
+	@scripts/test-vm
 
 bench: setup ## measure Strait beside its peers (BENCH_ARGS="..."); results in bench/results/
 	cargo run --release --package bench -- $(BENCH_ARGS)

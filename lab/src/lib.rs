@@ -3,10 +3,12 @@
 //! Integration tests and benchmarks build on it, the product never does. A [`Wire`] is two network namespaces
 //! joined by a veth pair on which nothing moves but what the test sends; a [`Process`] is a program that
 //! cannot outlive its guard. Nothing here has a name outside the test: a test killed at any moment leaves no
-//! namespace and no link behind. A [`scenario`] is what a proxy's clients and origin send and must get. Rigs panic where a test would have to: a broken rig is a failed test.
+//! namespace and no link behind. A [`scenario`] is what a proxy's clients and origin send and must get;
+//! [`vm`] boots other kernels with NICs of their own. Rigs panic where a test would have to: a broken rig is a failed test.
 
 mod process;
 pub mod scenario;
+pub mod vm;
 mod wait;
 mod wire;
 

@@ -10,7 +10,7 @@ use strait_ledger::Capture;
 use crate::frame::Frame;
 use crate::offline;
 use crate::sieve::Sieve;
-use crate::{packet, xdp};
+use crate::{packet, xdp, zerocopy};
 
 /// Frames on loan from a ring. Dropping it gives them back.
 pub struct Batch<'lane> {
@@ -23,6 +23,7 @@ pub(crate) enum Source<'lane> {
     Empty,
     Packet(packet::Batch<'lane>),
     Xdp(xdp::Batch<'lane>),
+    ZeroCopy(zerocopy::Batch<'lane>),
     File(offline::Batch<'lane>),
 }
 
@@ -60,6 +61,7 @@ impl<'lane> Batch<'lane> {
             Source::Empty => 0,
             Source::Packet(batch) => batch.len(),
             Source::Xdp(batch) => batch.len(),
+            Source::ZeroCopy(batch) => batch.len(),
             Source::File(batch) => batch.len(),
         }
     }
@@ -75,6 +77,7 @@ impl<'lane> Batch<'lane> {
             Source::Empty => SourceFrames::Empty,
             Source::Packet(batch) => SourceFrames::Packet(batch.frames()),
             Source::Xdp(batch) => SourceFrames::Xdp(batch.frames()),
+            Source::ZeroCopy(batch) => SourceFrames::ZeroCopy(batch.frames()),
             Source::File(batch) => SourceFrames::File(batch.frames()),
         };
         Frames { source, booking: self.booking.reborrow() }
@@ -92,6 +95,9 @@ impl<'lane> Batch<'lane> {
             Source::Empty => Ok(()),
             Source::Packet(batch) => batch.try_each(limit, &mut booking, &mut take),
             Source::Xdp(batch) => {
+                batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
+            }
+            Source::ZeroCopy(batch) => {
                 batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
             }
             Source::File(batch) => {
@@ -150,6 +156,7 @@ enum SourceFrames<'batch> {
     Empty,
     Packet(packet::Frames<'batch>),
     Xdp(xdp::Frames<'batch>),
+    ZeroCopy(zerocopy::Frames<'batch>),
     File(offline::Frames<'batch>),
 }
 
@@ -163,6 +170,7 @@ impl<'batch> Iterator for Frames<'batch> {
                 SourceFrames::Empty => None,
                 SourceFrames::Packet(frames) => frames.next(),
                 SourceFrames::Xdp(frames) => frames.next(),
+                SourceFrames::ZeroCopy(frames) => frames.next(),
                 SourceFrames::File(frames) => frames.next(),
             }?;
             if self.booking.book(&mut frame) {

@@ -32,6 +32,17 @@ pub struct Vlan {
     pub tpid: u16,
 }
 
+impl Vlan {
+    /// The outermost tag of a frame, where it stands as on the wire.
+    #[inline]
+    pub(crate) fn in_frame(bytes: &[u8]) -> Option<Self> {
+        let &[high, low, tci_high, tci_low] = bytes.get(12..16)?.first_chunk()?;
+        let tpid = u16::from_be_bytes([high, low]);
+        let tci = u16::from_be_bytes([tci_high, tci_low]);
+        matches!(tpid, 0x8100 | 0x88a8).then_some(Self { tci, tpid })
+    }
+}
+
 /// Which way a frame went, seen from this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -41,4 +52,19 @@ pub enum Direction {
     Out,
     /// A file that does not say.
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_read_from_the_frame() {
+        let mut frame = [0; 60];
+        frame[12..16].copy_from_slice(&[0x88, 0xa8, 0x60, 0x64]);
+        assert_eq!(Vlan::in_frame(&frame), Some(Vlan { tci: 0x6064, tpid: 0x88a8 }));
+        frame[12] = 8;
+        assert_eq!(Vlan::in_frame(&frame), None);
+        assert_eq!(Vlan::in_frame(&[0x81; 15]), None, "too short for a tag");
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
-use crate::{packet, xdp};
+use crate::{packet, xdp, zerocopy};
 
 /// Reads the counters of a [`crate::Lane`] at any time, while the lane is in use and from a signal handler too: it takes
 /// no lock and allocates nothing.
@@ -18,6 +18,7 @@ pub struct Gauge {
 pub(crate) enum Source {
     Packet(Arc<packet::Counts>),
     Xdp(Arc<xdp::Counts>),
+    ZeroCopy(Arc<zerocopy::Counts>),
     /// A file: the kernel counts nothing.
     None,
 }
@@ -41,6 +42,7 @@ impl Gauge {
         let mut reading = match &self.source {
             Source::Packet(counts) => counts.reading()?,
             Source::Xdp(counts) => counts.reading()?,
+            Source::ZeroCopy(counts) => counts.reading()?,
             Source::None => Reading::default(),
         };
         reading.received = reading.received.saturating_sub(self.discarded.load(Ordering::Relaxed));

@@ -16,7 +16,7 @@ use crate::gauge::{self, Gauge};
 use crate::interrupt::Interrupter;
 use crate::sieve::Sieve;
 use crate::wait::{Pacer, Step};
-use crate::{offline, packet, xdp};
+use crate::{offline, packet, xdp, zerocopy};
 
 /// One queue of a session.
 pub struct Lane {
@@ -42,6 +42,7 @@ pub struct Lane {
 pub(crate) enum Engine {
     Packet(Box<packet::Engine>),
     Xdp(Box<xdp::Engine>),
+    ZeroCopy(Box<zerocopy::Engine>),
     File(Box<offline::Engine>),
 }
 
@@ -109,6 +110,7 @@ impl Lane {
         match &self.engine {
             Engine::Packet(engine) => engine.descriptors(),
             Engine::Xdp(engine) => vec![engine.descriptor()],
+            Engine::ZeroCopy(engine) => vec![engine.descriptor()],
             Engine::File(_) => Vec::new(),
         }
     }
@@ -132,6 +134,7 @@ impl Lane {
         let source = match &self.engine {
             Engine::Packet(engine) => gauge::Source::Packet(engine.counts()),
             Engine::Xdp(engine) => gauge::Source::Xdp(engine.counts()),
+            Engine::ZeroCopy(engine) => gauge::Source::ZeroCopy(engine.counts()),
             Engine::File(_) => gauge::Source::None,
         };
         Gauge::new(source, Arc::clone(&self.discarded))
@@ -145,10 +148,12 @@ impl Lane {
     /// Has the kernel run `program` from now on, on packet sockets, and `sieve` run here. Frames that are in the ring are
     /// thrown away: they came by an earlier filter.
     pub(crate) fn set_filter(&mut self, program: &Program, sieve: Option<Sieve>) -> Result<(), Error> {
-        if let Engine::Packet(engine) = &mut self.engine {
-            engine.set_filter(program, &mut self.account, &self.discarded)?;
-            self.sieve = sieve;
+        match &mut self.engine {
+            Engine::Packet(engine) => engine.set_filter(program, &mut self.account, &self.discarded)?,
+            Engine::ZeroCopy(engine) => engine.discard_waiting(&self.discarded),
+            Engine::Xdp(_) | Engine::File(_) => return Ok(()),
         }
+        self.sieve = sieve;
         Ok(())
     }
 
@@ -179,15 +184,16 @@ impl Lane {
         match &self.engine {
             Engine::Packet(engine) => engine.check_link(),
             Engine::Xdp(engine) => engine.check_link(),
+            Engine::ZeroCopy(engine) => engine.check_link(),
             Engine::File(_) => Ok(()),
         }
     }
 
-    /// Whether to leave out what this host sends; AF_XDP does anyhow.
+    /// Whether to leave out what this host sends; all but packet sockets do anyhow.
     pub(crate) fn ignore_outgoing(&self, ignore: bool) -> Result<(), Error> {
         match &self.engine {
             Engine::Packet(engine) => engine.ignore_outgoing(ignore),
-            Engine::Xdp(_) | Engine::File(_) => Ok(()),
+            Engine::Xdp(_) | Engine::ZeroCopy(_) | Engine::File(_) => Ok(()),
         }
     }
 
@@ -278,6 +284,7 @@ impl Lane {
             (None, _) => Source::Empty,
             (Some(limit), Engine::Packet(engine)) => Source::Packet(engine.take(limit)),
             (Some(limit), Engine::Xdp(engine)) => Source::Xdp(engine.take(limit)),
+            (Some(limit), Engine::ZeroCopy(engine)) => Source::ZeroCopy(engine.take(limit)),
             (Some(_), Engine::File(engine)) => Source::File(engine.take()),
         };
         let (snaplen, queue, sieve) = (*snaplen, *queue, sieve.as_ref());
@@ -298,6 +305,7 @@ impl Engine {
         match self {
             Self::Packet(engine) => engine.ready(),
             Self::Xdp(engine) => engine.ready(),
+            Self::ZeroCopy(engine) => engine.ready(),
             Self::File(engine) => engine.ready(stopping),
         }
     }
@@ -311,6 +319,7 @@ impl Engine {
         match self {
             Self::Packet(engine) => engine.wait(step, timeout, interrupt),
             Self::Xdp(engine) => engine.wait(step, timeout, interrupt),
+            Self::ZeroCopy(engine) => engine.wait(step, timeout, interrupt),
             Self::File(engine) => engine.wait(timeout),
         }
     }
@@ -319,6 +328,7 @@ impl Engine {
         match self {
             Self::Packet(engine) => engine.account(account, discarded),
             Self::Xdp(engine) => engine.account(account, discarded),
+            Self::ZeroCopy(engine) => engine.account(account, discarded),
             Self::File(engine) => {
                 engine.account(account);
                 Ok(())
@@ -330,7 +340,8 @@ impl Engine {
         match self {
             Self::Packet(engine) => engine.drain(account, discarded, since),
             Self::Xdp(engine) => engine.drain(account, discarded, since),
-            Self::File(_) => Ok(false),
+            // The NIC lets go of a ring that is whole.
+            Self::ZeroCopy(_) | Self::File(_) => Ok(false),
         }
     }
 
@@ -338,6 +349,7 @@ impl Engine {
         match self {
             Self::Packet(_) | Self::File(_) => Copies::Captured,
             Self::Xdp(engine) => engine.copies(),
+            Self::ZeroCopy(_) => Copies::Nothing,
         }
     }
 

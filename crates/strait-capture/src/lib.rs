@@ -41,6 +41,7 @@ mod sieve;
 pub mod sink;
 mod wait;
 mod xdp;
+mod zerocopy;
 
 pub use batch::{Batch, Frames};
 pub use error::Error;

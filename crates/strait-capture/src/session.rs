@@ -21,6 +21,7 @@ use crate::lane::Lane;
 use crate::link::Link;
 use crate::sieve::Sieve;
 use crate::xdp::Intake;
+use crate::zerocopy;
 
 /// An open capture.
 pub struct Session {
@@ -54,6 +55,7 @@ pub(crate) struct Info {
 pub(crate) enum Source {
     Packet(Box<PacketSource>),
     Xdp(Box<XdpSource>),
+    ZeroCopy(Arc<zerocopy::Counts>),
     File,
 }
 
@@ -84,7 +86,7 @@ impl Session {
         std::mem::take(&mut self.lanes)
     }
 
-    /// The path that runs: `recv`, `v2`, `v3`, `xdp` or `file`.
+    /// The path that runs: `recv`, `v2`, `v3`, `xdp`, `zerocopy` or `file`.
     pub fn path(&self) -> &'static str {
         self.info.path
     }
@@ -145,6 +147,9 @@ impl Session {
                     lane.discard_waiting();
                 }
             }
+            (Source::ZeroCopy(_), Some(link)) => {
+                set_lanes(lanes, &link.split_here(&program, Directions::In)?)?;
+            }
             _ => return Err(Error::Usage("a file has the filter that it was opened with".into())),
         }
         self.info.program = program;
@@ -166,10 +171,7 @@ impl Session {
                 let program = self.info.program.clone();
                 self.set_filter(lanes, &program)
             }
-            Source::Xdp(_) if directions == Directions::Out => {
-                Err(Error::Usage("AF_XDP sees received frames only: use --path v3 for sent ones".into()))
-            }
-            Source::Xdp(_) => Ok(()),
+            Source::Xdp(_) | Source::ZeroCopy(_) => builder::refuse_sent(self.info.path, directions),
             Source::File => Err(Error::Usage("a file has the directions that it has".into())),
         }
     }
@@ -212,6 +214,7 @@ impl Session {
             match &mut self.source {
                 Source::Packet(source) => source.stop()?,
                 Source::Xdp(source) => source.stop()?,
+                Source::ZeroCopy(source) => source.stop()?,
                 Source::File => {}
             }
             self.elapsed = Some(self.opened.elapsed());
@@ -225,7 +228,8 @@ impl Session {
         match &self.source {
             Source::Packet(source) => source.counters.missed_now(),
             Source::Xdp(source) => source.counters.missed_now(),
-            Source::File => 0,
+            // The lanes count them.
+            Source::ZeroCopy(_) | Source::File => 0,
         }
     }
 
@@ -235,7 +239,7 @@ impl Session {
         let unattributed = match &self.source {
             Source::Packet(source) => source.counters.filtered_and_missed(&lanes),
             Source::Xdp(source) => source.counters.missed(),
-            Source::File => Capture::default(),
+            Source::ZeroCopy(_) | Source::File => Capture::default(),
         };
         Report {
             path: self.info.path.to_owned(),

@@ -95,6 +95,9 @@ pub(crate) enum PathArg {
     XdpNative,
     /// AF_XDP by the kernel's generic program
     XdpGeneric,
+    /// PF_ZEROCOPY: a NIC given to the kernel module of that name
+    #[value(name = "zerocopy")]
+    ZeroCopy,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -242,6 +245,7 @@ impl From<PathArg> for Path {
             PathArg::XdpZc => Self::XdpZeroCopy,
             PathArg::XdpNative => Self::XdpNative,
             PathArg::XdpGeneric => Self::XdpGeneric,
+            PathArg::ZeroCopy => Self::ZeroCopy,
         }
     }
 }

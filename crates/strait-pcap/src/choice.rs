@@ -79,6 +79,7 @@ fn path(name: &str) -> Option<Path> {
         "xdp-zc" => Path::XdpZeroCopy,
         "xdp-native" => Path::XdpNative,
         "xdp-generic" => Path::XdpGeneric,
+        "zerocopy" => Path::ZeroCopy,
         _ => return None,
     })
 }

@@ -17,6 +17,7 @@ pub mod netlink;
 pub mod netns;
 pub mod packet;
 pub mod perf;
+pub mod pf_zerocopy;
 pub mod process;
 pub mod service;
 pub mod tcp;

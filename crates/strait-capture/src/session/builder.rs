@@ -18,7 +18,7 @@ use crate::link::{self, ANY, Link};
 use crate::packet::{self, Kind, Shape};
 use crate::wait::{Pacer, Wait};
 use crate::xdp::Insist;
-use crate::{offline, xdp};
+use crate::{offline, xdp, zerocopy};
 
 /// A kernel packet path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub enum Path {
     XdpNative,
     /// AF_XDP by the kernel's generic program, which every interface has.
     XdpGeneric,
+    /// `PF_ZEROCOPY`: a NIC given to the module of that name. The host does not see it otherwise.
+    ZeroCopy,
 }
 
 impl Path {
@@ -47,7 +49,9 @@ impl Path {
     pub fn suits(self, interface: &str) -> bool {
         let Ok(found) = Interface::find(interface) else { return false };
         match self {
-            Self::Xdp | Self::XdpZeroCopy | Self::XdpNative | Self::XdpGeneric => found.is_ethernet(),
+            Self::Xdp | Self::XdpZeroCopy | Self::XdpNative | Self::XdpGeneric | Self::ZeroCopy => {
+                found.is_ethernet()
+            }
             Self::Auto | Self::Recv | Self::V2 | Self::V3 => found.link_type().is_some(),
         }
     }
@@ -257,6 +261,7 @@ impl Builder {
             Path::Recv => self.open_packet(&target, Kind::Recv, Vec::new()),
             Path::V2 => self.open_packet(&target, Kind::V2, Vec::new()),
             Path::V3 => self.open_packet(&target, Kind::V3, Vec::new()),
+            Path::ZeroCopy => self.open_zero_copy(&target),
             Path::Auto => self.open_auto(&target),
         }
     }
@@ -350,9 +355,7 @@ impl Builder {
         if interface.index == 0 {
             return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
         }
-        if self.directions == Directions::Out {
-            return Err(Error::Usage("AF_XDP sees received frames only: use --path v3 for sent ones".into()));
-        }
+        refuse_sent("xdp", self.directions)?;
         let queues = match &self.queues {
             Queues::These(queues) => queues.clone(),
             Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
@@ -380,6 +383,35 @@ impl Builder {
         let lanes = self.lanes(engines.collect(), &queues, &stopping);
         let info = self.info(target, "xdp", opened.mode, opened.ring, opened.notes);
         Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), stopping))
+    }
+
+    fn open_zero_copy(&self, target: &Target) -> Result<Session, Error> {
+        let Target { interface, link, program } = target;
+        if !interface.is_ethernet() {
+            let name = &interface.name;
+            return Err(Error::Usage(format!(
+                "{name}: PF_ZEROCOPY is for Ethernet interfaces: use --path v3"
+            )));
+        }
+        refuse_sent("zerocopy", self.directions)?;
+        let numbers = self.lane_numbers(interface)?;
+        if numbers != [0] {
+            return Err(Error::Usage("PF_ZEROCOPY has one queue, number 0".into()));
+        }
+        let ring_bytes = self.ring_bytes.unwrap_or(RING_BYTES);
+        let engine = zerocopy::Engine::open(interface, ring_bytes, self.promiscuous)?;
+        let (source, ring) = (engine.counts(), engine.describe());
+        let stopping = Arc::new(AtomicBool::new(false));
+        let pacer = Pacer::new(self.wait, engine.capacity());
+        let mut lanes = self.lanes(vec![(Engine::ZeroCopy(Box::new(engine)), pacer)], &numbers, &stopping);
+        if self.filters() {
+            let (_, sieve) = link.split_here(program, Directions::In)?;
+            for lane in &mut lanes {
+                lane.start_with(sieve.clone());
+            }
+        }
+        let info = self.info(target, "zerocopy", "zero-copy", ring, Vec::new());
+        Ok(Session::new(info, lanes, Source::ZeroCopy(source), stopping))
     }
 
     fn lanes(&self, engines: Vec<(Engine, Pacer)>, numbers: &[u32], stopping: &Arc<AtomicBool>) -> Vec<Lane> {
@@ -465,6 +497,16 @@ struct Target {
     interface: Interface,
     link: Link,
     program: Program,
+}
+
+/// AF_XDP and PF_ZEROCOPY see received frames only.
+pub(super) fn refuse_sent(path: &str, directions: Directions) -> Result<(), Error> {
+    match directions {
+        Directions::Out => {
+            Err(Error::Usage(format!("{path} sees received frames only: use --path v3 for sent ones")))
+        }
+        Directions::In | Directions::Both => Ok(()),
+    }
 }
 
 /// On the loopback each frame goes out and comes in: once is enough, as libpcap sees it.

@@ -72,7 +72,7 @@ impl<'a> Frames<'a> {
             timestamp_ns,
             interface: self.batch.interface,
             queue: 0,
-            vlan: vlan(bytes),
+            vlan: Vlan::in_frame(bytes),
             direction: Direction::In,
             rx_hash: has(Metadata::RX_HASH).map_or(0, |metadata| metadata.rx_hash),
             hardware_ns: has(Metadata::HARDWARE_TIME).map_or(0, |metadata| metadata.hardware_ns),
@@ -84,28 +84,4 @@ impl<'a> Frames<'a> {
 #[inline]
 pub(super) fn monotonic_ns(metadata: &Metadata) -> Option<u64> {
     metadata.has(Metadata::TIME).then_some(metadata.timestamp_ns)
-}
-
-/// The outermost tag, which XDP leaves where it was on the wire.
-#[inline]
-fn vlan(bytes: &[u8]) -> Option<Vlan> {
-    let &[high, low, tci_high, tci_low] = bytes.get(12..16)?.first_chunk()?;
-    let tpid = u16::from_be_bytes([high, low]);
-    let tci = u16::from_be_bytes([tci_high, tci_low]);
-    matches!(tpid, 0x8100 | 0x88a8).then_some(Vlan { tci, tpid })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tag_is_read_from_the_frame() {
-        let mut frame = [0; 60];
-        frame[12..16].copy_from_slice(&[0x88, 0xa8, 0x60, 0x64]);
-        assert_eq!(vlan(&frame), Some(Vlan { tci: 0x6064, tpid: 0x88a8 }));
-        frame[12] = 8;
-        assert_eq!(vlan(&frame), None);
-        assert_eq!(vlan(&[0x81; 15]), None, "too short for a tag");
-    }
 }

@@ -48,6 +48,7 @@ struct Way {
     mode: Mode,
     /// Frames of several chunks (`XDP_USE_SG`, `BPF_F_XDP_HAS_FRAGS`).
     multi_buffer: bool,
+    chunk_bytes: u32,
 }
 
 impl Way {
@@ -69,11 +70,10 @@ pub(crate) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     check_link(options.interface)?;
     check_queues(options)?;
     refuse_other_program(options.interface)?;
-    let chunk_bytes = chunk_bytes(options.interface.mtu);
-    let ways = ways(options, chunk_bytes);
+    let ways = ways(options);
     let mut notes = Vec::new();
     for (i, way) in ways.iter().enumerate() {
-        match try_way(options, *way, chunk_bytes, &mut notes) {
+        match try_way(options, *way, &mut notes) {
             Err(Error::System(error)) if i + 1 < ways.len() && is_for_want_of_ability(&error) => {
                 notes.push(format!("no {}: {error}", describe(*way)));
             }
@@ -140,20 +140,32 @@ fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
         .into())
 }
 
-/// The smaller chunk where a frame of the MTU fits it.
-fn chunk_bytes(mtu: u32) -> u32 {
-    if fits(mtu, 2048) { 2048 } else { 4096 }
+/// The smaller chunk where `longest`, a frame of the MTU, fits it.
+fn chunk_bytes(longest: u32, mode: Mode) -> u32 {
+    if fits(longest, 2048, mode) { 2048 } else { 4096 }
 }
 
-fn fits(mtu: u32, chunk_bytes: u32) -> bool {
-    mtu + LINK_OVERHEAD <= Geometry { chunk_bytes, chunks: 1, headroom_bytes: 0 }.frame_bytes()
+/// Whether a frame fits one chunk. NICs know the size of a receive buffer in KiB: what a chunk has beyond a whole number of
+/// them is lost to one that writes there itself, and igb, given such a chunk, splits a frame in two without a word
+/// (SRRCTL.BSIZEPKT of the 82576).
+fn fits(longest: u32, chunk_bytes: u32, mode: Mode) -> bool {
+    const KIB: u32 = 1024;
+    let room = Geometry { chunk_bytes, chunks: 1, headroom_bytes: 0 }.frame_bytes();
+    longest <= if mode == Mode::ZeroCopy { room / KIB * KIB } else { room }
 }
 
 /// The ways to try, fastest first. Fragments cost nothing until one comes, and without them what receive offload has
 /// joined is lost; but a driver may have zero-copy without them.
-fn ways(options: &Options<'_>, chunk_bytes: u32) -> Vec<Way> {
-    let needs_fragments = !fits(options.interface.mtu, chunk_bytes);
-    let zero_copy = Way { attach: AttachMode::Native, mode: Mode::ZeroCopy, multi_buffer: needs_fragments };
+fn ways(options: &Options<'_>) -> Vec<Way> {
+    let longest = options.interface.mtu + LINK_OVERHEAD;
+    let way = |attach, mode, multi_buffer| Way {
+        attach,
+        mode,
+        multi_buffer,
+        chunk_bytes: chunk_bytes(longest, mode),
+    };
+    let is_whole = |mode| fits(longest, chunk_bytes(longest, mode), mode);
+    let zero_copy = way(AttachMode::Native, Mode::ZeroCopy, !is_whole(Mode::ZeroCopy));
     let (mut ways, attachments) = match options.insist {
         Insist::Nothing => (vec![zero_copy], vec![AttachMode::Native, AttachMode::Generic]),
         Insist::ZeroCopy => (vec![zero_copy], vec![]),
@@ -161,9 +173,9 @@ fn ways(options: &Options<'_>, chunk_bytes: u32) -> Vec<Way> {
         Insist::Generic => (vec![], vec![AttachMode::Generic]),
     };
     for attach in attachments {
-        ways.push(Way { attach, mode: Mode::Copy, multi_buffer: true });
-        if !needs_fragments {
-            ways.push(Way { attach, mode: Mode::Copy, multi_buffer: false });
+        ways.push(way(attach, Mode::Copy, true));
+        if is_whole(Mode::Copy) {
+            ways.push(way(attach, Mode::Copy, false));
         }
     }
     ways
@@ -178,14 +190,9 @@ fn is_for_want_of_ability(error: &strait_sys::Error) -> bool {
     matches!(error.errno(), Some(EINVAL | ERANGE | EOPNOTSUPP | ENOTSUPP))
 }
 
-fn try_way(
-    options: &Options<'_>,
-    way: Way,
-    chunk_bytes: u32,
-    notes: &mut Vec<String>,
-) -> Result<Opened, Error> {
+fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<Opened, Error> {
     let mut fresh = Vec::new();
-    let ports = open_ports(options, way, chunk_bytes, &mut fresh)?;
+    let ports = open_ports(options, way, &mut fresh)?;
     let queues = options.interface.queues()?.rx;
     let sockets = Map::xskmap("strait_sockets", queues)?;
     for (port, &queue) in ports.iter().zip(options.queues) {
@@ -210,7 +217,7 @@ fn try_way(
         engines.map(|(port, &queue)| port.engine(options, way, queue, reads_tags, &mapped)).collect();
     notes.append(&mut fresh);
     let intake = Intake::new(link, template, promiscuous);
-    let ring = format!("{} chunks of {} KiB", chunks(options, chunk_bytes), chunk_bytes / 1024);
+    let ring = format!("{} chunks of {} KiB", chunks(options, way.chunk_bytes), way.chunk_bytes / 1024);
     Ok(Opened { engines, intake, mode: way.name(), ring, notes: Vec::new() })
 }
 
@@ -297,12 +304,8 @@ impl Port {
 }
 
 /// One bound socket a queue, all on one UMEM.
-fn open_ports(
-    options: &Options<'_>,
-    way: Way,
-    chunk_bytes: u32,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Port>, Error> {
+fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<Vec<Port>, Error> {
+    let Way { mode, multi_buffer, chunk_bytes, .. } = way;
     let chunks = chunks(options, chunk_bytes);
     let geometry = Geometry { chunk_bytes, chunks: chunks * options.queues.len() as u32, headroom_bytes: 0 };
     let mut umem = Umem::new(geometry, options.huge_pages, options.interface.numa_node())?;
@@ -316,7 +319,6 @@ fn open_ports(
         }
         let mut receiver = socket.receiver(chunks, umem.share(chunks)?)?;
         receiver.set_metadata_bytes(Metadata::BYTES as u32);
-        let Way { mode, multi_buffer, .. } = way;
         let binding = Binding { ifindex: options.interface.index, queue, mode, multi_buffer };
         bind(&mut socket, &binding, first)?;
         socket.wake_rx()?;

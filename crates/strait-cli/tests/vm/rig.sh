@@ -1,0 +1,51 @@
+# What the scripts of the guests share; busybox's shell.
+
+# up NIC...: brings them up and waits for their links.
+up() {
+    for nic; do ip link set "$nic" up; done
+    for nic; do
+        until [ "$(cat "/sys/class/net/$nic/operstate")" = up ]; do sleep 0.1; done
+    done
+}
+
+# capturing PID: waits until that `strait capture` has its ring: it then drops its capabilities.
+capturing() {
+    until [ "$(grep CapEff "/proc/$1/status")" != "$(grep CapEff /proc/self/status)" ]; do sleep 0.1; done
+}
+
+# Where captures are, and what sends to them.
+receiver=eth1
+sender=eth0
+
+# take_for_zerocopy: gives eth1, an e1000, to the module pf_zerocopy: it becomes zc0.
+take_for_zerocopy() {
+    address=$(basename "$(readlink /sys/class/net/eth1/device)")
+    echo "$address" >/sys/bus/pci/drivers/e1000/unbind
+    insmod /pf_zerocopy.ko
+    echo pf_zerocopy >"/sys/bus/pci/devices/$address/driver_override"
+    echo "$address" >/sys/bus/pci/drivers_probe
+    receiver=zc0
+}
+
+# capture NAME ARGUMENT...: captures on the receiver into NAME.pcap, with the ledger in NAME.json; $captured is its process id.
+capture() {
+    name=$1
+    shift
+    strait capture -i "$receiver" --json -w "$name.pcap" "$@" >"$name.json" 2>"$name.err" &
+    captured=$!
+    capturing $captured
+    # A driver that sets up its rings anew loses its link, and raises its first interrupts some time after it is back.
+    up "$receiver"
+    sleep 2
+}
+
+# end_capture: ends that capture.
+end_capture() {
+    kill -INT $captured
+    wait $captured || { cat *.err; return 1; }
+}
+
+# send COUNT SIZES: from the sender, no faster than an emulated receiver can follow.
+send() {
+    strait generate --output "$sender" --count "$1" --size "$2" --rate 2000 --json >sent.json 2>sent.err
+}

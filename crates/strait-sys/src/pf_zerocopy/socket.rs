@@ -1,0 +1,210 @@
+//! The socket: options, rings, statistics.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::ring::Ring;
+use super::{Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Transmitter};
+use crate::error::{Error, Kind, Result, check};
+use crate::mmap::Mapping;
+
+/// `AF_ZEROCOPY` and what belongs to it (`kmod/pf_zerocopy/pf_zerocopy.h`).
+const AF_ZEROCOPY: libc::c_int = 25;
+const SOL_ZEROCOPY: libc::c_int = 350;
+const ZEROCOPY_RX_RING: libc::c_int = 1;
+const ZEROCOPY_TX_RING: libc::c_int = 2;
+const ZEROCOPY_STATISTICS: libc::c_int = 3;
+const ZEROCOPY_PGOFF_RX_RING: i64 = 0;
+const ZEROCOPY_PGOFF_TX_RING: i64 = 0x8000_0000;
+
+/// `struct sockaddr_zerocopy`
+#[repr(C)]
+struct Address {
+    family: u16,
+    reserved: u16,
+    ifindex: u32,
+}
+
+/// `struct zerocopy_ring_req`
+#[repr(C)]
+struct RingRequest {
+    addr: u64,
+    slots: u32,
+    reserved: u32,
+}
+
+/// `struct zerocopy_statistics`: since the socket was bound.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Frames made readable.
+    pub rx_frames: u64,
+    /// Frames that the NIC lost for want of a writable slot.
+    pub rx_no_buffer: u64,
+    /// Frames that came damaged, or longer than a slot.
+    pub rx_errors: u64,
+    /// Frames that the NIC has sent.
+    pub tx_frames: u64,
+    /// Frames that were handed over and not sent: the device went down.
+    pub tx_dropped: u64,
+}
+
+/// A `PF_ZEROCOPY` socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    interface: String,
+}
+
+impl Socket {
+    /// `socket(PF_ZEROCOPY, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)`. `interface` names it in errors.
+    ///
+    /// # Errors
+    /// EAFNOSUPPORT where the module is not loaded, EPERM without `CAP_NET_RAW`.
+    pub fn open(interface: &str) -> Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: socket(2) takes no pointers.
+        let fd = unsafe { libc::socket(AF_ZEROCOPY, kind, 0) };
+        let fd =
+            check(fd, "open a PF_ZEROCOPY socket on", interface).map_err(|error| match error.errno() {
+                Some(libc::EAFNOSUPPORT) => error
+                    .with_kind(Kind::Refused)
+                    .remedy("load the module: insmod pf_zerocopy.ko (kmod/pf_zerocopy)"),
+                _ => error.remedy("run as root, or give the program cap_net_raw+ep with setcap"),
+            })?;
+        // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, interface: interface.to_owned() })
+    }
+
+    /// A second descriptor of the same socket.
+    pub fn try_clone(&self) -> Result<Self> {
+        let duplicate = self.fd.try_clone();
+        let fd = duplicate
+            .map_err(|error| Error::from_io("duplicate a PF_ZEROCOPY socket of", &self.interface, &error))?;
+        Ok(Self { fd, interface: self.interface.clone() })
+    }
+
+    /// Registers a buffer of `slots` slots, a power of two within [`SLOTS_MIN`] and [`SLOTS_MAX`], and maps its ring;
+    /// before [`Socket::bind`].
+    ///
+    /// # Errors
+    /// ENOBUFS where the limit of locked memory (`ulimit -l`) is too small; EBUSY for a second one.
+    pub fn receiver(&self, slots: u32) -> Result<Receiver> {
+        Ok(Receiver::new(self.ring(slots, ZEROCOPY_RX_RING, ZEROCOPY_PGOFF_RX_RING)?))
+    }
+
+    /// The same for sending.
+    ///
+    /// # Errors
+    /// Those of [`Socket::receiver`].
+    pub fn transmitter(&self, slots: u32) -> Result<Transmitter> {
+        Ok(Transmitter::new(self.ring(slots, ZEROCOPY_TX_RING, ZEROCOPY_PGOFF_TX_RING)?))
+    }
+
+    fn ring(&self, slots: u32, option: libc::c_int, offset: i64) -> Result<Ring> {
+        let doing = "register a buffer for";
+        if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {
+            let cause = format!("{slots} slots: a power of two from {SLOTS_MIN} to {SLOTS_MAX} is asked for");
+            return Err(Error::said(Kind::Usage, doing, &*self.interface, cause));
+        }
+        let buffer = Mapping::anonymous(slots as usize * SLOT_BYTES, false)?;
+        let request = RingRequest { addr: buffer.as_ptr() as u64, slots, reserved: 0 };
+        let len = size_of::<RingRequest>() as libc::socklen_t;
+        // SAFETY: the request is readable for its length. The kernel pins the pages that it names; should they be unmapped
+        // first, they stay with the kernel until the socket closes.
+        let returned =
+            unsafe { libc::setsockopt(self.raw(), SOL_ZEROCOPY, option, (&raw const request).cast(), len) };
+        check(returned, doing, &*self.interface).map_err(|error| match error.errno() {
+            Some(libc::ENOBUFS) => error.remedy("raise the limit of locked memory: ulimit -l unlimited"),
+            _ => error,
+        })?;
+        let shared = Mapping::shared(self.fd.as_fd(), Ring::shared_bytes(slots), offset)?;
+        Ok(Ring::new(shared, buffer, slots))
+    }
+
+    /// `bind` to an interface: frames arrive from here on.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where another driver has the interface, or where its transfers would be copied on the way (swiotlb);
+    /// EBUSY where another socket has it; ENODEV.
+    pub fn bind(&self, ifindex: u32) -> Result<()> {
+        let address = Address { family: AF_ZEROCOPY as u16, reserved: 0, ifindex };
+        let len = size_of::<Address>() as libc::socklen_t;
+        // SAFETY: address points at an address of that length.
+        let returned = unsafe { libc::bind(self.raw(), (&raw const address).cast(), len) };
+        check(returned, "bind a PF_ZEROCOPY socket to", &*self.interface).map(drop).map_err(|error| {
+            match error.errno() {
+                Some(libc::EOPNOTSUPP) => error.remedy(
+                    "the NIC must be driven by pf_zerocopy (driver_override) and reach all memory: see \
+                     docs/internals/pf-zerocopy.md",
+                ),
+                Some(libc::EBUSY) => error.remedy("one socket at a time: end the other program"),
+                _ => error,
+            }
+        })
+    }
+
+    /// `sendmsg(MSG_DONTWAIT)` of nothing: hands the readable slots of the transmit ring to the NIC. A full NIC is no error.
+    pub(super) fn send(&self) -> Result<()> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: no bytes are passed.
+        let sent = unsafe { libc::send(self.raw(), std::ptr::null(), 0, flags) };
+        if sent >= 0 {
+            return Ok(());
+        }
+        let error = Error::last_os("send on", &*self.interface);
+        if error.errno() == Some(libc::EAGAIN) { Ok(()) } else { Err(self.explain(error)) }
+    }
+
+    /// `shutdown(SHUT_RDWR)`: takes the rings from the NIC. What was received stays readable. A socket whose interface is gone
+    /// needs none.
+    pub fn shut_down(&self) -> Result<()> {
+        // SAFETY: shutdown(2) takes no pointers.
+        let returned = unsafe { libc::shutdown(self.raw(), libc::SHUT_RDWR) };
+        match check(returned, "end the capture on", &*self.interface) {
+            Err(error) if error.errno() == Some(libc::ENOTCONN) => Ok(()),
+            shut => shut.map(drop),
+        }
+    }
+
+    /// The statistics (`ZEROCOPY_STATISTICS`).
+    pub fn statistics(&self) -> Result<Statistics> {
+        let mut statistics = Statistics::default();
+        self.get(SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &mut statistics)?;
+        Ok(statistics)
+    }
+
+    /// The pending error of the socket (`SO_ERROR`), cleared by the call: ENETDOWN when the interface went down, ENODEV
+    /// when it vanished.
+    pub fn take_error(&self) -> Result<()> {
+        let mut errno: libc::c_int = 0;
+        self.get(libc::SOL_SOCKET, libc::SO_ERROR, &mut errno)?;
+        if errno == 0 { Ok(()) } else { Err(self.explain(Error::os("capture on", &*self.interface, errno))) }
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        match error.errno() {
+            Some(libc::ENETDOWN) => error.remedy(format!("bring it up: ip link set {} up", self.interface)),
+            Some(libc::ENODEV) => error.remedy("the interface is gone"),
+            _ => error,
+        }
+    }
+
+    fn raw(&self) -> libc::c_int {
+        self.fd.as_raw_fd()
+    }
+
+    fn get<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: &mut T) -> Result<()> {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: value points at len writable bytes; every T used here is plain integers, valid for any bytes.
+        let returned =
+            unsafe { libc::getsockopt(self.raw(), level, option, (&raw mut *value).cast(), &raw mut len) };
+        check(returned, "read an option of a PF_ZEROCOPY socket on", &*self.interface).map(drop)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

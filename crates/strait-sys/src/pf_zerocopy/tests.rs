@@ -1,0 +1,188 @@
+//! The rings against an oracle: the test plays the kernel and the NIC by the rules of `pf_zerocopy.h`, over memory that it
+//! shares with the ring under test.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::ring::{DESCRIPTORS_OFFSET, Descriptor, READABLE, Ring, WRITABLE};
+use super::{Receiver, SLOT_BYTES, Transmitter};
+use crate::mmap::Mapping;
+
+const SLOTS: u32 = 8;
+
+/// Both sides of a ring of [`SLOTS`] slots, every one of them writable.
+fn sides() -> [Ring; 2] {
+    let [shared_bytes, buffer_bytes] = [Ring::shared_bytes(SLOTS), SLOTS as usize * SLOT_BYTES];
+    let files = [shared_bytes, buffer_bytes].map(|bytes| {
+        let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, bytes as u64).unwrap();
+        (file, bytes)
+    });
+    let side = || {
+        let [shared, buffer] =
+            [0, 1].map(|i: usize| Mapping::shared(files[i].0.as_fd(), files[i].1, 0).unwrap());
+        Ring::new(shared, buffer, SLOTS)
+    };
+    let sides = [side(), side()];
+    (0..SLOTS).for_each(|slot| sides[0].set_state(slot, WRITABLE));
+    sides
+}
+
+/// What the kernel's part does on the receiving side.
+struct Nic {
+    ring: Ring,
+    head: u32,
+}
+
+impl Nic {
+    /// Writes a frame, or what a damaged one leaves, into the next slot; false where that is not writable.
+    fn receive(&mut self, frame: &[u8], timestamp_ns: u64) -> bool {
+        if !self.ring.has_state(self.head, WRITABLE) {
+            return false;
+        }
+        let slot = self.ring.memory(self.head);
+        // SAFETY: the slot is the NIC's while it is writable, and no frame is longer.
+        unsafe { slot.copy_from(frame.as_ptr(), frame.len()) };
+        let descriptor = self.ring.descriptor(self.head);
+        descriptor.length.store(frame.len() as u32, Ordering::Relaxed);
+        descriptor.timestamp_ns.store(timestamp_ns, Ordering::Relaxed);
+        self.ring.set_state(self.head, READABLE);
+        self.head = self.ring.after(self.head, 1);
+        true
+    }
+
+    /// The next frame to be sent, which goes out.
+    fn send(&mut self) -> Option<Vec<u8>> {
+        if !self.ring.has_state(self.head, READABLE) {
+            return None;
+        }
+        let length = self.ring.descriptor(self.head).length.load(Ordering::Relaxed) as usize;
+        // SAFETY: the slot is the NIC's while it is readable, and no frame is longer.
+        let frame = unsafe { std::slice::from_raw_parts(self.ring.memory(self.head), length) }.to_vec();
+        self.ring.set_state(self.head, WRITABLE);
+        self.head = self.ring.after(self.head, 1);
+        Some(frame)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A frame of this length comes.
+    Arrive(usize),
+    /// A frame comes damaged.
+    Damaged,
+    /// The reader takes so many frames at most.
+    Take(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1..=SLOT_BYTES).prop_map(Step::Arrive),
+        1 => Just(Step::Damaged),
+        2 => (0..2 * SLOTS as usize).prop_map(Step::Take),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_reader_sees_what_arrived_and_nothing_else(steps in prop::collection::vec(step(), 1..200)) {
+        let [kernels, ours] = sides();
+        let mut nic = Nic { ring: kernels, head: 0 };
+        let mut receiver = Receiver::new(ours);
+        let (mut expected, mut damaged, mut number) = (VecDeque::new(), 0, 0_u64);
+        for step in steps {
+            number += 1;
+            match step {
+                Step::Arrive(length) => {
+                    let frame = vec![number as u8; length];
+                    if nic.receive(&frame, number) {
+                        expected.push_back((frame, number));
+                    }
+                }
+                Step::Damaged => damaged += u64::from(nic.receive(&[], number)),
+                Step::Take(limit) => {
+                    let ready = receiver.ready();
+                    let batch = receiver.take(limit);
+                    prop_assert!(batch.len() <= limit);
+                    prop_assert_eq!(!batch.is_empty(), ready && limit > 0);
+                    for index in 0..batch.len() {
+                        let frame = batch.get(index).unwrap();
+                        let (bytes, timestamp_ns) = expected.pop_front().unwrap();
+                        prop_assert_eq!((frame.bytes, frame.timestamp_ns), (&bytes[..], timestamp_ns));
+                    }
+                    prop_assert!(batch.get(batch.len()).is_none());
+                }
+            }
+        }
+        while receiver.ready() {
+            let count = receiver.take(usize::MAX).len();
+            expected.drain(..count);
+        }
+        prop_assert!(expected.is_empty());
+        prop_assert_eq!(receiver.damaged(), damaged);
+        prop_assert_eq!(receiver.waiting(), 0);
+    }
+
+    #[test]
+    fn what_is_pushed_goes_out_in_order(steps in prop::collection::vec(any::<bool>(), 1..200)) {
+        let [kernels, ours] = sides();
+        let mut nic = Nic { ring: kernels, head: 0 };
+        let mut transmitter = Transmitter::new(ours);
+        let (mut queued, mut number) = (VecDeque::new(), 0_u8);
+        for push in steps {
+            if push {
+                number = number.wrapping_add(1);
+                let room = queued.len() + 1 < SLOTS as usize;
+                prop_assert_eq!(transmitter.has_room(), room);
+                if let Some(buffer) = transmitter.buffer() {
+                    let length = 60 + usize::from(number);
+                    buffer[..length].fill(number);
+                    transmitter.push(length);
+                    queued.push_back(vec![number; length]);
+                }
+            } else {
+                prop_assert_eq!(nic.send(), queued.pop_front());
+            }
+            prop_assert_eq!(transmitter.pending(), queued.len());
+        }
+    }
+}
+
+#[test]
+fn frames_on_loan_stay_while_others_come() {
+    let [kernels, ours] = sides();
+    let mut nic = Nic { ring: kernels, head: 0 };
+    let mut receiver = Receiver::new(ours);
+    for i in 0..SLOTS as u8 {
+        assert!(nic.receive(&[i; 60], 0));
+    }
+    let batch = receiver.take(3);
+    assert!(!nic.receive(&[99; 60], 0), "every slot is readable or lent");
+    assert_eq!(batch.get(2).unwrap().bytes, [2; 60]);
+    drop(batch);
+    assert!(nic.receive(&[99; 60], 0), "the slots have come back");
+    assert_eq!(receiver.waiting(), SLOTS - 2);
+}
+
+#[test]
+fn a_length_beyond_the_slot_is_not_believed() {
+    let [kernels, ours] = sides();
+    let mut nic = Nic { ring: kernels, head: 0 };
+    let mut receiver = Receiver::new(ours);
+    assert!(nic.receive(&[1; 60], 0));
+    nic.ring.descriptor(0).length.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(receiver.take(1).get(0).unwrap().bytes.len(), SLOT_BYTES);
+}
+
+/// `struct zerocopy_desc` and `struct zerocopy_ring` (`kmod/pf_zerocopy/pf_zerocopy.h`).
+#[test]
+fn the_layout_is_that_of_the_module() {
+    assert_eq!((size_of::<Descriptor>(), align_of::<Descriptor>()), (32, 8));
+    assert_eq!(std::mem::offset_of!(Descriptor, timestamp_ns), 8);
+    assert_eq!(std::mem::offset_of!(Descriptor, length), 16);
+    assert_eq!(DESCRIPTORS_OFFSET, 128);
+}

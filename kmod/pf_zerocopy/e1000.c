@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The work of the NIC, an Intel 82540EM: receiving, sending, interrupts, start
+ * and stop. Descriptor n of the NIC is slot n of the ring, so there is nothing
+ * to translate, and no packet ever has an sk_buff.
+ */
+#include <linux/delay.h>
+#include <linux/etherdevice.h>
+#include <linux/if_vlan.h>
+#include <linux/pci.h>
+
+#include "e1000.h"
+
+/* Receiving. With the ring's lock. */
+
+/* Adds what the NIC lost since it was asked last; reading clears the count. */
+void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx)
+{
+	u32 missed = rd(nic, REG_MPC);
+
+	rx->no_buffer += missed;
+	WRITE_ONCE(nic->rx_missed, nic->rx_missed + missed);
+}
+
+/* Hands the slots that the process has returned to the NIC. */
+void zc_nic_refill(struct zc_nic *nic, struct zc_ring *rx)
+{
+	struct e1000_rx_desc *descs = nic->rx_queue.descs;
+	u32 tail = rx->tail, next;
+
+	for (; (next = zc_ring_next(rx, tail)) != rx->head; tail = next) {
+		if (zc_ring_state(rx, tail) != ZEROCOPY_WRITABLE)
+			break;
+		descs[tail].status = 0;
+	}
+	if (tail == rx->tail)
+		return;
+	rx->tail = tail;
+	/* The NIC reads descriptors up to the tail: they must be there first. */
+	dma_wmb();
+	wr(nic, REG_RDT, tail);
+}
+
+/* Makes what the NIC has filled readable; the number of descriptors. */
+static int harvest(struct zc_nic *nic, struct zc_ring *rx, int budget)
+{
+	struct e1000_rx_desc *descs = nic->rx_queue.descs;
+	u64 now = ktime_get_real_ns();
+	u64 bytes = 0, errors = 0;
+	u32 head = rx->head;
+	int count;
+
+	for (count = 0; count < budget && head != rx->tail; count++) {
+		struct zerocopy_desc *shared = &rx->shared->desc[head];
+		u8 status = READ_ONCE(descs[head].status);
+		u32 length;
+
+		if (!(status & RX_DD))
+			break;
+		/* The rest of the descriptor is there once DD is. */
+		dma_rmb();
+		length = le16_to_cpu(descs[head].length);
+		if (unlikely(!(status & RX_EOP) || descs[head].errors ||
+			     length > ZEROCOPY_SLOT_BYTES)) {
+			length = 0;
+			errors++;
+		}
+		bytes += length;
+		shared->length = length;
+		shared->timestamp_ns = now;
+		zc_ring_hand_over(rx, head, ZEROCOPY_READABLE);
+		head = zc_ring_next(rx, head);
+	}
+	rx->head = head;
+	WRITE_ONCE(rx->shared->write, head);
+	rx->frames += count - errors;
+	rx->errors += errors;
+	WRITE_ONCE(nic->rx_frames, nic->rx_frames + count - errors);
+	WRITE_ONCE(nic->rx_bytes, nic->rx_bytes + bytes);
+	WRITE_ONCE(nic->rx_errors, nic->rx_errors + errors);
+	return count;
+}
+
+/* Sending. With the ring's lock. */
+
+/* Returns the slots that the NIC is done with to the process; their number. */
+static int reclaim(struct zc_nic *nic, struct zc_ring *tx)
+{
+	struct e1000_tx_desc *descs = nic->tx_queue.descs;
+	u32 head = tx->head;
+	u64 bytes = 0;
+	int count;
+
+	for (count = 0; head != tx->tail; count++) {
+		if (!(READ_ONCE(descs[head].status) & TX_DD))
+			break;
+		bytes += le16_to_cpu(descs[head].length);
+		zc_ring_hand_over(tx, head, ZEROCOPY_WRITABLE);
+		head = zc_ring_next(tx, head);
+	}
+	tx->head = head;
+	WRITE_ONCE(tx->shared->write, head);
+	tx->frames += count;
+	WRITE_ONCE(nic->tx_frames, nic->tx_frames + count);
+	WRITE_ONCE(nic->tx_bytes, nic->tx_bytes + bytes);
+	return count;
+}
+
+/*
+ * Hands the filled slots to the NIC, as far as it has room; their number. A
+ * length that no frame has ends the row, and is an error where it is the first.
+ */
+int zc_nic_send(struct zc_nic *nic, struct zc_ring *tx)
+{
+	u32 longest = nic->netdev->mtu + ETH_HLEN + VLAN_HLEN;
+	struct e1000_tx_desc *descs = nic->tx_queue.descs;
+	u32 tail = tx->tail, next;
+	int count = 0;
+
+	reclaim(nic, tx);
+	for (; (next = zc_ring_next(tx, tail)) != tx->head; tail = next) {
+		u32 length;
+
+		if (zc_ring_state(tx, tail) != ZEROCOPY_READABLE)
+			break;
+		/* Once: the process may change it after it was checked. */
+		length = READ_ONCE(tx->shared->desc[tail].length);
+		if (length < ETH_HLEN || length > longest) {
+			if (!count)
+				return -EINVAL;
+			break;
+		}
+		descs[tail] = (struct e1000_tx_desc){
+			.addr = cpu_to_le64(zc_ring_slot_dma(tx, tail)),
+			.length = cpu_to_le16(length),
+			.command = TX_CMD_EOP | TX_CMD_IFCS | TX_CMD_RS,
+		};
+		count++;
+	}
+	if (!count)
+		return 0;
+	tx->tail = tail;
+	/* The NIC reads descriptors up to the tail: they must be there first. */
+	dma_wmb();
+	wr(nic, REG_TDT, tail);
+	return count;
+}
+
+/* Asks for an interrupt when slots become writable again. */
+void zc_nic_wait_for_room(struct zc_nic *nic)
+{
+	WRITE_ONCE(nic->interrupts, nic->interrupts | INT_TXDW);
+	wr(nic, REG_IMS, INT_TXDW);
+}
+
+/* Interrupts. */
+
+void e1000_show_link(struct zc_nic *nic)
+{
+	if (rd(nic, REG_STATUS) & STATUS_LU)
+		netif_carrier_on(nic->netdev);
+	else
+		netif_carrier_off(nic->netdev);
+}
+
+irqreturn_t e1000_interrupt(int irq, void *data)
+{
+	struct zc_nic *nic = data;
+	u32 cause = rd(nic, REG_ICR); /* which clears it */
+
+	if (!cause || cause == ~0u)
+		return IRQ_NONE;
+	if (cause & INT_LSC)
+		e1000_show_link(nic);
+	if (napi_schedule_prep(&nic->napi)) {
+		wr(nic, REG_IMC, ~0u);
+		__napi_schedule(&nic->napi);
+	}
+	return IRQ_HANDLED;
+}
+
+static int receive(struct zc_nic *nic, struct zc_sock *zs, int budget)
+{
+	struct zc_ring *rx = zs->rx;
+	int count;
+
+	if (!rx)
+		return 0;
+	spin_lock(&rx->lock);
+	count = harvest(nic, rx, budget);
+	zc_nic_refill(nic, rx);
+	spin_unlock(&rx->lock);
+	if (count)
+		zc_socket_readable(zs);
+	return count;
+}
+
+static void sent(struct zc_nic *nic, struct zc_sock *zs)
+{
+	struct zc_ring *tx = zs->tx;
+	int count;
+
+	if (!tx || !(READ_ONCE(nic->interrupts) & INT_TXDW))
+		return;
+	spin_lock(&tx->lock);
+	count = reclaim(nic, tx);
+	if (count)
+		WRITE_ONCE(nic->interrupts, nic->interrupts & ~INT_TXDW);
+	spin_unlock(&tx->lock);
+	if (count)
+		zc_socket_writable(zs);
+}
+
+int e1000_poll(struct napi_struct *napi, int budget)
+{
+	struct zc_nic *nic = container_of(napi, struct zc_nic, napi);
+	struct zc_sock *zs = nic->owner;
+	int count = 0;
+
+	if (zs) {
+		sent(nic, zs);
+		count = receive(nic, zs, budget);
+	}
+	if (count < budget && napi_complete_done(napi, count))
+		wr(nic, REG_IMS, READ_ONCE(nic->interrupts));
+	return count;
+}
+
+/* Starting and stopping. Under RTNL. */
+
+void e1000_set_filter(struct net_device *netdev)
+{
+	struct zc_nic *nic = netdev_priv(netdev);
+	u32 rctl = rd(nic, REG_RCTL) & ~(RCTL_UPE | RCTL_MPE);
+
+	if (netdev->flags & IFF_PROMISC)
+		rctl |= RCTL_UPE | RCTL_MPE;
+	else if (netdev->flags & IFF_ALLMULTI || !netdev_mc_empty(netdev))
+		rctl |= RCTL_MPE;
+	wr(nic, REG_RCTL, rctl);
+}
+
+/* No transfer begins after this, and those under way have ended. */
+static void silence(struct zc_nic *nic)
+{
+	wr(nic, REG_IMC, ~0u);
+	wr(nic, REG_RCTL, 0);
+	wr(nic, REG_TCTL, 0);
+	rd(nic, REG_STATUS); /* the writes are there */
+	msleep(STOP_MS);
+}
+
+void e1000_reset(struct zc_nic *nic)
+{
+	silence(nic);
+	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_RST);
+	msleep(RESET_MS);
+	wr(nic, REG_IMC, ~0u);
+	rd(nic, REG_ICR);
+}
+
+static void start_receiver(struct zc_nic *nic, struct zc_ring *rx)
+{
+	wr(nic, REG_RDBAL, lower_32_bits(nic->rx_queue.dma));
+	wr(nic, REG_RDBAH, upper_32_bits(nic->rx_queue.dma));
+	wr(nic, REG_RDLEN, nic->rx_queue.bytes);
+	wr(nic, REG_RDTR, 0);
+	wr(nic, REG_RADV, 0);
+
+	spin_lock_bh(&rx->lock);
+	/* The NIC goes on where it stopped, for the process does. */
+	wr(nic, REG_RDH, rx->head);
+	wr(nic, REG_RDT, rx->tail);
+	rx->nic = nic;
+	zc_nic_refill(nic, rx);
+	spin_unlock_bh(&rx->lock);
+	wr(nic, REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC);
+	e1000_set_filter(nic->netdev);
+}
+
+static void start_transmitter(struct zc_nic *nic, struct zc_ring *tx)
+{
+	wr(nic, REG_TDBAL, lower_32_bits(nic->tx_queue.dma));
+	wr(nic, REG_TDBAH, upper_32_bits(nic->tx_queue.dma));
+	wr(nic, REG_TDLEN, nic->tx_queue.bytes);
+	wr(nic, REG_TIDV, 0);
+	wr(nic, REG_TIPG, TIPG_COPPER);
+
+	spin_lock_bh(&tx->lock);
+	wr(nic, REG_TDH, tx->head);
+	wr(nic, REG_TDT, tx->tail);
+	tx->nic = nic;
+	spin_unlock_bh(&tx->lock);
+	wr(nic, REG_TCTL, TCTL_EN | TCTL_PSP | TCTL_CT | TCTL_COLD);
+}
+
+void e1000_set_link_up(struct zc_nic *nic)
+{
+	wr(nic, REG_CTRL, CTRL_SLU | CTRL_ASDE);
+}
+
+/* The device is up and has an owner. NAPI is disabled. */
+void e1000_start(struct zc_nic *nic)
+{
+	unsigned int i;
+
+	e1000_set_link_up(nic);
+	wr(nic, REG_ITR, 0);
+	for (i = 0; i < MTA_ENTRIES; i++)
+		wr(nic, REG_MTA + i * sizeof(u32), 0);
+	nic->interrupts = INT_LSC;
+	if (nic->owner->rx) {
+		nic->interrupts |= INT_RX;
+		start_receiver(nic, nic->owner->rx);
+	}
+	if (nic->owner->tx)
+		start_transmitter(nic, nic->owner->tx);
+}
+
+/* No system call reaches the NIC by this ring any more. */
+static void cut_off(struct zc_ring *ring)
+{
+	spin_lock_bh(&ring->lock);
+	ring->nic = NULL;
+	spin_unlock_bh(&ring->lock);
+}
+
+/* What the NIC had filled is the process's. */
+static void keep_received(struct zc_nic *nic, struct zc_ring *rx)
+{
+	spin_lock_bh(&rx->lock);
+	zc_nic_read_losses(nic, rx);
+	harvest(nic, rx, rx->mask + 1);
+	spin_unlock_bh(&rx->lock);
+	zc_socket_readable(nic->owner);
+}
+
+/* What was handed over and not sent is lost. */
+static void drop_unsent(struct zc_nic *nic, struct zc_ring *tx)
+{
+	spin_lock_bh(&tx->lock);
+	reclaim(nic, tx);
+	for (; tx->head != tx->tail; tx->head = zc_ring_next(tx, tx->head)) {
+		tx->dropped++;
+		zc_ring_hand_over(tx, tx->head, ZEROCOPY_WRITABLE);
+	}
+	spin_unlock_bh(&tx->lock);
+}
+
+/*
+ * Ends all traffic. The order matters: no interrupt, no system call that
+ * touches the NIC, no transfer; only then is the memory the process's alone.
+ * NAPI is disabled.
+ */
+void e1000_stop(struct zc_nic *nic)
+{
+	struct zc_ring *rx = nic->owner->rx, *tx = nic->owner->tx;
+
+	wr(nic, REG_IMC, ~0u);
+	if (rx)
+		cut_off(rx);
+	if (tx)
+		cut_off(tx);
+	silence(nic);
+	if (rx)
+		keep_received(nic, rx);
+	if (tx)
+		drop_unsent(nic, tx);
+	e1000_reset(nic);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The NIC, an Intel 82540EM: its registers and descriptors (Intel's "PCI/PCI-X
+ * Family of Gigabit Ethernet Controllers Software Developer's Manual", chapters
+ * 3 and 13), and what device.c needs of e1000.c.
+ */
+#ifndef _ZEROCOPY_E1000_H
+#define _ZEROCOPY_E1000_H
+
+#include "zerocopy.h"
+
+#define REG_CTRL 0x0000
+#define CTRL_ASDE BIT(5)
+#define CTRL_SLU BIT(6)
+#define CTRL_RST BIT(26)
+#define REG_STATUS 0x0008
+#define STATUS_LU BIT(1)
+#define REG_ICR 0x00c0
+#define REG_ITR 0x00c4
+#define REG_IMS 0x00d0
+#define REG_IMC 0x00d8
+#define INT_TXDW BIT(0)
+#define INT_LSC BIT(2)
+#define INT_RXDMT0 BIT(4)
+#define INT_RXO BIT(6)
+#define INT_RXT0 BIT(7)
+#define INT_RX (INT_RXT0 | INT_RXO | INT_RXDMT0)
+#define REG_RCTL 0x0100
+#define RCTL_EN BIT(1)
+#define RCTL_UPE BIT(3)
+#define RCTL_MPE BIT(4)
+#define RCTL_BAM BIT(15)
+#define RCTL_SECRC BIT(26) /* and, by zeros, buffers of 2048 bytes */
+#define REG_TCTL 0x0400
+#define TCTL_EN BIT(1)
+#define TCTL_PSP BIT(3)
+#define TCTL_CT (0x0f << 4)
+#define TCTL_COLD (0x40 << 12)
+#define REG_TIPG 0x0410
+#define TIPG_COPPER (10 | 8 << 10 | 6 << 20)
+#define REG_RDBAL 0x2800
+#define REG_RDBAH 0x2804
+#define REG_RDLEN 0x2808
+#define REG_RDH 0x2810
+#define REG_RDT 0x2818
+#define REG_RDTR 0x2820
+#define REG_RADV 0x282c
+#define REG_TDBAL 0x3800
+#define REG_TDBAH 0x3804
+#define REG_TDLEN 0x3808
+#define REG_TDH 0x3810
+#define REG_TDT 0x3818
+#define REG_TIDV 0x3820
+#define REG_MPC 0x4010
+#define REG_MTA 0x5200
+#define MTA_ENTRIES 128
+#define REG_RAL 0x5400
+#define REG_RAH 0x5404
+#define RAH_AV BIT(31)
+
+/* Time that the NIC gets to finish the transfers under way. */
+#define STOP_MS 10
+#define RESET_MS 2
+
+struct e1000_rx_desc {
+	__le64 addr;
+	__le16 length;
+	__le16 checksum;
+	u8 status;
+	u8 errors;
+	__le16 special;
+};
+
+#define RX_DD BIT(0)
+#define RX_EOP BIT(1)
+
+struct e1000_tx_desc {
+	__le64 addr;
+	__le16 length;
+	u8 checksum_offset;
+	u8 command;
+	u8 status;
+	u8 checksum_start;
+	__le16 special;
+};
+
+#define TX_CMD_EOP BIT(0)
+#define TX_CMD_IFCS BIT(1)
+#define TX_CMD_RS BIT(3)
+#define TX_DD BIT(0)
+
+/* The NIC's own ring: its memory, which no process sees. */
+struct e1000_queue {
+	void *descs;
+	dma_addr_t dma;
+	size_t bytes;
+};
+
+struct zc_nic {
+	struct net_device *netdev;
+	struct pci_dev *pdev;
+	u8 __iomem *regs;
+	struct napi_struct napi;
+	u32 interrupts; /* that are asked for; TXDW comes and goes */
+
+	/* RTNL, and changed only while NAPI is disabled. */
+	struct zc_sock *owner;
+	struct e1000_queue rx_queue;
+	struct e1000_queue tx_queue;
+
+	/* Of all owners. With the lock of the ring that they are about. */
+	u64 rx_frames;
+	u64 rx_bytes;
+	u64 rx_errors;
+	u64 rx_missed;
+	u64 tx_frames;
+	u64 tx_bytes;
+};
+
+static inline u32 rd(const struct zc_nic *nic, unsigned int reg)
+{
+	return readl(nic->regs + reg);
+}
+
+static inline void wr(struct zc_nic *nic, unsigned int reg, u32 value)
+{
+	writel(value, nic->regs + reg);
+}
+
+/* Under RTNL. The device is up; NAPI is disabled, but for e1000_show_link(). */
+irqreturn_t e1000_interrupt(int irq, void *data);
+int e1000_poll(struct napi_struct *napi, int budget);
+void e1000_show_link(struct zc_nic *nic);
+void e1000_set_filter(struct net_device *netdev);
+void e1000_set_link_up(struct zc_nic *nic);
+void e1000_start(struct zc_nic *nic);
+void e1000_stop(struct zc_nic *nic);
+void e1000_reset(struct zc_nic *nic);
+
+#endif /* _ZEROCOPY_E1000_H */

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * PF_ZEROCOPY: a protocol family whose sockets receive and send frames in the
+ * memory of the process. pf_zerocopy.h says how it is used.
+ */
+#include <linux/module.h>
+
+#include "zerocopy.h"
+
+static int __init zc_init(void)
+{
+	int err;
+
+	err = zc_socket_register();
+	if (err)
+		return err;
+	err = zc_nic_register();
+	if (err)
+		zc_socket_unregister();
+	return err;
+}
+
+static void __exit zc_exit(void)
+{
+	zc_nic_unregister();
+	zc_socket_unregister();
+}
+
+module_init(zc_init);
+module_exit(zc_exit);
+
+MODULE_DESCRIPTION("Frames between a NIC and the memory of a process, without a copy");
+MODULE_LICENSE("GPL");
+MODULE_ALIAS_NETPROTO(PF_ZEROCOPY);

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * PF_ZEROCOPY: frames between a NIC and the memory of a process, without a copy.
+ *
+ * A socket of this family has a receive ring, a transmit ring, or both. A ring
+ * is a user buffer of equal slots, registered by setsockopt(), and one
+ * descriptor a slot in memory of the kernel that the process maps by mmap().
+ * After bind() the NIC moves frames straight between the wire and the slots.
+ *
+ * Descriptors are used in order, round the ring. The state of a descriptor says
+ * whose turn it is; writing it, with release semantics, is what hands the slot
+ * over, and reading it needs acquire semantics.
+ *
+ *   receiving   WRITABLE  the NIC may write    -> READABLE by the kernel
+ *               READABLE  the process may read -> WRITABLE by the process
+ *   sending     WRITABLE  the process may write -> READABLE by the process
+ *               READABLE  the NIC may read      -> WRITABLE by the kernel
+ *
+ * poll() and recvmsg() hand the returned receive slots back to the NIC and wait
+ * for frames; sendmsg() hands the filled transmit slots over and waits for room.
+ * Neither takes data: recvmsg() returns the number of readable descriptors,
+ * sendmsg() that of the frames handed over. shutdown(SHUT_RDWR) takes the rings
+ * from the NIC and leaves what was received readable.
+ */
+#ifndef _UAPI_PF_ZEROCOPY_H
+#define _UAPI_PF_ZEROCOPY_H
+
+#include <linux/types.h>
+
+/* The number that AF_WANPIPE had; families above AF_MAX cannot be registered. */
+#define AF_ZEROCOPY 25
+#define PF_ZEROCOPY AF_ZEROCOPY
+
+/* setsockopt() and getsockopt() */
+#define SOL_ZEROCOPY 350
+#define ZEROCOPY_RX_RING 1 /* set: struct zerocopy_ring_req */
+#define ZEROCOPY_TX_RING 2 /* set: struct zerocopy_ring_req */
+#define ZEROCOPY_STATISTICS 3 /* get: struct zerocopy_statistics */
+
+/* mmap() offsets */
+#define ZEROCOPY_PGOFF_RX_RING 0x00000000UL
+#define ZEROCOPY_PGOFF_TX_RING 0x80000000UL
+
+/* Two slots to a page, so that no frame crosses one. */
+#define ZEROCOPY_SLOT_BYTES 2048
+#define ZEROCOPY_SLOTS_MIN 8
+#define ZEROCOPY_SLOTS_MAX 4096
+
+/* struct zerocopy_desc, state */
+#define ZEROCOPY_UNINITIALIZED 0
+#define ZEROCOPY_WRITABLE 1
+#define ZEROCOPY_READABLE 2
+
+/* bind(): the interface, which a device of the module's driver must back. */
+struct sockaddr_zerocopy {
+	__u16 szc_family; /* AF_ZEROCOPY */
+	__u16 szc_reserved; /* 0 */
+	__u32 szc_ifindex;
+};
+
+/* The user buffer of a ring: slots * ZEROCOPY_SLOT_BYTES bytes at addr. */
+struct zerocopy_ring_req {
+	__u64 addr; /* aligned to a page */
+	__u32 slots; /* a power of two, ZEROCOPY_SLOTS_MIN to _MAX */
+	__u32 reserved; /* 0 */
+};
+
+/*
+ * One slot of a ring. A received frame of length 0 came with an error and is
+ * counted in zerocopy_statistics::rx_errors; return it like any other.
+ */
+struct zerocopy_desc {
+	__u64 addr; /* of the slot, in the memory of the process */
+	__u64 timestamp_ns; /* received: CLOCK_REALTIME at the end of its batch */
+	__u32 length; /* bytes of the frame, without its frame check sequence */
+	__u32 state;
+	__u64 reserved;
+};
+
+/* What mmap() shows: two marks, then the descriptors. */
+struct zerocopy_ring {
+	/* Index that the process looks at next; poll() asks for its state. */
+	__u32 read __attribute__((aligned(64)));
+	/* Index that the NIC fills or empties next; for information. */
+	__u32 write __attribute__((aligned(64)));
+	struct zerocopy_desc desc[] __attribute__((aligned(64)));
+};
+
+/* Since bind(), of this socket. */
+struct zerocopy_statistics {
+	__u64 rx_frames; /* made readable */
+	__u64 rx_no_buffer; /* lost by the NIC for want of a writable slot */
+	__u64 rx_errors; /* damaged, or longer than a slot */
+	__u64 tx_frames; /* taken by the NIC */
+	__u64 tx_dropped; /* handed over, but not sent: the link or device went */
+};
+
+#endif /* _UAPI_PF_ZEROCOPY_H */

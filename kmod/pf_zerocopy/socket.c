@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The protocol family: socket, setsockopt, bind, mmap, poll, recvmsg, sendmsg,
+ * getsockopt and release, as pf_zerocopy.h describes them.
+ */
+#include <linux/module.h>
+#include <linux/net.h>
+#include <linux/poll.h>
+#include <linux/rtnetlink.h>
+#include <linux/version.h>
+#include <linux/vmalloc.h>
+
+#include "zerocopy.h"
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
+#define sockaddr_unsized sockaddr
+#endif
+
+static struct proto zc_proto = {
+	.name = "ZEROCOPY",
+	.owner = THIS_MODULE,
+	.obj_size = sizeof(struct zc_sock),
+};
+
+/* Called by the device when frames have become readable. */
+void zc_socket_readable(struct zc_sock *zs)
+{
+	zs->sk.sk_data_ready(&zs->sk);
+}
+
+/* Called by the device when slots have become writable. */
+void zc_socket_writable(struct zc_sock *zs)
+{
+	struct socket_wq *wq;
+
+	rcu_read_lock();
+	wq = rcu_dereference(zs->sk.sk_wq);
+	if (skwq_has_sleeper(wq))
+		wake_up_interruptible_poll(&wq->wait,
+					   EPOLLOUT | EPOLLWRNORM);
+	rcu_read_unlock();
+}
+
+/* Called by the device, with RTNL, when it went down or away. */
+void zc_socket_error(struct zc_sock *zs, int error)
+{
+	zs->sk.sk_err = error;
+	sk_error_report(&zs->sk);
+}
+
+/* Lets go of the device; both rings are then the kernel's and process's only. */
+static void unbind(struct zc_sock *zs)
+{
+	ASSERT_RTNL();
+	if (!zs->netdev)
+		return;
+	zc_nic_detach(zs->netdev);
+	netdev_put(zs->netdev, &zs->tracker);
+	zs->netdev = NULL;
+}
+
+static int zc_release(struct socket *sock)
+{
+	struct sock *sk = sock->sk;
+	struct zc_sock *zs;
+
+	if (!sk)
+		return 0;
+	zs = zc_sk(sk);
+	rtnl_lock();
+	unbind(zs);
+	rtnl_unlock();
+	/* No mapping is left: each holds the file, and so the socket. */
+	zc_ring_destroy(zs->rx);
+	zc_ring_destroy(zs->tx);
+	zs->rx = NULL;
+	zs->tx = NULL;
+
+	sock_prot_inuse_add(sock_net(sk), sk->sk_prot, -1);
+	sock_orphan(sk);
+	sock->sk = NULL;
+	sock_put(sk);
+	return 0;
+}
+
+static int set_ring(struct zc_sock *zs, int optname, sockptr_t optval,
+		    unsigned int optlen)
+{
+	bool rx = optname == ZEROCOPY_RX_RING;
+	struct zc_ring **place = rx ? &zs->rx : &zs->tx;
+	struct zerocopy_ring_req request;
+	struct zc_ring *ring;
+	int err;
+
+	err = copy_safe_from_sockptr(&request, sizeof(request), optval, optlen);
+	if (err)
+		return err;
+	/* Both rings start as the process finds them by D1: all WRITABLE. */
+	ring = zc_ring_create(&request, ZEROCOPY_WRITABLE);
+	if (IS_ERR(ring))
+		return PTR_ERR(ring);
+
+	rtnl_lock();
+	err = *place || zs->netdev ? -EBUSY : 0;
+	if (!err)
+		/* Pairs with READ_ONCE() in what does not take RTNL. */
+		smp_store_release(place, ring);
+	rtnl_unlock();
+	if (err)
+		zc_ring_destroy(ring);
+	return err;
+}
+
+static int zc_setsockopt(struct socket *sock, int level, int optname,
+			 sockptr_t optval, unsigned int optlen)
+{
+	if (level != SOL_ZEROCOPY)
+		return -ENOPROTOOPT;
+	switch (optname) {
+	case ZEROCOPY_RX_RING:
+	case ZEROCOPY_TX_RING:
+		return set_ring(zc_sk(sock->sk), optname, optval, optlen);
+	default:
+		return -ENOPROTOOPT;
+	}
+}
+
+static void read_statistics(struct zc_sock *zs,
+			    struct zerocopy_statistics *statistics)
+{
+	struct zc_ring *rx = READ_ONCE(zs->rx), *tx = READ_ONCE(zs->tx);
+
+	memset(statistics, 0, sizeof(*statistics));
+	if (rx) {
+		spin_lock_bh(&rx->lock);
+		if (rx->nic)
+			zc_nic_read_losses(rx->nic, rx);
+		statistics->rx_frames = rx->frames;
+		statistics->rx_no_buffer = rx->no_buffer;
+		statistics->rx_errors = rx->errors;
+		spin_unlock_bh(&rx->lock);
+	}
+	if (tx) {
+		spin_lock_bh(&tx->lock);
+		statistics->tx_frames = tx->frames;
+		statistics->tx_dropped = tx->dropped;
+		spin_unlock_bh(&tx->lock);
+	}
+}
+
+static int zc_getsockopt(struct socket *sock, int level, int optname,
+			 char __user *optval, int __user *optlen)
+{
+	struct zerocopy_statistics statistics;
+	int len;
+
+	if (level != SOL_ZEROCOPY || optname != ZEROCOPY_STATISTICS)
+		return -ENOPROTOOPT;
+	if (get_user(len, optlen))
+		return -EFAULT;
+	if (len < 0)
+		return -EINVAL;
+	read_statistics(zc_sk(sock->sk), &statistics);
+	len = min_t(int, len, sizeof(statistics));
+	if (put_user(len, optlen) || copy_to_user(optval, &statistics, len))
+		return -EFAULT;
+	return 0;
+}
+
+static int zc_bind(struct socket *sock, struct sockaddr_unsized *address,
+		   int length)
+{
+	struct sockaddr_zerocopy *szc = (struct sockaddr_zerocopy *)address;
+	struct zc_sock *zs = zc_sk(sock->sk);
+	struct net_device *netdev;
+	int err;
+
+	if (length < (int)sizeof(*szc) || szc->szc_family != AF_ZEROCOPY ||
+	    szc->szc_reserved)
+		return -EINVAL;
+
+	rtnl_lock();
+	err = -EINVAL;
+	if (zs->netdev || (!zs->rx && !zs->tx))
+		goto out;
+	err = -ENODEV;
+	netdev = __dev_get_by_index(sock_net(sock->sk), szc->szc_ifindex);
+	if (!netdev)
+		goto out;
+	err = -EOPNOTSUPP;
+	if (!zc_nic_backs(netdev))
+		goto out;
+	err = zc_nic_attach(netdev, zs);
+	if (err)
+		goto out;
+	netdev_hold(netdev, &zs->tracker, GFP_KERNEL);
+	zs->netdev = netdev;
+out:
+	rtnl_unlock();
+	return err;
+}
+
+static int zc_getname(struct socket *sock, struct sockaddr *address, int peer)
+{
+	struct sockaddr_zerocopy *szc = (struct sockaddr_zerocopy *)address;
+	struct zc_sock *zs = zc_sk(sock->sk);
+
+	if (peer)
+		return -EOPNOTSUPP;
+	rtnl_lock();
+	*szc = (struct sockaddr_zerocopy){
+		.szc_family = AF_ZEROCOPY,
+		.szc_ifindex = zs->netdev ? zs->netdev->ifindex : 0,
+	};
+	rtnl_unlock();
+	return sizeof(*szc);
+}
+
+static int zc_mmap(struct file *file, struct socket *sock,
+		   struct vm_area_struct *vma)
+{
+	unsigned long offset = vma->vm_pgoff << PAGE_SHIFT;
+	unsigned long bytes = vma->vm_end - vma->vm_start;
+	struct zc_sock *zs = zc_sk(sock->sk);
+	struct zc_ring *ring;
+
+	switch (offset) {
+	case ZEROCOPY_PGOFF_RX_RING:
+		ring = smp_load_acquire(&zs->rx);
+		break;
+	case ZEROCOPY_PGOFF_TX_RING:
+		ring = smp_load_acquire(&zs->tx);
+		break;
+	default:
+		return -EINVAL;
+	}
+	if (!ring || bytes > PAGE_ALIGN(zc_ring_shared_bytes(ring)))
+		return -EINVAL;
+	return remap_vmalloc_range(vma, ring->shared, 0);
+}
+
+/*
+ * Gives the NIC what the process has returned, and tells whether there is a
+ * frame where the process looks next. A NIC without a writable slot raises no
+ * interrupt, so whoever waits must come by here first.
+ */
+static bool readable(struct zc_sock *zs)
+{
+	struct zc_ring *rx = smp_load_acquire(&zs->rx);
+	u32 slot;
+
+	if (!rx)
+		return false;
+	spin_lock_bh(&rx->lock);
+	if (rx->nic)
+		zc_nic_refill(rx->nic, rx);
+	slot = READ_ONCE(rx->shared->read) & rx->mask;
+	spin_unlock_bh(&rx->lock);
+	return zc_ring_state(rx, slot) == ZEROCOPY_READABLE;
+}
+
+/* Sends what is filled; the number of frames, or an error. */
+static int send(struct zc_sock *zs)
+{
+	struct zc_ring *tx = smp_load_acquire(&zs->tx);
+	int sent = -ENETDOWN;
+
+	if (!tx)
+		return -ENOTCONN;
+	spin_lock_bh(&tx->lock);
+	if (tx->nic)
+		sent = zc_nic_send(tx->nic, tx);
+	spin_unlock_bh(&tx->lock);
+	return sent;
+}
+
+/* Whether the process may fill another slot; if not, it will be woken. */
+static bool writable(struct zc_sock *zs)
+{
+	struct zc_ring *tx = smp_load_acquire(&zs->tx);
+	bool room = false;
+
+	if (!tx)
+		return false;
+	spin_lock_bh(&tx->lock);
+	if (tx->nic) {
+		zc_nic_send(tx->nic, tx);
+		room = zc_ring_next(tx, tx->tail) != tx->head;
+		if (!room)
+			zc_nic_wait_for_room(tx->nic);
+	}
+	spin_unlock_bh(&tx->lock);
+	return room;
+}
+
+static __poll_t zc_poll(struct file *file, struct socket *sock,
+			struct poll_table_struct *wait)
+{
+	__poll_t events = poll_requested_events(wait);
+	struct zc_sock *zs = zc_sk(sock->sk);
+	__poll_t mask = 0;
+
+	sock_poll_wait(file, sock, wait);
+	if (READ_ONCE(sock->sk->sk_err))
+		mask |= EPOLLERR;
+	if (readable(zs))
+		mask |= EPOLLIN | EPOLLRDNORM;
+	if (events & (EPOLLOUT | EPOLLWRNORM) && writable(zs))
+		mask |= EPOLLOUT | EPOLLWRNORM;
+	return mask;
+}
+
+/* Sleeps until woken, as long as *timeout allows; 0 to look again. */
+static int sleep_on(struct sock *sk, struct wait_queue_entry *wait,
+		    long *timeout)
+{
+	int err = sock_error(sk);
+
+	if (err)
+		return err;
+	if (!*timeout)
+		return -EAGAIN;
+	if (signal_pending(current))
+		return sock_intr_errno(*timeout);
+	*timeout = schedule_timeout(*timeout);
+	return 0;
+}
+
+/* Waits for a frame. */
+static int wait_readable(struct sock *sk, long timeout)
+{
+	DEFINE_WAIT(wait);
+	int err = 0;
+
+	while (!err) {
+		prepare_to_wait(sk_sleep(sk), &wait, TASK_INTERRUPTIBLE);
+		if (readable(zc_sk(sk)))
+			break;
+		err = sleep_on(sk, &wait, &timeout);
+	}
+	finish_wait(sk_sleep(sk), &wait);
+	return err;
+}
+
+static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
+		      int flags)
+{
+	struct zc_sock *zs = zc_sk(sock->sk);
+	struct zc_ring *rx;
+	u32 slot, count;
+	int err;
+
+	if (flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT))
+		return -EOPNOTSUPP;
+	rx = smp_load_acquire(&zs->rx);
+	if (!rx)
+		return -ENOTCONN;
+	err = wait_readable(sock->sk, sock_rcvtimeo(sock->sk,
+						    flags & MSG_DONTWAIT));
+	if (err)
+		return err;
+	slot = READ_ONCE(rx->shared->read) & rx->mask;
+	for (count = 0; count <= rx->mask; count++) {
+		if (zc_ring_state(rx, slot) != ZEROCOPY_READABLE)
+			break;
+		slot = zc_ring_next(rx, slot);
+	}
+	return count;
+}
+
+static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
+{
+	struct sock *sk = sock->sk;
+	long timeout = sock_sndtimeo(sk, m->msg_flags & MSG_DONTWAIT);
+	int sent, err = 0;
+	DEFINE_WAIT(wait);
+
+	if (m->msg_flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT) || length)
+		return -EOPNOTSUPP;
+	sent = send(zc_sk(sk));
+	if (sent)
+		return sent;
+	/* Nothing went: wait for room, then send what waits by then. */
+	while (!err) {
+		prepare_to_wait(sk_sleep(sk), &wait, TASK_INTERRUPTIBLE);
+		if (writable(zc_sk(sk)))
+			break;
+		err = sleep_on(sk, &wait, &timeout);
+	}
+	finish_wait(sk_sleep(sk), &wait);
+	return err ?: send(zc_sk(sk));
+}
+
+/* Ends all traffic; what is in the receive ring stays readable. */
+static int zc_shutdown(struct socket *sock, int how)
+{
+	int err = 0;
+
+	if (how != SHUT_RDWR)
+		return -EOPNOTSUPP;
+	rtnl_lock();
+	if (zc_sk(sock->sk)->netdev)
+		unbind(zc_sk(sock->sk));
+	else
+		err = -ENOTCONN;
+	rtnl_unlock();
+	return err;
+}
+
+static const struct proto_ops zc_proto_ops = {
+	.family = PF_ZEROCOPY,
+	.owner = THIS_MODULE,
+	.release = zc_release,
+	.bind = zc_bind,
+	.connect = sock_no_connect,
+	.socketpair = sock_no_socketpair,
+	.accept = sock_no_accept,
+	.getname = zc_getname,
+	.poll = zc_poll,
+	.ioctl = sock_no_ioctl,
+	.listen = sock_no_listen,
+	.shutdown = zc_shutdown,
+	.setsockopt = zc_setsockopt,
+	.getsockopt = zc_getsockopt,
+	.sendmsg = zc_sendmsg,
+	.recvmsg = zc_recvmsg,
+	.mmap = zc_mmap,
+};
+
+static int zc_create(struct net *net, struct socket *sock, int protocol,
+		     int kern)
+{
+	struct sock *sk;
+
+	if (!ns_capable(net->user_ns, CAP_NET_RAW))
+		return -EPERM;
+	if (sock->type != SOCK_RAW)
+		return -ESOCKTNOSUPPORT;
+	if (protocol)
+		return -EPROTONOSUPPORT;
+	sk = sk_alloc(net, PF_ZEROCOPY, GFP_KERNEL, &zc_proto, kern);
+	if (!sk)
+		return -ENOBUFS;
+	sock->ops = &zc_proto_ops;
+	sock_init_data(sock, sk);
+	sk->sk_family = PF_ZEROCOPY;
+	sock_prot_inuse_add(net, &zc_proto, 1);
+	return 0;
+}
+
+static const struct net_proto_family zc_family = {
+	.family = PF_ZEROCOPY,
+	.create = zc_create,
+	.owner = THIS_MODULE,
+};
+
+/* A device that leaves, for good or for another namespace, leaves its socket. */
+static int netdev_event(struct notifier_block *block, unsigned long event,
+			void *data)
+{
+	struct net_device *netdev = netdev_notifier_info_to_dev(data);
+	struct zc_sock *zs;
+
+	if (event != NETDEV_UNREGISTER || !zc_nic_backs(netdev))
+		return NOTIFY_DONE;
+	zs = zc_nic_owner(netdev);
+	if (zs) {
+		unbind(zs);
+		zc_socket_error(zs, ENODEV);
+	}
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block zc_notifier = {
+	.notifier_call = netdev_event,
+};
+
+int zc_socket_register(void)
+{
+	int err;
+
+	err = proto_register(&zc_proto, 0);
+	if (err)
+		return err;
+	err = register_netdevice_notifier(&zc_notifier);
+	if (err)
+		goto unregister_proto;
+	err = sock_register(&zc_family);
+	if (err)
+		goto unregister_notifier;
+	return 0;
+
+unregister_notifier:
+	unregister_netdevice_notifier(&zc_notifier);
+unregister_proto:
+	proto_unregister(&zc_proto);
+	return err;
+}
+
+void zc_socket_unregister(void)
+{
+	sock_unregister(PF_ZEROCOPY);
+	unregister_netdevice_notifier(&zc_notifier);
+	proto_unregister(&zc_proto);
+}

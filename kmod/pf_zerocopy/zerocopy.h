@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the parts of the module share.
+ *
+ *   socket.c   the protocol family: what a process sees
+ *   ring.c     a ring: user buffer, shared descriptors, private marks
+ *   device.c   the device: its owner, its network device, its place on the bus
+ *   e1000.c    the NIC: moves the marks as it does its work
+ *
+ * Control (bind, release, up, down, unplug) runs under RTNL. Data runs under
+ * the lock of its ring, in softirq and process context.
+ */
+#ifndef _ZEROCOPY_H
+#define _ZEROCOPY_H
+
+#include <linux/dma-mapping.h>
+#include <linux/netdevice.h>
+#include <linux/sched/user.h>
+#include <net/sock.h>
+
+#include "pf_zerocopy.h"
+
+struct zc_nic;
+
+/*
+ * A ring. The process writes to *shared whenever it likes: the kernel believes
+ * nothing there but that a state reads as the one it waits for, and keeps what
+ * it depends on here.
+ *
+ * The NIC has the slots from head up to, not including, tail. One slot always
+ * stays out of its hands, because head == tail means that it has none.
+ */
+struct zc_ring {
+	spinlock_t lock; /* what follows, up to the counters, and *shared */
+	struct zerocopy_ring *shared;
+	struct zc_nic *nic; /* NULL: not bound, or the device is gone */
+	u32 mask; /* slots - 1 */
+	u32 head;
+	u32 tail;
+
+	u64 frames;
+	u64 errors;
+	u64 dropped;
+	u64 no_buffer;
+
+	/* The user buffer, two slots to a page; fixed once made. */
+	struct page **pages;
+	unsigned int page_count;
+	unsigned int pages_accounted;
+	struct user_struct *user;
+
+	/* While it is bound. */
+	struct device *dma_device;
+	enum dma_data_direction direction;
+	dma_addr_t *dma; /* of each page */
+};
+
+struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request,
+			       u32 state);
+void zc_ring_destroy(struct zc_ring *ring);
+int zc_ring_map(struct zc_ring *ring, struct device *device,
+		enum dma_data_direction direction);
+void zc_ring_unmap(struct zc_ring *ring);
+size_t zc_ring_shared_bytes(const struct zc_ring *ring);
+
+static inline dma_addr_t zc_ring_slot_dma(const struct zc_ring *ring, u32 slot)
+{
+	return ring->dma[slot / 2] + (slot % 2) * ZEROCOPY_SLOT_BYTES;
+}
+
+static inline u32 zc_ring_next(const struct zc_ring *ring, u32 slot)
+{
+	return (slot + 1) & ring->mask;
+}
+
+/* Whose turn the process says it is. Pairs with the release of its write. */
+static inline u32 zc_ring_state(const struct zc_ring *ring, u32 slot)
+{
+	return smp_load_acquire(&ring->shared->desc[slot].state);
+}
+
+/* Hands a slot to the process, with all that was written to it before. */
+static inline void zc_ring_hand_over(struct zc_ring *ring, u32 slot, u32 state)
+{
+	smp_store_release(&ring->shared->desc[slot].state, state);
+}
+
+struct zc_sock {
+	struct sock sk; /* first */
+	struct zc_ring *rx;
+	struct zc_ring *tx;
+	struct net_device *netdev; /* RTNL; NULL: not bound, or gone */
+	netdevice_tracker tracker;
+};
+
+static inline struct zc_sock *zc_sk(struct sock *sk)
+{
+	return (struct zc_sock *)sk;
+}
+
+int zc_socket_register(void);
+void zc_socket_unregister(void);
+void zc_socket_readable(struct zc_sock *zs);
+void zc_socket_writable(struct zc_sock *zs);
+void zc_socket_error(struct zc_sock *zs, int error);
+
+/* The device. Under RTNL: */
+bool zc_nic_backs(const struct net_device *netdev);
+int zc_nic_attach(struct net_device *netdev, struct zc_sock *zs);
+void zc_nic_detach(struct net_device *netdev);
+struct zc_sock *zc_nic_owner(struct net_device *netdev);
+/* With the ring's lock: */
+void zc_nic_refill(struct zc_nic *nic, struct zc_ring *rx);
+int zc_nic_send(struct zc_nic *nic, struct zc_ring *tx);
+void zc_nic_wait_for_room(struct zc_nic *nic);
+void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx);
+
+int zc_nic_register(void);
+void zc_nic_unregister(void);
+
+#endif /* _ZEROCOPY_H */

@@ -1,0 +1,196 @@
+//! A guest: what it is made of, and a run of it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::initramfs::Initramfs;
+use super::kernel::Kernel;
+use super::nic::Nic;
+use super::parts;
+use crate::{Launch, Result};
+
+const INIT: &str = include_str!("../../vm/init");
+/// The guest's kernel says little, takes an oops for its end, and waits for nothing that is not emulated.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off tsc=reliable \
+                                cryptomgr.notests nokaslr no_timer_check";
+const MEMORY_MIB: u32 = 1024;
+/// How long a guest may run unless said otherwise.
+const LIMIT: Duration = Duration::from_mins(2);
+/// The words of [`INIT`] around those of the script.
+const START: &str = "guest: start\n";
+const END: &str = "guest: exit ";
+
+/// A virtual machine to be run once.
+#[derive(Debug)]
+pub struct Guest {
+    kernel: Kernel,
+    nics: Vec<Nic>,
+    modules: BTreeSet<&'static str>,
+    initramfs: Initramfs,
+    limit: Duration,
+    arguments: Vec<String>,
+}
+
+impl Guest {
+    /// A guest with `kernel`, one processor, and no NIC.
+    pub fn new(kernel: Kernel) -> Self {
+        let mut initramfs = Initramfs::default();
+        for directory in ["proc", "sys", "dev", "tmp"] {
+            initramfs.directory(directory);
+        }
+        let busybox =
+            fs::read(parts::folder("qemu").join("bin/busybox")).expect("setup-vm has fetched busybox");
+        initramfs.file("bin/busybox", &busybox);
+        initramfs.file("init", INIT.as_bytes());
+        let modules = BTreeSet::from(["af_packet_diag"]);
+        Self { kernel, nics: Vec::new(), modules, initramfs, limit: LIMIT, arguments: Vec::new() }
+    }
+
+    /// Two NICs joined by a wire: `eth0` and `eth1`, then `eth2` and `eth3`.
+    #[must_use]
+    pub fn wire(mut self, first: Nic, second: Nic) -> Self {
+        for nic in [first, second] {
+            let (index, hub) = (self.nics.len(), self.nics.len() as u32 / 2);
+            self.arguments.extend(nic.arguments(index, hub));
+            self.nics.push(nic);
+            self.modules.insert(nic.driver());
+        }
+        self
+    }
+
+    /// A kernel module to be loaded, with those that it needs.
+    #[must_use]
+    pub fn module(mut self, name: &'static str) -> Self {
+        self.modules.insert(name);
+        self
+    }
+
+    /// A program of the host in the guest's `/bin`, with its libraries.
+    #[must_use]
+    pub fn program(mut self, path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        let name = path.file_name().expect("a program has a name").to_string_lossy();
+        self.initramfs.program(&format!("bin/{name}"), path);
+        self
+    }
+
+    /// The system's libpcap, which Strait loads when it needs it.
+    #[must_use]
+    pub fn libpcap(mut self) -> Self {
+        let path = Path::new("/usr/lib/x86_64-linux-gnu/libpcap.so.0.8");
+        let bytes = fs::read(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
+        self.initramfs.file("usr/lib/x86_64-linux-gnu/libpcap.so.0.8", &bytes);
+        self.initramfs.libraries(path);
+        self
+    }
+
+    /// A file at `path`, which starts with a slash.
+    #[must_use]
+    pub fn file(mut self, path: &str, bytes: &[u8]) -> Self {
+        self.initramfs.file(path.trim_start_matches('/'), bytes);
+        self
+    }
+
+    /// How long it may run.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Boots it and runs `script`: busybox's shell, `-e` and `-u` set, with the NICs down.
+    ///
+    /// # Errors
+    /// A guest that was not done in time, with all that it said; QEMU that does not start.
+    pub fn run(self, script: &str) -> Result<Run> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let initrd = folder.path().join("initrd");
+        fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))
+            .expect("room for an initramfs");
+
+        let finished = machine(self.kernel, &initrd).args(self.arguments).run(self.limit)?;
+        Ok(Run::read(&finished.text(), &finished.stderr))
+    }
+}
+
+/// The initramfs with the modules and the script.
+fn archive(
+    mut initramfs: Initramfs,
+    kernel: Kernel,
+    modules: &BTreeSet<&'static str>,
+    script: &str,
+) -> Vec<u8> {
+    let mut order = String::new();
+    for (name, module) in kernel.modules(modules) {
+        initramfs.file(&format!("modules/{name}.ko"), &module);
+        order.push_str(&name);
+        order.push('\n');
+    }
+    initramfs.file("modules/order", order.as_bytes());
+    initramfs.file("test", script.as_bytes());
+    initramfs.finish()
+}
+
+/// QEMU with a machine that has nothing but a processor, memory, a serial line and the port that ends it.
+fn machine(kernel: Kernel, initrd: &Path) -> Launch<'static> {
+    let share = parts::folder("qemu").join("usr/share");
+    parts::launch("usr/bin/qemu-system-x86_64")
+        .args(["-L", &share.join("qemu").to_string_lossy(), "-L", &share.join("seabios").to_string_lossy()])
+        .args(["-machine", "q35,accel=tcg", "-cpu", "max,-erms,-fsrm", "-m", &MEMORY_MIB.to_string()])
+        .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
+        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"])
+        .arg("-kernel")
+        .arg(kernel.image())
+        .arg("-initrd")
+        .arg(initrd)
+        .args(["-append", KERNEL_ARGUMENTS])
+}
+
+/// What a guest said and how it ended.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What the script wrote, with the kernel's messages in between.
+    pub said: String,
+    /// The script's exit code; none if the guest ended before its script did, as with a panic.
+    pub status: Option<u8>,
+    /// Everything else: what came before the script, and QEMU's own words.
+    pub log: String,
+}
+
+impl Run {
+    fn read(serial: &str, errors: &str) -> Self {
+        let serial = serial.replace('\r', "");
+        let (before, rest) = serial.split_once(START).unwrap_or((&serial, ""));
+        let (said, after) = rest.rsplit_once(END).unwrap_or((rest, ""));
+        let status = after.lines().next().and_then(|code| code.parse().ok());
+        Self { said: said.to_owned(), status, log: format!("{before}\n{errors}") }
+    }
+
+    /// The same, after panicking with all its words if the script did not end with 0.
+    #[must_use]
+    pub fn success(self) -> Self {
+        assert_eq!(self.status, Some(0), "the guest's script failed:\n{}\n{}", self.log, self.said);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_script_said_is_told_from_what_came_before_and_after() {
+        let run = Run::read("SeaBIOS\r\nguest: start\r\nhello\r\nguest: exit 3\r\n", "qemu: warning\n");
+        assert_eq!((run.said.as_str(), run.status), ("hello\n", Some(3)));
+        assert!(run.log.contains("SeaBIOS") && run.log.contains("warning"));
+    }
+
+    #[test]
+    fn a_guest_that_panics_has_no_status() {
+        let run = Run::read("guest: start\nhello\nKernel panic - not syncing\n", "");
+        assert_eq!(run.status, None);
+        assert!(run.said.contains("panic"));
+    }
+}

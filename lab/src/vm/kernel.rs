@@ -1,0 +1,138 @@
+//! The kernels that guests run: their images, as QEMU boots them fastest, and their modules.
+//!
+//! Debian packs a kernel as a bzImage, which would unpack itself in emulation for seconds; QEMU boots the ELF image
+//! within it by PVH at once. So the image is taken out once and kept beside the bzImage.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::parts;
+
+/// The longest that a helper may take to unpack something.
+const UNPACK_LIMIT: Duration = Duration::from_mins(1);
+/// Header fields of a bzImage and their offsets: Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header".
+const SETUP_SECTS: usize = 0x1f1;
+const PAYLOAD_OFFSET: usize = 0x248;
+const PAYLOAD_LENGTH: usize = 0x24c;
+const SECTOR_BYTES: usize = 512;
+/// The uncompressed size, which the kernel's build appends to the payload.
+const SIZE_BYTES: usize = 4;
+
+/// A kernel of the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Linux 7.2: AF_XDP zero-copy on igb and virtio-net.
+    V7_2,
+    /// Linux 6.12, for what must also work on an older one.
+    V6_12,
+}
+
+impl Kernel {
+    /// As in `7.2`.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::V7_2 => "7.2",
+            Self::V6_12 => "6.12",
+        }
+    }
+
+    fn folder(self) -> PathBuf {
+        parts::folder(&format!("linux-{}", self.version()))
+    }
+
+    /// Its ELF image.
+    pub(super) fn image(self) -> PathBuf {
+        let folder = self.folder();
+        let image = folder.join("vmlinux");
+        if !image.is_file() {
+            let packed = find_part(&folder, "vmlinuz").expect("a kernel package has a vmlinuz");
+            unpack_image(&packed, &image);
+        }
+        image
+    }
+
+    /// The modules `names` after those that they depend on, in the order in which they can be loaded, as (name, ELF).
+    pub(super) fn modules(self, names: &BTreeSet<&'static str>) -> Vec<(String, Vec<u8>)> {
+        let mut loaded = Vec::new();
+        for name in names {
+            self.add_module(name, &mut loaded);
+        }
+        loaded
+    }
+
+    fn add_module(self, name: &str, loaded: &mut Vec<(String, Vec<u8>)>) {
+        if loaded.iter().any(|(known, _)| known == name) {
+            return;
+        }
+        let packed = find_part(&self.folder(), &format!("{name}.ko.xz"))
+            .unwrap_or_else(|| panic!("Linux {self:?} has no module {name}"));
+        let finished =
+            parts::launch("usr/bin/xz").args(["--decompress", "--stdout"]).arg(packed).run(UNPACK_LIMIT);
+        let module = finished.expect("xz runs").success().stdout;
+        for needed in dependencies(&module) {
+            self.add_module(&needed, loaded);
+        }
+        loaded.push((name.to_owned(), module));
+    }
+}
+
+/// The first file of a kernel whose name starts with `start`; distributions differ in where they put it.
+fn find_part(folder: &Path, start: &str) -> Option<PathBuf> {
+    ["boot", "lib/modules", "usr/lib/modules"].iter().find_map(|place| find(&folder.join(place), start))
+}
+
+/// The first file below `folder` whose name starts with `start`.
+fn find(folder: &Path, start: &str) -> Option<PathBuf> {
+    let mut entries: Vec<_> = fs::read_dir(folder).ok()?.flatten().collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    entries.iter().find_map(|entry| {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            return find(&entry.path(), start);
+        }
+        entry.file_name().to_string_lossy().starts_with(start).then(|| entry.path())
+    })
+}
+
+/// Takes the ELF image out of the bzImage `packed`. Two tests may do it at once: each writes a file of its own and
+/// renames it.
+fn unpack_image(packed: &Path, image: &Path) {
+    let bytes = fs::read(packed).expect("the bzImage can be read");
+    let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
+    let start = (usize::from(bytes[SETUP_SECTS]) + 1) * SECTOR_BYTES + field(PAYLOAD_OFFSET);
+    let payload = &bytes[start..start + field(PAYLOAD_LENGTH) - SIZE_BYTES];
+
+    let folder = image.parent().expect("an image lies in a folder");
+    let scratch = tempfile::tempdir_in(folder).expect("the cache can be written");
+    let (compressed, whole) = (scratch.path().join("vmlinux.zst"), scratch.path().join("vmlinux"));
+    fs::write(&compressed, payload).expect("the cache has room");
+    let zstd =
+        parts::launch("usr/bin/zstd").args(["--decompress", "--quiet", "-o"]).arg(&whole).arg(&compressed);
+    let _ = zstd.run(UNPACK_LIMIT).expect("zstd runs").success();
+    fs::rename(whole, image).expect("the cache can be written");
+}
+
+/// What a module says in `.modinfo` that it depends on.
+fn dependencies(module: &[u8]) -> Vec<String> {
+    let key = b"\0depends=";
+    let Some(at) = module.windows(key.len()).position(|bytes| bytes == key) else { return Vec::new() };
+    let names = module[at + key.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let names = String::from_utf8_lossy(names);
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_read_from_modinfo() {
+        assert_eq!(
+            dependencies(b"license=GPL\0depends=dca,i2c-algo-bit\0intree=Y\0"),
+            ["dca", "i2c-algo-bit"]
+        );
+        assert!(dependencies(b"license=GPL\0depends=\0").is_empty());
+        assert!(dependencies(b"license=GPL\0").is_empty());
+    }
+}

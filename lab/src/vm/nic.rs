@@ -1,0 +1,50 @@
+//! The NICs that QEMU emulates for a guest, and the wires between them.
+
+/// A kind of NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nic {
+    /// Intel 82576, driver igb.
+    Igb,
+    /// Intel 82540EM, driver e1000.
+    E1000,
+    /// Intel 82574L, driver e1000e.
+    E1000e,
+    /// virtio-net, version 1, behind the DMA API as AF_XDP zero-copy asks for.
+    VirtioNet,
+}
+
+impl Nic {
+    /// The module that drives it.
+    pub(super) fn driver(self) -> &'static str {
+        match self {
+            Self::Igb => "igb",
+            Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
+            Self::VirtioNet => "virtio_net",
+        }
+    }
+
+    /// QEMU's arguments for the `index`th NIC of a guest, on the hub `hub`. It has a PCI Express port to itself, as the
+    /// virtual functions of one igb would take the slots of the next; an e1000, which is older than PCI Express, has a
+    /// slot on the root bus. No NIC has a boot ROM.
+    pub(super) fn arguments(self, index: usize, hub: u32) -> Vec<String> {
+        let device = match self {
+            Self::Igb => "igb",
+            Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
+            Self::VirtioNet => "virtio-net-pci,disable-legacy=on,iommu_platform=on",
+        };
+        let mut arguments = vec!["-netdev".to_owned(), format!("hubport,id=end{index},hubid={hub}")];
+        let place = if self == Self::E1000 {
+            format!("bus=pcie.0,addr={:#x}", 0x10 + index)
+        } else {
+            arguments
+                .extend(["-device".to_owned(), format!("pcie-root-port,id=port{index},chassis={index}")]);
+            format!("bus=port{index}")
+        };
+        let mac = format!("52:54:00:00:00:{:02x}", index + 1);
+        arguments
+            .extend(["-device".to_owned(), format!("{device},netdev=end{index},{place},mac={mac},romfile=")]);
+        arguments
+    }
+}

@@ -1,0 +1,36 @@
+//! Where the lab finds what `scripts/setup-vm` fetched, and how it runs programs from there.
+//!
+//! QEMU and its helpers come with all their libraries down to the C library and its loader, and are started through
+//! that loader: the host's own packages neither matter nor change.
+
+use std::env;
+use std::path::PathBuf;
+
+use crate::{Launch, skip};
+
+/// The folder of `part`, a line of `scripts/setup-vm`.
+pub(super) fn folder(part: &str) -> PathBuf {
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache"), PathBuf::from);
+    cache.join("strait/vm").join(part)
+}
+
+/// Whether virtual machines can be run here; if not, the test is skipped.
+pub fn vm_or_skip() -> bool {
+    let missing =
+        ["qemu", "linux-7.2", "linux-6.12"].iter().find(|part| !folder(part).join("packages").is_file());
+    if let Some(part) = missing {
+        skip(format!("{part} for virtual machines is not there; `scripts/setup-vm` fetches it"));
+    }
+    missing.is_none()
+}
+
+/// A program of the part `qemu`, as `usr/bin/zstd`, with its own libraries.
+pub(super) fn launch(program: &str) -> Launch<'static> {
+    let root = folder("qemu");
+    let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| root.join(path));
+    Launch::new(root.join("lib64/ld-linux-x86-64.so.2"))
+        .arg("--library-path")
+        .arg(env::join_paths(libraries).expect("a path without colons"))
+        .arg(root.join(program))
+}

@@ -1,0 +1,96 @@
+/*
+ * A QEMU plugin that counts the guest's instructions, those of its kernel and those of its programs apart, and writes
+ * both counts to QEMU's log whenever a program comes by a mark.
+ *
+ * A mark is an instruction without effect that no compiler makes: nopl ID(%rax) with 0x5354 in ID's upper half. The
+ * log line is "mark LOW kernel KERNEL user USER", LOW being ID's lower half. The lab compiles this file where it
+ * meters a guest (lab/src/vm/meter.rs). The declarations are those of QEMU's plugin interface, version 4, as far as
+ * they are needed (docs/devel/tcg-plugins.rst).
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct info;
+struct block;
+struct instruction;
+struct scoreboard;
+
+typedef struct {
+	struct scoreboard *score;
+	size_t offset;
+} counter;
+
+enum operation { ADD_U64 };
+enum registers { NO_REGISTERS };
+
+void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t plugin, void (*translated)(uint64_t plugin, struct block *));
+size_t qemu_plugin_tb_n_insns(const struct block *);
+struct instruction *qemu_plugin_tb_get_insn(const struct block *, size_t index);
+size_t qemu_plugin_insn_data(const struct instruction *, void *bytes, size_t len);
+uint64_t qemu_plugin_insn_vaddr(const struct instruction *);
+void qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(struct instruction *, enum operation, counter, uint64_t);
+void qemu_plugin_register_vcpu_insn_exec_cb(struct instruction *, void (*executed)(unsigned int cpu, void *),
+					    enum registers, void *);
+struct scoreboard *qemu_plugin_scoreboard_new(size_t bytes);
+uint64_t qemu_plugin_u64_sum(counter);
+void qemu_plugin_outs(const char *);
+
+int qemu_plugin_version = 4;
+
+#define MARK_BYTES 7
+#define MARK_HIGH 0x5354
+
+static counter kernel_count, user_count;
+
+static void marked(unsigned int cpu, void *low)
+{
+	char line[96];
+
+	(void)cpu;
+	snprintf(line, sizeof(line), "mark %u kernel %llu user %llu\n", (unsigned int)(uintptr_t)low,
+		 (unsigned long long)qemu_plugin_u64_sum(kernel_count),
+		 (unsigned long long)qemu_plugin_u64_sum(user_count));
+	qemu_plugin_outs(line);
+}
+
+/* Whether the instruction is a mark, and its lower half. */
+static bool is_mark(const struct instruction *instruction, uintptr_t *low)
+{
+	unsigned char bytes[MARK_BYTES];
+
+	if (qemu_plugin_insn_data(instruction, bytes, sizeof(bytes)) != sizeof(bytes))
+		return false;
+	if (bytes[0] != 0x0f || bytes[1] != 0x1f || bytes[2] != 0x80)
+		return false;
+	*low = bytes[3] | bytes[4] << 8;
+	return (bytes[5] | bytes[6] << 8) == MARK_HIGH;
+}
+
+static void translated(uint64_t plugin, struct block *block)
+{
+	size_t count = qemu_plugin_tb_n_insns(block);
+
+	(void)plugin;
+	for (size_t i = 0; i < count; i++) {
+		struct instruction *instruction = qemu_plugin_tb_get_insn(block, i);
+		/* The kernel has the upper half of the addresses. */
+		bool kernel = qemu_plugin_insn_vaddr(instruction) >> 63;
+		uintptr_t low;
+
+		qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(instruction, ADD_U64,
+								    kernel ? kernel_count : user_count, 1);
+		if (is_mark(instruction, &low))
+			qemu_plugin_register_vcpu_insn_exec_cb(instruction, marked, NO_REGISTERS, (void *)low);
+	}
+}
+
+int qemu_plugin_install(uint64_t plugin, const struct info *info, int argc, char **argv)
+{
+	(void)info, (void)argc, (void)argv;
+	kernel_count = (counter){ .score = qemu_plugin_scoreboard_new(sizeof(uint64_t)) };
+	user_count = (counter){ .score = qemu_plugin_scoreboard_new(sizeof(uint64_t)) };
+	qemu_plugin_register_vcpu_tb_trans_cb(plugin, translated);
+	return 0;
+}
