@@ -94,9 +94,7 @@ impl<'lane> Batch<'lane> {
         match &mut self.source {
             Source::Empty => Ok(()),
             Source::Packet(batch) => batch.try_each(limit, &mut booking, &mut take),
-            Source::Xdp(batch) => {
-                batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
-            }
+            Source::Xdp(batch) => batch.try_each(limit, &mut booking, &mut take),
             Source::ZeroCopy(batch) => {
                 batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
             }

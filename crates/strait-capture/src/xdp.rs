@@ -95,6 +95,8 @@ pub(crate) struct Opened {
 struct Abilities {
     /// Frames longer than a chunk come in fragments.
     multi_buffer: bool,
+    /// The program leaves something with each frame.
+    metadata: bool,
     /// The program asks the driver for tags that it took out.
     reads_tags: bool,
     /// The driver runs in this lane's own calls.
@@ -154,18 +156,16 @@ impl Engine {
 
     #[inline]
     pub(crate) fn take(&mut self, limit: usize) -> Batch<'_> {
-        let Self { receiver, joiner, clock, interface, .. } = self;
+        let Self { receiver, joiner, clock, interface, abilities, .. } = self;
         let mut raw = receiver.take(limit.min(BATCH_MAX));
-        if self.abilities.reads_tags {
+        if abilities.reads_tags {
             restore_tags(&mut raw, joiner.is_open());
         }
-        let newest = raw.len().checked_sub(1).and_then(|last| raw.get(last));
-        let newest_ns = newest.and_then(|frame| monotonic_ns(&parse(frame.metadata)?));
-        if let Some(newest_ns) = newest_ns {
-            clock.refresh(newest_ns);
+        if abilities.metadata {
+            refresh(clock, &raw);
         }
         joiner.arrange(&raw);
-        let batch = Batch { raw, joiner, clock, interface: *interface };
+        let batch = Batch { raw, joiner, clock, interface: *interface, metadata: abilities.metadata };
         self.taken += batch.len() as u64;
         batch
     }
@@ -295,6 +295,15 @@ impl Counts {
         let statistics = self.socket.statistics()?;
         let dropped = statistics.rx_dropped + statistics.rx_ring_full;
         Ok(Reading { received: self.seen().redirected, dropped })
+    }
+}
+
+/// Keeps the clock up with the newest frame.
+#[inline]
+fn refresh(clock: &mut Clock, batch: &RxBatch<'_>) {
+    let newest = batch.len().checked_sub(1).and_then(|last| batch.get(last));
+    if let Some(newest_ns) = newest.and_then(|frame| monotonic_ns(&parse(frame.metadata)?)) {
+        clock.refresh(newest_ns);
     }
 }
 

@@ -202,6 +202,8 @@ impl Args {
                 .cpus(self.cpus.clone().map_or_else(Vec::new, |list| list.0))
                 .promiscuous(!self.no_promisc)
                 .huge_pages(self.huge_pages)
+                // Who only counts packets asks for no times.
+                .timestamps(!self.output.counts_only(self.quiet || self.json))
                 .filter(self.filter.join(" "));
         let builder = match self.ring_mib {
             Some(mib) => builder.ring((mib as usize) << 20),

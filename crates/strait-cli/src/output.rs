@@ -59,13 +59,24 @@ impl Output {
     }
 }
 
-impl Taker for Output {
-    #[inline]
-    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+impl Output {
+    #[inline(never)]
+    fn write(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {
             Self::File(file) => file.take(frame),
             Self::Text(text) => text.take(frame),
             Self::Nothing => Ok(()),
+        }
+    }
+}
+
+impl Taker for Output {
+    // Where packets are only counted, nothing is left of it.
+    #[inline]
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        match self {
+            Self::Nothing => Ok(()),
+            output => output.write(frame),
         }
     }
 

@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 pub use diag::{PacketRing, PacketSocket, packet_socket};
 pub use link::{LinkStats, XdpAttachment, XdpMode};
 use message::{Attributes, HEADER_LEN, Message, Request, malformed};
-pub use netdev::{XdpAbilities, xdp_abilities};
+pub use netdev::{XdpAbilities, XdpMetadata, xdp_abilities};
 pub use route::Route;
 
 use crate::error::{Error, Kind, Result, check};

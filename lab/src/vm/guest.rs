@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::initramfs::Initramfs;
 use super::kernel::Kernel;
+use super::meter::{self, Mark};
 use super::nic::Nic;
 use super::parts;
 use crate::{Launch, Result};
@@ -31,6 +32,7 @@ pub struct Guest {
     initramfs: Initramfs,
     limit: Duration,
     arguments: Vec<String>,
+    metered: bool,
 }
 
 impl Guest {
@@ -44,8 +46,17 @@ impl Guest {
             fs::read(parts::folder("qemu").join("bin/busybox")).expect("setup-vm has fetched busybox");
         initramfs.file("bin/busybox", &busybox);
         initramfs.file("init", INIT.as_bytes());
+        initramfs.file("etc/passwd", b"root:x:0:0::/:/bin/sh\n");
         let modules = BTreeSet::from(["af_packet_diag"]);
-        Self { kernel, nics: Vec::new(), modules, initramfs, limit: LIMIT, arguments: Vec::new() }
+        Self {
+            kernel,
+            nics: Vec::new(),
+            modules,
+            initramfs,
+            limit: LIMIT,
+            arguments: Vec::new(),
+            metered: false,
+        }
     }
 
     /// Two NICs joined by a wire: `eth0` and `eth1`, then `eth2` and `eth3`.
@@ -93,6 +104,13 @@ impl Guest {
         self
     }
 
+    /// Counts its instructions, and gives it the program `pump` (`lab/vm/pump.c`), whose marks [`Run::marks`] has.
+    #[must_use]
+    pub fn metered(mut self) -> Self {
+        self.metered = true;
+        self
+    }
+
     /// How long it may run.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -104,14 +122,19 @@ impl Guest {
     ///
     /// # Errors
     /// A guest that was not done in time, with all that it said; QEMU that does not start.
-    pub fn run(self, script: &str) -> Result<Run> {
+    pub fn run(mut self, script: &str) -> Result<Run> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let initrd = folder.path().join("initrd");
+        let log = folder.path().join("marks");
+        if self.metered {
+            self.initramfs.program("bin/pump", &meter::pump(folder.path()));
+            self.arguments.extend(meter::arguments(folder.path(), &log));
+        }
         fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))
             .expect("room for an initramfs");
 
         let finished = machine(self.kernel, &initrd).args(self.arguments).run(self.limit)?;
-        Ok(Run::read(&finished.text(), &finished.stderr))
+        Ok(Run { marks: meter::marks(&log), ..Run::read(&finished.text(), &finished.stderr) })
     }
 }
 
@@ -157,6 +180,8 @@ pub struct Run {
     pub status: Option<u8>,
     /// Everything else: what came before the script, and QEMU's own words.
     pub log: String,
+    /// Where a metered guest stood at its marks, in order.
+    pub marks: Vec<Mark>,
 }
 
 impl Run {
@@ -165,7 +190,7 @@ impl Run {
         let (before, rest) = serial.split_once(START).unwrap_or((&serial, ""));
         let (said, after) = rest.rsplit_once(END).unwrap_or((rest, ""));
         let status = after.lines().next().and_then(|code| code.parse().ok());
-        Self { said: said.to_owned(), status, log: format!("{before}\n{errors}") }
+        Self { said: said.to_owned(), status, log: format!("{before}\n{errors}"), marks: Vec::new() }
     }
 
     /// The same, after panicking with all its words if the script did not end with 0.

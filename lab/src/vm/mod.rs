@@ -8,10 +8,12 @@
 mod guest;
 mod initramfs;
 mod kernel;
+mod meter;
 mod nic;
 mod parts;
 
 pub use guest::{Guest, Run};
 pub use kernel::Kernel;
+pub use meter::Mark;
 pub use nic::Nic;
 pub use parts::vm_or_skip;

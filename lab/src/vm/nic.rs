@@ -9,7 +9,7 @@ pub enum Nic {
     E1000,
     /// Intel 82574L, driver e1000e.
     E1000e,
-    /// virtio-net, version 1, behind the DMA API as AF_XDP zero-copy asks for.
+    /// virtio-net, version 1, behind the DMA API as AF_XDP zero-copy asks for, with the longest receive queue.
     VirtioNet,
 }
 
@@ -32,7 +32,7 @@ impl Nic {
             Self::Igb => "igb",
             Self::E1000 => "e1000",
             Self::E1000e => "e1000e",
-            Self::VirtioNet => "virtio-net-pci,disable-legacy=on,iommu_platform=on",
+            Self::VirtioNet => "virtio-net-pci,disable-legacy=on,iommu_platform=on,rx_queue_size=1024",
         };
         let mut arguments = vec!["-netdev".to_owned(), format!("hubport,id=end{index},hubid={hub}")];
         let place = if self == Self::E1000 {

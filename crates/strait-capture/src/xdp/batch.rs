@@ -6,6 +6,7 @@ use strait_sys::xdp::RxBatch;
 
 use super::join::{Item, Joiner, parse};
 use super::stamp::Clock;
+use crate::batch::Booking;
 use crate::frame::{Direction, Frame, Vlan};
 
 /// Frames on loan; dropping it returns their chunks.
@@ -14,6 +15,8 @@ pub(crate) struct Batch<'a> {
     pub(super) joiner: &'a Joiner,
     pub(super) clock: &'a Clock,
     pub(super) interface: u32,
+    /// Whether the program left something with each frame.
+    pub(super) metadata: bool,
 }
 
 impl Batch<'_> {
@@ -23,6 +26,25 @@ impl Batch<'_> {
 
     pub(crate) fn frames(&mut self) -> Frames<'_> {
         Frames { batch: self, at: 0, now_ns: None }
+    }
+
+    /// What [`crate::Batch::try_each`] does.
+    #[inline]
+    pub(crate) fn try_each<E>(
+        &mut self,
+        limit: usize,
+        booking: &mut Booking<'_>,
+        take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.joiner.items().is_some() || self.metadata {
+            return self.frames().take(limit).try_for_each(|frame| booking.hand(frame, take));
+        }
+        // Each descriptor is a frame of which there is nothing to tell but its bytes.
+        let now_ns = clock::realtime_ns();
+        for raw in self.raw.frames().take(limit) {
+            booking.hand(plain(raw.bytes, raw.bytes.len(), now_ns, self.interface), take)?;
+        }
+        Ok(())
     }
 }
 
@@ -49,7 +71,8 @@ impl<'a> Iterator for Frames<'a> {
         match item {
             Item::Whole(index) => {
                 let whole = batch.raw.get(index)?;
-                Some(self.frame(whole.bytes, whole.bytes.len(), parse(whole.metadata)))
+                let metadata = if batch.metadata { parse(whole.metadata) } else { None };
+                Some(self.frame(whole.bytes, whole.bytes.len(), metadata))
             }
             Item::Joined(joined) => {
                 Some(self.frame(batch.joiner.bytes(&joined), joined.wire_len, joined.metadata))
@@ -67,16 +90,26 @@ impl<'a> Frames<'a> {
         };
         let has = |flag| metadata.filter(|metadata| metadata.has(flag));
         Frame {
-            bytes,
-            wire_len: len as u32,
-            timestamp_ns,
-            interface: self.batch.interface,
-            queue: 0,
-            vlan: Vlan::in_frame(bytes),
-            direction: Direction::In,
             rx_hash: has(Metadata::RX_HASH).map_or(0, |metadata| metadata.rx_hash),
             hardware_ns: has(Metadata::HARDWARE_TIME).map_or(0, |metadata| metadata.hardware_ns),
+            ..plain(bytes, len, timestamp_ns, self.batch.interface)
         }
+    }
+}
+
+/// A received frame without hash and device's time.
+#[inline]
+fn plain(bytes: &[u8], len: usize, timestamp_ns: u64, interface: u32) -> Frame<'_> {
+    Frame {
+        bytes,
+        wire_len: len as u32,
+        timestamp_ns,
+        interface,
+        queue: 0,
+        vlan: Vlan::in_frame(bytes),
+        direction: Direction::In,
+        rx_hash: 0,
+        hardware_ns: 0,
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Template {
     pub(super) functions: MetadataFunctions,
     /// Whether each frame is stamped as it comes.
     pub(super) timestamps: bool,
+    /// Whether there is anything to be told of a frame.
+    pub(super) metadata: bool,
     pub(super) sockets: Map,
     pub(super) counters: Map,
 }
@@ -42,7 +44,7 @@ impl Template {
             interface,
             xskmap_fd: self.sockets.as_fd().as_raw_fd(),
             counters_fd: self.counters.as_fd().as_raw_fd(),
-            metadata: true,
+            metadata: self.metadata,
             timestamps: self.timestamps,
         };
         let assembled =

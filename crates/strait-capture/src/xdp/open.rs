@@ -18,7 +18,7 @@ use strait_filter::xdp::{COUNTERS_BYTES, Metadata};
 use strait_sys::Kind;
 use strait_sys::bpf::{self, AttachMode, Link, Map, MappedArray, btf};
 use strait_sys::interface::Interface;
-use strait_sys::netlink::{Netlink, XdpMode};
+use strait_sys::netlink::{Netlink, XdpMetadata, XdpMode, xdp_abilities};
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
 use strait_sys::{packet, wait};
 
@@ -201,20 +201,22 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
     let counters = Map::mappable_array("strait_counts", COUNTERS_BYTES, queues)?;
     let promiscuous = if options.promiscuous { Some(promiscuous(options.interface)?) } else { None };
     let mapped = Arc::new(counters.mapped()?);
+    let functions = driver_functions(options, way);
+    let metadata = options.timestamps || functions != MetadataFunctions::default();
     let mut template = Template {
         interface: options.interface.clone(),
         attach: way.attach,
         fragments: way.multi_buffer,
-        functions: driver_functions(options, way),
+        functions,
         timestamps: options.timestamps,
+        metadata,
         sockets,
         counters,
     };
     let link = attach(options, &mut template, &mut fresh)?;
-    let reads_tags = template.functions.rx_vlan_tag.is_some();
+    let tells = Tells { metadata, tags: template.functions.rx_vlan_tag.is_some() };
     let engines = ports.into_iter().zip(options.queues);
-    let engines =
-        engines.map(|(port, &queue)| port.engine(options, way, queue, reads_tags, &mapped)).collect();
+    let engines = engines.map(|(port, &queue)| port.engine(options, way, queue, tells, &mapped)).collect();
     notes.append(&mut fresh);
     let intake = Intake::new(link, template, promiscuous);
     let ring = format!("{} chunks of {} KiB", chunks(options, way.chunk_bytes), way.chunk_bytes / 1024);
@@ -237,8 +239,9 @@ fn attach(options: &Options<'_>, template: &mut Template, notes: &mut Vec<String
     }
 }
 
-/// The driver's functions, where this kernel has them (Linux 6.3; tags 6.8): for tags that the device takes out, and for
-/// hash and time if they were asked for. Generic programs are nobody's driver's.
+/// The driver's functions, where this kernel has them (Linux 6.3; tags 6.8) and the driver does not say that it has nothing
+/// to tell: for tags that the device takes out, and for hash and time if they were asked for. Generic programs are nobody's
+/// driver's.
 fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
     if way.attach != AttachMode::Native {
         return MetadataFunctions::default();
@@ -247,10 +250,12 @@ fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
     let Ok([rx_vlan_tag, rx_hash, rx_timestamp]) = btf::kernel_functions(names) else {
         return MetadataFunctions::default();
     };
+    let abilities = xdp_abilities(options.interface.index).ok().and_then(|abilities| abilities.metadata);
+    let tells = abilities.unwrap_or(XdpMetadata { timestamp: true, hash: true, vlan_tag: true });
     MetadataFunctions {
-        rx_vlan_tag,
-        rx_hash: rx_hash.filter(|_| options.rx_hash),
-        rx_timestamp: rx_timestamp.filter(|_| options.hardware_time),
+        rx_vlan_tag: rx_vlan_tag.filter(|_| tells.vlan_tag),
+        rx_hash: rx_hash.filter(|_| options.rx_hash && tells.hash),
+        rx_timestamp: rx_timestamp.filter(|_| options.hardware_time && tells.timestamp),
     }
 }
 
@@ -259,6 +264,15 @@ fn promiscuous(interface: &Interface) -> Result<packet::Socket, Error> {
     let socket = packet::Socket::open(&interface.name)?;
     socket.set_promiscuous(interface.index)?;
     Ok(socket)
+}
+
+/// What the program leaves with a frame.
+#[derive(Clone, Copy)]
+struct Tells {
+    /// Anything.
+    metadata: bool,
+    /// Tags that the device took out.
+    tags: bool,
 }
 
 /// A bound socket that waits for its program.
@@ -272,13 +286,16 @@ struct Port {
 
 impl Port {
     fn engine(
-        self,
+        mut self,
         options: &Options<'_>,
         way: Way,
         queue: u32,
-        reads_tags: bool,
+        tells: Tells,
         counters: &Arc<MappedArray>,
     ) -> Engine {
+        if tells.metadata {
+            self.receiver.set_metadata_bytes(Metadata::BYTES as u32);
+        }
         let socket = Arc::new(self.socket);
         let counts = Counts { socket: Arc::clone(&socket), counters: Arc::clone(counters), queue };
         Engine {
@@ -291,7 +308,8 @@ impl Port {
             rx_slots: self.rx_slots,
             abilities: Abilities {
                 multi_buffer: way.multi_buffer,
-                reads_tags,
+                metadata: tells.metadata,
+                reads_tags: tells.tags,
                 busy_poll: self.busy_poll,
                 zero_copy: way.mode == Mode::ZeroCopy,
             },
@@ -317,8 +335,7 @@ fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Resul
         if first.is_none() {
             socket.register(&umem)?;
         }
-        let mut receiver = socket.receiver(chunks, umem.share(chunks)?)?;
-        receiver.set_metadata_bytes(Metadata::BYTES as u32);
+        let receiver = socket.receiver(chunks, umem.share(chunks)?)?;
         let binding = Binding { ifindex: options.interface.index, queue, mode, multi_buffer };
         bind(&mut socket, &binding, first)?;
         socket.wake_rx()?;

@@ -68,6 +68,11 @@ impl Args {
         self.rotate_mib.is_some() || self.rotate_s.is_some()
     }
 
+    /// Whether nothing but the number of packets is asked for; `silent`: no packet is printed.
+    pub(crate) fn counts_only(&self, silent: bool) -> bool {
+        self.write.is_none() && silent
+    }
+
     /// Opens the output that the options ask for.
     pub(crate) fn open(&self, source: &Source<'_>) -> Result<Output, Error> {
         let Some(file) = &self.write else {

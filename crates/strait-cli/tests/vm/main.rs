@@ -2,6 +2,7 @@
 //!
 //! `make test-vm` runs it, with the release build: emulation is slow, and what is metered is what users get.
 
+mod cost;
 mod pf_zerocopy;
 mod xdp;
 

@@ -41,11 +41,43 @@ capture() {
 
 # end_capture: ends that capture.
 end_capture() {
-    kill -INT $captured
-    wait $captured || { cat *.err; return 1; }
+    kill -INT $captured && wait $captured || { cat *.err; return 1; }
+}
+
+# pinned: pages that are pinned for DMA now.
+pinned() {
+    cat /proc/sys/vm/stat_refresh
+    awk '/nr_foll_pin_acquired/ { a = $2 } /nr_foll_pin_released/ { r = $2 } END { print a - r }' /proc/vmstat
 }
 
 # send COUNT SIZES: from the sender, no faster than an emulated receiver can follow.
 send() {
     strait generate --output "$sender" --count "$1" --size "$2" --rate 2000 --json >sent.json 2>sent.err
+}
+
+# meter NAME COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: has COMMAND receive what pump sends; it must receive all of it.
+meter() {
+    name=$1 command=$2 pump=$3
+    shift 3
+    up "$receiver"
+    received=0
+    if [ -n "$command" ]; then
+        # Not every program asks for what is not addressed to it. Without one the NIC takes nothing.
+        ip link set "$receiver" promisc on
+        opened=$(wc -l </proc/net/packet)
+        eval "exec $command" >meter.out 2>meter.err &
+        captured=$!
+        until [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
+        up "$receiver"
+        sleep 2
+    fi
+    pumped=$(pump "$pump" "$@")
+    if [ -n "$command" ]; then
+        # libpcap hands over what is left when its read timeout of a second is over.
+        sleep 2
+        end_capture
+        ip link set "$receiver" promisc off
+        frames=$(echo "$pumped" | cut -d' ' -f2)
+        grep -qE "\"delivered\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$name: not $frames frames:"; cat meter.out meter.err; return 1; }
+    fi
 }

@@ -14,14 +14,15 @@ const CONTROLLER: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_NAME: u16 = 2;
 const FAMILY_ID: u16 = 1;
-/// `NETDEV_CMD_DEV_GET`, `NETDEV_A_DEV_IFINDEX`, `NETDEV_A_DEV_XDP_FEATURES`.
+/// `NETDEV_CMD_DEV_GET`, `NETDEV_A_DEV_IFINDEX`, `NETDEV_A_DEV_XDP_FEATURES`, `NETDEV_A_DEV_XDP_RX_METADATA_FEATURES`.
 const DEVICE_GET: u8 = 1;
 const INDEX: u16 = 1;
 const FEATURES: u16 = 3;
+const METADATA_FEATURES: u16 = 5;
 /// `struct genlmsghdr`.
 const HEADER_LEN: usize = 4;
 
-/// `enum netdev_xdp_act`, as far as it concerns capture.
+/// `enum netdev_xdp_act` and `enum netdev_xdp_rx_metadata`, as far as they concern capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpAbilities {
     /// The driver runs XDP programs itself.
@@ -30,6 +31,19 @@ pub struct XdpAbilities {
     pub redirect: bool,
     /// AF_XDP without copies.
     pub zero_copy: bool,
+    /// What a program can ask the driver of a frame; none where the kernel does not tell (before Linux 6.8).
+    pub metadata: Option<XdpMetadata>,
+}
+
+/// What a driver tells a program of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpMetadata {
+    /// When the NIC took it.
+    pub timestamp: bool,
+    /// Its flow hash.
+    pub hash: bool,
+    /// The VLAN tag that the NIC took out.
+    pub vlan_tag: bool,
 }
 
 /// The abilities of link `index`.
@@ -51,9 +65,16 @@ pub fn xdp_abilities(index: u32) -> Result<XdpAbilities> {
 }
 
 fn parse(message: Message<'_>) -> Result<XdpAbilities> {
-    let features = message.attributes(HEADER_LEN)?.find(FEATURES)?;
-    let features =
-        features.and_then(|value| value.first_chunk()).map_or(0, |&value| u64::from_ne_bytes(value));
+    let bits = |kind| -> Result<Option<u64>> {
+        let value = message.attributes(HEADER_LEN)?.find(kind)?;
+        Ok(value.and_then(|value| value.first_chunk()).map(|&value| u64::from_ne_bytes(value)))
+    };
+    let features = bits(FEATURES)?.unwrap_or(0);
     let has = |bit: u32| features & 1 << bit != 0;
-    Ok(XdpAbilities { native: has(0), redirect: has(1), zero_copy: has(3) })
+    let metadata = bits(METADATA_FEATURES)?.map(|bits| XdpMetadata {
+        timestamp: bits & 1 != 0,
+        hash: bits & 2 != 0,
+        vlan_tag: bits & 4 != 0,
+    });
+    Ok(XdpAbilities { native: has(0), redirect: has(1), zero_copy: has(3), metadata })
 }

@@ -169,6 +169,17 @@ impl<R: Region> Consumer<R> {
         Some(slot)
     }
 
+    /// Reads the next slot, which [`Consumer::ready`] has said is there.
+    #[inline]
+    pub(super) fn pop_ready(&mut self) -> R::Slot {
+        debug_assert!(self.cached_ready() > 0);
+        // SAFETY: the mask keeps the index in bounds; the producer has published the slot and waits for release. (A
+        // slot that was not published holds an older value of the same plain type.)
+        let slot = unsafe { self.region.read(self.read & self.mask) };
+        self.read = self.read.wrapping_add(1);
+        slot
+    }
+
     /// Gives back what was popped.
     #[inline]
     pub(super) fn release(&mut self) {

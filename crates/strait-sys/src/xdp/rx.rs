@@ -13,6 +13,9 @@ use crate::packet::{VLAN_TAG_LEN, VlanTag};
 /// The destination and source addresses, which stand before a VLAN tag.
 const MAC_ADDRESSES_LEN: u32 = 12;
 
+/// More than any offset.
+const NO_METADATA: u32 = u32::MAX;
+
 /// The RX and fill rings of a socket, and the chunks that travel on them.
 #[derive(Debug)]
 pub struct Receiver {
@@ -23,7 +26,7 @@ pub struct Receiver {
     taken: Vec<Received>,
     /// Whether one of them goes on in the next.
     fragmented: bool,
-    /// More than any offset where there is no metadata.
+    /// [`NO_METADATA`] where there is none.
     metadata_bytes: u32,
     invalid: u64,
 }
@@ -47,7 +50,7 @@ impl Receiver {
     ) -> Self {
         let taken = Vec::with_capacity(rx_slots as usize);
         let mut receiver =
-            Self { rx, fill, share, taken, fragmented: false, metadata_bytes: u32::MAX, invalid: 0 };
+            Self { rx, fill, share, taken, fragmented: false, metadata_bytes: NO_METADATA, invalid: 0 };
         receiver.give_back();
         receiver
     }
@@ -59,9 +62,8 @@ impl Receiver {
         let limit = limit.min(self.taken.capacity()) as u32;
         let ready = self.rx.ready(limit).min(limit);
         for _ in 0..ready {
-            if let Some(descriptor) = self.rx.pop() {
-                self.accept(&descriptor);
-            }
+            let descriptor = self.rx.pop_ready();
+            self.accept(&descriptor);
         }
         if ready > 0 {
             self.rx.release();
@@ -110,7 +112,7 @@ impl Receiver {
             self.share.put_free(chunk);
             return;
         }
-        self.share.prefetch(&chunk, offset);
+        self.share.prefetch(&chunk, offset, self.metadata_bytes != NO_METADATA);
         self.fragmented |= options & libc::XDP_PKT_CONTD != 0;
         self.taken.push(Received { chunk, offset, len, options });
     }
@@ -122,10 +124,14 @@ impl Receiver {
         if taken.is_empty() && share.free_chunks() == 0 {
             return;
         }
-        for Received { mut chunk, offset, .. } in taken.drain(..) {
-            if let Some(start) = offset.checked_sub(self.metadata_bytes) {
-                share.clear(&mut chunk, start);
+        if self.metadata_bytes != NO_METADATA {
+            for Received { chunk, offset, .. } in taken.iter_mut() {
+                if let Some(start) = offset.checked_sub(self.metadata_bytes) {
+                    share.clear(chunk, start);
+                }
             }
+        }
+        for Received { chunk, .. } in taken.drain(..) {
             refill(fill, share, chunk);
         }
         self.fragmented = false;

@@ -246,11 +246,12 @@ impl Share {
     /// Starts to fetch the frame at `offset` and the metadata before it into the cache: the kernel has just written
     /// them on another core, and by the time they are read others are under way too.
     #[inline]
-    pub(super) fn prefetch(&self, chunk: &Chunk, offset: u32) {
-        let before = offset.saturating_sub(MARK_BYTES as u32);
-        for at in [before, offset.min(self.chunk_bytes() - 1)] {
-            self.memory.mapping.prefetch(self.address(chunk, at) as usize);
+    pub(super) fn prefetch(&self, chunk: &Chunk, offset: u32, metadata: bool) {
+        let at = self.address(chunk, offset) as usize;
+        if metadata {
+            self.memory.mapping.prefetch(at.saturating_sub(MARK_BYTES));
         }
+        self.memory.mapping.prefetch(at);
     }
 
     #[inline]

@@ -1,0 +1,299 @@
+/*
+ * A program that means PF_ZEROCOPY ill, or is just wrong. Runs in a guest of the lab, as root.
+ *
+ *   misuse rules IFINDEX          every refusal that pf_zerocopy.h promises
+ *   misuse fuzz IFINDEX SEED N    N random calls on sockets whose rings are scribbled on all the time
+ *   misuse after IFINDEX          what is freed by close() while frames come is written to by nobody
+ */
+#include <err.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "pf_zerocopy.h"
+
+#define PAGE 4096
+#define SOCKETS 4
+#define SLOTS 64
+#define BYTES (SLOTS * ZEROCOPY_SLOT_BYTES)
+#define PATTERN 0x5a
+
+static unsigned int ifindex;
+
+#define REFUSED(call, errno_wanted)                                                        \
+	do {                                                                               \
+		errno = 0;                                                                 \
+		if ((call) != -1 || errno != (errno_wanted))                               \
+			errx(1, "%s: %s, wanted %s", #call, strerror(errno), strerror(errno_wanted)); \
+	} while (0)
+#define DONE(call)                          \
+	do {                                \
+		if ((call) == -1)           \
+			err(1, "%s", #call); \
+	} while (0)
+
+static int open_socket(void)
+{
+	int fd = socket(PF_ZEROCOPY, SOCK_RAW | SOCK_NONBLOCK, 0);
+
+	DONE(fd);
+	return fd;
+}
+
+static void *buffer(size_t bytes)
+{
+	void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (start == MAP_FAILED)
+		err(1, "mmap");
+	return start;
+}
+
+static int set_ring(int fd, int option, void *addr, unsigned int slots)
+{
+	struct zerocopy_ring_req request = { .addr = (uintptr_t)addr, .slots = slots };
+
+	return setsockopt(fd, SOL_ZEROCOPY, option, &request, sizeof(request));
+}
+
+static int bind_to(int fd, unsigned int index)
+{
+	struct sockaddr_zerocopy address = { .szc_family = AF_ZEROCOPY, .szc_ifindex = index };
+
+	return bind(fd, (struct sockaddr *)&address, sizeof(address));
+}
+
+static void refuse_rings(void)
+{
+	char *start = buffer(2 * BYTES);
+	int fd = open_socket();
+
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, 4), EINVAL);
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS - 1), EINVAL);
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, 2 * ZEROCOPY_SLOTS_MAX), EINVAL);
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start + 1, SLOTS), EINVAL);
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, (void *)-PAGE, SLOTS), EINVAL);
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, NULL, SLOTS), EFAULT);
+	REFUSED(set_ring(fd, 99, start, SLOTS), ENOPROTOOPT);
+	REFUSED(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0, EINVAL);
+	DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start + BYTES, SLOTS), EBUSY);
+	REFUSED(mmap(NULL, 16 * PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0, EINVAL);
+	close(fd);
+	munmap(start, 2 * BYTES);
+}
+
+static void refuse_binds(void)
+{
+	int fd = open_socket(), second = open_socket();
+	void *start = buffer(BYTES);
+
+	REFUSED(bind_to(fd, ifindex), EINVAL); /* no ring */
+	DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
+	DONE(set_ring(second, ZEROCOPY_RX_RING, start, SLOTS));
+	REFUSED(bind_to(fd, 12345), ENODEV);
+	REFUSED(bind_to(fd, 1), EOPNOTSUPP); /* the loopback */
+	REFUSED(shutdown(fd, SHUT_RDWR), ENOTCONN);
+	DONE(bind_to(fd, ifindex));
+	REFUSED(bind_to(fd, ifindex), EINVAL);
+	REFUSED(bind_to(second, ifindex), EBUSY);
+	REFUSED(recv(fd, NULL, 0, 0), EAGAIN);
+	REFUSED(send(fd, NULL, 0, 0), ENOTCONN); /* no transmit ring */
+	REFUSED(send(fd, "x", 1, 0), EOPNOTSUPP);
+	DONE(shutdown(fd, SHUT_RDWR));
+	DONE(bind_to(second, ifindex));
+	close(fd);
+	close(second);
+	munmap(start, BYTES);
+}
+
+/* A length that no frame has is refused, and the slot can be used again. */
+static void refuse_lengths(void)
+{
+	struct zerocopy_ring *ring;
+	void *start = buffer(BYTES);
+	int fd = open_socket();
+
+	DONE(set_ring(fd, ZEROCOPY_TX_RING, start, SLOTS));
+	ring = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, ZEROCOPY_PGOFF_TX_RING);
+	if (ring == MAP_FAILED)
+		err(1, "map the transmit ring");
+	DONE(bind_to(fd, ifindex));
+	for (unsigned int length = 0; length < 70000; length += 1 + length / 3) {
+		bool fits = length >= 14 && length <= 1518;
+
+		ring->desc[0].length = length;
+		if (fits)
+			continue;
+		__atomic_store_n(&ring->desc[0].state, ZEROCOPY_READABLE, __ATOMIC_RELEASE);
+		REFUSED(send(fd, NULL, 0, 0), EINVAL);
+	}
+	ring->desc[0].length = 60;
+	if (send(fd, NULL, 0, 0) != 1)
+		err(1, "send one frame");
+	close(fd);
+	munmap(ring, PAGE);
+	munmap(start, BYTES);
+}
+
+static void refuse_users(void)
+{
+	const struct rlimit none = { 0, 0 };
+	void *start = buffer(BYTES);
+	int fd = open_socket();
+
+	DONE(setrlimit(RLIMIT_MEMLOCK, &none));
+	DONE(setuid(65534)); /* which drops every capability */
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS), ENOBUFS);
+	REFUSED(socket(PF_ZEROCOPY, SOCK_RAW, 0), EPERM);
+}
+
+static uint64_t random_state;
+
+static unsigned int pick(unsigned int below)
+{
+	random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+	return (random_state >> 33) % below;
+}
+
+struct victim {
+	int fd;
+	char *start;
+	struct zerocopy_ring *rings[2];
+};
+
+static void scribble(struct victim *victim)
+{
+	struct zerocopy_ring *ring = victim->rings[pick(2)];
+
+	if (!ring)
+		return;
+	for (unsigned int i = 0; i < 8; i++) {
+		struct zerocopy_desc *desc = &ring->desc[pick(SLOTS)];
+
+		switch (pick(5)) {
+		case 0: desc->addr = random_state; break;
+		case 1: desc->length = pick(4) ? pick(2048) : random_state; break;
+		case 2: ring->read = random_state; break;
+		case 3: ring->write = random_state; break;
+		default: __atomic_store_n(&desc->state, pick(4), __ATOMIC_RELEASE); break;
+		}
+	}
+}
+
+static void map_ring(struct victim *victim, unsigned int which)
+{
+	void *ring;
+
+	if (victim->rings[which])
+		return;
+	ring = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, victim->fd,
+		    which ? ZEROCOPY_PGOFF_TX_RING : ZEROCOPY_PGOFF_RX_RING);
+	if (ring != MAP_FAILED)
+		victim->rings[which] = ring;
+}
+
+static void start_over(struct victim *victim)
+{
+	for (unsigned int i = 0; i < 2; i++)
+		if (victim->rings[i])
+			munmap(victim->rings[i], PAGE);
+	if (victim->fd > 0)
+		close(victim->fd);
+	if (victim->start)
+		munmap(victim->start, 2 * BYTES);
+	*victim = (struct victim){ .fd = open_socket(), .start = buffer(2 * BYTES) };
+}
+
+static void misuse(struct victim *victim)
+{
+	struct pollfd poller = { .fd = victim->fd, .events = POLLIN | POLLOUT };
+	struct zerocopy_statistics statistics;
+	socklen_t length = pick(64);
+
+	switch (pick(16)) {
+	case 0: start_over(victim); break;
+	case 1: set_ring(victim->fd, 1 + pick(3), victim->start + pick(2) * BYTES, SLOTS); break;
+	case 2: set_ring(victim->fd, 1 + pick(2), victim->start + pick(2 * BYTES), pick(5000)); break;
+	case 3: bind_to(victim->fd, pick(3) ? ifindex : pick(5)); break;
+	case 4: map_ring(victim, pick(2)); break;
+	case 5: shutdown(victim->fd, pick(3)); break;
+	case 6: getsockopt(victim->fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length); break;
+	case 7: madvise(victim->start, 2 * BYTES, MADV_DONTNEED); break;
+	case 8: mprotect(victim->start, BYTES, pick(2) ? PROT_READ : PROT_READ | PROT_WRITE); break;
+	case 9: if (syscall(SYS_fork) == 0) _exit(0); break;
+	case 10: recv(victim->fd, NULL, 0, MSG_DONTWAIT); break;
+	case 11: send(victim->fd, NULL, 0, MSG_DONTWAIT); break;
+	case 12: poll(&poller, 1, 0); break;
+	default: scribble(victim); break;
+	}
+}
+
+static void fuzz(uint64_t seed, long count)
+{
+	struct victim victims[SOCKETS] = { 0 };
+
+	random_state = seed;
+	signal(SIGCHLD, SIG_IGN);
+	for (unsigned int i = 0; i < SOCKETS; i++)
+		start_over(&victims[i]);
+	while (count--)
+		misuse(&victims[pick(SOCKETS)]);
+}
+
+/* Frames come while the socket closes; the memory that then gets the pages must keep what is written there. */
+static void look_after(void)
+{
+	for (int round = 0; round < 20; round++) {
+		void *start = buffer(BYTES);
+		int fd = open_socket();
+		struct pollfd poller = { .fd = fd, .events = POLLIN };
+		unsigned char *heir;
+
+		DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
+		DONE(bind_to(fd, ifindex));
+		if (poll(&poller, 1, 5000) != 1)
+			errx(1, "no frame comes");
+		munmap(start, BYTES);
+		close(fd);
+		heir = buffer(4 * BYTES);
+		memset(heir, PATTERN, 4 * BYTES);
+		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+		for (size_t i = 0; i < 4 * BYTES; i++)
+			if (heir[i] != PATTERN)
+				errx(1, "byte %zu was written to", i);
+		munmap(heir, 4 * BYTES);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 3)
+		errx(2, "usage: misuse rules|fuzz|after IFINDEX [SEED N]");
+	ifindex = atoi(argv[2]);
+	if (!strcmp(argv[1], "rules")) {
+		refuse_rings();
+		refuse_binds();
+		refuse_lengths();
+		refuse_users();
+	} else if (!strcmp(argv[1], "fuzz") && argc == 5) {
+		fuzz(strtoull(argv[3], NULL, 10), atol(argv[4]));
+	} else if (!strcmp(argv[1], "after")) {
+		look_after();
+	} else {
+		errx(2, "misuse %s: no such thing", argv[1]);
+	}
+	printf("misuse %s: done\n", argv[1]);
+	return 0;
+}

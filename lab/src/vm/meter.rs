@@ -1,0 +1,81 @@
+//! Counting the guest's instructions: exact, repeatable, and blind to time.
+//!
+//! QEMU runs a metered guest by instructions instead of by a clock (`-icount`), so that timers too come after the same
+//! number of them; a plugin (`lab/vm/meter.c`) counts those of the kernel and of its programs apart and writes them down
+//! at marks. `lab/vm/pump.c` makes marks and sends frames that cost the guest next to nothing. Instructions are not time:
+//! caches, DMA and the NIC's registers cost nothing here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::Launch;
+
+const COMPILE_LIMIT: Duration = Duration::from_mins(1);
+const PLUGIN: &str = include_str!("../../vm/meter.c");
+const PUMP: &str = include_str!("../../vm/pump.c");
+
+/// Instructions that a guest has executed when it came by a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Which mark.
+    pub id: u32,
+    /// Instructions of the kernel.
+    pub kernel: u64,
+    /// Instructions of programs.
+    pub user: u64,
+}
+
+/// QEMU's arguments for a metered guest whose marks go to `log`.
+pub(super) fn arguments(folder: &Path, log: &Path) -> Vec<String> {
+    let plugin = folder.join("meter.so");
+    compile(PLUGIN, &["-shared", "-fPIC"], &plugin);
+    let words = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-d", "plugin", "-D"];
+    let mut arguments: Vec<String> = words.map(str::to_owned).into();
+    arguments.extend([path(log), "-plugin".to_owned(), path(&plugin)]);
+    arguments
+}
+
+/// The program `pump`, for the guest.
+pub(super) fn pump(folder: &Path) -> PathBuf {
+    let program = folder.join("pump");
+    compile(PUMP, &["-static"], &program);
+    program
+}
+
+/// The marks in QEMU's log, in order.
+pub(super) fn marks(log: &Path) -> Vec<Mark> {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.lines().filter_map(parse).collect()
+}
+
+fn parse(line: &str) -> Option<Mark> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ["mark", id, "kernel", kernel, "user", user] = words[..] else { return None };
+    Some(Mark { id: id.parse().ok()?, kernel: kernel.parse().ok()?, user: user.parse().ok()? })
+}
+
+fn compile(source: &str, kind: &[&str], output: &Path) {
+    let file = output.with_extension("c");
+    fs::write(&file, source).expect("room for a source file");
+    let compiler =
+        Launch::new("cc").args(["-O2", "-Wall", "-Wextra", "-Werror"]).args(kind).arg("-o").arg(output);
+    let _ = compiler.arg(&file).run(COMPILE_LIMIT).expect("cc runs").success();
+}
+
+fn path(path: &Path) -> String {
+    path.to_str().expect("a temporary folder has a plain name").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read_among_other_lines() {
+        let mark = Mark { id: 2, kernel: 300, user: 40 };
+        assert_eq!(parse("mark 2 kernel 300 user 40"), Some(mark));
+        assert_eq!(parse("mark 2 kernel x user 40"), None);
+        assert_eq!(parse("qemu: something else"), None);
+    }
+}
