@@ -7,7 +7,7 @@
 #ifndef _ZEROCOPY_E1000_H
 #define _ZEROCOPY_E1000_H
 
-#include "zerocopy.h"
+#include "internal.h"
 
 #define REG_CTRL 0x0000
 #define CTRL_ASDE BIT(5)

@@ -5,7 +5,7 @@
  */
 #include <linux/module.h>
 
-#include "zerocopy.h"
+#include "internal.h"
 
 static int __init zc_init(void)
 {

@@ -80,10 +80,12 @@ struct zerocopy_desc {
 /* What mmap() shows: two marks, then the descriptors. */
 struct zerocopy_ring {
 	/* Index that the process looks at next; poll() asks for its state. */
-	__u32 read __attribute__((aligned(64)));
+	__u32 read;
+	__u32 padding1[15]; /* to a cache line */
 	/* Index that the NIC fills or empties next; for information. */
-	__u32 write __attribute__((aligned(64)));
-	struct zerocopy_desc desc[] __attribute__((aligned(64)));
+	__u32 write;
+	__u32 padding2[15];
+	struct zerocopy_desc desc[];
 };
 
 /* Since bind(), of this socket. */

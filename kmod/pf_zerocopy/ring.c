@@ -7,7 +7,7 @@
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
-#include "zerocopy.h"
+#include "internal.h"
 
 #define SLOTS_PER_PAGE (PAGE_SIZE / ZEROCOPY_SLOT_BYTES)
 

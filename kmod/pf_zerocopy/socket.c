@@ -7,12 +7,12 @@
 #include <linux/net.h>
 #include <linux/poll.h>
 #include <linux/rtnetlink.h>
-#include <linux/version.h>
 #include <linux/vmalloc.h>
 
-#include "zerocopy.h"
+#include "internal.h"
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
+/* Linux 6.19 gave the addresses of socket calls a type of their own. */
+#ifndef HAVE_SOCKADDR_UNSIZED
 #define sockaddr_unsized sockaddr
 #endif
 
@@ -21,6 +21,20 @@ static struct proto zc_proto = {
 	.owner = THIS_MODULE,
 	.obj_size = sizeof(struct zc_sock),
 };
+
+/*
+ * A ring appears once, while other calls may look for it, and stays until the
+ * socket goes. Acquire pairs with the release in set_ring(): it is whole.
+ */
+static struct zc_ring *rx_ring(struct zc_sock *zs)
+{
+	return smp_load_acquire(&zs->rx); /* see above */
+}
+
+static struct zc_ring *tx_ring(struct zc_sock *zs)
+{
+	return smp_load_acquire(&zs->tx); /* see above */
+}
 
 /* Called by the device when frames have become readable. */
 void zc_socket_readable(struct zc_sock *zs)
@@ -103,7 +117,7 @@ static int set_ring(struct zc_sock *zs, int optname, sockptr_t optval,
 	rtnl_lock();
 	err = *place || zs->netdev ? -EBUSY : 0;
 	if (!err)
-		/* Pairs with READ_ONCE() in what does not take RTNL. */
+		/* Pairs with the acquire of rx_ring() and tx_ring(). */
 		smp_store_release(place, ring);
 	rtnl_unlock();
 	if (err)
@@ -128,7 +142,7 @@ static int zc_setsockopt(struct socket *sock, int level, int optname,
 static void read_statistics(struct zc_sock *zs,
 			    struct zerocopy_statistics *statistics)
 {
-	struct zc_ring *rx = READ_ONCE(zs->rx), *tx = READ_ONCE(zs->tx);
+	struct zc_ring *rx = rx_ring(zs), *tx = tx_ring(zs);
 
 	memset(statistics, 0, sizeof(*statistics));
 	if (rx) {
@@ -226,10 +240,10 @@ static int zc_mmap(struct file *file, struct socket *sock,
 
 	switch (offset) {
 	case ZEROCOPY_PGOFF_RX_RING:
-		ring = smp_load_acquire(&zs->rx);
+		ring = rx_ring(zs);
 		break;
 	case ZEROCOPY_PGOFF_TX_RING:
-		ring = smp_load_acquire(&zs->tx);
+		ring = tx_ring(zs);
 		break;
 	default:
 		return -EINVAL;
@@ -246,7 +260,7 @@ static int zc_mmap(struct file *file, struct socket *sock,
  */
 static bool readable(struct zc_sock *zs)
 {
-	struct zc_ring *rx = smp_load_acquire(&zs->rx);
+	struct zc_ring *rx = rx_ring(zs);
 	u32 slot;
 
 	if (!rx)
@@ -262,7 +276,7 @@ static bool readable(struct zc_sock *zs)
 /* Sends what is filled; the number of frames, or an error. */
 static int send(struct zc_sock *zs)
 {
-	struct zc_ring *tx = smp_load_acquire(&zs->tx);
+	struct zc_ring *tx = tx_ring(zs);
 	int sent = -ENETDOWN;
 
 	if (!tx)
@@ -277,7 +291,7 @@ static int send(struct zc_sock *zs)
 /* Whether the process may fill another slot; if not, it will be woken. */
 static bool writable(struct zc_sock *zs)
 {
-	struct zc_ring *tx = smp_load_acquire(&zs->tx);
+	struct zc_ring *tx = tx_ring(zs);
 	bool room = false;
 
 	if (!tx)
@@ -352,7 +366,7 @@ static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 
 	if (flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT))
 		return -EOPNOTSUPP;
-	rx = smp_load_acquire(&zs->rx);
+	rx = rx_ring(zs);
 	if (!rx)
 		return -ENOTCONN;
 	err = wait_readable(sock->sk, sock_rcvtimeo(sock->sk,

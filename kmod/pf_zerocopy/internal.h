@@ -10,8 +10,8 @@
  * Control (bind, release, up, down, unplug) runs under RTNL. Data runs under
  * the lock of its ring, in softirq and process context.
  */
-#ifndef _ZEROCOPY_H
-#define _ZEROCOPY_H
+#ifndef _ZEROCOPY_INTERNAL_H
+#define _ZEROCOPY_INTERNAL_H
 
 #include <linux/dma-mapping.h>
 #include <linux/netdevice.h>
@@ -76,12 +76,13 @@ static inline u32 zc_ring_next(const struct zc_ring *ring, u32 slot)
 /* Whose turn the process says it is. Pairs with the release of its write. */
 static inline u32 zc_ring_state(const struct zc_ring *ring, u32 slot)
 {
-	return smp_load_acquire(&ring->shared->desc[slot].state);
+	return smp_load_acquire(&ring->shared->desc[slot].state); /* above */
 }
 
 /* Hands a slot to the process, with all that was written to it before. */
 static inline void zc_ring_hand_over(struct zc_ring *ring, u32 slot, u32 state)
 {
+	/* Pairs with the acquire of the process. */
 	smp_store_release(&ring->shared->desc[slot].state, state);
 }
 
@@ -118,4 +119,4 @@ void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx);
 int zc_nic_register(void);
 void zc_nic_unregister(void);
 
-#endif /* _ZEROCOPY_H */
+#endif /* _ZEROCOPY_INTERNAL_H */
