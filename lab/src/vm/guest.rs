@@ -18,7 +18,7 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 rdinit=/init mitiga
                                 cryptomgr.notests nokaslr no_timer_check";
 const MEMORY_MIB: u32 = 1024;
 /// How long a guest may run unless said otherwise.
-const LIMIT: Duration = Duration::from_mins(2);
+const LIMIT: Duration = Duration::from_mins(8);
 /// The words of [`INIT`] around those of the script.
 const START: &str = "guest: start\n";
 const END: &str = "guest: exit ";

@@ -28,7 +28,7 @@ const TOLERANCE: f64 = 5.0;
 /// Sizes of frames with their check sequence, as users give them; the NIC counts without.
 const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 const CHECK_SEQUENCE_BYTES: u32 = 4;
-const GUEST_LIMIT: Duration = Duration::from_mins(10);
+const GUEST_LIMIT: Duration = Duration::from_mins(20);
 /// One record for the tests of all NICs.
 static RECORD: Mutex<()> = Mutex::new(());
 

@@ -4,6 +4,7 @@
 
 mod cost;
 mod pf_zerocopy;
+mod send;
 mod xdp;
 
 use std::path::Path;
