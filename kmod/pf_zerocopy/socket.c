@@ -389,7 +389,8 @@ static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
 	int sent, err = 0;
 	DEFINE_WAIT(wait);
 
-	if (m->msg_flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT) || length)
+	if (m->msg_flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_COMPAT) ||
+	    length)
 		return -EOPNOTSUPP;
 	sent = send(zc_sk(sk));
 	if (sent)

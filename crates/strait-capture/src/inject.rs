@@ -15,6 +15,7 @@ use crate::error::Error;
 
 mod live;
 mod xdp;
+mod zerocopy;
 
 pub use live::LiveGenerator;
 
@@ -28,6 +29,8 @@ pub enum InjectPath {
     Ring,
     /// AF_XDP TX on queue 0.
     Xdp,
+    /// `PF_ZEROCOPY`: a NIC given to the module of that name.
+    ZeroCopy,
 }
 
 /// Frames a `sendmmsg`, or a kick of a ring.
@@ -65,6 +68,7 @@ enum Engine {
     Sendmmsg { batch: send::Batch, socket: Socket },
     Ring { ring: TxRing, socket: Socket },
     Xdp(xdp::Transmitter),
+    ZeroCopy(zerocopy::Transmitter),
 }
 
 /// Sends single frames as any program does: by way of the qdisc, so that captures on this host see them.
@@ -112,6 +116,7 @@ impl Injector {
                 Engine::Ring { ring, socket }
             }
             InjectPath::Xdp => Engine::Xdp(xdp::Transmitter::open(&interface)?),
+            InjectPath::ZeroCopy => Engine::ZeroCopy(zerocopy::Transmitter::open(&interface)?),
         };
         let account = ledger::Send::default();
         Ok(Self { engine, interface, queued: 0, account, recent: Recent::default(), started: None })
@@ -244,6 +249,7 @@ impl Engine {
             Self::Sendmmsg { batch, .. } => !batch.is_full(),
             Self::Ring { ring, .. } => ring.buffer().is_some(),
             Self::Xdp(transmitter) => transmitter.has_room(),
+            Self::ZeroCopy(transmitter) => transmitter.has_room(),
         }
     }
 
@@ -252,6 +258,7 @@ impl Engine {
             Self::Sendmmsg { batch, .. } => batch.buffer(),
             Self::Ring { ring, .. } => ring.buffer(),
             Self::Xdp(transmitter) => transmitter.buffer(),
+            Self::ZeroCopy(transmitter) => transmitter.buffer(),
         }
     }
 
@@ -260,6 +267,7 @@ impl Engine {
             Self::Sendmmsg { batch, .. } => batch.push(len),
             Self::Ring { ring, .. } => ring.push(len),
             Self::Xdp(transmitter) => transmitter.push(len),
+            Self::ZeroCopy(transmitter) => transmitter.push(len),
         }
     }
 
@@ -267,7 +275,7 @@ impl Engine {
     fn flush(&mut self, account: &mut ledger::Send) -> Result<(), Error> {
         match self {
             Self::Sendmmsg { batch, socket } => send_all(batch, socket, account),
-            Self::Ring { .. } | Self::Xdp(_) => self.kick(),
+            Self::Ring { .. } | Self::Xdp(_) | Self::ZeroCopy(_) => self.kick(),
         }
     }
 
@@ -276,6 +284,7 @@ impl Engine {
             Self::Sendmmsg { .. } => Ok(()),
             Self::Ring { ring, socket } => Ok(ring.send(socket)?),
             Self::Xdp(transmitter) => transmitter.flush(),
+            Self::ZeroCopy(transmitter) => transmitter.flush(),
         }
     }
 
@@ -285,13 +294,14 @@ impl Engine {
             Self::Sendmmsg { batch, .. } => batch.len(),
             Self::Ring { ring, .. } => ring.pending(),
             Self::Xdp(transmitter) => transmitter.pending(),
+            Self::ZeroCopy(transmitter) => transmitter.pending(),
         }
     }
 
     /// What a frame of `len` bytes is cut into.
     fn parts(&self, len: usize) -> usize {
         match self {
-            Self::Sendmmsg { .. } | Self::Ring { .. } => 1,
+            Self::Sendmmsg { .. } | Self::Ring { .. } | Self::ZeroCopy(_) => 1,
             Self::Xdp(transmitter) => transmitter.chunks(len),
         }
     }

@@ -84,6 +84,9 @@ enum PathArg {
     Ring,
     /// AF_XDP
     Xdp,
+    /// PF_ZEROCOPY: a NIC given to the kernel module of that name
+    #[value(name = "zerocopy")]
+    ZeroCopy,
     /// XDP live frames: millions a second on one core; needs a driver that takes redirected frames
     Live,
 }
@@ -121,6 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         PathArg::Sendmmsg => send(&args.output, InjectPath::Sendmmsg, &traffic, args.rate, &limits)?,
         PathArg::Ring => send(&args.output, InjectPath::Ring, &traffic, args.rate, &limits)?,
         PathArg::Xdp => send(&args.output, InjectPath::Xdp, &traffic, args.rate, &limits)?,
+        PathArg::ZeroCopy => send(&args.output, InjectPath::ZeroCopy, &traffic, args.rate, &limits)?,
     };
     print_account(&sent, args.json)?;
     failure.map_or(Ok(()), Err)

@@ -89,6 +89,28 @@ compare cut --snaplen 60
 }
 
 #[test]
+fn frames_go_out_without_a_copy() {
+    if !vm_or_skip() {
+        return;
+    }
+    // More than twice round the ring.
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+receiver=eth0
+capture came --path v3
+strait generate --output zc0 --path zerocopy --count 2500 --size 64,594,1518 --rate 5000 --json
+sleep 1
+end_capture
+cat came.json
+";
+    for kernel in KERNELS {
+        let run = run(pair(kernel), script);
+        assert_said(&run, &[r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#]);
+    }
+}
+
+#[test]
 fn a_capture_that_is_killed_leaves_no_page_pinned() {
     if !vm_or_skip() {
         return;
