@@ -10,17 +10,21 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::thread::sched_getcpu;
 use strait_sys::Kind;
 use strait_sys::ethtool::Ethtool;
 pub use strait_sys::ethtool::Offload;
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
 use strait_sys::netns::{self, Namespace};
+use strait_sys::process::{pin_thread, wait_for_readers};
 
 use crate::{Error, Launch, Result, skip, wait_until};
 
 /// How long the kernel may take to bring a link into service.
 const LIMIT: Duration = Duration::from_secs(10);
+/// How long what was sent may take to arrive on a busy machine.
+const ARRIVAL: Duration = Duration::from_secs(50);
 
 /// The offloads that a wire switches: those that make a frame on a veth differ from one on a cable.
 const OFFLOADS: [Offload; 4] = [Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum];
@@ -188,12 +192,31 @@ impl Wire {
     pub fn right(&self) -> &End {
         &self.right
     }
+
+    /// Waits until `count` frames more than `before` have come to the right end and its sockets have them.
+    ///
+    /// Where a veth does not receive by NAPI it counts a frame as it is sent; the frame then waits in its CPU's
+    /// backlog, under load for longer than a test looks.
+    pub fn await_arrival(&self, before: u64, count: u64) {
+        let arrived = || self.right.stats().rx_packets - before >= count && backlogs_are_empty();
+        assert!(wait_until(ARRIVAL, arrived), "frames sent on a veth arrive");
+        wait_for_readers();
+    }
 }
 
 impl End {
     /// Runs `work` on a thread inside this end's namespace: sockets that it opens stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(work).expect("who made a namespace may enter it")
+    }
+
+    /// The same on one CPU: frames that it sends arrive in their order. Each CPU has a backlog of its own for what a
+    /// veth carries, and a thread that moves between two sends has its frames overtake each other.
+    pub fn run_in_order<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.run(|| {
+            pin_thread(sched_getcpu() as u32).expect("a thread may stay where it runs");
+            work()
+        })
     }
 
     /// A program inside this end's namespace.
@@ -248,6 +271,13 @@ impl End {
     pub fn ipv6(&self) -> IpAddr {
         IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(self.number)])
     }
+}
+
+/// Whether no received frame waits for its CPU: columns 14 and 15 of each line of `/proc/net/softnet_stat`.
+fn backlogs_are_empty() -> bool {
+    let text = fs::read_to_string("/proc/net/softnet_stat").expect("the kernel counts its backlogs");
+    let waiting = |line: &str| line.split_whitespace().skip(13).take(2).any(|len| len != "00000000");
+    !text.lines().any(waiting)
 }
 
 #[cfg(test)]

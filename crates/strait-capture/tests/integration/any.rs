@@ -6,7 +6,7 @@ use strait_sys::interface::Interface;
 use strait_sys::libpcap::Compiler;
 
 use crate::corpus;
-use crate::rig::{Capture, Seen, await_arrival, send};
+use crate::rig::{Capture, Seen, send};
 
 const PATHS: [Path; 4] = [Path::Auto, Path::Recv, Path::V2, Path::V3];
 const SLL: u32 = 113;
@@ -49,7 +49,7 @@ fn captured(wire: &Wire, builder: Builder, link_type: u32) -> Vec<Seen> {
     let frames = frames();
     let before = wire.right().stats().rx_packets;
     send(wire, &frames);
-    await_arrival(wire, before, frames.len() as u64);
+    wire.await_arrival(before, frames.len() as u64);
     let (captured, report) = capture.finish(wire.right());
     assert_eq!(report.capture.closes(), Ok(()), "{report}");
     assert_eq!(report.capture.lost.total(), 0, "{report}");

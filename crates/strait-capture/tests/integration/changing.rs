@@ -8,7 +8,7 @@ use strait_filter::cbpf::{Instruction, Program};
 use strait_packet::traffic::{Kind, Traffic};
 use strait_sys::libpcap::Compiler;
 
-use crate::rig::{await_arrival, drain, incoming};
+use crate::rig::{drain, incoming};
 
 const PATHS: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Xdp];
 const FRAMES: u64 = 60;
@@ -32,7 +32,7 @@ fn send(wire: &Wire) {
         }
         injector.finish().unwrap();
     });
-    await_arrival(wire, before, FRAMES);
+    wire.await_arrival(before, FRAMES);
 }
 
 fn open(wire: &Wire, path: Path) -> (Session, Vec<Lane>) {

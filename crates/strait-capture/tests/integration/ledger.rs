@@ -4,7 +4,7 @@ use lab::Wire;
 use strait_capture::{Fanout, Path, Queues};
 use strait_packet::traffic::{Kind, Traffic};
 
-use crate::rig::{Capture, await_arrival, incoming, send};
+use crate::rig::{Capture, incoming, send};
 
 const PATHS: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Xdp];
 
@@ -28,7 +28,7 @@ fn filtered_frames_are_counted_on_every_path() {
         let capture = Capture::open(wire.right(), incoming().path(path).filter("udp and ip")).unwrap();
         let before = wire.right().stats().rx_packets;
         send(&wire, &frames);
-        await_arrival(&wire, before, 3000);
+        wire.await_arrival(before, 3000);
         let (captured, report) = capture.finish(wire.right());
         let account = &report.capture;
         assert_eq!((account.received, account.delivered, account.filtered), (3000, 1000, 2000), "{report}");
@@ -49,7 +49,7 @@ fn a_full_ring_loses_frames_by_name_and_the_ledger_still_closes() {
         let capture = Capture::open(wire.right(), incoming().path(path).ring(256 << 10)).unwrap();
         let before = wire.right().stats().rx_packets;
         send(&wire, &frames);
-        await_arrival(&wire, before, 60_000);
+        wire.await_arrival(before, 60_000);
         let (captured, report) = capture.finish(wire.right());
         let account = &report.capture;
         assert_eq!(account.received, 60_000, "{report}");
@@ -69,7 +69,7 @@ fn a_fanout_gives_each_frame_to_one_lane_and_each_flow_to_the_same() {
         let capture = Capture::open(wire.right(), builder).unwrap();
         let before = wire.right().stats().rx_packets;
         send(&wire, &frames);
-        await_arrival(&wire, before, 3000);
+        wire.await_arrival(before, 3000);
         let (captured, report) = capture.finish(wire.right());
         assert_eq!(captured.len(), 3000, "{report}");
         assert_eq!(report.capture.closes(), Ok(()), "{report}");
@@ -86,7 +86,7 @@ fn xdp_has_a_lane_for_each_queue() {
     assert_eq!(capture.mode(), "native copy");
     let before = wire.right().stats().rx_packets;
     send(&wire, &frames);
-    await_arrival(&wire, before, 2000);
+    wire.await_arrival(before, 2000);
     let (captured, report) = capture.finish(wire.right());
     assert_eq!((captured.len(), report.lanes.len()), (2000, 2), "{report}");
     assert_eq!(report.capture.closes(), Ok(()), "{report}");

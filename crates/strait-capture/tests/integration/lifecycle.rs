@@ -8,7 +8,7 @@ use strait_capture::{Directions, Error, Path, Queues, Session, Wait};
 use strait_sys::Kind;
 
 use crate::corpus::frames;
-use crate::rig::{Capture, await_arrival, incoming, send};
+use crate::rig::{Capture, incoming, send};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -70,7 +70,7 @@ fn frames_sent_by_the_host_are_captured_as_such() {
         let before = wire.right().stats().rx_packets;
         let socket = wire.left().run(|| std::net::UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
         socket.send_to(b"outward", (wire.right().ipv4(), 9)).unwrap();
-        await_arrival(&wire, before, 1);
+        wire.await_arrival(before, 1);
         let (captured, report) = capture.finish(wire.left());
         assert_eq!(captured.len(), 1, "{report}");
         assert!(!captured[0].seen.received);
@@ -115,7 +115,7 @@ fn until_failure(wire: &Wire, path: Path, wait: Wait, fail: impl Fn()) -> (usize
     let mut lane = session.take_lanes().remove(0);
     let before = wire.right().stats().rx_packets;
     send(wire, &frames());
-    await_arrival(wire, before, frames().len() as u64);
+    wire.await_arrival(before, frames().len() as u64);
     fail();
     let mut delivered = 0;
     let deadline = Instant::now() + Duration::from_secs(10);

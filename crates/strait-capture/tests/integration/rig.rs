@@ -80,7 +80,7 @@ pub(crate) fn incoming() -> Builder {
 
 /// Sends `frames` from the left end, in order. Returns when it began and when it ended.
 pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) -> (u64, u64, ledger::Send) {
-    wire.left().run(|| {
+    wire.left().run_in_order(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
         let began_ns = clock::realtime_ns();
         for frame in frames {
@@ -91,10 +91,4 @@ pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) -> (u64, u64, ledger::Send) 
         assert_eq!(sent.frames, frames.len() as u64);
         (began_ns, clock::realtime_ns(), sent)
     })
-}
-
-/// Waits until the right end has received `count` frames more than `before`: the kernel handed them to the sockets.
-pub(crate) fn await_arrival(wire: &Wire, before: u64, count: u64) {
-    let arrived = || wire.right().stats().rx_packets - before >= count;
-    assert!(lab::wait_until(Duration::from_secs(10), arrived), "frames sent on a veth arrive");
 }

@@ -4,7 +4,7 @@ use lab::Wire;
 use strait_capture::{Path, Queues};
 
 use crate::corpus::{FILTERS, frames};
-use crate::rig::{Capture, Captured, Seen, await_arrival, incoming, send};
+use crate::rig::{Capture, Captured, Seen, incoming, send};
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
@@ -18,7 +18,7 @@ fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<
     let captures: Vec<_> = paths.iter().map(open).collect();
     let before = wire.right().stats().rx_packets;
     let (began_ns, ended_ns, _) = send(wire, &frames);
-    await_arrival(wire, before, frames.len() as u64);
+    wire.await_arrival(before, frames.len() as u64);
     let finish = |capture: Capture| {
         let (captured, report) = capture.finish(wire.right());
         assert_eq!(report.capture.closes(), Ok(()), "{filter}: {report}");
@@ -39,7 +39,7 @@ fn lanes_share_the_frames_among_them() {
         let capture = Capture::open(wire.right(), builder).unwrap();
         let before = wire.right().stats().rx_packets;
         send(&wire, &frames);
-        await_arrival(&wire, before, frames.len() as u64);
+        wire.await_arrival(before, frames.len() as u64);
         let (captured, report) = capture.finish(wire.right());
         let mut seen: Vec<_> = captured.into_iter().map(|captured| captured.seen.bytes).collect();
         let mut sent = frames.clone();

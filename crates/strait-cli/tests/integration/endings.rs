@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::rig::{
     Capture, LIMIT, PATHS, SOCKET_PATHS, assert_complete, closes, count, failure, ledger, lost, numbered,
-    packets, send, sequence, strait,
+    packets, send, sequence, strait, transmit,
 };
 
 #[test]
@@ -68,7 +68,7 @@ fn count_is_exact(options: &[&str], lanes: usize) {
         // Fewer do not end it.
         send(&wire, &numbered(99));
         assert!(file.with_extension("pcapng.part").exists(), "{path}: ended after 99 packets");
-        send(&wire, &numbered(300)[99..]);
+        transmit(&wire, &numbered(300)[99..]);
         let ledger = ledger(&capture.wait().success());
         assert_eq!(count(&ledger, "delivered"), 100, "{ledger}");
         assert_eq!(sequence(&file).len(), 100);

@@ -6,9 +6,7 @@ use lab::{End, Offload, Wire, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::rig::{
-    Capture, LIMIT, assert_complete, await_arrival, count, failure, ledger, packets, sequence, strait,
-};
+use crate::rig::{Capture, LIMIT, assert_complete, count, failure, ledger, packets, sequence, strait};
 use crate::tools::{self, CHECKSUMS, tshark};
 
 /// Runs `strait generate` at the left end and returns its account.
@@ -26,7 +24,7 @@ fn generate_and_capture(wire: &Wire, directory: &Path, options: &[&str]) -> (Val
     let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--ring-mib", "64", "--json"]);
     let before = wire.right().stats().rx_packets;
     let account = generate(wire.left(), options);
-    await_arrival(wire, before, count(&account, "frames"));
+    wire.await_arrival(before, count(&account, "frames"));
     let ledger = ledger(&capture.finish());
     assert_eq!(ledger["delivered"], account["frames"], "{ledger}");
     assert_eq!(ledger["bytes"], account["bytes"], "{ledger}");

@@ -7,7 +7,7 @@ use serde_json::Value;
 use strait_capture::sink::{FileSink, FrameRef, LinkType, SinkInterface, SinkOptions, Target};
 
 use crate::refusals::RECORDING;
-use crate::rig::{Capture, LIMIT, Packet, await_arrival, count, failure, ledger, numbered, packets, strait};
+use crate::rig::{Capture, LIMIT, Packet, count, failure, ledger, numbered, packets, strait};
 
 /// Replays `file` from the left end; returns the account and what was captured at the right end.
 fn replay(wire: &Wire, file: &Path, options: &[&str]) -> (Value, Vec<Packet>) {
@@ -18,7 +18,7 @@ fn replay(wire: &Wire, file: &Path, options: &[&str]) -> (Value, Vec<Packet>) {
     let arguments = [&["replay", file.to_str().unwrap(), "-o", "left", "--json"], options].concat();
     let finished = strait(wire.left(), &arguments).run(LIMIT).unwrap().success();
     let account: Value = serde_json::from_str(&finished.text()).unwrap();
-    await_arrival(wire, before, count(&account, "frames"));
+    wire.await_arrival(before, count(&account, "frames"));
     assert_eq!(ledger(&capture.finish())["delivered"], account["frames"]);
     (account, packets(&captured))
 }
