@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// `capture`, `latency`, `proxy`, or `send` and the load.
+    /// `capture`, `latency`, `proxy`, `send` and the load, or `instructions` and the NIC.
     pub benchmark: String,
     /// What was measured and how.
     pub about: String,

@@ -77,6 +77,14 @@ pub const PROXY: [Shown; 12] = [
 pub const PROXY_FIGURES: [Shown; 9] =
     [PROXY[4], PROXY[5], PROXY[6], PROXY[10], PROXY[2], PROXY[0], PROXY[8], PROXY[9], PROXY[11]];
 
+/// What a packet costs on its way from the wire to the program, counted in a virtual machine: D1's Figure 5 first.
+pub const INSTRUCTIONS: [Shown; 4] = [
+    shown("times_fewer", "times fewer guest instructions than libpcap", 1.0, 1, true),
+    shown("instructions", "guest instructions per packet", 1.0, 0, false),
+    shown("kernel_instructions", "of these in the kernel", 1.0, 0, false),
+    shown("user_instructions", "of these in the program", 1.0, 0, false),
+];
+
 /// Figures of proxies that are compared.
 const RATIOS: [&str; 4] = ["requests_per_s", "cpu_us_per_request", "cpu_s_per_gb", "p50_us"];
 
@@ -86,6 +94,7 @@ pub fn figures(results: &Results) -> Vec<Shown> {
         ("latency", _) => &LATENCY,
         ("send", _) => &SEND,
         ("proxy", "") => &PROXY,
+        ("instructions", _) => &INSTRUCTIONS,
         ("proxy", _) => &PROXY_FIGURES,
         _ => &CAPTURE,
     };

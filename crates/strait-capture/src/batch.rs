@@ -95,11 +95,9 @@ impl<'lane> Batch<'lane> {
             Source::Empty => Ok(()),
             Source::Packet(batch) => batch.try_each(limit, &mut booking, &mut take),
             Source::Xdp(batch) => batch.try_each(limit, &mut booking, &mut take),
-            Source::ZeroCopy(batch) => {
-                batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
-            }
+            Source::ZeroCopy(batch) => batch.try_each(limit, &mut booking, &mut take),
             Source::File(batch) => {
-                batch.frames().take(limit).try_for_each(|frame| booking.hand(frame, &mut take))
+                batch.frames().take(limit).try_for_each(|mut frame| booking.hand(&mut frame, &mut take))
             }
         }
     }
@@ -120,11 +118,11 @@ impl Booking<'_> {
         frame.bytes = &frame.bytes[..frame.bytes.len().min(kept)];
         frame.queue = self.queue;
         self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
-        self.account.copied_bytes += match self.copies {
-            Copies::Nothing => 0,
-            Copies::Captured => frame.bytes.len() as u64,
-            Copies::Whole => u64::from(frame.wire_len),
-        };
+        match self.copies {
+            Copies::Nothing => {}
+            Copies::Captured => self.account.copied_bytes += frame.bytes.len() as u64,
+            Copies::Whole => self.account.copied_bytes += u64::from(frame.wire_len),
+        }
         true
     }
 
@@ -133,10 +131,10 @@ impl Booking<'_> {
     #[inline]
     pub(crate) fn hand<E>(
         &mut self,
-        mut frame: Frame<'_>,
+        frame: &mut Frame<'_>,
         take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.book(&mut frame) { take(&frame) } else { Ok(()) }
+        if self.book(frame) { take(frame) } else { Ok(()) }
     }
 
     fn reborrow(&mut self) -> Booking<'_> {

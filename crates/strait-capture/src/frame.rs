@@ -32,14 +32,60 @@ pub struct Vlan {
     pub tpid: u16,
 }
 
+impl<'a> Frame<'a> {
+    /// A frame that this host received, of which nothing more is known.
+    #[inline]
+    pub(crate) fn received(bytes: &'a [u8], timestamp_ns: u64, interface: u32) -> Self {
+        Self {
+            bytes,
+            wire_len: bytes.len() as u32,
+            timestamp_ns,
+            interface,
+            queue: 0,
+            vlan: Vlan::in_frame(bytes),
+            direction: Direction::In,
+            rx_hash: 0,
+            hardware_ns: 0,
+        }
+    }
+
+    /// Makes it the frame of `bytes`, all else alike.
+    #[inline]
+    pub(crate) fn replace(&mut self, bytes: &'a [u8]) {
+        self.bytes = bytes;
+        self.wire_len = bytes.len() as u32;
+        self.vlan = None;
+        // Read out of line: almost no frame has a tag.
+        if Vlan::is_in(bytes) {
+            self.read_vlan();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_vlan(&mut self) {
+        self.vlan = Vlan::in_frame(self.bytes);
+    }
+}
+
 impl Vlan {
     /// The outermost tag of a frame, where it stands as on the wire.
     #[inline]
     pub(crate) fn in_frame(bytes: &[u8]) -> Option<Self> {
         let &[high, low, tci_high, tci_low] = bytes.get(12..16)?.first_chunk()?;
-        let tpid = u16::from_be_bytes([high, low]);
-        let tci = u16::from_be_bytes([tci_high, tci_low]);
-        matches!(tpid, 0x8100 | 0x88a8).then_some(Self { tci, tpid })
+        let tag =
+            Self { tci: u16::from_be_bytes([tci_high, tci_low]), tpid: u16::from_be_bytes([high, low]) };
+        Self::is_in(bytes).then_some(tag)
+    }
+
+    /// Whether there is one.
+    #[inline]
+    fn is_in(bytes: &[u8]) -> bool {
+        const C_TAG: u16 = 0x8100_u16.to_be();
+        const S_TAG: u16 = 0x88a8_u16.to_be();
+        let tpid = bytes.get(12..16).and_then(<[u8]>::first_chunk);
+        // Compared in the order in which it stands.
+        tpid.is_some_and(|tpid| matches!(u16::from_ne_bytes(*tpid), C_TAG | S_TAG))
     }
 }
 

@@ -400,10 +400,14 @@ impl Batch<'_> {
     ) -> Result<(), E> {
         match self {
             Self::Recv(batch) => {
-                batch.frames().take(limit).try_for_each(|raw| booking.hand(frame(raw), take))
+                batch.frames().take(limit).try_for_each(|raw| booking.hand(&mut frame(raw), take))
             }
-            Self::V2(batch) => batch.frames().take(limit).try_for_each(|raw| booking.hand(frame(raw), take)),
-            Self::V3(batch) => batch.frames().take(limit).try_for_each(|raw| booking.hand(frame(raw), take)),
+            Self::V2(batch) => {
+                batch.frames().take(limit).try_for_each(|raw| booking.hand(&mut frame(raw), take))
+            }
+            Self::V3(batch) => {
+                batch.frames().take(limit).try_for_each(|raw| booking.hand(&mut frame(raw), take))
+            }
         }
     }
 

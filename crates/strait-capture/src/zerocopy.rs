@@ -14,8 +14,9 @@ use strait_sys::interface::Interface;
 use strait_sys::packet;
 use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Socket};
 
+use crate::batch::Booking;
 use crate::error::Error;
-use crate::frame::{Direction, Frame, Vlan};
+use crate::frame::Frame;
 use crate::gauge::Reading;
 use crate::wait::Step;
 
@@ -194,6 +195,24 @@ impl Batch<'_> {
     pub(crate) fn frames(&mut self) -> Frames<'_> {
         Frames { batch: self, at: 0 }
     }
+
+    /// What [`crate::Batch::try_each`] does.
+    #[inline]
+    pub(crate) fn try_each<E>(
+        &mut self,
+        limit: usize,
+        booking: &mut Booking<'_>,
+        take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut frame = Frame::received(&[], 0, self.interface);
+        for index in 0..limit.min(self.len()) {
+            let Some(raw) = self.raw.get(index) else { break };
+            frame.replace(raw.bytes);
+            frame.timestamp_ns = raw.timestamp_ns;
+            booking.hand(&mut frame, take)?;
+        }
+        Ok(())
+    }
 }
 
 /// Iterates over the frames of a [`Batch`].
@@ -209,16 +228,6 @@ impl<'a> Iterator for Frames<'a> {
     fn next(&mut self) -> Option<Frame<'a>> {
         let raw = self.batch.raw.get(self.at)?;
         self.at += 1;
-        Some(Frame {
-            bytes: raw.bytes,
-            wire_len: raw.bytes.len() as u32,
-            timestamp_ns: raw.timestamp_ns,
-            interface: self.batch.interface,
-            queue: 0,
-            vlan: Vlan::in_frame(raw.bytes),
-            direction: Direction::In,
-            rx_hash: 0,
-            hardware_ns: 0,
-        })
+        Some(Frame::received(raw.bytes, raw.timestamp_ns, self.batch.interface))
     }
 }

@@ -115,6 +115,12 @@ impl Entry {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// Whether a callback has broken the loop or asked for something.
+    #[inline]
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.is_broken() || self.has_later()
+    }
+
     /// Whether the loop was broken, which is taken back by this.
     pub(crate) fn take_broken(&self) -> bool {
         self.is_broken() && self.broken.swap(false, Ordering::Relaxed)

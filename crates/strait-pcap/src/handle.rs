@@ -3,6 +3,7 @@
 //! All that is safe is here and in [`crate::entry`]; [`crate::ffi`] turns C's arguments into these calls and back.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -322,7 +323,7 @@ impl Active {
     }
 
     fn hand_kept(&mut self, entry: &Entry, max: usize, count: &mut usize, take: &mut impl FnMut(Packet<'_>)) {
-        while *count < max && !entry.is_broken() && !entry.has_later() {
+        while *count < max && !entry.is_disturbed() {
             let Some(Kept { timestamp_ns, wire_len, bytes }) = self.kept.pop_front() else { break };
             *count += 1;
             take(Packet { timestamp_ns, wire_len, bytes: &bytes });
@@ -383,25 +384,49 @@ fn hand_batch(
     count: &mut usize,
     take: &mut impl FnMut(Packet<'_>),
 ) -> u64 {
-    let (mut asked, mut sieve, mut rejected) = (0, None, 0);
-    for frame in batch.frames() {
-        if entry.asked() != asked {
-            asked = entry.asked();
-            sieve = entry.coming_filter().map(|filter| session.sieve(&filter));
+    let mut disturbance = Disturbance { entry, session, kept, asked: 0, sieve: None, rejected: 0 };
+    let Ok(()) = batch.try_each(usize::MAX, |frame| -> Result<(), Infallible> {
+        if !entry.is_disturbed() || disturbance.admits(frame) {
+            *count += 1;
+            take(frame.into());
         }
-        if sieve.as_ref().is_some_and(|sieve: &Sieve| sieve.keeps(&frame) == 0) {
-            rejected += 1;
-            continue;
+        Ok(())
+    });
+    disturbance.rejected
+}
+
+/// What becomes of the rest of a batch when a callback has broken the loop or set a filter.
+struct Disturbance<'a> {
+    entry: &'a Entry,
+    session: &'a Session,
+    kept: &'a mut VecDeque<Kept>,
+    /// See [`Entry::asked`].
+    asked: usize,
+    /// The newest filter.
+    sieve: Option<Sieve>,
+    /// Frames that it did not let through.
+    rejected: u64,
+}
+
+impl Disturbance<'_> {
+    /// Whether a frame is to be handed over now.
+    #[cold]
+    fn admits(&mut self, frame: &Frame<'_>) -> bool {
+        if self.entry.asked() != self.asked {
+            self.asked = self.entry.asked();
+            self.sieve = self.entry.coming_filter().map(|filter| self.session.sieve(&filter));
         }
-        if entry.is_broken() {
-            let Packet { timestamp_ns, wire_len, bytes } = (&frame).into();
-            kept.push_back(Kept { timestamp_ns, wire_len, bytes: bytes.into() });
-            continue;
+        if self.sieve.as_ref().is_some_and(|sieve| sieve.keeps(frame) == 0) {
+            self.rejected += 1;
+            return false;
         }
-        *count += 1;
-        take((&frame).into());
+        let broken = self.entry.is_broken();
+        if broken {
+            let Packet { timestamp_ns, wire_len, bytes } = frame.into();
+            self.kept.push_back(Kept { timestamp_ns, wire_len, bytes: bytes.into() });
+        }
+        !broken
     }
-    rejected
 }
 
 fn polling(errno: rustix::io::Errno) -> Error {

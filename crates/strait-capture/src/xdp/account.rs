@@ -19,7 +19,7 @@ pub(super) struct Seen {
 impl Seen {
     /// The counters of `queue`; no system call.
     pub(super) fn read(counters: &MappedArray, queue: u32) -> Self {
-        let load = |counter: Counter| counters.load(queue as usize, counter.slot());
+        let load = |counter: Counter| counters.load(0, counter.slot(queue));
         Self {
             passed: load(Counter::Passed),
             redirected: load(Counter::Redirected),

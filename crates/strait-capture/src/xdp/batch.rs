@@ -7,7 +7,7 @@ use strait_sys::xdp::RxBatch;
 use super::join::{Item, Joiner, parse};
 use super::stamp::Clock;
 use crate::batch::Booking;
-use crate::frame::{Direction, Frame, Vlan};
+use crate::frame::Frame;
 
 /// Frames on loan; dropping it returns their chunks.
 pub(crate) struct Batch<'a> {
@@ -25,7 +25,7 @@ impl Batch<'_> {
     }
 
     pub(crate) fn frames(&mut self) -> Frames<'_> {
-        Frames { batch: self, at: 0, now_ns: None }
+        Frames { batch: self, at: 0, now_ns: clock::realtime_ns() }
     }
 
     /// What [`crate::Batch::try_each`] does.
@@ -36,15 +36,30 @@ impl Batch<'_> {
         booking: &mut Booking<'_>,
         take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.joiner.items().is_some() || self.metadata {
-            return self.frames().take(limit).try_for_each(|frame| booking.hand(frame, take));
+        if self.joiner.items().is_some() {
+            return self.frames().take(limit).try_for_each(|mut frame| booking.hand(&mut frame, take));
         }
-        // Each descriptor is a frame of which there is nothing to tell but its bytes.
+        // Each descriptor is a frame.
         let now_ns = clock::realtime_ns();
-        for raw in self.raw.frames().take(limit) {
-            booking.hand(plain(raw.bytes, raw.bytes.len(), now_ns, self.interface), take)?;
+        let mut frame = Frame::received(&[], now_ns, self.interface);
+        for raw in self.raw.first(limit) {
+            frame.replace(raw.bytes);
+            if self.metadata {
+                self.tell(&mut frame, parse(raw.metadata), now_ns);
+            }
+            booking.hand(&mut frame, take)?;
         }
         Ok(())
+    }
+
+    /// Tells what the program left with a frame; `now_ns` is the time of one with which it left none.
+    #[inline]
+    fn tell(&self, frame: &mut Frame<'_>, metadata: Option<Metadata>, now_ns: u64) {
+        let metadata = metadata.unwrap_or_default();
+        let stamped = monotonic_ns(&metadata).map(|monotonic_ns| self.clock.realtime_ns(monotonic_ns));
+        frame.timestamp_ns = stamped.unwrap_or(now_ns);
+        frame.rx_hash = if metadata.has(Metadata::RX_HASH) { metadata.rx_hash } else { 0 };
+        frame.hardware_ns = if metadata.has(Metadata::HARDWARE_TIME) { metadata.hardware_ns } else { 0 };
     }
 }
 
@@ -52,8 +67,8 @@ impl Batch<'_> {
 pub(crate) struct Frames<'a> {
     batch: &'a Batch<'a>,
     at: usize,
-    /// The time of frames that have none, read once a batch.
-    now_ns: Option<u64>,
+    /// The time of frames that have none.
+    now_ns: u64,
 }
 
 impl<'a> Iterator for Frames<'a> {
@@ -83,33 +98,11 @@ impl<'a> Iterator for Frames<'a> {
 
 impl<'a> Frames<'a> {
     #[inline]
-    fn frame(&mut self, bytes: &'a [u8], len: usize, metadata: Option<Metadata>) -> Frame<'a> {
-        let timestamp_ns = match metadata.and_then(|metadata| monotonic_ns(&metadata)) {
-            Some(monotonic_ns) => self.batch.clock.realtime_ns(monotonic_ns),
-            None => *self.now_ns.get_or_insert_with(clock::realtime_ns),
-        };
-        let has = |flag| metadata.filter(|metadata| metadata.has(flag));
-        Frame {
-            rx_hash: has(Metadata::RX_HASH).map_or(0, |metadata| metadata.rx_hash),
-            hardware_ns: has(Metadata::HARDWARE_TIME).map_or(0, |metadata| metadata.hardware_ns),
-            ..plain(bytes, len, timestamp_ns, self.batch.interface)
-        }
-    }
-}
-
-/// A received frame without hash and device's time.
-#[inline]
-fn plain(bytes: &[u8], len: usize, timestamp_ns: u64, interface: u32) -> Frame<'_> {
-    Frame {
-        bytes,
-        wire_len: len as u32,
-        timestamp_ns,
-        interface,
-        queue: 0,
-        vlan: Vlan::in_frame(bytes),
-        direction: Direction::In,
-        rx_hash: 0,
-        hardware_ns: 0,
+    fn frame(&self, bytes: &'a [u8], len: usize, metadata: Option<Metadata>) -> Frame<'a> {
+        let mut frame = Frame::received(bytes, self.now_ns, self.batch.interface);
+        frame.wire_len = len as u32;
+        self.batch.tell(&mut frame, metadata, self.now_ns);
+        frame
     }
 }
 

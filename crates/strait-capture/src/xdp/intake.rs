@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use strait_filter::cbpf::Program;
 use strait_filter::translate::{self, MetadataFunctions};
-use strait_filter::xdp::{CaptureOptions, capture_program};
+use strait_filter::xdp::{CaptureOptions, Counters, capture_program};
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, XdpProgram};
 use strait_sys::interface::Interface;
 use strait_sys::{packet, process};
@@ -25,6 +25,8 @@ pub(super) struct Template {
     pub(super) metadata: bool,
     pub(super) sockets: Map,
     pub(super) counters: Map,
+    /// Receive queues of the interface.
+    pub(super) queues: u32,
 }
 
 impl Template {
@@ -43,7 +45,7 @@ impl Template {
         let capture = CaptureOptions {
             interface,
             xskmap_fd: self.sockets.as_fd().as_raw_fd(),
-            counters_fd: self.counters.as_fd().as_raw_fd(),
+            counters: Counters { fd: self.counters.as_fd().as_raw_fd(), queues: self.queues },
             metadata: self.metadata,
             timestamps: self.timestamps,
         };

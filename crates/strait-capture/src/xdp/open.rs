@@ -198,7 +198,7 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
     for (port, &queue) in ports.iter().zip(options.queues) {
         sockets.set_socket(queue, port.socket.as_fd())?;
     }
-    let counters = Map::mappable_array("strait_counts", COUNTERS_BYTES, queues)?;
+    let counters = Map::mappable_array("strait_counts", queues * COUNTERS_BYTES, 1)?;
     let promiscuous = if options.promiscuous { Some(promiscuous(options.interface)?) } else { None };
     let mapped = Arc::new(counters.mapped()?);
     let functions = driver_functions(options, way);
@@ -212,6 +212,7 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
         metadata,
         sockets,
         counters,
+        queues,
     };
     let link = attach(options, &mut template, &mut fresh)?;
     let tells = Tells { metadata, tags: template.functions.rx_vlan_tag.is_some() };

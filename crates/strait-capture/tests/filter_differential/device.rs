@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use lab::{Wire, program_or_skip, wait_until};
 use strait_filter::cbpf::{Program, opcode as op};
 use strait_filter::translate::{MetadataFunctions, Options};
-use strait_filter::xdp::{COUNTERS_BYTES, CaptureOptions, Metadata, capture_program};
+use strait_filter::xdp::{COUNTERS_BYTES, CaptureOptions, Counters, Metadata, capture_program};
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, XdpProgram, btf};
 
 use super::checked;
@@ -36,7 +36,7 @@ fn attach(wire: &Wire, port: &Port, filter: &Program, functions: MetadataFunctio
     let options = CaptureOptions {
         interface: Options { device_mac: DEVICE_MAC, functions, ..Options::default() },
         xskmap_fd: sockets.as_fd().as_raw_fd(),
-        counters_fd: counters.as_fd().as_raw_fd(),
+        counters: Counters { fd: counters.as_fd().as_raw_fd(), queues: 1 },
         metadata: true,
         timestamps: true,
     };

@@ -7,8 +7,9 @@ use strait_filter::Metadata as Facts;
 use strait_filter::cbpf::Program;
 use strait_filter::translate::Options;
 use strait_filter::xdp::{
-    Assembled, COUNTERS_BYTES, CaptureOptions, Counter, GeneratorFields, GeneratorOptions, Metadata,
-    PACE_SHIFT, Pace, SEQUENCE_BYTES, capture_program, drop_program, generator_program, pass_program,
+    Assembled, COUNTERS_BYTES, CaptureOptions, Counter, Counters, GeneratorFields, GeneratorOptions,
+    Metadata, PACE_SHIFT, Pace, SEQUENCE_BYTES, capture_program, drop_program, generator_program,
+    pass_program,
 };
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Kind, Traffic};
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, MappedArray, TestRun, XdpContext, XdpProgram};
@@ -46,7 +47,7 @@ impl Capture {
         let options = CaptureOptions {
             interface: Options { fragments, device_mac: DEVICE_MAC, ..Options::default() },
             xskmap_fd: sockets.as_fd().as_raw_fd(),
-            counters_fd: counters.as_fd().as_raw_fd(),
+            counters: Counters { fd: counters.as_fd().as_raw_fd(), queues: 1 },
             metadata: true,
             timestamps: true,
         };
@@ -57,7 +58,7 @@ impl Capture {
     /// Passed, redirected, unbound, without metadata.
     fn counted(&self) -> [u64; 4] {
         [Counter::Passed, Counter::Redirected, Counter::Unbound, Counter::WithoutMetadata]
-            .map(|counter| self.counters.load(0, counter.slot()))
+            .map(|counter| self.counters.load(0, counter.slot(0)))
     }
 
     /// Runs it on `frame`, of which the first buffer holds `linear` bytes; returns its verdict and what it left.
@@ -169,7 +170,7 @@ fn socket_and_host_share_the_traffic_by_the_filter() {
         let (mut got, mut passed) = (Vec::new(), Vec::new());
         assert!(wait_until(LIMIT, || {
             got.extend(port.read());
-            got.len() as u64 == capture.counted()[Counter::Redirected.slot()]
+            got.len() as u64 == capture.counted()[Counter::Redirected.slot(0)]
         }));
         let kept = |frame: &[u8]| filter.run_wire(frame, &Facts { ifindex, ..metadata(frame) });
         let (matching, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|frame| kept(frame) != 0);
@@ -197,17 +198,17 @@ fn verdicts_are_given_and_counted() {
         return;
     }
     let counters = Map::mappable_array("counters", COUNTERS_BYTES, 1).unwrap();
-    let fd = Some(counters.as_fd().as_raw_fd());
+    let there = Some(Counters { fd: counters.as_fd().as_raw_fd(), queues: 1 });
     for (assembled, verdict) in [
-        (pass_program(fd), XDP_PASS),
-        (drop_program(fd), XDP_DROP),
+        (pass_program(there), XDP_PASS),
+        (drop_program(there), XDP_DROP),
         (pass_program(None), XDP_PASS),
         (drop_program(None), XDP_DROP),
     ] {
         let run = TestRun { data: &[0; 60], repeat: 5, ..TestRun::default() };
         assert_eq!(load(&assembled.unwrap()).test_run(run).unwrap().returned, verdict);
     }
-    assert_eq!(counters.mapped().unwrap().load(0, Counter::Passed.slot()), 10);
+    assert_eq!(counters.mapped().unwrap().load(0, Counter::Passed.slot(0)), 10);
 }
 
 fn generator_options(template: &FrameTemplate, flows: u32, sequence: &Map) -> GeneratorOptions {

@@ -2,20 +2,17 @@
 //!
 //! Every contestant gets bursts of [`BURST`] frames from a NIC that costs the guest next to nothing (`lab/vm/pump.c`);
 //! what the sender itself costs is measured alone and taken off. The figures are exact, so they are compared with those
-//! written down in `instructions.json`: a path that costs over 5 % more fails. `STRAIT_VM_RECORD=1` writes them anew.
+//! written down (`record.rs`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::path::Path;
 use std::time::Duration;
-use std::{env, fs};
 
+use super::record::compare;
+use super::{guest, pf_zerocopy, run};
 use lab::vm::{Guest, Kernel, Mark, Nic, vm_or_skip};
 use lab::{Launch, program_or_skip};
-use serde_json::{Value, json};
-
-use super::{guest, pf_zerocopy, run};
 
 /// Frames of a burst: all contestants have room for as many, in the NIC and behind it.
 const BURST: u64 = 1000;
@@ -23,14 +20,10 @@ const BURST: u64 = 1000;
 const BURSTS: u64 = 20;
 /// What lies between two bursts: long enough for the slowest to take one in, at a nanosecond an instruction.
 const PAUSE_US: u64 = 20_000;
-/// What a path may cost beyond the figure written down, in percent.
-const TOLERANCE: f64 = 5.0;
 /// Sizes of frames with their check sequence, as users give them; the NIC counts without.
 const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 const CHECK_SEQUENCE_BYTES: u32 = 4;
 const GUEST_LIMIT: Duration = Duration::from_mins(20);
-/// One record for the tests of all NICs.
-static RECORD: Mutex<()> = Mutex::new(());
 
 /// A way to receive: how users name it, and the command that does it on `$receiver`.
 type Contestant = (&'static str, &'static str);
@@ -48,16 +41,17 @@ const TCPDUMP_XDP: Contestant =
     ("tcpdump on xdp-zc", "strait run --path xdp-zc -- tcpdump -Z root -i $receiver -w /dev/null");
 const TCPDUMP_ZERO_COPY: Contestant =
     ("tcpdump on zerocopy", "strait run --path zerocopy -- tcpdump -Z root -i $receiver -w /dev/null");
+const TCPDUMP: Contestant = ("tcpdump", "tcpdump -Z root -i $receiver -w /dev/null");
 /// libpcap as it comes: TPACKET_V3, or TPACKET_V2 in immediate mode.
-const LIBPCAP: Contestant = ("libpcap", "pcap_count -i $receiver");
+pub(super) const LIBPCAP: Contestant = ("libpcap", "pcap_count -i $receiver");
 const LIBPCAP_IMMEDIATE: Contestant = ("libpcap-immediate", "pcap_count -i $receiver -I");
 const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 
 /// Instructions a frame, in the kernel and in the program.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
-    kernel: f64,
-    user: f64,
+pub(super) struct Cost {
+    pub(super) kernel: f64,
+    pub(super) user: f64,
 }
 
 impl Cost {
@@ -70,13 +64,18 @@ impl Cost {
         Self { kernel: self.kernel - other.kernel, user: self.user - other.user }
     }
 
-    fn total(self) -> f64 {
+    pub(super) fn total(self) -> f64 {
         self.kernel + self.user
     }
 }
 
 /// By contestant and size (`64`, ..., `random`).
-type Costs = BTreeMap<&'static str, BTreeMap<String, Cost>>;
+pub(super) type Costs = BTreeMap<&'static str, BTreeMap<String, Cost>>;
+
+/// What each contestant is metered with: a size, or all of them at random.
+pub(super) fn sizes() -> impl Iterator<Item = String> {
+    SIZES.iter().map(u32::to_string).chain(["random".to_owned()])
+}
 
 /// The script that meters `contestants` on eth1, or on zc0 where the module has it.
 fn script(contestants: &[Contestant]) -> String {
@@ -96,7 +95,7 @@ ethtool -K eth1 gro off gso off tso off
         "[ ! -e /sys/bus/pci/drivers/e1000/$pump ] || echo $pump >/sys/bus/pci/drivers/e1000/unbind\n",
     );
     for (name, command) in contestants {
-        for size in SIZES.iter().map(u32::to_string).chain(["random".to_owned()]) {
+        for size in sizes() {
             let bytes = match size.parse::<u32>() {
                 Ok(size) => (size - CHECK_SEQUENCE_BYTES).to_string(),
                 Err(_) => SIZES.map(|size| (size - CHECK_SEQUENCE_BYTES).to_string()).join(" "),
@@ -115,7 +114,7 @@ fn measure(guest: Guest, contestants: &[Contestant]) -> Costs {
     let mut pairs = run.marks.chunks_exact(2).map(|pair| Cost::between(pair[0], pair[1]));
     let mut costs = Costs::new();
     for (name, _) in &all {
-        for size in SIZES.iter().map(u32::to_string).chain(["random".to_owned()]) {
+        for size in sizes() {
             let cost = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.said, run.log));
             costs.entry(name).or_default().insert(size, cost);
         }
@@ -143,49 +142,6 @@ fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     }
     let drop_in = super::strait().with_file_name("libstrait_pcap.so");
     guest.program("/usr/sbin/ethtool").program("/usr/bin/tcpdump").program(drop_in)
-}
-
-fn record_file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results/instructions.json")
-}
-
-/// Compares `costs` with those written down for `nic`, or writes them down.
-fn compare(nic: &str, costs: &Costs) {
-    let _alone = RECORD.lock().unwrap();
-    let text = fs::read_to_string(record_file()).unwrap_or_else(|_| "{}".to_owned());
-    let mut record: Value = serde_json::from_str(&text).unwrap();
-    if env::var_os("STRAIT_VM_RECORD").is_some() {
-        record["about"] = json!(
-            "Guest instructions a received frame, in the kernel and in the program, by NIC, path and frame size (with its \
-             check sequence); the sender's own are taken off. QEMU without KVM, one processor, Linux 7.2, bursts of 1000 \
-             frames. Instructions are not time: caches, DMA and the NIC's registers cost nothing here."
-        );
-        record["command"] = json!("STRAIT_VM_RECORD=1 make test-vm");
-        record["nics"][nic] =
-            costs.iter().map(|(name, sizes)| ((*name).to_owned(), in_json(sizes))).collect();
-        fs::write(record_file(), format!("{record:#}\n")).unwrap();
-        return;
-    }
-    let mut dearer = Vec::new();
-    for (name, sizes) in costs {
-        for (size, cost) in sizes {
-            let known = &record["nics"][nic][name][size];
-            let known = known["kernel"].as_f64().unwrap() + known["user"].as_f64().unwrap();
-            if cost.total() > known * (1.0 + TOLERANCE / 100.0) {
-                dearer.push(format!(
-                    "{nic} {name} {size}: {:.0} instructions, {known:.0} written down",
-                    cost.total()
-                ));
-            }
-        }
-    }
-    assert!(dearer.is_empty(), "dearer than before:\n{}", dearer.join("\n"));
-}
-
-fn in_json(sizes: &BTreeMap<String, Cost>) -> Value {
-    let rounded = |instructions: f64| (instructions * 10.0).round() / 10.0;
-    let entry = |cost: &Cost| json!({ "kernel": rounded(cost.kernel), "user": rounded(cost.user) });
-    sizes.iter().map(|(size, cost)| (size.clone(), entry(cost))).collect()
 }
 
 fn print(nic: &str, costs: &Costs) {
@@ -223,12 +179,12 @@ fn igb() {
         return;
     }
     let guest = peers(Kernel::V7_2, Nic::E1000, Nic::Igb);
-    let costs = measure(guest, &[XDP_ZERO_COPY, TCPDUMP_XDP, XDP_NATIVE, V3, LIBPCAP]);
+    let costs = measure(guest, &[XDP_ZERO_COPY, TCPDUMP_XDP, XDP_NATIVE, V3, LIBPCAP, TCPDUMP]);
     print("igb", &costs);
     assert_independent_of_length(&costs, "xdp-zc");
     assert_dependent_on_length(&costs, "xdp-native");
     assert_dependent_on_length(&costs, "libpcap");
-    compare("igb", &costs);
+    compare("igb", Kernel::V7_2, &costs);
 }
 
 #[test]
@@ -241,7 +197,7 @@ fn virtio_net() {
     print("virtio-net", &costs);
     assert_independent_of_length(&costs, "xdp-zc");
     assert_dependent_on_length(&costs, "xdp-native");
-    compare("virtio-net", &costs);
+    compare("virtio-net", Kernel::V7_2, &costs);
 }
 
 #[test]
@@ -250,7 +206,7 @@ fn e1000() {
         return;
     }
     let guest = peers(Kernel::V7_2, Nic::E1000, Nic::E1000);
-    let copying = [XDP_GENERIC, V3, V2, RECV, LIBPCAP, LIBPCAP_IMMEDIATE, RECVFROM];
+    let copying = [XDP_GENERIC, V3, V2, RECV, LIBPCAP, LIBPCAP_IMMEDIATE, RECVFROM, TCPDUMP];
     let mut costs = measure(guest, &copying);
     let guest = pf_zerocopy::with_module(peers(Kernel::V7_2, Nic::E1000, Nic::E1000), Kernel::V7_2);
     costs.extend(measure(guest, &[ZERO_COPY, TCPDUMP_ZERO_COPY]));
@@ -258,5 +214,5 @@ fn e1000() {
     assert_independent_of_length(&costs, "zerocopy");
     // The stock driver copies frames below 256 bytes once more (copybreak), so packet sockets differ less by length here.
     assert_dependent_on_length(&costs, "xdp-generic");
-    compare("e1000", &costs);
+    compare("e1000", Kernel::V7_2, &costs);
 }

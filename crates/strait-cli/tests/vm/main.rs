@@ -4,12 +4,17 @@
 
 mod cost;
 mod pf_zerocopy;
+mod record;
 mod send;
 mod xdp;
 
 use std::path::Path;
+use std::time::Duration;
 
 use lab::vm::{Guest, Kernel, Run};
+
+/// What a program that is no guest may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(100);
 
 /// The program under test.
 fn strait() -> &'static Path {

@@ -244,6 +244,11 @@ impl Assembler {
         self.wide(dst, op::PSEUDO_MAP_FD, u64::from(fd as u32));
     }
 
+    /// `dst` = the address of the value of the array behind a descriptor, which has no other.
+    pub fn load_map_value(&mut self, dst: Register, fd: i32) {
+        self.wide(dst, op::PSEUDO_MAP_VALUE, u64::from(fd as u32));
+    }
+
     fn wide(&mut self, dst: Register, src: u8, constant: u64) {
         let first = Instruction {
             code: op::LD | op::IMM | op::DW,

@@ -35,6 +35,8 @@ pub const ATOMIC_FETCH: i32 = 0x01;
 
 /// Source register of a 64-bit constant that is a map's descriptor.
 pub const PSEUDO_MAP_FD: u8 = 1;
+/// The same of a 64-bit constant that is the address of such a map's only value, an array's.
+pub const PSEUDO_MAP_VALUE: u8 = 2;
 /// Source register of a call to another function of the program.
 pub const PSEUDO_CALL: u8 = 1;
 /// Source register of a call to a function of the kernel.

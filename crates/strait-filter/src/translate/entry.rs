@@ -107,6 +107,24 @@ impl Filter<'_> {
     }
 }
 
+/// Answers `result` for every frame that has its header: the kernel hands no other to a packet socket's filter.
+pub(super) fn emit_constant(asm: &mut Assembler, result: i32, matched: Label, unmatched: Label) {
+    let whole = asm.label();
+    asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
+    asm.load(Size::W, R3, R6, op::XDP_MD_DATA_END);
+    asm.mov(R2, R1);
+    asm.alu(Operation::Add, R2, TAGGED_LEN_MIN as i32);
+    asm.jump_if(Condition::LessOrEqual, R2, R3, whole);
+    check_room(asm, R1, ETHERNET_HEADER_LEN, R3, unmatched);
+    asm.load(Size::H, R3, R1, TYPE);
+    for tag in TAG_TYPES {
+        asm.jump_if(Condition::Equal, R3, i32::from(tag.to_be()), unmatched);
+    }
+    asm.bind(whole);
+    asm.mov(R0, result);
+    asm.jump(if result == 0 { unmatched } else { matched });
+}
+
 /// Copies words of the frame at R1 to the same place of the header on the stack.
 fn copy_words(asm: &mut Assembler, offsets: &[i16]) {
     for &off in offsets {

@@ -190,14 +190,17 @@ impl<'a> Filter<'a> {
     }
 
     /// Writes the filter. On entry R6 is the context; R0 to R5 and R7 to R9 are the filter's. It goes to `matched` with
-    /// a result that is not 0 in R0, or to `unmatched`. R6 is kept, R7 is the VLAN tag (if the filter asks for it), R8
-    /// the end of the frame.
+    /// a result that is not 0 in R0, or to `unmatched`. R6 is kept.
     pub(crate) fn emit(
         &mut self,
         asm: &mut Assembler,
         matched: Label,
         unmatched: Label,
     ) -> Result<(), Error> {
+        if let Some(result) = self.constant() {
+            entry::emit_constant(asm, result, matched, unmatched);
+            return Ok(());
+        }
         let (untagged, tagged) = (asm.label(), asm.label());
         self.emit_entry(asm, untagged, tagged, unmatched);
         asm.bind(untagged);
@@ -206,6 +209,15 @@ impl<'a> Filter<'a> {
         asm.bind(tagged);
         self.emit_tagged_header(asm, unmatched);
         self.emit_body(asm, View::Tagged, matched, unmatched)
+    }
+
+    /// What the filter answers, if it is the same for every frame and nobody is to be asked about the frame.
+    fn constant(&self) -> Option<i32> {
+        if self.options.fragments || self.options.functions.rx_vlan_tag.is_some() {
+            return None;
+        }
+        let first = self.program.instructions().first()?;
+        (first.code == cop::RET | cop::K).then_some(first.k as i32)
     }
 
     fn emit_body(

@@ -159,7 +159,7 @@ fn what_xdp_cannot_know_is_refused() {
 fn unreachable_instructions_are_left_out() {
     let filler = Instruction::statement(op::LD | op::W | op::ABS, 0);
     let leap = Instruction::statement(op::JMP | op::JA, 100);
-    let ret = Instruction::statement(op::RET, 5);
+    let ret = Instruction::statement(op::RET | op::A, 0);
     let short = Program::check(vec![ret]).unwrap();
     let long = Program::check([vec![leap], vec![filler; 100], vec![ret]].concat()).unwrap();
     let len = |program| translate(program, &Options::default()).unwrap().len();

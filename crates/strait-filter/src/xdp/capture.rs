@@ -11,11 +11,11 @@
 //! The capture engine's AF_XDP path loads it. It never changes a byte of the frame and never drops one.
 
 use super::metadata::{HARDWARE, HASH, HEAD, SNAPLEN, TIMESTAMP, VLAN};
-use super::{Assembled, Counter, Metadata, count, look_up_counters};
+use super::{Assembled, Counter, Counters, Metadata, count};
 use crate::cbpf::Program;
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
-    Register::{R0, R1, R2, R3, R6, R7, R8, R9, R10},
+    Register::{R0, R1, R2, R3, R6, R8, R9, R10},
     Size, opcode as op,
 };
 use crate::error::Error;
@@ -28,17 +28,16 @@ pub struct CaptureOptions {
     pub interface: translate::Options,
     /// Descriptor of the XSKMAP, indexed by receive queue.
     pub xskmap_fd: i32,
-    /// Descriptor of the counter map, see [`super::COUNTERS_BYTES`].
-    pub counters_fd: i32,
+    /// Where to count.
+    pub counters: Counters,
     /// Whether to write [`Metadata`] at all.
     pub metadata: bool,
     /// Whether to take a timestamp for it, which costs tens of nanoseconds a frame.
     pub timestamps: bool,
 }
 
-/// Stack below the filter's: the map's key, and what metadata is made of.
-const KEY: i16 = -translate::STACK_BYTES - 8;
-const STACK_TIME: i16 = KEY - 8;
+/// Stack below the filter's: what metadata is made of.
+const STACK_TIME: i16 = -translate::STACK_BYTES - 8;
 const STACK_HARDWARE: i16 = STACK_TIME - 8;
 /// The hash, and behind it its type.
 const STACK_HASH: i16 = STACK_HARDWARE - 8;
@@ -51,11 +50,13 @@ pub fn capture_program(filter: &Program, options: &CaptureOptions) -> Result<Ass
     let mut filter = Filter::new(filter, &options.interface);
     filter.emit(&mut asm, matched, unmatched)?;
     asm.bind(unmatched);
-    count(&mut asm, options.counters_fd, KEY, Counter::Passed);
+    count(&mut asm, options.counters, Counter::Passed);
     asm.mov(R0, op::XDP_PASS);
     asm.exit();
     asm.bind(matched);
-    emit_metadata(&mut asm, options);
+    if options.metadata {
+        emit_metadata(&mut asm, options);
+    }
     emit_redirect(&mut asm, options);
     filter.emit_functions(&mut asm);
     let functions = options.interface.functions;
@@ -68,9 +69,6 @@ pub fn capture_program(filter: &Program, options: &CaptureOptions) -> Result<Ass
 
 /// Puts metadata in front of the frame; R8 = its length, or 0 if there is none.
 fn emit_metadata(asm: &mut Assembler, options: &CaptureOptions) {
-    if !options.metadata {
-        return asm.mov(R8, 0);
-    }
     let (refused, done) = (asm.label(), asm.label());
     asm.mov(R9, R0);
     gather(asm, options);
@@ -82,7 +80,7 @@ fn emit_metadata(asm: &mut Assembler, options: &CaptureOptions) {
     asm.mov(R8, Metadata::BYTES as i32);
     asm.jump(done);
     asm.bind(refused);
-    count(asm, options.counters_fd, KEY, Counter::WithoutMetadata);
+    count(asm, options.counters, Counter::WithoutMetadata);
     asm.mov(R8, 0);
     asm.bind(done);
 }
@@ -159,24 +157,17 @@ fn copy(asm: &mut Assembler, size: Size, field: i16, from: Option<i16>) {
 
 /// Hands the frame to its queue's socket, or takes the metadata off again and passes it.
 fn emit_redirect(asm: &mut Assembler, options: &CaptureOptions) {
-    let (exit, unbound, pass) = (asm.label(), asm.label(), asm.label());
+    let unbound = asm.label();
     asm.load_map(R1, options.xskmap_fd);
     asm.load(Size::W, R2, R6, op::XDP_MD_RX_QUEUE_INDEX);
     asm.mov(R3, op::XDP_PASS);
     asm.call(op::REDIRECT_MAP);
-    asm.mov(R7, R0);
-    look_up_counters(asm, options.counters_fd, KEY);
-    asm.mov(R1, 1);
-    asm.jump_if(Condition::NotEqual, R7, op::XDP_REDIRECT, unbound);
-    asm.jump_if(Condition::Equal, R0, 0, exit);
-    asm.atomic_add(R0, Counter::Redirected.offset(), R1);
-    asm.bind(exit);
+    asm.jump_if(Condition::NotEqual, R0, op::XDP_REDIRECT, unbound);
+    count(asm, options.counters, Counter::Redirected);
     asm.mov(R0, op::XDP_REDIRECT);
     asm.exit();
     asm.bind(unbound);
-    asm.jump_if(Condition::Equal, R0, 0, pass);
-    asm.atomic_add(R0, Counter::Unbound.offset(), R1);
-    asm.bind(pass);
+    count(asm, options.counters, Counter::Unbound);
     if options.metadata {
         asm.mov(R1, R6);
         asm.mov(R2, R8);

@@ -79,14 +79,19 @@ pub(super) const HASH: i16 = 24;
 pub(super) const VLAN: i16 = 28;
 const FLAGS_MASK: u32 = 0xff;
 
+#[inline]
 fn bytes_at<const N: usize>(bytes: &[u8; Metadata::BYTES], at: i16) -> [u8; N] {
-    std::array::from_fn(|i| bytes[at as usize + i])
+    let mut word = [0; N];
+    word.copy_from_slice(&bytes[at as usize..at as usize + N]);
+    word
 }
 
+#[inline]
 fn u32_at(bytes: &[u8; Metadata::BYTES], at: i16) -> u32 {
     u32::from_ne_bytes(bytes_at(bytes, at))
 }
 
+#[inline]
 fn u64_at(bytes: &[u8; Metadata::BYTES], at: i16) -> u64 {
     u64::from_ne_bytes(bytes_at(bytes, at))
 }

@@ -20,7 +20,7 @@ pub use verdict::{drop_program, pass_program};
 
 use crate::ebpf::{
     Assembler, Condition, Instruction, Operation,
-    Register::{R0, R1, R2, R6, R10},
+    Register::{R1, R2, R6},
     Size, encode, opcode as op,
 };
 
@@ -42,13 +42,22 @@ impl Assembled {
     }
 }
 
-/// Bytes of one entry of a counter map: a cache line of 64-bit counters.
-///
-/// The map is an array (`BPF_F_MMAPABLE` lets user space read it without system calls) with one entry a receive queue.
-/// Counters are added to atomically, because generic XDP may run one queue on several CPUs.
-pub const COUNTERS_BYTES: u32 = 64;
+/// Where a program counts: the only value of an array map, which has [`COUNTERS_BYTES`] for each receive queue one after
+/// the other (`BPF_F_MMAPABLE` lets user space read it without system calls). A program reaches a single value without a
+/// look-up. Counters are added to atomically, because generic XDP may run one queue on several CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// The map's descriptor.
+    pub fd: i32,
+    /// How many queues have counters there.
+    pub queues: u32,
+}
 
-/// What became of a frame: index of the 64-bit counter in its queue's entry.
+/// Bytes of a queue's counters: a cache line of 64-bit ones.
+pub const COUNTERS_BYTES: u32 = 1 << COUNTERS_SHIFT;
+const COUNTERS_SHIFT: i32 = 6;
+
+/// What became of a frame: index of the 64-bit counter among its queue's.
 ///
 /// Every frame is in exactly one of the first three, so their sum is what the program saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +74,9 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// The index among the 64-bit counters of an entry.
-    pub fn slot(self) -> usize {
-        self as usize
+    /// The index among the 64-bit counters of all queues.
+    pub fn slot(self, queue: u32) -> usize {
+        queue as usize * (COUNTERS_BYTES as usize / size_of::<u64>()) + self as usize
     }
 
     fn offset(self) -> i16 {
@@ -75,23 +84,15 @@ impl Counter {
     }
 }
 
-/// R0 = the counters of the frame's queue, or 0 where the map has none. R6 is the context; the word at `key` of the
-/// stack is lost, as are R1 to R5.
-fn look_up_counters(asm: &mut Assembler, counters_fd: i32, key: i16) {
-    asm.load(Size::W, R1, R6, op::XDP_MD_RX_QUEUE_INDEX);
-    asm.store(Size::W, R10, key, R1);
-    asm.load_map(R1, counters_fd);
-    asm.mov(R2, R10);
-    asm.alu(Operation::Add, R2, i32::from(key));
-    asm.call(op::MAP_LOOKUP_ELEM);
-}
-
-/// Adds one to a counter of the frame's queue. R0 to R5 are lost.
-fn count(asm: &mut Assembler, counters_fd: i32, key: i16, counter: Counter) {
+/// Adds one to a counter of the frame's queue, if it has any. R6 is the context; R1 and R2 are lost.
+fn count(asm: &mut Assembler, counters: Counters, counter: Counter) {
     let none = asm.label();
-    look_up_counters(asm, counters_fd, key);
-    asm.jump_if(Condition::Equal, R0, 0, none);
+    asm.load(Size::W, R1, R6, op::XDP_MD_RX_QUEUE_INDEX);
+    asm.jump_if(Condition::GreaterOrEqual, R1, counters.queues as i32, none);
+    asm.alu(Operation::Lsh, R1, COUNTERS_SHIFT);
+    asm.load_map_value(R2, counters.fd);
+    asm.alu(Operation::Add, R2, R1);
     asm.mov(R1, 1);
-    asm.atomic_add(R0, counter.offset(), R1);
+    asm.atomic_add(R2, counter.offset(), R1);
     asm.bind(none);
 }

@@ -26,14 +26,14 @@ fn pump(
     let _fence = Fence;
     let entry = &live.entry;
     let max = usize::try_from(max).ok().filter(|max| *max > 0).unwrap_or(usize::MAX);
-    let divisor = if entry.facts.nanoseconds() { 1 } else { 1000 };
+    let mut headers = Headers::new(entry.facts.nanoseconds());
     let (mut count, mut reading) = (0, None);
     loop {
         let Some(mut handle) = entry.lock() else { return refused_in_callback(p) };
         let reading = reading.get_or_insert_with(|| handle.reading(looping));
         let reader = entry.read();
         let ended = handle.dispatch(entry, max, reading, &mut count, |packet| {
-            take(&header(&packet, divisor), packet.bytes);
+            take(headers.of(&packet), packet.bytes);
         });
         drop(reader);
         drop(handle);
@@ -67,10 +67,35 @@ impl Drop for Fence {
     }
 }
 
-fn header(packet: &Packet<'_>, divisor: u64) -> PacketHeader {
-    let (seconds, rest) = (packet.timestamp_ns / 1_000_000_000, packet.timestamp_ns % 1_000_000_000);
-    let ts = libc::timeval { tv_sec: seconds as i64, tv_usec: (rest / divisor) as i64 };
-    PacketHeader { ts, caplen: packet.bytes.len() as u32, len: packet.wire_len }
+/// Writes packets' headers, one over the other. Packets of a batch often have the same time, which is divided once.
+struct Headers {
+    /// Nanoseconds of the unit that times are told in.
+    unit_ns: u64,
+    timestamp_ns: u64,
+    header: PacketHeader,
+}
+
+impl Headers {
+    fn new(nanoseconds: bool) -> Self {
+        let ts = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let unit_ns = if nanoseconds { 1 } else { 1000 };
+        Self { unit_ns, timestamp_ns: 0, header: PacketHeader { ts, caplen: 0, len: 0 } }
+    }
+
+    #[inline]
+    fn of(&mut self, packet: &Packet<'_>) -> &PacketHeader {
+        const SECOND_NS: u64 = 1_000_000_000;
+        if packet.timestamp_ns != self.timestamp_ns {
+            self.timestamp_ns = packet.timestamp_ns;
+            self.header.ts = libc::timeval {
+                tv_sec: (packet.timestamp_ns / SECOND_NS) as i64,
+                tv_usec: (packet.timestamp_ns % SECOND_NS / self.unit_ns) as i64,
+            };
+        }
+        self.header.caplen = packet.bytes.len() as u32;
+        self.header.len = packet.wire_len;
+        &self.header
+    }
 }
 
 /// `pcap_dispatch` and `pcap_loop` (pcap_loop(3PCAP)).

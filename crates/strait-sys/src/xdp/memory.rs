@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU32;
 
-use super::ring::Region;
+use super::ring::{Contiguous, Region};
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
 
@@ -45,13 +45,21 @@ unsafe impl<T: Copy> Region for Mapped<T> {
     #[inline]
     unsafe fn read(&self, index: u32) -> T {
         // SAFETY: the caller keeps index below slots and vouches that nobody writes the slot.
-        unsafe { self.slot(index).read() }
+        unsafe { self.at(index).read() }
     }
 
     #[inline]
     unsafe fn write(&self, index: u32, slot: T) {
         // SAFETY: as for read; a slot is plain data.
-        unsafe { self.slot(index).write(slot) }
+        unsafe { self.at(index).write(slot) }
+    }
+}
+
+// SAFETY: the kernel lays slots out as an array that begins at `offsets.desc`.
+unsafe impl<T: Copy> Contiguous for Mapped<T> {
+    #[inline]
+    fn slot(&self) -> *mut T {
+        self.at(0)
     }
 }
 
@@ -84,7 +92,7 @@ impl<T: Copy> Mapped<T> {
     }
 
     #[inline]
-    fn slot(&self, index: u32) -> *mut T {
+    fn at(&self, index: u32) -> *mut T {
         debug_assert!(index < self.slots);
         let offset = self.offsets.desc as usize + index as usize * size_of::<T>();
         // SAFETY: callers keep index below slots, and `new` checked that all slots lie in the mapping.

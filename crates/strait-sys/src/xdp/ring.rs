@@ -6,6 +6,7 @@
 //! on the kernel's rings, under an oracle and under loom. It never waits and never trusts an index of the other side
 //! further than the ring is long.
 
+use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An index that both sides see.
@@ -58,6 +59,15 @@ pub(super) unsafe trait Region {
     /// # Safety
     /// `index` is below `slots`, and the other side does not access this slot now.
     unsafe fn write(&self, index: u32, slot: Self::Slot);
+}
+
+/// A [`Region`] whose slots lie side by side in memory.
+///
+/// # Safety
+/// `slot` points to slot 0, and the others follow it.
+pub(super) unsafe trait Contiguous: Region {
+    /// Slot 0.
+    fn slot(&self) -> *mut Self::Slot;
 }
 
 /// The writing end of a ring.
@@ -128,6 +138,29 @@ impl<R: Region> Producer<R> {
     }
 }
 
+impl<R: Contiguous> Producer<R> {
+    /// Pushes as many of `slots` as there is room for, and returns how many: a single look at the ring for all of them.
+    #[inline]
+    pub(super) fn push_all(&mut self, slots: &mut impl ExactSizeIterator<Item = R::Slot>) -> usize {
+        let wanted = slots.len().min(self.mask as usize + 1) as u32;
+        let room = self.room(wanted).min(wanted);
+        let mut left = room;
+        while left > 0 {
+            let start = self.written & self.mask;
+            let count = left.min(self.mask + 1 - start);
+            // SAFETY: the run ends before the ring does, and its slots are free, so the consumer is done with them.
+            let run =
+                unsafe { slice::from_raw_parts_mut(self.region.slot().add(start as usize), count as usize) };
+            for (free, slot) in run.iter_mut().zip(&mut *slots) {
+                *free = slot;
+            }
+            self.written = self.written.wrapping_add(count);
+            left -= count;
+        }
+        room as usize
+    }
+}
+
 /// The reading end of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer<R> {
@@ -135,6 +168,8 @@ pub(super) struct Consumer<R> {
     mask: u32,
     /// Slots read so far, released or not.
     read: u32,
+    /// Slots that the producer may write again.
+    released: u32,
     /// The producer's index as last seen.
     produced: u32,
 }
@@ -144,7 +179,7 @@ impl<R: Region> Consumer<R> {
     pub(super) fn new(region: R) -> Self {
         debug_assert!(region.slots().is_power_of_two());
         let read = region.consumer().load(Ordering::Relaxed);
-        Self { mask: region.slots() - 1, read, produced: read, region }
+        Self { mask: region.slots() - 1, read, released: read, produced: read, region }
     }
 
     /// Slots ready to be read; it looks at the shared index only where the cached one says fewer than `wanted`.
@@ -169,20 +204,10 @@ impl<R: Region> Consumer<R> {
         Some(slot)
     }
 
-    /// Reads the next slot, which [`Consumer::ready`] has said is there.
-    #[inline]
-    pub(super) fn pop_ready(&mut self) -> R::Slot {
-        debug_assert!(self.cached_ready() > 0);
-        // SAFETY: the mask keeps the index in bounds; the producer has published the slot and waits for release. (A
-        // slot that was not published holds an older value of the same plain type.)
-        let slot = unsafe { self.region.read(self.read & self.mask) };
-        self.read = self.read.wrapping_add(1);
-        slot
-    }
-
-    /// Gives back what was popped.
+    /// Gives back what was popped or held.
     #[inline]
     pub(super) fn release(&mut self) {
+        self.released = self.read;
         // Release: our reads of the slots are over before the producer may write them.
         self.region.consumer().store(self.read, Ordering::Release);
     }
@@ -191,6 +216,45 @@ impl<R: Region> Consumer<R> {
     #[inline]
     fn cached_ready(&self) -> u32 {
         self.produced.wrapping_sub(self.read).min(self.mask + 1)
+    }
+}
+
+impl<R: Contiguous> Consumer<R> {
+    /// Takes slots that are ready, where they lie: `limit` at most, and none beyond the ring's end. They are the
+    /// process's to read and write until [`Consumer::release`], which must have been called for those before.
+    #[inline]
+    pub(super) fn hold(&mut self, limit: u32) -> &mut [R::Slot] {
+        debug_assert_eq!(self.read, self.released, "nothing else is held");
+        let to_the_end = self.mask + 1 - (self.read & self.mask);
+        let count = self.ready(limit).min(limit).min(to_the_end);
+        self.read = self.read.wrapping_add(count);
+        self.held_mut()
+    }
+
+    /// What [`Consumer::hold`] took.
+    #[inline]
+    pub(super) fn held(&self) -> &[R::Slot] {
+        let (first, count) = self.run();
+        // SAFETY: as for `held_mut`.
+        unsafe { slice::from_raw_parts(first, count) }
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(super) fn held_mut(&mut self) -> &mut [R::Slot] {
+        let (first, count) = self.run();
+        // SAFETY: `run` lies in the ring; the producer has published these slots and does not touch them until they
+        // are released, which takes this borrow's end.
+        unsafe { slice::from_raw_parts_mut(first, count) }
+    }
+
+    /// The first slot that was taken and not released, and how many there are up to the ring's end.
+    #[inline]
+    fn run(&self) -> (*mut R::Slot, usize) {
+        let start = self.released & self.mask;
+        let count = self.read.wrapping_sub(self.released).min(self.mask + 1 - start);
+        // SAFETY: the mask keeps the index in bounds.
+        (unsafe { self.region.slot().add(start as usize) }, count as usize)
     }
 }
 

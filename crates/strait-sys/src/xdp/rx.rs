@@ -2,12 +2,13 @@
 //!
 //! [`Receiver::take`] lends what has come as an [`RxBatch`]; dropping the batch puts its chunks on the fill ring, all
 //! at once. The fill ring has a slot for every chunk of the share, so there is always room. What the kernel hands
-//! over is checked before a byte of it is reached: a descriptor that names a chunk which the kernel did not hold, or
-//! bytes outside of it, is counted and skipped.
+//! over is checked once, before a byte of it is reached: a descriptor that names a chunk which the kernel did not hold,
+//! or bytes outside of it, is counted and skipped. Descriptors are read where they lie in the RX ring, and stay ours
+//! until their batch drops.
 
 use super::memory::Mapped;
 use super::ring::{Consumer, Producer};
-use super::umem::{Chunk, Share};
+use super::umem::{Chunk, MARK_BYTES, Share, View};
 use crate::packet::{VLAN_TAG_LEN, VlanTag};
 
 /// The destination and source addresses, which stand before a VLAN tag.
@@ -22,22 +23,13 @@ pub struct Receiver {
     rx: Consumer<Mapped<libc::xdp_desc>>,
     fill: Producer<Mapped<u64>>,
     share: Share,
-    /// What the batch on loan holds.
-    taken: Vec<Received>,
+    /// How many frames are on loan: the first of the descriptors that `rx` holds.
+    lent: usize,
     /// Whether one of them goes on in the next.
     fragmented: bool,
     /// [`NO_METADATA`] where there is none.
     metadata_bytes: u32,
     invalid: u64,
-}
-
-/// A frame, or a fragment of one, in a chunk of ours.
-#[derive(Debug)]
-struct Received {
-    chunk: Chunk,
-    offset: u32,
-    len: u32,
-    options: u32,
 }
 
 impl Receiver {
@@ -46,28 +38,34 @@ impl Receiver {
         rx: Consumer<Mapped<libc::xdp_desc>>,
         fill: Producer<Mapped<u64>>,
         share: Share,
-        rx_slots: u32,
     ) -> Self {
-        let taken = Vec::with_capacity(rx_slots as usize);
         let mut receiver =
-            Self { rx, fill, share, taken, fragmented: false, metadata_bytes: NO_METADATA, invalid: 0 };
+            Self { rx, fill, share, lent: 0, fragmented: false, metadata_bytes: NO_METADATA, invalid: 0 };
         receiver.give_back();
         receiver
     }
 
-    /// The frames that have come, at most `limit`, lent until the batch drops. It may be empty; it never waits.
+    /// The frames that have come, lent until the batch drops: `limit` at most, and none beyond the end of the ring's
+    /// memory, where the next batch begins. It may be empty; it never waits.
     #[inline]
     pub fn take(&mut self, limit: usize) -> RxBatch<'_> {
         self.give_back();
-        let limit = limit.min(self.taken.capacity()) as u32;
-        let ready = self.rx.ready(limit).min(limit);
-        for _ in 0..ready {
-            let descriptor = self.rx.pop_ready();
-            self.accept(&descriptor);
+        let Self { rx, share, metadata_bytes, invalid, .. } = &mut *self;
+        let metadata = *metadata_bytes != NO_METADATA;
+        let held = rx.hold(u32::try_from(limit).unwrap_or(u32::MAX));
+        let (mut lent, mut options) = share.accept(held, metadata);
+        // The kernel is out of its mind: what makes no sense is skipped, and the rest closes up.
+        let mut next = lent;
+        while next < held.len() {
+            share.put_aside(&held[next]);
+            *invalid += 1;
+            next += 1;
+            let (accepted, more) = share.accept(&held[next..], metadata);
+            held.copy_within(next..next + accepted, lent);
+            (next, lent, options) = (next + accepted, lent + accepted, options | more);
         }
-        if ready > 0 {
-            self.rx.release();
-        }
+        self.lent = lent;
+        self.fragmented = options & libc::XDP_PKT_CONTD != 0;
         RxBatch { receiver: self }
     }
 
@@ -100,41 +98,34 @@ impl Receiver {
         self.share.chunks()
     }
 
+    /// The descriptors of the frames on loan.
     #[inline]
-    fn accept(&mut self, descriptor: &libc::xdp_desc) {
-        let &libc::xdp_desc { addr, len, options } = descriptor;
-        let Some((chunk, offset)) = self.share.reclaim(addr) else {
-            self.invalid += 1;
-            return;
-        };
-        if len > self.share.chunk_bytes() - offset {
-            self.invalid += 1;
-            self.share.put_free(chunk);
-            return;
-        }
-        self.share.prefetch(&chunk, offset, self.metadata_bytes != NO_METADATA);
-        self.fragmented |= options & libc::XDP_PKT_CONTD != 0;
-        self.taken.push(Received { chunk, offset, len, options });
+    fn lent(&self) -> &[libc::xdp_desc] {
+        &self.rx.held()[..self.lent]
     }
 
     /// Returns every chunk that this process holds to the kernel.
     #[inline]
     fn give_back(&mut self) {
-        let Self { fill, share, taken, .. } = self;
-        if taken.is_empty() && share.free_chunks() == 0 {
+        let Self { rx, fill, share, lent, fragmented, metadata_bytes, .. } = self;
+        if rx.held().is_empty() && share.free_chunks() == 0 {
             return;
         }
-        if self.metadata_bytes != NO_METADATA {
-            for Received { chunk, offset, .. } in taken.iter_mut() {
-                if let Some(start) = offset.checked_sub(self.metadata_bytes) {
-                    share.clear(chunk, start);
-                }
+        let frames = &rx.held()[..*lent];
+        if *metadata_bytes != NO_METADATA {
+            for frame in frames {
+                clear(share, frame, *metadata_bytes);
             }
         }
-        for Received { chunk, .. } in taken.drain(..) {
-            refill(fill, share, chunk);
+        let pushed = fill.push_all(&mut frames.iter().map(share.relend()));
+        // Only a kernel that claims chunks it was not given leaves no room; those chunks wait for better times.
+        for frame in &frames[pushed..] {
+            share.relend()(frame);
+            share.put_aside(frame);
         }
-        self.fragmented = false;
+        *lent = 0;
+        *fragmented = false;
+        rx.release();
         while fill.room(1) > 0
             && let Some(chunk) = share.take_free()
         {
@@ -146,13 +137,19 @@ impl Receiver {
 
 #[inline]
 fn refill(fill: &mut Producer<Mapped<u64>>, share: &mut Share, chunk: Chunk) {
-    if fill.room(1) == 0 {
-        // Only a kernel that claims chunks it was not given leaves no room; the chunk waits for better times.
-        share.put_free(chunk);
-        return;
-    }
     let pushed = fill.push(share.lend(chunk));
     debug_assert!(pushed, "there was room");
+}
+
+/// Zeroes what tells metadata of `bytes` bytes before a frame from none.
+#[inline]
+fn clear(share: &mut Share, frame: &libc::xdp_desc, bytes: u32) {
+    // SAFETY: the frame is on loan: it was accepted, and its chunk is still ours.
+    let (chunk, offset) = unsafe { share.chunk_of(frame) };
+    let metadata = offset.checked_sub(bytes as usize).and_then(|start| chunk.get_mut(start..));
+    if let Some(mark) = metadata.and_then(<[u8]>::first_chunk_mut::<MARK_BYTES>) {
+        *mark = [0; MARK_BYTES];
+    }
 }
 
 /// Frames on loan; dropping it returns their chunks to the kernel.
@@ -188,12 +185,12 @@ pub struct RxFrame<'batch> {
 impl RxBatch<'_> {
     /// Number of frames and fragments.
     pub fn len(&self) -> usize {
-        self.receiver.taken.len()
+        self.receiver.lent
     }
 
     /// Whether nothing had come.
     pub fn is_empty(&self) -> bool {
-        self.receiver.taken.is_empty()
+        self.receiver.lent == 0
     }
 
     /// Whether a frame in it goes on in the next descriptor, here or in a later batch.
@@ -204,46 +201,58 @@ impl RxBatch<'_> {
     /// The frame at `index`, oldest first.
     #[inline]
     pub fn get(&self, index: usize) -> Option<RxFrame<'_>> {
-        self.receiver.taken.get(index).map(|received| self.lend(received))
+        let view = self.receiver.share.view();
+        // SAFETY: what is on loan was accepted, and goes back when this batch drops.
+        self.receiver.lent().get(index).map(|frame| unsafe { lend(view, frame) })
     }
 
     /// The frames, oldest first.
     #[inline]
     pub fn frames(&self) -> impl ExactSizeIterator<Item = RxFrame<'_>> {
-        self.receiver.taken.iter().map(|received| self.lend(received))
+        self.first(self.len())
+    }
+
+    /// The first `limit` of them.
+    #[inline]
+    pub fn first(&self, limit: usize) -> impl ExactSizeIterator<Item = RxFrame<'_>> {
+        let view = self.receiver.share.view();
+        let lent = self.receiver.lent();
+        // SAFETY: as for `get`.
+        lent[..limit.min(lent.len())].iter().map(move |frame| unsafe { lend(view, frame) })
     }
 
     /// Puts a VLAN tag that the device took out back into the frame at `index`, between its addresses and the rest.
     /// The metadata goes on ending where the frame begins. Nothing happens where there is no such frame, no room, or no
     /// address.
     pub fn restore_vlan(&mut self, index: usize, tag: VlanTag) {
-        let Receiver { taken, share, metadata_bytes, .. } = &mut *self.receiver;
-        let Some(received) = taken.get_mut(index) else { return };
-        let metadata_bytes = if *metadata_bytes > received.offset { 0 } else { *metadata_bytes };
-        let start = received.offset - metadata_bytes;
-        if received.len < MAC_ADDRESSES_LEN || start < VLAN_TAG_LEN as u32 {
+        let Receiver { rx, share, lent, metadata_bytes, .. } = &mut *self.receiver;
+        let Some(frame) = rx.held_mut()[..*lent].get_mut(index) else { return };
+        // SAFETY: the frame is on loan: it was accepted, and its chunk is still ours.
+        let (chunk, offset) = unsafe { share.chunk_of(frame) };
+        let start = offset.checked_sub(*metadata_bytes as usize).unwrap_or(offset);
+        if frame.len < MAC_ADDRESSES_LEN || start < VLAN_TAG_LEN {
             return;
         }
-        let tag_at = (received.offset + MAC_ADDRESSES_LEN) as usize - VLAN_TAG_LEN;
-        let bytes = share.bytes_mut(&mut received.chunk);
-        bytes.copy_within(start as usize..tag_at + VLAN_TAG_LEN, start as usize - VLAN_TAG_LEN);
-        bytes[tag_at..][..2].copy_from_slice(&tag.tpid.to_be_bytes());
-        bytes[tag_at + 2..][..2].copy_from_slice(&tag.tci.to_be_bytes());
-        received.offset -= VLAN_TAG_LEN as u32;
-        received.len += VLAN_TAG_LEN as u32;
+        let tag_at = offset + MAC_ADDRESSES_LEN as usize - VLAN_TAG_LEN;
+        chunk.copy_within(start..tag_at + VLAN_TAG_LEN, start - VLAN_TAG_LEN);
+        chunk[tag_at..][..2].copy_from_slice(&tag.tpid.to_be_bytes());
+        chunk[tag_at + 2..][..2].copy_from_slice(&tag.tci.to_be_bytes());
+        // It still lies in its chunk.
+        frame.addr -= VLAN_TAG_LEN as u64;
+        frame.len += VLAN_TAG_LEN as u32;
     }
+}
 
-    #[inline]
-    fn lend<'a>(&'a self, received: &'a Received) -> RxFrame<'a> {
-        let &Received { ref chunk, offset, len, options } = received;
-        let share = &self.receiver.share;
-        RxFrame {
-            bytes: share.bytes(chunk, offset..offset + len),
-            metadata: share.bytes(chunk, 0..offset),
-            continues: options & libc::XDP_PKT_CONTD != 0,
-            address: share.address(chunk, offset),
-        }
-    }
+/// A frame on loan.
+///
+/// # Safety
+/// It was accepted, and its chunk is not returned in `'batch`.
+#[inline]
+unsafe fn lend<'batch>(view: View<'batch>, frame: &libc::xdp_desc) -> RxFrame<'batch> {
+    // SAFETY: as the caller vouches.
+    let (bytes, metadata) = unsafe { (view.bytes(frame), view.in_front(frame)) };
+    let continues = frame.options & libc::XDP_PKT_CONTD != 0;
+    RxFrame { bytes, metadata, continues, address: frame.addr }
 }
 
 impl Drop for RxBatch<'_> {

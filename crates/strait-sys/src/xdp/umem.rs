@@ -5,7 +5,8 @@
 //! taken for a [`Chunk`] only if the table says that it was out. Chunks are never handed to two places, and bytes are
 //! never reached without the chunk.
 
-use std::ops::Range;
+use std::marker::PhantomData;
+use std::slice;
 use std::sync::Arc;
 
 use super::{PACKET_HEADROOM, SLOTS_MAX};
@@ -147,6 +148,8 @@ pub(super) struct Chunk(u32);
 pub struct Share {
     memory: Arc<Memory>,
     first: u32,
+    /// log2 of a chunk's bytes.
+    chunk_shift: u32,
     /// For each chunk of the share: whether the kernel holds it.
     with_kernel: Box<[bool]>,
     free: Vec<Chunk>,
@@ -157,7 +160,8 @@ impl Share {
         let with_kernel = vec![false; chunks as usize].into_boxed_slice();
         // The lowest address is taken first.
         let free = (0..chunks).rev().map(Chunk).collect();
-        Self { memory, first, with_kernel, free }
+        let chunk_shift = memory.geometry.chunk_bytes.trailing_zeros();
+        Self { memory, first, chunk_shift, with_kernel, free }
     }
 
     /// Number of chunks, wherever they are.
@@ -167,7 +171,7 @@ impl Share {
 
     /// Bytes of a chunk.
     pub fn chunk_bytes(&self) -> u32 {
-        self.memory.geometry.chunk_bytes
+        1 << self.chunk_shift
     }
 
     /// The memory that its chunks are of.
@@ -202,13 +206,13 @@ impl Share {
     /// The address in the UMEM of the byte at `offset` in a chunk.
     #[inline]
     pub(super) fn address(&self, chunk: &Chunk, offset: u32) -> u64 {
-        (u64::from(self.first + chunk.0) << self.chunk_shift()) + u64::from(offset)
+        (u64::from(self.first + chunk.0) << self.chunk_shift) + u64::from(offset)
     }
 
     /// The chunk that `address` lies in, and the offset in it, if the kernel held it until now.
     #[inline]
     pub(super) fn reclaim(&mut self, address: u64) -> Option<(Chunk, u32)> {
-        let index = (address >> self.chunk_shift()).checked_sub(u64::from(self.first))?;
+        let index = (address >> self.chunk_shift).checked_sub(u64::from(self.first))?;
         let with_kernel = self.with_kernel.get_mut(usize::try_from(index).ok()?)?;
         if !std::mem::replace(with_kernel, false) {
             return None;
@@ -217,55 +221,122 @@ impl Share {
         Some((Chunk(index as u32), offset))
     }
 
-    /// The bytes `range` of a chunk.
-    #[inline]
-    pub(super) fn bytes<'a>(&'a self, chunk: &'a Chunk, range: Range<u32>) -> &'a [u8] {
-        let (start, len) = self.locate(chunk, &range);
-        // SAFETY: `locate` keeps the range in the chunk; while the chunk is borrowed it is not lent to the kernel,
-        // and nobody writes it, for that takes a `&mut Chunk`. The memory came zeroed, so every byte has a value.
-        unsafe { std::slice::from_raw_parts(start, len) }
-    }
-
     /// The bytes of a chunk, to be written.
     #[inline]
     pub(super) fn bytes_mut<'a>(&'a self, chunk: &'a mut Chunk) -> &'a mut [u8] {
-        let (start, len) = self.locate(chunk, &(0..self.chunk_bytes()));
-        // SAFETY: as for `bytes`; the chunk is borrowed mutably, and it is the only one of its index.
-        unsafe { std::slice::from_raw_parts_mut(start, len) }
-    }
-
-    /// Zeroes [`MARK_BYTES`] from `start` on.
-    #[inline]
-    pub(super) fn clear(&self, chunk: &mut Chunk, start: u32) {
-        let mark = self.bytes_mut(chunk).get_mut(start as usize..).and_then(<[u8]>::first_chunk_mut);
-        if let Some(mark) = mark {
-            *mark = [0; MARK_BYTES];
+        assert!(chunk.0 < self.chunks());
+        // SAFETY: the share's chunks lie in the mapping. While this one is borrowed it is not lent to the kernel, and it
+        // is the only one of its index. The memory came zeroed, so every byte has a value.
+        unsafe {
+            let start = self.memory.mapping.as_ptr().add(self.address(chunk, 0) as usize);
+            slice::from_raw_parts_mut(start, self.chunk_bytes() as usize)
         }
     }
 
-    /// Starts to fetch the frame at `offset` and the metadata before it into the cache: the kernel has just written
-    /// them on another core, and by the time they are read others are under way too.
+    /// Takes in frames, from the first on, up to one whose chunk the kernel did not hold or that does not lie in its chunk.
+    /// Returns how many, and their options together. Each descriptor stands for its chunk from here on, as a [`Chunk`]
+    /// does, until [`Share::relend`] or [`Share::put_aside`].
+    ///
+    /// It starts to fetch the frames, and with `metadata` what stands before them, into the cache: the kernel has just
+    /// written them on another core, and by the time they are read others are under way too.
     #[inline]
-    pub(super) fn prefetch(&self, chunk: &Chunk, offset: u32, metadata: bool) {
-        let at = self.address(chunk, offset) as usize;
-        if metadata {
-            self.memory.mapping.prefetch(at.saturating_sub(MARK_BYTES));
+    pub(super) fn accept(&mut self, frames: &[libc::xdp_desc], metadata: bool) -> (usize, u32) {
+        let Self { memory, first, chunk_shift, with_kernel, .. } = self;
+        let (first, chunk_shift, mapping) = (u64::from(*first), *chunk_shift, &memory.mapping);
+        let chunk_bytes = 1_u64 << chunk_shift;
+        let (mut accepted, mut all_options) = (0, 0);
+        for &libc::xdp_desc { addr, len, options } in frames {
+            let index = (addr >> chunk_shift).wrapping_sub(first) as usize;
+            let Some(with_kernel) = with_kernel.get_mut(index) else { break };
+            let fits = (addr & (chunk_bytes - 1)) + u64::from(len) <= chunk_bytes;
+            if !(*with_kernel && fits) {
+                break;
+            }
+            *with_kernel = false;
+            if metadata {
+                mapping.prefetch((addr as usize).saturating_sub(MARK_BYTES));
+            }
+            mapping.prefetch(addr as usize);
+            all_options |= options;
+            accepted += 1;
         }
-        self.memory.mapping.prefetch(at);
+        (accepted, all_options)
     }
 
-    #[inline]
-    fn locate(&self, chunk: &Chunk, range: &Range<u32>) -> (*mut u8, usize) {
-        assert!(range.start <= range.end && range.end <= self.chunk_bytes() && chunk.0 < self.chunks());
-        let offset = self.address(chunk, range.start);
-        // SAFETY: the share's chunks lie in the mapping, and the range in its chunk.
-        let start = unsafe { self.memory.mapping.as_ptr().add(offset as usize) };
-        (start, (range.end - range.start) as usize)
+    /// Puts the chunk of a frame, accepted or not, aside; nothing where the kernel did not hold it.
+    #[cold]
+    pub(super) fn put_aside(&mut self, frame: &libc::xdp_desc) {
+        if let Some((chunk, _)) = self.reclaim(frame.addr) {
+            self.put_free(chunk);
+        }
     }
 
+    /// Notes for each accepted frame it is given that the kernel gets its chunk back, and returns the chunk's address.
     #[inline]
-    fn chunk_shift(&self) -> u32 {
-        self.memory.geometry.chunk_bytes.trailing_zeros()
+    pub(super) fn relend(&mut self) -> impl FnMut(&libc::xdp_desc) -> u64 {
+        let Self { first, chunk_shift, with_kernel, .. } = self;
+        let (first, chunk_shift) = (u64::from(*first), *chunk_shift);
+        move |frame| {
+            let chunk = frame.addr >> chunk_shift;
+            if let Some(with_kernel) = with_kernel.get_mut(chunk.wrapping_sub(first) as usize) {
+                *with_kernel = true;
+            }
+            chunk << chunk_shift
+        }
+    }
+
+    /// Where accepted frames are read.
+    #[inline]
+    pub(super) fn view(&self) -> View<'_> {
+        View { start: self.memory.mapping.as_ptr(), chunk_shift: self.chunk_shift, share: PhantomData }
+    }
+
+    /// The chunk of an accepted frame, to be written, and where in it the frame begins.
+    ///
+    /// # Safety
+    /// `frame` was accepted and its chunk not returned since.
+    #[inline]
+    pub(super) unsafe fn chunk_of(&mut self, frame: &libc::xdp_desc) -> (&mut [u8], usize) {
+        let offset = frame.addr as usize & (self.chunk_bytes() as usize - 1);
+        // SAFETY: an accepted frame's chunk is one of ours and the kernel does not have it; `self` is borrowed mutably, so
+        // nobody reads it.
+        let chunk = unsafe {
+            let start = self.memory.mapping.as_ptr().add(frame.addr as usize - offset);
+            slice::from_raw_parts_mut(start, self.chunk_bytes() as usize)
+        };
+        (chunk, offset)
+    }
+}
+
+/// The bytes of accepted frames.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'share> {
+    start: *const u8,
+    chunk_shift: u32,
+    share: PhantomData<&'share Share>,
+}
+
+impl<'share> View<'share> {
+    /// A frame's bytes.
+    ///
+    /// # Safety
+    /// [`Share::accept`] accepted it, and its chunk is not returned in `'share`.
+    #[inline]
+    pub(super) unsafe fn bytes(self, frame: &libc::xdp_desc) -> &'share [u8] {
+        // SAFETY: an accepted frame lies in a chunk of ours, which nobody writes now. The memory came zeroed, so every
+        // byte has a value.
+        unsafe { slice::from_raw_parts(self.start.add(frame.addr as usize), frame.len as usize) }
+    }
+
+    /// What stands before a frame in its chunk.
+    ///
+    /// # Safety
+    /// As for [`View::bytes`].
+    #[inline]
+    pub(super) unsafe fn in_front(self, frame: &libc::xdp_desc) -> &'share [u8] {
+        let offset = frame.addr as usize & ((1 << self.chunk_shift) - 1);
+        // SAFETY: as for `bytes`: the chunk begins `offset` bytes before the frame.
+        unsafe { slice::from_raw_parts(self.start.add(frame.addr as usize - offset), offset) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 
-use super::{Consumer, Index, Producer, Region};
+use super::{Consumer, Contiguous, Index, Producer, Region};
 
 /// Ring memory on the heap.
 #[derive(Debug)]
@@ -46,6 +46,13 @@ unsafe impl Region for Heap<'_> {
     unsafe fn write(&self, index: u32, slot: u64) {
         // SAFETY: the tests that use it run on one thread.
         unsafe { *self.slots[index as usize].get() = slot }
+    }
+}
+
+// SAFETY: a slice lies side by side, and an `UnsafeCell` is laid out as what it holds.
+unsafe impl Contiguous for Heap<'_> {
+    fn slot(&self) -> *mut u64 {
+        UnsafeCell::raw_get(self.slots.as_ptr())
     }
 }
 
@@ -189,6 +196,36 @@ fn the_cached_index_spares_reads_of_the_shared_one() {
     memory.producer.store(100, Ordering::Relaxed);
     assert_eq!(consumer.ready(7), 7);
     assert_eq!(consumer.ready(8), 8, "more than cached: read, and bounded by the ring");
+}
+
+proptest! {
+    #[test]
+    fn runs_are_what_single_slots_would_be(
+        rounds in prop::collection::vec((0_usize..12, 0_u32..12), 0..60),
+        slots in prop::sample::select(vec![1_usize, 2, 4, 16]),
+        start in any::<u32>(),
+    ) {
+        let memory = Memory::new(slots, start);
+        let (mut producer, mut consumer) = (Producer::new(memory.view()), Consumer::new(memory.view()));
+        let (mut next, mut expected) = (0_u32, VecDeque::new());
+        for (pushed, limit) in rounds {
+            let pushed = pushed as u32;
+            let fits = (pushed as usize).min(slots - expected.len());
+            let mut offered = next..next + pushed;
+            prop_assert_eq!(producer.push_all(&mut offered.by_ref().map(u64::from)), fits);
+            prop_assert_eq!(offered.len(), pushed as usize - fits, "what did not fit was not taken");
+            expected.extend((next..).take(fits).map(u64::from));
+            next += fits as u32;
+            producer.submit();
+            let to_the_end = slots - (start as usize + next as usize - expected.len()) % slots;
+            let wanted = expected.len().min(limit as usize).min(to_the_end);
+            let run: Vec<u64> = expected.drain(..wanted).collect();
+            prop_assert_eq!(&consumer.hold(limit), &run);
+            prop_assert_eq!(consumer.held(), &run);
+            consumer.release();
+            prop_assert!(consumer.held().is_empty());
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,97 @@
+//! What a frame is known to cost: the figures that are committed, and the same made anew.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use lab::Launch;
+use lab::vm::Kernel;
+use strait_bench::machine::Machine;
+use strait_bench::results::{Figures, Results, write_file};
+
+use super::cost::{Cost, Costs, LIBPCAP, sizes};
+
+/// What a path may cost beyond the figure written down, in percent.
+const TOLERANCE: f64 = 5.0;
+/// Set, it writes the figures down and does not compare them; its value says of which commit they are.
+const RECORD: &str = "STRAIT_VM_RECORD";
+
+const ABOUT: &str = "Guest instructions a received frame, in the kernel and in the program, by path and frame size (with \
+    its check sequence); the sender's own are taken off. QEMU without KVM, one processor, bursts of 1000 frames. \
+    Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
+
+/// Compares `costs` with those written down for `nic`, or writes them down.
+pub(super) fn compare(nic: &str, kernel: Kernel, costs: &Costs) {
+    match env::var(RECORD) {
+        Ok(commit) => write(nic, &results(nic, kernel, commit, costs)),
+        Err(_) => assert_no_dearer(nic, costs),
+    }
+}
+
+fn file(nic: &str, kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../bench/results/instructions-{nic}.{kind}"))
+}
+
+fn write(nic: &str, results: &Results) {
+    let record = file(nic, "json");
+    write_file(&record, &results.to_json().unwrap()).unwrap();
+    for kind in ["html", "svg"] {
+        let report = Launch::new(super::strait()).args(["bench", "report"]).arg(&record).arg(file(nic, kind));
+        let _ = report.run(super::LIMIT).unwrap().success();
+    }
+}
+
+fn results(nic: &str, kernel: Kernel, commit: String, costs: &Costs) -> Results {
+    let command = format!("{RECORD}=COMMIT make test-vm");
+    let machine = Machine::look(command, commit, format!("strait {}", env!("CARGO_PKG_VERSION")));
+    let mut results = Results {
+        benchmark: format!("instructions {nic}"),
+        about: ABOUT.to_owned(),
+        axis: "frame size, bytes".to_owned(),
+        labels: sizes().collect(),
+        machine: Machine {
+            kernel: format!("Linux {} in QEMU", kernel.version()),
+            cpu: "emulated".to_owned(),
+            cpus: 1,
+            ..machine
+        },
+        complete: true,
+        rounds: 1,
+        seconds: 0.0,
+        series: Vec::new(),
+        skipped: Vec::new(),
+    };
+    for (name, of_contestant) in costs {
+        for (place, size) in sizes().enumerate() {
+            let figures = figures(of_contestant[&size], costs[LIBPCAP.0][&size]);
+            results.record(name, place as f64, Ok((figures, String::new())));
+        }
+    }
+    results
+}
+
+fn figures(cost: Cost, libpcap: Cost) -> Figures {
+    let rounded = |figure: f64, decimals: f64| (figure * decimals).round() / decimals;
+    let named = [
+        ("times_fewer", rounded(libpcap.total() / cost.total(), 100.0)),
+        ("instructions", rounded(cost.total(), 10.0)),
+        ("kernel_instructions", rounded(cost.kernel, 10.0)),
+        ("user_instructions", rounded(cost.user, 10.0)),
+    ];
+    named.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
+}
+
+fn assert_no_dearer(nic: &str, costs: &Costs) {
+    let known = Results::read(&file(nic, "json")).unwrap();
+    let mut dearer = Vec::new();
+    for (name, of_contestant) in costs {
+        for (place, size) in sizes().enumerate() {
+            let now = of_contestant[&size].total();
+            let known = known.summary(name, place as f64, "instructions");
+            let known = known.unwrap_or_else(|| panic!("{name} {size} is not written down")).median;
+            if now > known * (1.0 + TOLERANCE / 100.0) {
+                dearer.push(format!("{nic} {name} {size}: {now:.0} instructions, {known:.0} written down"));
+            }
+        }
+    }
+    assert!(dearer.is_empty(), "dearer than before:\n{}", dearer.join("\n"));
+}
