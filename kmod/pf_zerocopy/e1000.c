@@ -250,13 +250,19 @@ static void silence(struct zc_nic *nic)
 	msleep(STOP_MS);
 }
 
-void e1000_reset(struct zc_nic *nic)
+/* As after power-on. It is silent. */
+static void restart(struct zc_nic *nic)
 {
-	silence(nic);
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_RST);
 	msleep(RESET_MS);
 	wr(nic, REG_IMC, ~0u);
 	rd(nic, REG_ICR);
+}
+
+void e1000_reset(struct zc_nic *nic)
+{
+	silence(nic);
+	restart(nic);
 }
 
 static void start_receiver(struct zc_nic *nic, struct zc_ring *rx)
@@ -366,5 +372,5 @@ void e1000_stop(struct zc_nic *nic)
 		keep_received(nic, rx);
 	if (tx)
 		drop_unsent(nic, tx);
-	e1000_reset(nic);
+	restart(nic);
 }

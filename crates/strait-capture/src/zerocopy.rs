@@ -17,6 +17,7 @@ use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, 
 use crate::error::Error;
 use crate::frame::{Direction, Frame, Vlan};
 use crate::gauge::Reading;
+use crate::link;
 use crate::wait::Step;
 
 /// Slots lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache.
@@ -45,7 +46,7 @@ impl Engine {
         let socket = Arc::new(Socket::open(&interface.name)?);
         let slots = (ring_bytes / SLOT_BYTES).clamp(SLOTS_MIN as usize, SLOTS_MAX as usize);
         let receiver = socket.receiver(1 << slots.ilog2())?;
-        let promiscuous = promiscuous.then(|| promiscuous_mode(interface)).transpose()?;
+        let promiscuous = promiscuous.then(|| link::promiscuous(interface)).transpose()?;
         socket.bind(interface.index)?;
         Ok(Self { receiver, socket, interface: interface.index, spins: 0, _promiscuous: promiscuous })
     }
@@ -145,12 +146,6 @@ impl Engine {
         account.lost.unread = statistics.rx_frames.saturating_sub(lent);
         Ok(())
     }
-}
-
-fn promiscuous_mode(interface: &Interface) -> Result<packet::Socket, Error> {
-    let socket = packet::Socket::open(&interface.name)?;
-    socket.set_promiscuous(interface.index)?;
-    Ok(socket)
 }
 
 /// All that came to the NIC for this socket.

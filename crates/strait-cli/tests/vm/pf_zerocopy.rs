@@ -2,14 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use lab::vm::{Guest, Kernel, Nic, vm_or_skip};
-use lab::{Launch, program_or_skip};
+use lab::{compile, program_or_skip};
 
 use super::{assert_said, guest, run};
 
-const COMPILE_LIMIT: Duration = Duration::from_mins(1);
 const KERNELS: [Kernel; 2] = [Kernel::V7_2, Kernel::V6_12];
 
 /// `guest` with the module built for its kernel.
@@ -34,9 +32,8 @@ fn with_misuse(kernel: Kernel) -> Guest {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("misuse");
     let source = repository().join("crates/strait-cli/tests/vm/misuse.c");
-    let compiler = Launch::new("cc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-static"]).arg("-I");
-    let compiler = compiler.arg(repository().join("kmod/pf_zerocopy")).arg("-o").arg(&program).arg(source);
-    let _ = compiler.run(COMPILE_LIMIT).unwrap().success();
+    let header = format!("-I{}", repository().join("kmod/pf_zerocopy").display());
+    compile(&source, &["-static", &header], &program);
     pair(kernel).program(&program)
 }
 
@@ -56,22 +53,9 @@ sleep 1
 end_capture
 take_for_zerocopy
 up eth0 zc0
-compare() {
-    name=$1
-    shift
-    capture $name --path zerocopy \"$@\"
-    strait replay reference.pcap --output eth0 --rate 2000 --json >sent.json
-    sleep 1
-    end_capture
-    cat $name.json
-    strait capture -r $name.pcap 2>read.err | cut -d' ' -f2- >$name.text
-    strait capture -r reference.pcap \"$@\" 2>read.err | cut -d' ' -f2- >reference.text
-    cmp reference.text $name.text
-    echo \"$name: $(wc -l <$name.text) frames alike\"
-}
-compare whole
-compare filtered vlan and udp
-compare cut --snaplen 60
+compare whole zerocopy
+compare filtered zerocopy vlan and udp
+compare cut zerocopy --snaplen 60
 ";
         let run = run(pair(kernel), script);
         assert_said(

@@ -93,7 +93,7 @@ proptest! {
         let [kernels, ours] = sides();
         let mut nic = Nic { ring: kernels, head: 0 };
         let mut receiver = Receiver::new(ours);
-        let (mut expected, mut damaged, mut number) = (VecDeque::new(), 0, 0_u64);
+        let (mut expected, mut number) = (VecDeque::new(), 0_u64);
         for step in steps {
             number += 1;
             match step {
@@ -103,7 +103,7 @@ proptest! {
                         expected.push_back((frame, number));
                     }
                 }
-                Step::Damaged => damaged += u64::from(nic.receive(&[], number)),
+                Step::Damaged => drop(nic.receive(&[], number)),
                 Step::Take(limit) => {
                     let ready = receiver.ready();
                     let batch = receiver.take(limit);
@@ -123,7 +123,6 @@ proptest! {
             expected.drain(..count);
         }
         prop_assert!(expected.is_empty());
-        prop_assert_eq!(receiver.damaged(), damaged);
         prop_assert_eq!(receiver.waiting(), 0);
     }
 
