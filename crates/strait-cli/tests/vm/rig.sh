@@ -44,6 +44,27 @@ end_capture() {
     kill -INT $captured && wait $captured || { cat *.err; return 1; }
 }
 
+# ends NAME WORDS: that capture must end by itself, and fail for the reason WORDS.
+ends() {
+    if wait $captured; then echo "$1: it did not fail"; return 1; fi
+    echo "$1: $(cat "$1.err")"
+    grep -q "$2" "$1.err"
+}
+
+# refused COMMAND...: must be refused (exit code 3), for a reason in one line.
+refused() {
+    status=0
+    "$@" >refused.out 2>refused.err || status=$?
+    echo "refused with $status: $(cat refused.err)"
+    [ $status -eq 3 ]
+    [ "$(wc -l <refused.err)" -eq 1 ]
+}
+
+# unharmed: the kernel has found nothing wrong so far. One that oopses ends the guest (panic_on_oops).
+unharmed() {
+    if dmesg | grep -E 'WARNING|BUG|Oops|Bad page|stack trace'; then return 1; fi
+}
+
 # pinned: pages that are pinned for DMA now.
 pinned() {
     cat /proc/sys/vm/stat_refresh

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::ring::Ring;
 use super::{Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Transmitter};
 use crate::error::{Error, Kind, Result, check};
+use crate::ethtool::Ethtool;
 use crate::mmap::Mapping;
 use crate::socket;
 
@@ -16,6 +17,10 @@ const ZEROCOPY_TX_RING: libc::c_int = 2;
 const ZEROCOPY_STATISTICS: libc::c_int = 3;
 const ZEROCOPY_PGOFF_RX_RING: i64 = 0;
 const ZEROCOPY_PGOFF_TX_RING: i64 = 0x8000_0000;
+
+/// The module's driver, and how it is given a NIC.
+const DRIVER: &str = "pf_zerocopy";
+const GIVE: &str = "give its NIC to pf_zerocopy (driver_override): see docs/internals/pf-zerocopy.md";
 
 /// `struct sockaddr_zerocopy`
 #[repr(C)]
@@ -125,14 +130,24 @@ impl Socket {
         let returned = unsafe { libc::bind(self.raw(), (&raw const address).cast(), len) };
         check(returned, "bind a PF_ZEROCOPY socket to", &*self.interface).map(drop).map_err(|error| {
             match error.errno() {
-                Some(libc::EOPNOTSUPP) => error.remedy(
-                    "the NIC must be driven by pf_zerocopy (driver_override) and reach all memory: see \
-                     docs/internals/pf-zerocopy.md",
-                ),
+                Some(libc::EOPNOTSUPP) => error.remedy(self.explain_unsupported()),
                 Some(libc::EBUSY) => error.remedy("one socket at a time: end the other program"),
                 _ => error,
             }
         })
+    }
+
+    /// Which of the two reasons to refuse [`Socket::bind`] it is.
+    fn explain_unsupported(&self) -> String {
+        match Ethtool::open(&self.interface).and_then(|ethtool| ethtool.driver()) {
+            Ok(driver) if driver.name == DRIVER => {
+                "the NIC reaches memory by way of bounce buffers only (swiotlb), and that is a copy: boot without \
+                 swiotlb=force, or with an IOMMU"
+                    .into()
+            }
+            Ok(driver) => format!("the driver {} has the interface: {GIVE}", driver.name),
+            Err(_) => GIVE.into(),
+        }
     }
 
     /// `sendmsg(MSG_DONTWAIT)` of nothing: hands the readable slots of the transmit ring to the NIC. A full NIC is no error.
@@ -173,7 +188,17 @@ impl Socket {
     }
 
     fn explain(&self, error: Error) -> Error {
-        socket::explain(error, &self.interface, || false)
+        socket::explain(error, &self.interface, || self.has_lost_its_interface())
+    }
+
+    /// Whether the interface went away: the socket is bound to none then. An interface goes down before it goes away; the
+    /// kernel answers when it is done with both.
+    fn has_lost_its_interface(&self) -> bool {
+        let mut address = Address { family: 0, reserved: 0, ifindex: 0 };
+        let mut len = size_of::<Address>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most len bytes to address.
+        let returned = unsafe { libc::getsockname(self.raw(), (&raw mut address).cast(), &raw mut len) };
+        returned == 0 && address.ifindex == 0
     }
 
     fn raw(&self) -> libc::c_int {
