@@ -13,10 +13,28 @@
 
 /* Receiving. With the ring's lock. */
 
-/* Adds what the NIC lost since it was asked last; reading clears the count. */
+/*
+ * Frames that found no slot since it was asked last. Reading the register
+ * clears it, but in QEMU it goes on counting. So it is read twice: where it was
+ * cleared the second reading is the smaller one, as no time lies between.
+ */
+static u32 take_missed(struct zc_nic *nic)
+{
+	u32 first = rd(nic, REG_MPC), second = rd(nic, REG_MPC);
+	u32 before = nic->missed_before;
+
+	if (second < first || second < before) {
+		nic->missed_before = 0;
+		return first + second;
+	}
+	nic->missed_before = second;
+	return second - before;
+}
+
+/* Adds what the NIC lost since it was asked last. */
 void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx)
 {
-	u32 missed = rd(nic, REG_MPC);
+	u32 missed = take_missed(nic);
 
 	rx->no_buffer += missed;
 	WRITE_ONCE(nic->rx_missed, nic->rx_missed + missed);
@@ -250,13 +268,19 @@ static void silence(struct zc_nic *nic)
 	msleep(STOP_MS);
 }
 
-void e1000_reset(struct zc_nic *nic)
+/* As after power-on. It is silent. */
+static void restart(struct zc_nic *nic)
 {
-	silence(nic);
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_RST);
 	msleep(RESET_MS);
 	wr(nic, REG_IMC, ~0u);
 	rd(nic, REG_ICR);
+}
+
+void e1000_reset(struct zc_nic *nic)
+{
+	silence(nic);
+	restart(nic);
 }
 
 static void start_receiver(struct zc_nic *nic, struct zc_ring *rx)
@@ -272,6 +296,7 @@ static void start_receiver(struct zc_nic *nic, struct zc_ring *rx)
 	wr(nic, REG_RDH, rx->head);
 	wr(nic, REG_RDT, rx->tail);
 	rx->nic = nic;
+	take_missed(nic); /* before this socket's time */
 	zc_nic_refill(nic, rx);
 	spin_unlock_bh(&rx->lock);
 	wr(nic, REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC);
@@ -366,5 +391,5 @@ void e1000_stop(struct zc_nic *nic)
 		keep_received(nic, rx);
 	if (tx)
 		drop_unsent(nic, tx);
-	e1000_reset(nic);
+	restart(nic);
 }

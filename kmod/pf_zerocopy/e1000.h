@@ -113,6 +113,7 @@ struct zc_nic {
 	u64 rx_bytes;
 	u64 rx_errors;
 	u64 rx_missed;
+	u32 missed_before; /* MPC, where reading does not clear it */
 	u64 tx_frames;
 	u64 tx_bytes;
 };

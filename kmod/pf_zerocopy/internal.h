@@ -55,8 +55,7 @@ struct zc_ring {
 	dma_addr_t *dma; /* of each page */
 };
 
-struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request,
-			       u32 state);
+struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request);
 void zc_ring_destroy(struct zc_ring *ring);
 int zc_ring_map(struct zc_ring *ring, struct device *device,
 		enum dma_data_direction direction);

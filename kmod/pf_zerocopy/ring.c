@@ -62,7 +62,8 @@ static int pin(struct zc_ring *ring, unsigned long start)
 	return pinned < 0 ? pinned : -EFAULT;
 }
 
-static int share(struct zc_ring *ring, u64 start, u32 state)
+/* Both rings start as the process finds them by D1: every slot WRITABLE. */
+static int share(struct zc_ring *ring, u64 start)
 {
 	u32 slot;
 
@@ -73,7 +74,7 @@ static int share(struct zc_ring *ring, u64 start, u32 state)
 		struct zerocopy_desc *desc = &ring->shared->desc[slot];
 
 		desc->addr = start + (u64)slot * ZEROCOPY_SLOT_BYTES;
-		desc->state = state;
+		desc->state = ZEROCOPY_WRITABLE;
 	}
 	return 0;
 }
@@ -93,9 +94,7 @@ static int check(const struct zerocopy_ring_req *request)
 	return 0;
 }
 
-/* Makes a ring of a user buffer, every descriptor in @state. */
-struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request,
-			       u32 state)
+struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request)
 {
 	struct zc_ring *ring;
 	int err;
@@ -114,7 +113,7 @@ struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request,
 	if (!err)
 		err = pin(ring, request->addr);
 	if (!err)
-		err = share(ring, request->addr, state);
+		err = share(ring, request->addr);
 	if (err) {
 		zc_ring_destroy(ring);
 		return ERR_PTR(err);

@@ -109,8 +109,7 @@ static int set_ring(struct zc_sock *zs, int optname, sockptr_t optval,
 	err = copy_safe_from_sockptr(&request, sizeof(request), optval, optlen);
 	if (err)
 		return err;
-	/* Both rings start as the process finds them by D1: all WRITABLE. */
-	ring = zc_ring_create(&request, ZEROCOPY_WRITABLE);
+	ring = zc_ring_create(&request);
 	if (IS_ERR(ring))
 		return PTR_ERR(ring);
 
@@ -325,8 +324,7 @@ static __poll_t zc_poll(struct file *file, struct socket *sock,
 }
 
 /* Sleeps until woken, as long as *timeout allows; 0 to look again. */
-static int sleep_on(struct sock *sk, struct wait_queue_entry *wait,
-		    long *timeout)
+static int sleep_once(struct sock *sk, long *timeout)
 {
 	int err = sock_error(sk);
 
@@ -340,17 +338,18 @@ static int sleep_on(struct sock *sk, struct wait_queue_entry *wait,
 	return 0;
 }
 
-/* Waits for a frame. */
-static int wait_readable(struct sock *sk, long timeout)
+/* Waits until @ready, as long as @timeout allows. */
+static int wait_until(struct sock *sk, bool (*ready)(struct zc_sock *zs),
+		      long timeout)
 {
 	DEFINE_WAIT(wait);
 	int err = 0;
 
 	while (!err) {
 		prepare_to_wait(sk_sleep(sk), &wait, TASK_INTERRUPTIBLE);
-		if (readable(zc_sk(sk)))
+		if (ready(zc_sk(sk)))
 			break;
-		err = sleep_on(sk, &wait, &timeout);
+		err = sleep_once(sk, &timeout);
 	}
 	finish_wait(sk_sleep(sk), &wait);
 	return err;
@@ -369,8 +368,8 @@ static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 	rx = rx_ring(zs);
 	if (!rx)
 		return -ENOTCONN;
-	err = wait_readable(sock->sk, sock_rcvtimeo(sock->sk,
-						    flags & MSG_DONTWAIT));
+	err = wait_until(sock->sk, readable,
+			 sock_rcvtimeo(sock->sk, flags & MSG_DONTWAIT));
 	if (err)
 		return err;
 	slot = READ_ONCE(rx->shared->read) & rx->mask;
@@ -385,9 +384,7 @@ static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
 {
 	struct sock *sk = sock->sk;
-	long timeout = sock_sndtimeo(sk, m->msg_flags & MSG_DONTWAIT);
-	int sent, err = 0;
-	DEFINE_WAIT(wait);
+	int sent, err;
 
 	if (m->msg_flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_COMPAT) ||
 	    length)
@@ -396,13 +393,8 @@ static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
 	if (sent)
 		return sent;
 	/* Nothing went: wait for room, then send what waits by then. */
-	while (!err) {
-		prepare_to_wait(sk_sleep(sk), &wait, TASK_INTERRUPTIBLE);
-		if (writable(zc_sk(sk)))
-			break;
-		err = sleep_on(sk, &wait, &timeout);
-	}
-	finish_wait(sk_sleep(sk), &wait);
+	err = wait_until(sk, writable,
+			 sock_sndtimeo(sk, m->msg_flags & MSG_DONTWAIT));
 	return err ?: send(zc_sk(sk));
 }
 

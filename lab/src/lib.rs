@@ -6,12 +6,14 @@
 //! namespace and no link behind. A [`scenario`] is what a proxy's clients and origin send and must get;
 //! [`vm`] boots other kernels with NICs of their own. Rigs panic where a test would have to: a broken rig is a failed test.
 
+mod compiler;
 mod process;
 pub mod scenario;
 pub mod vm;
 mod wait;
 mod wire;
 
+pub use compiler::compile;
 pub use process::{Finished, Launch, Process};
 pub use wait::{program_or_skip, root_or_skip, skip, wait_until};
 pub use wire::{End, Offload, Wire, WireBuilder};

@@ -3,13 +3,14 @@
 //! [`Injector::buffer`] lends the next free buffer, [`Injector::push`] queues it, and a full batch goes out by itself.
 //! When the device's queue is full it waits, within five seconds; nothing is queued beyond one batch or one ring.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strait_ledger as ledger;
 use strait_sys::interface::Interface;
 use strait_sys::packet::tx_ring::TxRing;
 use strait_sys::packet::{Socket, send};
-use strait_sys::{Kind, clock, wait};
+use strait_sys::{Kind, clock, pf_zerocopy, wait};
 
 use crate::error::Error;
 
@@ -71,10 +72,16 @@ enum Engine {
     ZeroCopy(zerocopy::Transmitter),
 }
 
-/// Sends single frames as any program does: by way of the qdisc, so that captures on this host see them.
+/// Sends single frames, from any thread: [`crate::Session::take_sender`].
 #[derive(Debug)]
-pub struct Sender {
-    socket: Socket,
+pub struct Sender(Way);
+
+#[derive(Debug)]
+enum Way {
+    /// As any program does: by way of the qdisc, so that captures on this host see them.
+    Stack(Socket),
+    /// By the socket of a `PF_ZEROCOPY` capture: its NIC takes nothing from the stack.
+    ZeroCopy(zerocopy::Single),
 }
 
 impl Sender {
@@ -82,16 +89,30 @@ impl Sender {
     ///
     /// # Errors
     /// An unknown interface, no privilege.
-    pub fn open(interface: &str) -> Result<Self, Error> {
+    pub(crate) fn open(interface: &str) -> Result<Self, Error> {
         let interface = Interface::find(interface)?;
         let socket = Socket::open(&interface.name)?;
         socket.bind_for_sending(interface.index)?;
-        Ok(Self { socket })
+        Ok(Self(Way::Stack(socket)))
+    }
+
+    /// By `socket` of a capture on `interface`, which is not bound yet.
+    ///
+    /// # Errors
+    /// ENOBUFS where no more memory may be locked.
+    pub(crate) fn of_capture(
+        socket: &Arc<pf_zerocopy::Socket>,
+        interface: &Interface,
+    ) -> Result<Self, Error> {
+        Ok(Self(Way::ZeroCopy(zerocopy::Single::new(socket, interface)?)))
     }
 
     /// Sends one frame, from its link header on, or says why the kernel did not take it. Nothing is kept.
     pub fn send(&self, frame: &[u8]) -> Result<(), Error> {
-        Ok(self.socket.send(frame)?)
+        match &self.0 {
+            Way::Stack(socket) => Ok(socket.send(frame)?),
+            Way::ZeroCopy(single) => single.send(frame),
+        }
     }
 }
 
@@ -220,8 +241,8 @@ impl Injector {
         if len <= self.interface.frame_bytes_max(false) {
             return len >= HEADER_BYTES;
         }
-        let is_tagged = |frame: &mut [u8]| frame.get(12..14) == Some(&TAGGED);
-        len <= self.interface.frame_bytes_max(true) && self.engine.buffer().is_some_and(is_tagged)
+        len <= self.interface.frame_bytes_max(true)
+            && self.engine.buffer().is_some_and(|frame| is_tagged(frame))
     }
 
     fn wait_for_room(&mut self) -> Result<(), Error> {
@@ -236,6 +257,10 @@ impl Injector {
         }
         Ok(())
     }
+}
+
+fn is_tagged(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&TAGGED)
 }
 
 fn stalled() -> Error {

@@ -2,7 +2,7 @@
 
 use strait_filter::cbpf::{Program, opcode as op};
 use strait_sys::interface::Interface;
-use strait_sys::packet::Cooked;
+use strait_sys::packet::{Cooked, Socket};
 
 use crate::error::Error;
 use crate::session::Directions;
@@ -14,6 +14,13 @@ pub(crate) const ANY: &str = "any";
 /// The interface of that name, or all of them.
 pub(crate) fn find(name: &str) -> Result<Interface, Error> {
     Ok(if name == ANY { Interface::any() } else { Interface::find(name)? })
+}
+
+/// Keeps `interface` promiscuous until the socket closes, which receives nothing.
+pub(crate) fn promiscuous(interface: &Interface) -> Result<Socket, Error> {
+    let socket = Socket::open(&interface.name)?;
+    socket.set_promiscuous(interface.index)?;
+    Ok(socket)
 }
 
 /// Where packets come from and what they begin with.

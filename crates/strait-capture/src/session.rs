@@ -17,6 +17,7 @@ pub(crate) use self::counters::Counters;
 pub use self::queues::Queues;
 use crate::error::Error;
 use crate::filter;
+use crate::inject::Sender;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::sieve::Sieve;
@@ -55,7 +56,7 @@ pub(crate) struct Info {
 pub(crate) enum Source {
     Packet(Box<PacketSource>),
     Xdp(Box<XdpSource>),
-    ZeroCopy(Arc<zerocopy::Counts>),
+    ZeroCopy(Box<ZeroCopySource>),
     File,
 }
 
@@ -71,6 +72,12 @@ pub(crate) struct XdpSource {
     pub(crate) counters: Counters,
 }
 
+/// The socket, to end its intake, and what sends by it.
+pub(crate) struct ZeroCopySource {
+    pub(crate) counts: Arc<zerocopy::Counts>,
+    pub(crate) sender: Option<Result<Sender, Error>>,
+}
+
 impl Session {
     /// Options for a capture on `interface`.
     pub fn builder(interface: impl Into<String>) -> Builder {
@@ -84,6 +91,22 @@ impl Session {
     /// The lanes, one a queue; each can move to its own thread. They are handed out once.
     pub fn take_lanes(&mut self) -> Vec<Lane> {
         std::mem::take(&mut self.lanes)
+    }
+
+    /// What sends single frames on the interface. It is handed out once, and needs no privilege from then on.
+    ///
+    /// # Errors
+    /// On `PF_ZEROCOPY`: the session was not opened to send ([`Builder::sends`]), or no more memory may be locked. A file takes
+    /// no frames.
+    pub fn take_sender(&mut self) -> Result<Sender, Error> {
+        match &mut self.source {
+            Source::Packet(_) | Source::Xdp(_) => Sender::open(&self.info.interface),
+            Source::ZeroCopy(source) => {
+                let closed = || Err(Error::Usage("the session was not opened to send".into()));
+                source.sender.take().unwrap_or_else(closed)
+            }
+            Source::File => Err(Error::Usage("a file takes no frames".into())),
+        }
     }
 
     /// The path that runs: `recv`, `v2`, `v3`, `xdp`, `zerocopy` or `file`.
@@ -214,7 +237,7 @@ impl Session {
             match &mut self.source {
                 Source::Packet(source) => source.stop()?,
                 Source::Xdp(source) => source.stop()?,
-                Source::ZeroCopy(source) => source.stop()?,
+                Source::ZeroCopy(source) => source.counts.stop()?,
                 Source::File => {}
             }
             self.elapsed = Some(self.opened.elapsed());

@@ -18,12 +18,21 @@ use crate::batch::Booking;
 use crate::error::Error;
 use crate::frame::Frame;
 use crate::gauge::Reading;
+use crate::inject::Sender;
+use crate::link;
 use crate::wait::Step;
 
 /// Slots lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache.
 const BATCH_MAX: usize = 256;
 /// How often a spinning lane asks whether its interface is there: every few milliseconds.
 const LINK_CHECK_SPINS: u32 = 1 << 16;
+
+/// An open capture.
+pub(crate) struct Opened {
+    pub(crate) engine: Engine,
+    /// What sends by the same socket, if that was asked for.
+    pub(crate) sender: Option<Result<Sender, Error>>,
+}
 
 /// One socket with its ring.
 pub(crate) struct Engine {
@@ -38,17 +47,28 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Binds a ring of about `ring_bytes` to `interface`, which receives from here on.
+    /// Binds a ring of about `ring_bytes` to `interface`, which receives from here on; with one for sending, if that
+    /// `sends` and as much memory may be locked.
     ///
     /// # Errors
     /// The module is not loaded, another driver or program has the interface, no privilege.
-    pub(crate) fn open(interface: &Interface, ring_bytes: usize, promiscuous: bool) -> Result<Self, Error> {
+    pub(crate) fn open(
+        interface: &Interface,
+        ring_bytes: usize,
+        promiscuous: bool,
+        sends: bool,
+    ) -> Result<Opened, Error> {
         let socket = Arc::new(Socket::open(&interface.name)?);
         let slots = (ring_bytes / SLOT_BYTES).clamp(SLOTS_MIN as usize, SLOTS_MAX as usize);
         let receiver = socket.receiver(1 << slots.ilog2())?;
-        let promiscuous = promiscuous.then(|| promiscuous_mode(interface)).transpose()?;
+        let sender = sends.then(|| Sender::of_capture(&socket, interface));
+        let promiscuous = promiscuous.then(|| link::promiscuous(interface)).transpose()?;
         socket.bind(interface.index)?;
-        Ok(Self { receiver, socket, interface: interface.index, spins: 0, _promiscuous: promiscuous })
+        let interface = interface.index;
+        Ok(Opened {
+            engine: Self { receiver, socket, interface, spins: 0, _promiscuous: promiscuous },
+            sender,
+        })
     }
 
     /// The kernel's counters, and what ends the intake.
@@ -146,12 +166,6 @@ impl Engine {
         account.lost.unread = statistics.rx_frames.saturating_sub(lent);
         Ok(())
     }
-}
-
-fn promiscuous_mode(interface: &Interface) -> Result<packet::Socket, Error> {
-    let socket = packet::Socket::open(&interface.name)?;
-    socket.set_promiscuous(interface.index)?;
-    Ok(socket)
 }
 
 /// All that came to the NIC for this socket.

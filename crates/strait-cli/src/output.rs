@@ -57,9 +57,7 @@ impl Output {
             Self::Nothing => Ok(()),
         }
     }
-}
 
-impl Output {
     #[inline(never)]
     fn write(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {

@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     pub(crate) choice: Choice,
     pub(crate) facts: Facts,
     /// For frames out, once the capture is open: the program may give up the privilege to open it later.
-    pub(crate) sender: OnceLock<Sender>,
+    pub(crate) sender: OnceLock<Result<Sender, Error>>,
     pub(crate) interrupter: Interrupter,
     handle: Mutex<Handle>,
     /// The thread that hands packets over; 0 for none.

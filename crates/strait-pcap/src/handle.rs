@@ -144,7 +144,8 @@ impl Handle {
             .queues(self.choice.queues.clone())
             .program(Program::accept_all(SNAPLEN_MAX as u32))
             .snaplen(self.options.snaplen() as u32)
-            .promiscuous(self.options.promiscuous);
+            .promiscuous(self.options.promiscuous)
+            .sends(true);
         let builder = match usize::try_from(self.options.buffer_bytes) {
             Ok(bytes) if bytes > RING_BYTES => builder.ring(bytes.min(RING_BYTES_MAX)),
             _ => builder,
@@ -162,6 +163,8 @@ impl Handle {
         }
         let (snaplen, nanoseconds) = (self.options.snaplen(), self.options.nanoseconds);
         entry.facts.set(session.link_type(), snaplen, nanoseconds, waker.descriptor());
+        // While the program may: it can give up its privileges before it sends.
+        entry.sender.get_or_init(|| session.take_sender());
         let gauges = lanes.iter().map(Lane::gauge).collect();
         self.active =
             Some(Active { session, lanes, turn: 0, waker, kept: VecDeque::new(), refreshed: Instant::now() });

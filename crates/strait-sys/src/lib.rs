@@ -20,6 +20,7 @@ pub mod perf;
 pub mod pf_zerocopy;
 pub mod process;
 pub mod service;
+mod socket;
 pub mod tcp;
 pub mod tls;
 pub mod uring;

@@ -31,6 +31,9 @@ pub struct Guest {
     modules: BTreeSet<&'static str>,
     initramfs: Initramfs,
     limit: Duration,
+    /// The kernel's.
+    command_line: String,
+    /// QEMU's.
     arguments: Vec<String>,
     metered: bool,
 }
@@ -54,6 +57,7 @@ impl Guest {
             modules,
             initramfs,
             limit: LIMIT,
+            command_line: KERNEL_ARGUMENTS.to_owned(),
             arguments: Vec::new(),
             metered: false,
         }
@@ -68,6 +72,14 @@ impl Guest {
             self.nics.push(nic);
             self.modules.insert(nic.driver());
         }
+        self
+    }
+
+    /// A word more for the kernel's command line, as `swiotlb=force`.
+    #[must_use]
+    pub fn kernel_argument(mut self, word: &str) -> Self {
+        self.command_line.push(' ');
+        self.command_line.push_str(word);
         self
     }
 
@@ -133,7 +145,8 @@ impl Guest {
         fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))
             .expect("room for an initramfs");
 
-        let finished = machine(self.kernel, &initrd).args(self.arguments).run(self.limit)?;
+        let finished =
+            machine(self.kernel, &initrd, &self.command_line).args(self.arguments).run(self.limit)?;
         Ok(Run { marks: meter::marks(&log), ..Run::read(&finished.text(), &finished.stderr) })
     }
 }
@@ -157,7 +170,7 @@ fn archive(
 }
 
 /// QEMU with a machine that has nothing but a processor, memory, a serial line and the port that ends it.
-fn machine(kernel: Kernel, initrd: &Path) -> Launch<'static> {
+fn machine(kernel: Kernel, initrd: &Path, command_line: &str) -> Launch<'static> {
     let share = parts::folder("qemu").join("usr/share");
     parts::launch("usr/bin/qemu-system-x86_64")
         .args(["-L", &share.join("qemu").to_string_lossy(), "-L", &share.join("seabios").to_string_lossy()])
@@ -168,7 +181,7 @@ fn machine(kernel: Kernel, initrd: &Path) -> Launch<'static> {
         .arg(kernel.image())
         .arg("-initrd")
         .arg(initrd)
-        .args(["-append", KERNEL_ARGUMENTS])
+        .args(["-append", command_line])
 }
 
 /// What a guest said and how it ended.

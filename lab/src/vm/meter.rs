@@ -7,11 +7,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use crate::Launch;
+use crate::compile;
 
-const COMPILE_LIMIT: Duration = Duration::from_mins(1);
 const PLUGIN: &str = include_str!("../../vm/meter.c");
 const PUMP: &str = include_str!("../../vm/pump.c");
 
@@ -29,7 +27,7 @@ pub struct Mark {
 /// QEMU's arguments for a metered guest whose marks go to `log`.
 pub(super) fn arguments(folder: &Path, log: &Path) -> Vec<String> {
     let plugin = folder.join("meter.so");
-    compile(PLUGIN, &["-shared", "-fPIC"], &plugin);
+    build(PLUGIN, &["-shared", "-fPIC"], &plugin);
     let words = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-d", "plugin", "-D"];
     let mut arguments: Vec<String> = words.map(str::to_owned).into();
     arguments.extend([path(log), "-plugin".to_owned(), path(&plugin)]);
@@ -39,7 +37,7 @@ pub(super) fn arguments(folder: &Path, log: &Path) -> Vec<String> {
 /// The program `pump`, for the guest.
 pub(super) fn pump(folder: &Path) -> PathBuf {
     let program = folder.join("pump");
-    compile(PUMP, &["-static"], &program);
+    build(PUMP, &["-static"], &program);
     program
 }
 
@@ -55,12 +53,10 @@ fn parse(line: &str) -> Option<Mark> {
     Some(Mark { id: id.parse().ok()?, kernel: kernel.parse().ok()?, user: user.parse().ok()? })
 }
 
-fn compile(source: &str, kind: &[&str], output: &Path) {
+fn build(source: &str, kind: &[&str], output: &Path) {
     let file = output.with_extension("c");
     fs::write(&file, source).expect("room for a source file");
-    let compiler =
-        Launch::new("cc").args(["-O2", "-Wall", "-Wextra", "-Werror"]).args(kind).arg("-o").arg(output);
-    let _ = compiler.arg(&file).run(COMPILE_LIMIT).expect("cc runs").success();
+    compile(&file, kind, output);
 }
 
 fn path(path: &Path) -> String {

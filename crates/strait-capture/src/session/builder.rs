@@ -10,7 +10,7 @@ use strait_sys::packet::Fanout;
 use strait_sys::packet::v3::{Early, READS_EARLY};
 
 use super::queues::Queues;
-use super::{Counters, Info, PacketSource, Session, Source, XdpSource};
+use super::{Counters, Info, PacketSource, Session, Source, XdpSource, ZeroCopySource};
 use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
 use crate::lane::{Engine, Lane};
@@ -105,6 +105,7 @@ pub struct Builder {
     hardware_time: bool,
     timestamps: bool,
     huge_pages: bool,
+    sends: bool,
 }
 
 impl Builder {
@@ -126,6 +127,7 @@ impl Builder {
             hardware_time: false,
             timestamps: true,
             huge_pages: false,
+            sends: false,
         }
     }
 
@@ -236,6 +238,14 @@ impl Builder {
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Whether the session is to send as well, see [`Session::take_sender`]; no unless given. `PF_ZEROCOPY` needs another
+    /// 128 KiB of locked memory for it, the other paths need nothing.
+    #[must_use]
+    pub fn sends(mut self, sends: bool) -> Self {
+        self.sends = sends;
         self
     }
 
@@ -399,8 +409,10 @@ impl Builder {
             return Err(Error::Usage("PF_ZEROCOPY has one queue, number 0".into()));
         }
         let ring_bytes = self.ring_bytes.unwrap_or(RING_BYTES);
-        let engine = zerocopy::Engine::open(interface, ring_bytes, self.promiscuous)?;
-        let (source, ring) = (engine.counts(), engine.describe());
+        let opened = zerocopy::Engine::open(interface, ring_bytes, self.promiscuous, self.sends)?;
+        let zerocopy::Opened { engine, sender } = opened;
+        let source = Box::new(ZeroCopySource { counts: engine.counts(), sender });
+        let ring = engine.describe();
         let stopping = Arc::new(AtomicBool::new(false));
         let pacer = Pacer::new(self.wait, engine.capacity());
         let mut lanes = self.lanes(vec![(Engine::ZeroCopy(Box::new(engine)), pacer)], &numbers, &stopping);

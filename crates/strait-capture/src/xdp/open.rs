@@ -19,14 +19,15 @@ use strait_sys::Kind;
 use strait_sys::bpf::{self, AttachMode, Link, Map, MappedArray, btf};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpMetadata, XdpMode, xdp_abilities};
+use strait_sys::wait;
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
-use strait_sys::{packet, wait};
 
 use super::intake::Template;
 use super::join::Joiner;
 use super::stamp::Clock;
 use super::{Abilities, BATCH_MAX, Counts, Engine, Insist, Intake, Opened, Options};
 use crate::error::Error;
+use crate::link;
 use crate::wait::Wait;
 
 /// Ethernet header and two VLAN tags beyond the MTU; XDP sees no frame check sequence.
@@ -199,7 +200,7 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
         sockets.set_socket(queue, port.socket.as_fd())?;
     }
     let counters = Map::mappable_array("strait_counts", queues * COUNTERS_BYTES, 1)?;
-    let promiscuous = if options.promiscuous { Some(promiscuous(options.interface)?) } else { None };
+    let promiscuous = if options.promiscuous { Some(link::promiscuous(options.interface)?) } else { None };
     let mapped = Arc::new(counters.mapped()?);
     let functions = driver_functions(options, way);
     let metadata = options.timestamps || functions != MetadataFunctions::default();
@@ -258,13 +259,6 @@ fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
         rx_hash: rx_hash.filter(|_| options.rx_hash && tells.hash),
         rx_timestamp: rx_timestamp.filter(|_| options.hardware_time && tells.timestamp),
     }
-}
-
-/// A socket whose membership keeps the interface promiscuous; it receives nothing.
-fn promiscuous(interface: &Interface) -> Result<packet::Socket, Error> {
-    let socket = packet::Socket::open(&interface.name)?;
-    socket.set_promiscuous(interface.index)?;
-    Ok(socket)
 }
 
 /// What the program leaves with a frame.

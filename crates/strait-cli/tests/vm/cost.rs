@@ -9,10 +9,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use lab::vm::{Guest, Kernel, Mark, Nic, vm_or_skip};
+use lab::{compile, program_or_skip};
+
 use super::record::compare;
 use super::{guest, pf_zerocopy, run};
-use lab::vm::{Guest, Kernel, Mark, Nic, vm_or_skip};
-use lab::{Launch, program_or_skip};
 
 /// Frames of a burst: all contestants have room for as many, in the NIC and behind it.
 const BURST: u64 = 1000;
@@ -135,9 +136,7 @@ fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     let mut guest = guest(kernel).wire(first, second);
     for (program, libraries) in [("pcap_count", &["-lpcap"][..]), ("afpacket_recv", &[])] {
         let output = folder.path().join(program);
-        let compiler = Launch::new("cc").arg("-O2").arg("-o").arg(&output);
-        let compiler = compiler.arg(sources.join(format!("{program}.c"))).args(libraries);
-        let _ = compiler.run(GUEST_LIMIT).unwrap().success();
+        compile(&sources.join(format!("{program}.c")), libraries, &output);
         guest = guest.program(&output);
     }
     let drop_in = super::strait().with_file_name("libstrait_pcap.so");

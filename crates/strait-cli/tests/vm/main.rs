@@ -3,6 +3,7 @@
 //! `make test-vm` runs it, with the release build: emulation is slow, and what is metered is what users get.
 
 mod cost;
+mod drop_in;
 mod pf_zerocopy;
 mod record;
 mod send;

@@ -4,20 +4,30 @@
  *   misuse rules IFINDEX          every refusal that pf_zerocopy.h promises
  *   misuse fuzz IFINDEX SEED N    N random calls on sockets whose rings are scribbled on all the time
  *   misuse after IFINDEX          what is freed by close() while frames come is written to by nobody
+ *   misuse elsewhere IFINDEX      an interface of another network namespace is out of reach
+ *   misuse nobody IFINDEX         the same for a user who is root in namespaces of their own
+ *   misuse as none|raw PROGRAM... not misuse: runs PROGRAM as nobody, with no capability or with CAP_NET_RAW alone
  */
+#define _GNU_SOURCE
 #include <err.h>
 #include <errno.h>
+#include <grp.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +38,7 @@
 #define SLOTS 64
 #define BYTES (SLOTS * ZEROCOPY_SLOT_BYTES)
 #define PATTERN 0x5a
+#define NOBODY 65534
 
 static unsigned int ifindex;
 
@@ -60,6 +71,12 @@ static void *buffer(size_t bytes)
 	return start;
 }
 
+static void *remade(void *start)
+{
+	munmap(start, 2 * BYTES);
+	return buffer(2 * BYTES);
+}
+
 static int set_ring(int fd, int option, void *addr, unsigned int slots)
 {
 	struct zerocopy_ring_req request = { .addr = (uintptr_t)addr, .slots = slots };
@@ -86,6 +103,13 @@ static void refuse_rings(void)
 	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, (void *)-PAGE, SLOTS), EINVAL);
 	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, NULL, SLOTS), EFAULT);
 	REFUSED(set_ring(fd, 99, start, SLOTS), ENOPROTOOPT);
+	/* Memory that ends before its slots do, and memory that nobody may write to. */
+	DONE(munmap(start + BYTES / 2, BYTES / 2));
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS), EFAULT);
+	start = remade(start);
+	DONE(mprotect(start, BYTES, PROT_READ));
+	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS), EFAULT);
+	start = remade(start);
 	REFUSED(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0, EINVAL);
 	DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
 	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start + BYTES, SLOTS), EBUSY);
@@ -147,6 +171,25 @@ static void refuse_lengths(void)
 	munmap(start, BYTES);
 }
 
+static void refuse_questions(void)
+{
+	struct zerocopy_statistics statistics;
+	socklen_t length = sizeof(statistics);
+	int fd = open_socket();
+
+	REFUSED(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_RX_RING, &statistics, &length), ENOPROTOOPT);
+	REFUSED(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, NULL, &length), EFAULT);
+	length = -1;
+	REFUSED(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length), EINVAL);
+	/* A shorter structure, of an older program, is filled as far as it goes. */
+	memset(&statistics, PATTERN, sizeof(statistics));
+	length = offsetof(struct zerocopy_statistics, rx_errors);
+	DONE(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length));
+	if (length != 16 || statistics.rx_no_buffer || statistics.rx_errors >> 56 != PATTERN)
+		errx(1, "a short structure was filled wrongly");
+	close(fd);
+}
+
 static void refuse_users(void)
 {
 	const struct rlimit none = { 0, 0 };
@@ -154,9 +197,54 @@ static void refuse_users(void)
 	int fd = open_socket();
 
 	DONE(setrlimit(RLIMIT_MEMLOCK, &none));
-	DONE(setuid(65534)); /* which drops every capability */
+	DONE(setuid(NOBODY)); /* which drops every capability */
 	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS), ENOBUFS);
 	REFUSED(socket(PF_ZEROCOPY, SOCK_RAW, 0), EPERM);
+}
+
+/* The interface is in another network namespace. */
+static void reach_from_elsewhere(void)
+{
+	int fd = open_socket();
+
+	DONE(set_ring(fd, ZEROCOPY_RX_RING, buffer(BYTES), SLOTS));
+	REFUSED(bind_to(fd, ifindex), ENODEV);
+}
+
+/* Nobody, who has every capability in a user namespace of their own. */
+static void reach_as_nobody(void)
+{
+	int fd, status;
+
+	DONE(setuid(NOBODY));
+	if (fork() == 0) {
+		DONE(unshare(CLONE_NEWUSER));
+		REFUSED(socket(PF_ZEROCOPY, SOCK_RAW, 0), EPERM);
+		exit(0);
+	}
+	if (wait(&status) < 0 || status)
+		errx(1, "a user namespace alone gives the network away");
+	DONE(unshare(CLONE_NEWUSER | CLONE_NEWNET));
+	fd = open_socket();
+	DONE(set_ring(fd, ZEROCOPY_RX_RING, buffer(BYTES), SLOTS));
+	REFUSED(bind_to(fd, ifindex), ENODEV);
+}
+
+static void run_as_nobody(bool raw, char **command)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	const __u32 kept = raw ? 1 << CAP_NET_RAW : 0;
+	const struct __user_cap_data_struct capabilities[2] = { { kept, kept, kept } };
+
+	DONE(prctl(PR_SET_KEEPCAPS, 1));
+	DONE(setgroups(0, NULL));
+	DONE(setgid(NOBODY));
+	DONE(setuid(NOBODY));
+	DONE(syscall(SYS_capset, &header, capabilities));
+	if (raw)
+		DONE(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_RAW, 0, 0));
+	execvp(command[0], command);
+	err(1, "%s", command[0]);
 }
 
 static uint64_t random_state;
@@ -280,9 +368,12 @@ static void look_after(void)
 int main(int argc, char **argv)
 {
 	if (argc < 3)
-		errx(2, "usage: misuse rules|fuzz|after IFINDEX [SEED N]");
+		errx(2, "usage: misuse rules|fuzz|after|elsewhere|nobody IFINDEX [SEED N]");
+	if (!strcmp(argv[1], "as") && argc > 3)
+		run_as_nobody(!strcmp(argv[2], "raw"), argv + 3);
 	ifindex = atoi(argv[2]);
 	if (!strcmp(argv[1], "rules")) {
+		refuse_questions();
 		refuse_rings();
 		refuse_binds();
 		refuse_lengths();
@@ -291,6 +382,10 @@ int main(int argc, char **argv)
 		fuzz(strtoull(argv[3], NULL, 10), atol(argv[4]));
 	} else if (!strcmp(argv[1], "after")) {
 		look_after();
+	} else if (!strcmp(argv[1], "elsewhere")) {
+		reach_from_elsewhere();
+	} else if (!strcmp(argv[1], "nobody")) {
+		reach_as_nobody();
 	} else {
 		errx(2, "misuse %s: no such thing", argv[1]);
 	}

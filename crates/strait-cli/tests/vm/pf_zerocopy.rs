@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use lab::vm::{Guest, Kernel, Nic, vm_or_skip};
-use lab::{Launch, program_or_skip};
+use lab::{compile, program_or_skip};
+use serde_json::Value;
 
 use super::{assert_said, guest, run};
 
-const COMPILE_LIMIT: Duration = Duration::from_mins(1);
 const KERNELS: [Kernel; 2] = [Kernel::V7_2, Kernel::V6_12];
 
 /// `guest` with the module built for its kernel.
@@ -30,13 +29,12 @@ fn pair(kernel: Kernel) -> Guest {
 }
 
 /// The same with the program `misuse`.
-fn with_misuse(kernel: Kernel) -> Guest {
+pub(super) fn with_misuse(kernel: Kernel) -> Guest {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("misuse");
     let source = repository().join("crates/strait-cli/tests/vm/misuse.c");
-    let compiler = Launch::new("cc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-static"]).arg("-I");
-    let compiler = compiler.arg(repository().join("kmod/pf_zerocopy")).arg("-o").arg(&program).arg(source);
-    let _ = compiler.run(COMPILE_LIMIT).unwrap().success();
+    let header = format!("-I{}", repository().join("kmod/pf_zerocopy").display());
+    compile(&source, &["-static", &header], &program);
     pair(kernel).program(&program)
 }
 
@@ -56,22 +54,9 @@ sleep 1
 end_capture
 take_for_zerocopy
 up eth0 zc0
-compare() {
-    name=$1
-    shift
-    capture $name --path zerocopy \"$@\"
-    strait replay reference.pcap --output eth0 --rate 2000 --json >sent.json
-    sleep 1
-    end_capture
-    cat $name.json
-    strait capture -r $name.pcap 2>read.err | cut -d' ' -f2- >$name.text
-    strait capture -r reference.pcap \"$@\" 2>read.err | cut -d' ' -f2- >reference.text
-    cmp reference.text $name.text
-    echo \"$name: $(wc -l <$name.text) frames alike\"
-}
-compare whole
-compare filtered vlan and udp
-compare cut --snaplen 60
+compare whole zerocopy
+compare filtered zerocopy vlan and udp
+compare cut zerocopy --snaplen 60
 ";
         let run = run(pair(kernel), script);
         assert_said(
@@ -148,16 +133,11 @@ fn an_interface_that_goes_ends_the_capture_and_says_so() {
         return;
     }
     let script = "
-ends() {
-    what=$1
-    if wait $captured; then echo \"$what: it did not fail\"; return 1; fi
-    echo \"$what: $(cat $what.err)\"
-}
 take_for_zerocopy
 up eth0 zc0
 capture down --path zerocopy
 ip link set zc0 down
-ends down
+ends down 'bring it up: ip link set zc0 up'
 up zc0
 capture second --path zerocopy
 strait capture -i zc0 --path zerocopy --json 2>other.err && exit 1
@@ -165,7 +145,7 @@ cat other.err
 end_capture
 capture unplugged --path zerocopy
 echo $address >/sys/bus/pci/drivers/pf_zerocopy/unbind
-ends unplugged
+ends unplugged 'the interface is gone'
 echo $address >/sys/bus/pci/drivers/pf_zerocopy/bind
 up zc0
 capture again --path zerocopy
@@ -179,16 +159,7 @@ cat unloaded.err
 ";
     for kernel in KERNELS {
         let run = run(pair(kernel), script);
-        assert_said(
-            &run,
-            &[
-                "bring it up: ip link set zc0 up",
-                "one socket at a time",
-                "unplugged: strait: ",
-                r#""delivered":10"#,
-                "load the module",
-            ],
-        );
+        assert_said(&run, &["one socket at a time", r#""delivered":10"#, "load the module"]);
     }
 }
 
@@ -197,7 +168,6 @@ fn misuse_is_refused_and_harms_nobody_else() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    // A kernel that oopses ends the guest (panic_on_oops); one that warns says so in its log.
     let script = "
 take_for_zerocopy
 up eth0 zc0
@@ -210,7 +180,7 @@ misuse after $index
 for seed in 1 2 3 4; do misuse fuzz $index $seed 3000; done
 kill -INT $sent
 wait $sent
-dmesg | grep -E 'WARNING|BUG|Oops|Bad page|stack trace' && exit 1
+unharmed
 capture next --path zerocopy
 send 100 64
 sleep 1
@@ -221,5 +191,157 @@ echo pinned $(pinned)
     for kernel in KERNELS {
         let run = run(with_misuse(kernel), script);
         assert_said(&run, &["misuse rules: done", "misuse after: done", r#""delivered":100"#, "pinned 0"]);
+    }
+}
+
+#[test]
+fn a_network_namespace_has_the_interface_to_itself() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    let script = "
+# inside COMMAND...: in a namespace of its own, which a sleeping process holds.
+inside() { nsenter -t $other -n \"$@\"; }
+capture_inside() {
+    inside ip link set zc0 up
+    nsenter -t $other -n strait capture -i zc0 --path zerocopy --json >$1.json 2>$1.err &
+    captured=$!
+    until inside ip link show zc0 | grep -q LOWER_UP && [ $(pinned) -gt 0 ]; do sleep 0.1; done
+    sleep 2
+}
+take_for_zerocopy
+up eth0 zc0
+unshare -n sleep 1000 &
+other=$!
+until [ \"$(readlink /proc/$other/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ]; do sleep 0.1; done
+capture taken --path zerocopy
+ip link set zc0 netns $other
+ends taken 'the interface is gone'
+[ $(pinned) -eq 0 ]
+
+capture_inside there
+misuse elsewhere $(inside ip link show zc0 | sed 's/:.*//;q')
+strait capture -i zc0 --path zerocopy --json 2>outside.err && exit 1
+cat outside.err
+send 100 64
+sleep 1
+end_capture
+cat there.json
+capture_inside back
+inside ip link set zc0 netns 1
+ends back 'the interface is gone'
+[ $(pinned) -eq 0 ]
+
+# A capture holds its namespace. When it is killed the namespace goes, and the interface comes home.
+ip link set zc0 netns $other
+capture_inside last
+kill $other
+wait $other || true
+send 100 64
+kill -0 $captured
+[ ! -e /sys/class/net/zc0 ]
+kill -9 $captured
+wait $captured || true
+until [ -e /sys/class/net/zc0 ]; do sleep 0.1; done
+[ $(pinned) -eq 0 ]
+up zc0
+capture home --path zerocopy
+send 10 64
+sleep 1
+end_capture
+cat home.json
+unharmed
+";
+    for kernel in KERNELS {
+        let run = run(with_misuse(kernel), script);
+        assert_said(&run, &["misuse elsewhere: done", r#""delivered":100"#, r#""delivered":10,"#]);
+    }
+}
+
+#[test]
+fn who_has_no_privilege_is_refused_and_told_what_to_do() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+refused misuse as none strait capture -i zc0 --path zerocopy
+refused misuse as none strait generate --output zc0 --path zerocopy --count 1
+misuse nobody $(cat /sys/class/net/zc0/ifindex)
+# CAP_NET_RAW is enough, for what may be locked.
+(ulimit -l 4096; misuse as raw strait capture -i zc0 --path zerocopy) 2>limit.err && exit 1
+cat limit.err
+[ $(pinned) -eq 0 ]
+misuse as raw strait capture -i zc0 --path zerocopy --json >raw.json 2>raw.err &
+captured=$!
+until [ $(pinned) -gt 0 ]; do sleep 0.1; done
+up zc0
+sleep 2
+send 100 64
+sleep 1
+end_capture
+cat raw.json
+";
+    for kernel in KERNELS {
+        let run = run(with_misuse(kernel), script);
+        let wanted = [
+            "run as root, or give the program cap_net_raw+ep with setcap",
+            "misuse nobody: done",
+            "raise the limit of locked memory",
+            r#""delivered":100"#,
+        ];
+        assert_said(&run, &wanted);
+    }
+}
+
+#[test]
+fn a_kernel_that_would_copy_on_the_way_is_refused() {
+    if !vm_or_skip() {
+        return;
+    }
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+refused strait capture -i zc0 --path zerocopy
+refused strait generate --output zc0 --path zerocopy --count 1
+refused strait capture -i eth0 --path zerocopy
+echo pinned $(pinned)
+unharmed
+";
+    for kernel in KERNELS {
+        let run = run(pair(kernel).kernel_argument("swiotlb=force"), script);
+        let wanted = ["by way of bounce buffers", "the driver e1000 has the interface", "pinned 0"];
+        assert_said(&run, &wanted);
+    }
+}
+
+#[test]
+fn frames_that_find_no_slot_are_counted_and_the_ledger_closes() {
+    if !vm_or_skip() {
+        return;
+    }
+    // While the receiver is stopped its 512 slots fill; when it goes on they are filled once more, and the rest is lost.
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+capture slow --path zerocopy --ring-mib 1
+kill -STOP $captured
+send 1500 64
+kill -CONT $captured
+sleep 1
+end_capture
+echo missed $(cat /sys/class/net/zc0/statistics/rx_missed_errors)
+echo ledger $(cat slow.json)
+";
+    for kernel in KERNELS {
+        let run = run(pair(kernel), script);
+        let line = |word: &str| run.said.lines().find_map(|line| line.strip_prefix(word)).unwrap();
+        let ledger: Value = serde_json::from_str(line("ledger ")).unwrap();
+        let count = |name: &str| ledger[name].as_u64().unwrap();
+        let lost = ledger["lost"]["ring_full"].as_u64().unwrap();
+        assert!(lost > 0, "{ledger}");
+        assert_eq!((count("received"), count("delivered") + lost), (1500, 1500), "{ledger}");
+        assert_eq!(line("missed "), lost.to_string(), "the interface counts what its socket does");
     }
 }

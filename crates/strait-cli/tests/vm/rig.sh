@@ -44,6 +44,27 @@ end_capture() {
     kill -INT $captured && wait $captured || { cat *.err; return 1; }
 }
 
+# ends NAME WORDS: that capture must end by itself, and fail for the reason WORDS.
+ends() {
+    if wait $captured; then echo "$1: it did not fail"; return 1; fi
+    echo "$1: $(cat "$1.err")"
+    grep -q "$2" "$1.err"
+}
+
+# refused COMMAND...: must be refused (exit code 3), for a reason in one line.
+refused() {
+    status=0
+    "$@" >refused.out 2>refused.err || status=$?
+    echo "refused with $status: $(cat refused.err)"
+    [ $status -eq 3 ]
+    [ "$(wc -l <refused.err)" -eq 1 ]
+}
+
+# unharmed: the kernel has found nothing wrong so far. One that oopses ends the guest (panic_on_oops).
+unharmed() {
+    if dmesg | grep -E 'WARNING|BUG|Oops|Bad page|stack trace'; then return 1; fi
+}
+
 # pinned: pages that are pinned for DMA now.
 pinned() {
     cat /proc/sys/vm/stat_refresh
@@ -55,12 +76,27 @@ send() {
     strait generate --output "$sender" --count "$1" --size "$2" --rate 2000 --json >sent.json 2>sent.err
 }
 
+# compare NAME PATH [ARGUMENT...]: captures by PATH what reference.pcap has, sent once more: it must be what the ARGUMENTs
+# leave of it.
+compare() {
+    name=$1 path=$2
+    shift 2
+    capture "$name" --path "$path" "$@"
+    strait replay reference.pcap --output "$sender" --rate 2000 --json >sent.json
+    sleep 1
+    end_capture
+    cat "$name.json"
+    strait capture -r "$name.pcap" 2>read.err | cut -d' ' -f2- >"$name.text"
+    strait capture -r reference.pcap "$@" 2>read.err | cut -d' ' -f2- >reference.text
+    cmp reference.text "$name.text"
+    echo "$name: $(wc -l <"$name.text") frames alike"
+}
+
 # meter NAME COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: has COMMAND receive what pump sends; it must receive all of it.
 meter() {
     name=$1 command=$2 pump=$3
     shift 3
     up "$receiver"
-    received=0
     if [ -n "$command" ]; then
         # Not every program asks for what is not addressed to it. Without one the NIC takes nothing.
         ip link set "$receiver" promisc on

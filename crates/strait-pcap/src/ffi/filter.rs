@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 use std::sync::atomic::Ordering;
 
-use strait_capture::{Directions, Error, Sender};
+use strait_capture::{Directions, Error};
 use strait_filter::cbpf::{Instruction, Program};
 
 use super::files::dead;
@@ -108,17 +108,12 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
         }
         // SAFETY: the program gave that many bytes.
         let frame = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) };
-        let sent = match live.entry.sender.get() {
-            Some(sender) => sender.send(frame),
-            None => Sender::open(&live.entry.choice.device).and_then(|sender| sender.send(frame)),
+        let Some(sender) = live.entry.sender.get() else { return PCAP_ERROR };
+        let sent = match sender {
+            Ok(sender) => sender.send(frame).map_err(|error| failed(p, &error)),
+            Err(error) => Err(failed(p, error)),
         };
-        match sent {
-            Ok(()) => size as c_int,
-            Err(error) => {
-                failed(p, &error);
-                PCAP_ERROR
-            }
-        }
+        sent.map_or(PCAP_ERROR, |()| size as c_int)
     })
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
-use strait_capture::{Error, Sender};
+use strait_capture::Error;
 
 use super::read::find_theirs;
 use super::table::{self, FORKED, Live};
@@ -156,9 +156,6 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
         match handle.activate(&live.entry) {
             Ok(gauges) => {
                 live.compiles.store(make_compiler(&live), Ordering::Relaxed);
-                if let Ok(sender) = Sender::open(&live.entry.choice.device) {
-                    live.entry.sender.get_or_init(|| sender);
-                }
                 report_at_exit(&live);
                 live.set_active(gauges);
                 0

@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Kind, Result, check};
+use crate::socket;
 
 /// A classic BPF instruction: code, jt, jf, k (`struct sock_filter`).
 pub type Instruction = (u16, u8, u8, u32);
@@ -144,18 +145,12 @@ impl Socket {
     /// The pending error of the socket (`SO_ERROR`), cleared by the call: ENETDOWN when the interface went down
     /// or vanished.
     pub fn take_error(&self) -> Result<()> {
-        let mut errno: libc::c_int = 0;
-        self.get(libc::SOL_SOCKET, libc::SO_ERROR, &mut errno)?;
-        if errno == 0 { Ok(()) } else { Err(self.explain(Error::os("capture on", &*self.interface, errno))) }
+        socket::take_error(self.as_fd(), &self.interface).map_err(|error| self.explain(error))
     }
 
     /// Adds what can be done about an interface that is down.
     pub(super) fn explain(&self, error: Error) -> Error {
-        match error.errno() {
-            Some(libc::ENETDOWN) if self.has_lost_its_interface() => error.remedy("the interface is gone"),
-            Some(libc::ENETDOWN) => error.remedy(format!("bring it up: ip link set {} up", self.interface)),
-            _ => error,
-        }
+        socket::explain(error, &self.interface, || self.has_lost_its_interface())
     }
 
     /// Whether the interface that it was bound to was deleted: the kernel then forgets its index (`packet_notifier` in
@@ -263,19 +258,12 @@ impl Socket {
     }
 
     fn set<T>(&self, level: libc::c_int, option: libc::c_int, value: &T, doing: &'static str) -> Result<()> {
-        let len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: value points at size_of::<T>() readable bytes for the length of the call.
-        let returned =
-            unsafe { libc::setsockopt(self.raw(), level, option, (&raw const *value).cast(), len) };
-        check(returned, doing, &*self.interface).map(drop)
+        socket::set(self.as_fd(), (level, option), value, (doing, &self.interface))
     }
 
     fn get<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: &mut T) -> Result<()> {
-        let mut len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: value points at len writable bytes; every T used here is plain integers, valid for any bytes.
-        let returned =
-            unsafe { libc::getsockopt(self.raw(), level, option, (&raw mut *value).cast(), &raw mut len) };
-        check(returned, "read an option of a packet socket on", &*self.interface).map(drop)
+        let doing = "read an option of a packet socket on";
+        socket::get(self.as_fd(), (level, option), value, (doing, &self.interface))
     }
 }
 

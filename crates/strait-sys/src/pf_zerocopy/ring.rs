@@ -29,7 +29,7 @@ pub(super) const DESCRIPTORS_OFFSET: usize = 128;
 /// A ring of `slots` slots, a power of two.
 #[derive(Debug)]
 pub(super) struct Ring {
-    // Fields drop in this order; the socket, which unpins the buffer, outlives neither mapping by design of the kernel.
+    // Either may go first: the descriptors' mapping keeps the socket open, which keeps the buffer's pages.
     shared: Mapping,
     buffer: Mapping,
     mask: u32,

@@ -10,7 +10,6 @@ use super::ring::{READABLE, Ring, WRITABLE};
 pub struct Receiver {
     ring: Ring,
     next: u32,
-    damaged: u64,
 }
 
 /// A frame in the buffer.
@@ -24,7 +23,7 @@ pub struct Frame<'a> {
 
 impl Receiver {
     pub(super) fn new(ring: Ring) -> Self {
-        Self { ring, next: 0, damaged: 0 }
+        Self { ring, next: 0 }
     }
 
     /// Number of slots.
@@ -39,11 +38,10 @@ impl Receiver {
             if !self.ring.has_state(self.next, READABLE) {
                 return false;
             }
-            if self.ring.descriptor(self.next).length.load(Ordering::Relaxed) > 0 {
+            if self.length(self.next) > 0 {
                 return true;
             }
             self.ring.set_state(self.next, WRITABLE);
-            self.damaged += 1;
             self.advance(1);
         }
     }
@@ -66,11 +64,6 @@ impl Receiver {
         let slots = self.ring.slots();
         (0..slots).take_while(|&i| self.ring.has_state(self.ring.after(self.next, i), READABLE)).count()
             as u32
-    }
-
-    /// Slots that came back from the NIC with an error.
-    pub fn damaged(&self) -> u64 {
-        self.damaged
     }
 
     #[inline]

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::ring::Ring;
 use super::{Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Transmitter};
 use crate::error::{Error, Kind, Result, check};
+use crate::ethtool::Ethtool;
 use crate::mmap::Mapping;
+use crate::socket;
 
 /// `AF_ZEROCOPY` and what belongs to it (`kmod/pf_zerocopy/pf_zerocopy.h`).
 const AF_ZEROCOPY: libc::c_int = 25;
@@ -15,6 +17,10 @@ const ZEROCOPY_TX_RING: libc::c_int = 2;
 const ZEROCOPY_STATISTICS: libc::c_int = 3;
 const ZEROCOPY_PGOFF_RX_RING: i64 = 0;
 const ZEROCOPY_PGOFF_TX_RING: i64 = 0x8000_0000;
+
+/// The module's driver, and how it is given a NIC.
+const DRIVER: &str = "pf_zerocopy";
+const GIVE: &str = "give its NIC to pf_zerocopy (driver_override): see docs/internals/pf-zerocopy.md";
 
 /// `struct sockaddr_zerocopy`
 #[repr(C)]
@@ -76,14 +82,6 @@ impl Socket {
         Ok(Self { fd, interface: interface.to_owned() })
     }
 
-    /// A second descriptor of the same socket.
-    pub fn try_clone(&self) -> Result<Self> {
-        let duplicate = self.fd.try_clone();
-        let fd = duplicate
-            .map_err(|error| Error::from_io("duplicate a PF_ZEROCOPY socket of", &self.interface, &error))?;
-        Ok(Self { fd, interface: self.interface.clone() })
-    }
-
     /// Registers a buffer of `slots` slots, a power of two within [`SLOTS_MIN`] and [`SLOTS_MAX`], and maps its ring;
     /// before [`Socket::bind`].
     ///
@@ -109,16 +107,14 @@ impl Socket {
         }
         let buffer = Mapping::anonymous(slots as usize * SLOT_BYTES, false)?;
         let request = RingRequest { addr: buffer.as_ptr() as u64, slots, reserved: 0 };
-        let len = size_of::<RingRequest>() as libc::socklen_t;
-        // SAFETY: the request is readable for its length. The kernel pins the pages that it names; should they be unmapped
-        // first, they stay with the kernel until the socket closes.
-        let returned =
-            unsafe { libc::setsockopt(self.raw(), SOL_ZEROCOPY, option, (&raw const request).cast(), len) };
-        check(returned, doing, &*self.interface).map_err(|error| match error.errno() {
+        // The kernel pins the pages that it names: should they be unmapped first, they stay with it until the socket closes.
+        let registered =
+            socket::set(self.as_fd(), (SOL_ZEROCOPY, option), &request, (doing, &self.interface));
+        registered.map_err(|error| match error.errno() {
             Some(libc::ENOBUFS) => error.remedy("raise the limit of locked memory: ulimit -l unlimited"),
             _ => error,
         })?;
-        let shared = Mapping::shared(self.fd.as_fd(), Ring::shared_bytes(slots), offset)?;
+        let shared = Mapping::shared(self.as_fd(), Ring::shared_bytes(slots), offset)?;
         Ok(Ring::new(shared, buffer, slots))
     }
 
@@ -134,14 +130,24 @@ impl Socket {
         let returned = unsafe { libc::bind(self.raw(), (&raw const address).cast(), len) };
         check(returned, "bind a PF_ZEROCOPY socket to", &*self.interface).map(drop).map_err(|error| {
             match error.errno() {
-                Some(libc::EOPNOTSUPP) => error.remedy(
-                    "the NIC must be driven by pf_zerocopy (driver_override) and reach all memory: see \
-                     docs/internals/pf-zerocopy.md",
-                ),
+                Some(libc::EOPNOTSUPP) => error.remedy(self.explain_unsupported()),
                 Some(libc::EBUSY) => error.remedy("one socket at a time: end the other program"),
                 _ => error,
             }
         })
+    }
+
+    /// Which of the two reasons to refuse [`Socket::bind`] it is.
+    fn explain_unsupported(&self) -> String {
+        match Ethtool::open(&self.interface).and_then(|ethtool| ethtool.driver()) {
+            Ok(driver) if driver.name == DRIVER => {
+                "the NIC reaches memory by way of bounce buffers only (swiotlb), and that is a copy: boot without \
+                 swiotlb=force, or with an IOMMU"
+                    .into()
+            }
+            Ok(driver) => format!("the driver {} has the interface: {GIVE}", driver.name),
+            Err(_) => GIVE.into(),
+        }
     }
 
     /// `sendmsg(MSG_DONTWAIT)` of nothing: hands the readable slots of the transmit ring to the NIC. A full NIC is no error.
@@ -170,36 +176,33 @@ impl Socket {
     /// The statistics (`ZEROCOPY_STATISTICS`).
     pub fn statistics(&self) -> Result<Statistics> {
         let mut statistics = Statistics::default();
-        self.get(SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &mut statistics)?;
+        let option = (SOL_ZEROCOPY, ZEROCOPY_STATISTICS);
+        socket::get(self.as_fd(), option, &mut statistics, ("read the statistics of", &self.interface))?;
         Ok(statistics)
     }
 
     /// The pending error of the socket (`SO_ERROR`), cleared by the call: ENETDOWN when the interface went down, ENODEV
     /// when it vanished.
     pub fn take_error(&self) -> Result<()> {
-        let mut errno: libc::c_int = 0;
-        self.get(libc::SOL_SOCKET, libc::SO_ERROR, &mut errno)?;
-        if errno == 0 { Ok(()) } else { Err(self.explain(Error::os("capture on", &*self.interface, errno))) }
+        socket::take_error(self.as_fd(), &self.interface).map_err(|error| self.explain(error))
     }
 
     fn explain(&self, error: Error) -> Error {
-        match error.errno() {
-            Some(libc::ENETDOWN) => error.remedy(format!("bring it up: ip link set {} up", self.interface)),
-            Some(libc::ENODEV) => error.remedy("the interface is gone"),
-            _ => error,
-        }
+        socket::explain(error, &self.interface, || self.has_lost_its_interface())
+    }
+
+    /// Whether the interface went away: the socket is bound to none then. An interface goes down before it goes away; the
+    /// kernel answers when it is done with both.
+    fn has_lost_its_interface(&self) -> bool {
+        let mut address = Address { family: 0, reserved: 0, ifindex: 0 };
+        let mut len = size_of::<Address>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most len bytes to address.
+        let returned = unsafe { libc::getsockname(self.raw(), (&raw mut address).cast(), &raw mut len) };
+        returned == 0 && address.ifindex == 0
     }
 
     fn raw(&self) -> libc::c_int {
         self.fd.as_raw_fd()
-    }
-
-    fn get<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: &mut T) -> Result<()> {
-        let mut len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: value points at len writable bytes; every T used here is plain integers, valid for any bytes.
-        let returned =
-            unsafe { libc::getsockopt(self.raw(), level, option, (&raw mut *value).cast(), &raw mut len) };
-        check(returned, "read an option of a PF_ZEROCOPY socket on", &*self.interface).map(drop)
     }
 }
 

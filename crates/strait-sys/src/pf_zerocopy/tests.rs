@@ -93,7 +93,7 @@ proptest! {
         let [kernels, ours] = sides();
         let mut nic = Nic { ring: kernels, head: 0 };
         let mut receiver = Receiver::new(ours);
-        let (mut expected, mut damaged, mut number) = (VecDeque::new(), 0, 0_u64);
+        let (mut expected, mut number) = (VecDeque::new(), 0_u64);
         for step in steps {
             number += 1;
             match step {
@@ -103,7 +103,7 @@ proptest! {
                         expected.push_back((frame, number));
                     }
                 }
-                Step::Damaged => damaged += u64::from(nic.receive(&[], number)),
+                Step::Damaged => drop(nic.receive(&[], number)),
                 Step::Take(limit) => {
                     let ready = receiver.ready();
                     let batch = receiver.take(limit);
@@ -123,18 +123,17 @@ proptest! {
             expected.drain(..count);
         }
         prop_assert!(expected.is_empty());
-        prop_assert_eq!(receiver.damaged(), damaged);
         prop_assert_eq!(receiver.waiting(), 0);
     }
 
     #[test]
-    fn what_is_pushed_goes_out_in_order(steps in prop::collection::vec(any::<bool>(), 1..200)) {
+    fn what_is_pushed_goes_out_in_order(steps in prop::collection::vec(0..5_u8, 1..200)) {
         let [kernels, ours] = sides();
         let mut nic = Nic { ring: kernels, head: 0 };
         let mut transmitter = Transmitter::new(ours);
         let (mut queued, mut number) = (VecDeque::new(), 0_u8);
-        for push in steps {
-            if push {
+        for step in steps {
+            if step < 2 {
                 number = number.wrapping_add(1);
                 let room = queued.len() + 1 < SLOTS as usize;
                 prop_assert_eq!(transmitter.has_room(), room);
@@ -144,6 +143,9 @@ proptest! {
                     transmitter.push(length);
                     queued.push_back(vec![number; length]);
                 }
+            } else if step == 2 && !queued.is_empty() {
+                transmitter.take_back();
+                queued.pop_back();
             } else {
                 prop_assert_eq!(nic.send(), queued.pop_front());
             }

@@ -56,6 +56,15 @@ impl Transmitter {
         socket.send()
     }
 
+    /// Takes the frame that was pushed last back: one that [`Transmitter::send`] has failed to hand over would stand in the
+    /// way of all others.
+    pub fn take_back(&mut self) {
+        assert!(self.pending > 0, "nothing was pushed");
+        self.next = self.ring.after(self.next, 0_u32.wrapping_sub(1));
+        self.ring.set_state(self.next, WRITABLE);
+        self.pending -= 1;
+    }
+
     /// Frames that are pushed and not out.
     pub fn pending(&mut self) -> usize {
         self.collect();

@@ -1,0 +1,105 @@
+//! libpcap programs on `PF_ZEROCOPY`: frames out, which the interface takes from its capture alone.
+
+use std::path::Path;
+
+use lab::vm::{Guest, Kernel, vm_or_skip};
+use lab::{compile, program_or_skip};
+use serde_json::Value;
+
+use super::pf_zerocopy::with_misuse;
+use super::{assert_said, run, strait};
+
+/// Frames that the program `inject` answers.
+const ANSWERED: u64 = 200;
+
+/// With the drop-in and the program `inject`.
+fn with_inject(kernel: Kernel) -> Guest {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("inject");
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/inject.c"));
+    compile(source, &["-lpcap"], &program);
+    with_misuse(kernel).program(&program).program(strait().with_file_name("libstrait_pcap.so"))
+}
+
+/// Bytes of all answers, as `inject.c` makes them.
+fn answered_bytes() -> u64 {
+    (0..ANSWERED).map(|n| 60 + n * 37 % 1455).sum()
+}
+
+#[test]
+fn a_program_injects_while_it_captures_and_without_privilege() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    let script = format!(
+        "
+take_for_zerocopy
+up eth0 zc0
+receiver=eth0
+capture came --path v3 --direction in
+strait run --strict --report=report --path zerocopy -- inject zc0 {ANSWERED} >injected &
+injector=$!
+until grep -q listening injected; do sleep 0.1; done
+up eth0 zc0
+sleep 2
+send {ANSWERED} 64
+wait $injector
+sleep 1
+end_capture
+cat injected report
+echo ledger $(cat came.json)
+strait capture -r came.pcap --json 'ether proto 0x88b5 and ether[14] = 100 and ether[849] = 100 and len = 850'
+echo pinned $(pinned)
+"
+    );
+    for kernel in [Kernel::V7_2, Kernel::V6_12] {
+        let run = run(with_inject(kernel), &script);
+        let wanted = [
+            "captured 200, injected 200",
+            "path zerocopy",
+            "the ledger closes",
+            r#""delivered":1,"#,
+            "pinned 0",
+        ];
+        assert_said(&run, &wanted);
+        let line = run.said.lines().find_map(|line| line.strip_prefix("ledger ")).unwrap();
+        let ledger: Value = serde_json::from_str(line).unwrap();
+        let came = ["delivered", "bytes"].map(|name| ledger[name].as_u64().unwrap());
+        assert_eq!(came, [ANSWERED, answered_bytes()], "{ledger}");
+    }
+}
+
+#[test]
+fn an_injection_that_fails_says_why_and_harms_no_other() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    // The limit is the kernel's own: as much as the receive ring takes.
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+receiver=eth0
+capture came --path v3 --direction in
+strait run --strict --path zerocopy -- inject zc0 down
+sleep 1
+end_capture
+cat came.json
+(ulimit -l 8192; exec misuse as raw strait run --strict --path zerocopy -- inject zc0 100) >limited &
+limited=$!
+until grep -q listening limited; do sleep 0.1; done
+up eth0 zc0
+sleep 2
+send 100 64
+wait $limited
+cat limited
+";
+    let run = run(with_inject(Kernel::V7_2), script);
+    let wanted = [
+        "refused, then sent",
+        r#""delivered":200,"#,
+        "not injected: register a buffer for zc0",
+        "raise the limit of locked memory",
+        "captured 100, injected 0",
+    ];
+    assert_said(&run, &wanted);
+}

@@ -1,0 +1,52 @@
+//! What sockets of several families share: options, and what an error means to whoever captures on an interface.
+//!
+//! Packet sockets and `PF_ZEROCOPY` call it; AF_XDP has errors of its own.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::error::{Error, Result, check};
+
+/// `setsockopt(2)`; `doing` and `interface` name it in errors.
+pub(crate) fn set<T>(
+    fd: BorrowedFd<'_>,
+    (level, option): (libc::c_int, libc::c_int),
+    value: &T,
+    (doing, interface): (&'static str, &str),
+) -> Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: value points at size_of::<T>() readable bytes for the length of the call.
+    let returned =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const *value).cast(), len) };
+    check(returned, doing, interface).map(drop)
+}
+
+/// `getsockopt(2)` into plain integers; `doing` and `interface` name it in errors.
+pub(crate) fn get<T: Copy>(
+    fd: BorrowedFd<'_>,
+    (level, option): (libc::c_int, libc::c_int),
+    value: &mut T,
+    (doing, interface): (&'static str, &str),
+) -> Result<()> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: value points at len writable bytes; every T used is plain integers, valid for any bytes.
+    let returned =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut *value).cast(), &raw mut len) };
+    check(returned, doing, interface).map(drop)
+}
+
+/// The pending error of a socket that captures on `interface` (`SO_ERROR`), cleared by the call.
+pub(crate) fn take_error(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
+    let mut errno: libc::c_int = 0;
+    get(fd, (libc::SOL_SOCKET, libc::SO_ERROR), &mut errno, ("read the pending error of", interface))?;
+    if errno == 0 { Ok(()) } else { Err(Error::os("capture on", interface, errno)) }
+}
+
+/// Adds what can be done about an interface that is down. `is_gone` asks the socket whether it was lost altogether.
+pub(crate) fn explain(error: Error, interface: &str, is_gone: impl FnOnce() -> bool) -> Error {
+    match error.errno() {
+        Some(libc::ENODEV) => error.remedy("the interface is gone"),
+        Some(libc::ENETDOWN) if is_gone() => error.remedy("the interface is gone"),
+        Some(libc::ENETDOWN) => error.remedy(format!("bring it up: ip link set {interface} up")),
+        _ => error,
+    }
+}
