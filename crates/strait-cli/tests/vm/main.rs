@@ -5,6 +5,7 @@
 mod cost;
 mod pf_zerocopy;
 mod send;
+mod tls;
 mod xdp;
 
 use std::path::Path;
