@@ -3,6 +3,7 @@
 //! `make test-vm` runs it, with the release build: emulation is slow, and what is metered is what users get.
 
 mod cost;
+mod doctor;
 mod pf_zerocopy;
 mod send;
 mod tls;
