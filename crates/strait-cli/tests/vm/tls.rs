@@ -136,3 +136,18 @@ fn without_ktls_a_hit_over_tls_is_copied_and_counted_so() {
     // Read from the store, and written as records.
     assert!(number(&run, "memory") >= 2 * OBJECT_BYTES, "{}", run.said);
 }
+
+#[test]
+fn a_kernel_that_lacks_the_cipher_is_told_from_one_without_ktls() {
+    if !vm_or_skip() {
+        return;
+    }
+    let script = "strait doctor --for proxy --cache /tmp | grep -A 1 ktls | tr -s ' '";
+    for (module, says) in [
+        ("tls", "the kernel has no AES-GCM\n -> modprobe gcm\n"),
+        ("gcm", "the kernel has no tls module\n -> modprobe tls\n"),
+    ] {
+        let run = run(guest(Kernel::V7_2).module(module), script);
+        assert_said(&run, &[&format!("better ktls TLS is encrypted in user space: {says}")]);
+    }
+}
