@@ -15,6 +15,7 @@ mod queues;
 mod route;
 mod send;
 mod xdp;
+mod zerocopy;
 
 use std::path::PathBuf;
 

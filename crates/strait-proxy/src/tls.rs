@@ -84,7 +84,7 @@ fn files(config: &config::Tls) -> Result<Option<(&Path, &Path)>> {
 fn probe() -> (bool, Option<String>) {
     let Err(error) = strait_transfer::tls::probe() else { return (true, None) };
     let why = match error.kind() {
-        Kind::Refused => "the kernel has no tls module".to_owned(),
+        Kind::Refused => error.cause(),
         _ => error.failure(),
     };
     (false, Some(format!("kTLS: {why}: bodies over TLS are copied")))

@@ -97,6 +97,14 @@ impl Error {
         Self { remedy: None, ..self.clone() }.to_string()
     }
 
+    /// Why it failed, without what was tried.
+    pub fn cause(&self) -> String {
+        match &self.cause {
+            Cause::Os(errno) => io::Error::from_raw_os_error(*errno).to_string(),
+            Cause::Said(cause) => cause.clone(),
+        }
+    }
+
     /// What would help, where that is known.
     pub fn advice(&self) -> Option<&str> {
         self.remedy.as_deref()
@@ -114,10 +122,7 @@ impl fmt::Display for Error {
         if !self.subject.is_empty() {
             write!(f, " {}", self.subject)?;
         }
-        match &self.cause {
-            Cause::Os(errno) => write!(f, ": {}", io::Error::from_raw_os_error(*errno))?,
-            Cause::Said(cause) => write!(f, ": {cause}")?,
-        }
+        write!(f, ": {}", self.cause())?;
         match &self.remedy {
             Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),

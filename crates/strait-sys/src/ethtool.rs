@@ -16,11 +16,20 @@ const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GRXFHINDIR: u32 = 0x38;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+/// The set of strings that names the bits of features (`enum ethtool_stringset`).
+const ETH_SS_FEATURES: u32 = 4;
+/// Features that a kernel can have, at most; 7.2 has 59.
+const FEATURES_MAX: usize = 256;
+/// Words of a block in `struct ethtool_gfeatures`: available, requested, active, never changed.
+const FEATURE_BLOCK_WORDS: usize = 4;
 /// Entries of an RSS table that are read at most; the largest NICs have 2048.
 const RSS_ENTRIES_MAX: usize = 4096;
 /// Words of `struct ethtool_drvinfo`: the command, five strings, 12 reserved bytes, five counts.
 const DRVINFO_WORDS: usize = 49;
-/// Words of a string in it.
+/// Words of a string, in it and in a set (`ETH_GSTRING_LEN`).
 const STRING_WORDS: usize = 8;
 
 /// A handle on one interface's driver, in the namespace where it was opened.
@@ -109,6 +118,30 @@ impl Offload {
             Self::Gro => (0x2b, 0x2c),
         }
     }
+
+    /// The features that it stands for, by their names in the kernel (net/ethtool/common.c).
+    fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::RxChecksum => &["rx-checksum"],
+            Self::TxChecksum => &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"],
+            Self::ScatterGather => &["tx-scatter-gather"],
+            Self::Tso => &["tx-tcp-segmentation"],
+            Self::Gso => &["tx-generic-segmentation"],
+            Self::Gro => &["rx-gro"],
+        }
+    }
+
+    /// What `ethtool -K` calls it.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::RxChecksum => "rx",
+            Self::TxChecksum => "tx",
+            Self::ScatterGather => "sg",
+            Self::Tso => "tso",
+            Self::Gso => "gso",
+            Self::Gro => "gro",
+        }
+    }
 }
 
 impl Ethtool {
@@ -174,6 +207,35 @@ impl Ethtool {
         Ok(())
     }
 
+    /// Whether `offload` is as it is for good: the driver cannot switch it.
+    pub fn is_fixed(&self, offload: Offload) -> Result<bool> {
+        let names = self.feature_names()?;
+        let blocks = names.len().div_ceil(u32::BITS as usize);
+        let mut words = vec![0; 2 + FEATURE_BLOCK_WORDS * blocks];
+        (words[0], words[1]) = (ETHTOOL_GFEATURES, blocks as u32);
+        self.call(&mut words)?;
+        let available = |bit: usize| {
+            let block = words[2 + FEATURE_BLOCK_WORDS * (bit / u32::BITS as usize)];
+            block & (1 << (bit % u32::BITS as usize)) != 0
+        };
+        let mut known = names.iter().enumerate();
+        Ok(!known.any(|(bit, name)| offload.features().contains(&name.as_str()) && available(bit)))
+    }
+
+    /// The names of the bits of features, which are the kernel's and no driver's.
+    fn feature_names(&self) -> Result<Vec<String>> {
+        let [_, _, _, _, count]: [u32; 5] = self.words([ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0])?;
+        let count = count as usize;
+        if count > FEATURES_MAX {
+            let cause = format!("{count} features: no more than {FEATURES_MAX} are known of");
+            return Err(Error::said(Kind::Failed, "ethtool", self.name.as_str(), cause));
+        }
+        let mut words = vec![0; 3 + STRING_WORDS * FEATURES_MAX];
+        words[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
+        self.call(&mut words)?;
+        Ok(words[3..].chunks(STRING_WORDS).take(count).map(fixed_string).collect())
+    }
+
     /// Sends the first words of a command and returns all of its structure.
     fn words<const IN: usize, const OUT: usize>(&self, input: [u32; IN]) -> Result<[u32; OUT]> {
         let mut words = [0; OUT];
@@ -191,6 +253,9 @@ impl Ethtool {
         }
         if words[0] == ETHTOOL_GRXFHINDIR {
             assert!(words.len() >= 2 + words[1] as usize, "room for the whole table");
+        }
+        if words[0] == ETHTOOL_GFEATURES {
+            assert!(words.len() >= 2 + FEATURE_BLOCK_WORDS * words[1] as usize, "room for all features");
         }
         let data = words.as_mut_ptr().cast();
         let mut request =
@@ -216,6 +281,10 @@ fn answer_words(command: u32) -> usize {
     match command {
         ETHTOOL_GDRVINFO => DRVINFO_WORDS,
         ETHTOOL_GCHANNELS | ETHTOOL_GRINGPARAM => 9,
+        // One number of one set.
+        ETHTOOL_GSSET_INFO => 5,
+        // The kernel writes all strings of the set, whatever it is asked for.
+        ETHTOOL_GSTRINGS => 3 + STRING_WORDS * FEATURES_MAX,
         // struct ethtool_value
         _ => 2,
     }
@@ -235,7 +304,8 @@ mod tests {
     #[test]
     fn the_loopback_answers_for_its_offloads_and_has_no_channels() {
         let lo = Ethtool::open("lo").unwrap();
-        assert!(lo.offload(Offload::Gso).unwrap());
+        assert!(lo.offload(Offload::Gso).unwrap() && !lo.is_fixed(Offload::Gso).unwrap());
+        assert!(lo.offload(Offload::ScatterGather).unwrap() && lo.is_fixed(Offload::ScatterGather).unwrap());
         assert_eq!(lo.channels().unwrap_err().kind(), Kind::Refused);
         assert_eq!(lo.rings().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
     }

@@ -8,6 +8,7 @@
 pub mod bpf;
 pub mod buffer;
 pub mod clock;
+pub mod egress;
 mod error;
 pub mod ethtool;
 pub mod interface;

@@ -112,14 +112,19 @@ impl Netlink {
         self.get(&mut request, "find", &subject(index), link::parse_interface)
     }
 
-    /// The way that packets to `to` take; an IPv6 address may have its scope.
-    pub fn route(&mut self, to: SocketAddr) -> Result<Route> {
+    /// The way that packets to `to` take, from the address `from` where that is known; an IPv6 address may have its scope.
+    pub fn route(&mut self, from: Option<IpAddr>, to: SocketAddr) -> Result<Route> {
         let (family, bytes) = address_bytes(to.ip());
-        // struct rtmsg: family, the address's bits, then what answers fill in.
+        let source = from.map(address_bytes).filter(|(other, _)| *other == family).map(|(_, bytes)| bytes);
+        let bits = |bytes: &[u8]| 8 * bytes.len() as u8;
+        // struct rtmsg: family, the bits of both addresses, then what answers fill in.
         let mut body = [0; route::HEADER_LEN];
-        (body[0], body[1]) = (family, 8 * bytes.len() as u8);
+        body[..3].copy_from_slice(&[family, bits(&bytes), source.as_deref().map_or(0, bits)]);
         let mut request = self.request(libc::RTM_GETROUTE, REQUEST, &body);
         request.attribute(libc::RTA_DST, &bytes);
+        if let Some(source) = source {
+            request.attribute(libc::RTA_SRC, &source);
+        }
         if let SocketAddr::V6(to) = to
             && to.scope_id() != 0
         {

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::{mem, ptr};
 
-use crate::error::{Error, Result, check};
+use crate::error::{Error, Kind, Result, check};
 
 /// Bytes of a record's data at most (RFC 8446, section 5.1).
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
@@ -84,16 +84,15 @@ pub fn attach(socket: impl AsFd) -> Result<()> {
         let len = name.len() as libc::socklen_t;
         libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_TCP, libc::TCP_ULP, name.as_ptr().cast(), len)
     };
-    check(returned, "switch to kTLS", "a TCP socket").map(drop).map_err(|error| match error.errno() {
-        Some(libc::ENOENT) => error.with_kind(crate::error::Kind::Refused).remedy("modprobe tls"),
-        _ => error,
-    })
+    check(returned, ATTACH, "a TCP socket")
+        .map(drop)
+        .map_err(|error| lacking(error, ATTACH, "the kernel has no tls module", "modprobe tls"))
 }
 
 /// `setsockopt(TLS_TX | TLS_RX)`: has the kernel encrypt what is sent, or decrypt what is received, from the next byte on.
 ///
 /// # Errors
-/// ENOENT where the kernel lacks the cipher.
+/// Refused where the kernel lacks the cipher.
 pub fn set_keys(socket: impl AsFd, direction: Direction, keys: Keys<'_>) -> Result<()> {
     let info = |cipher_type| libc::tls_crypto_info { version: libc::TLS_1_3_VERSION, cipher_type };
     let [s0, s1, s2, s3, iv @ ..] = *keys.iv;
@@ -110,7 +109,16 @@ pub fn set_keys(socket: impl AsFd, direction: Direction, keys: Keys<'_>) -> Resu
     }
 }
 
+const ATTACH: &str = "switch to kTLS";
 const SET_KEYS: &str = "give the keys of TLS to";
+
+/// ENOENT says that a module is missing; which one, the call tells.
+fn lacking(error: Error, operation: &'static str, cause: &str, remedy: &str) -> Error {
+    match error.errno() {
+        Some(libc::ENOENT) => Error::said(Kind::Refused, operation, "a TCP socket", cause).remedy(remedy),
+        _ => error,
+    }
+}
 
 /// `T` is one of `struct tls12_crypto_info_*` of `linux/tls.h`.
 fn set<T>(socket: impl AsFd, direction: Direction, keys: &T) -> Result<()> {
@@ -128,7 +136,9 @@ fn set<T>(socket: impl AsFd, direction: Direction, keys: &T) -> Result<()> {
             size_of::<T>() as libc::socklen_t,
         )
     };
-    check(returned, SET_KEYS, "a TCP socket").map(drop)
+    check(returned, SET_KEYS, "a TCP socket")
+        .map(drop)
+        .map_err(|error| lacking(error, SET_KEYS, "the kernel has no AES-GCM", "modprobe gcm"))
 }
 
 /// Room for one control message of one byte, aligned as `struct cmsghdr` must be.

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use slab::Slab;
 use strait_ledger::Transfer;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
 use strait_sys::clock::monotonic_coarse as now;
+use strait_sys::egress::Egress;
 use strait_sys::uring::{Event, How, Ring};
 
 use crate::error::{Error, Result};
@@ -73,8 +74,8 @@ impl Default for Options {
     }
 }
 
-/// From and to whom: what a route is known by.
-pub(crate) type Ends = (IpAddr, IpAddr);
+/// From and to whom: what a route is known by. The port is 0.
+pub(crate) type Ends = (IpAddr, SocketAddr);
 
 /// What the senders on a route share.
 pub(crate) type SharedRoute = Rc<RefCell<Route>>;
@@ -94,6 +95,8 @@ struct Loan {
     route: SharedRoute,
     bytes: usize,
     probe: bool,
+    /// It is copied, whatever the notification says.
+    is_copied: bool,
 }
 
 /// What became of a send that was to go without a copy.
@@ -252,10 +255,11 @@ impl Engine {
         socket: &Arc<OwnedFd>,
         views: &[Frozen],
         more: bool,
-        route: &SharedRoute,
+        (ends, route): (Ends, &SharedRoute),
         tally: &Rc<RefCell<Tally>>,
     ) -> Result<Lent> {
         let bytes: usize = views.iter().map(|view| view.len()).sum();
+        self.look_at_device(ends, route, tally);
         let advice = self.advise(bytes, route, tally);
         if advice == Advice::Copy || self.ring.is_none() {
             return Ok(Lent::Copy);
@@ -267,7 +271,9 @@ impl Engine {
         let began = route.borrow().is_curious(bytes).then(Instant::now);
         let probe = advice == Advice::Probe;
         // It stands here before the kernel knows of it: while its result is fetched, others come back.
-        let loan = self.loans.insert(Loan { tally: tally.clone(), route: route.clone(), bytes: 0, probe });
+        let is_copied = route.borrow().copies_unreported();
+        let (owner, known) = (tally.clone(), route.clone());
+        let loan = self.loans.insert(Loan { tally: owner, route: known, bytes: 0, probe, is_copied });
         tally.borrow_mut().lent += 1;
         let how = How { zero_copy: true, more, at_once: true, ..How::default() };
         if ring.push(socket, views, how, loan as u64).is_err() {
@@ -284,6 +290,21 @@ impl Engine {
         }
         learn(&mut route.borrow_mut(), bytes, result, probe && !lent, began);
         Ok(outcome(result, &mut tally.borrow_mut().account))
+    }
+
+    /// Has the route know the device that it leaves by, where that is to be looked at. One that cannot be found is left
+    /// to the probe.
+    fn look_at_device(&self, (own, peer): Ends, route: &SharedRoute, tally: &RefCell<Tally>) {
+        let now = now();
+        let mut route = route.borrow_mut();
+        if self.ring.is_none() || !route.asks_for_device(now) {
+            return;
+        }
+        let gathers = Egress::find(Some(own), peer).and_then(|egress| egress.gathers()).unwrap_or(true);
+        route.device(gathers, now);
+        if !gathers && self.options.zero_copy == ZeroCopy::Adaptive {
+            tally.borrow_mut().account.fall_back(Reason::NoScatterGather.text());
+        }
     }
 
     /// Takes back what the kernel did not take.
@@ -325,6 +346,7 @@ impl Engine {
 
     fn returned(&mut self, token: u64, copied: bool) {
         let Some(loan) = self.loans.try_remove(token as usize) else { return };
+        let copied = copied || loan.is_copied;
         self.lent_bytes -= loan.bytes;
         {
             let mut tally = loan.tally.borrow_mut();

@@ -13,6 +13,9 @@
 //! With several zero-copy sends in flight on one connection the kernel may report a copy that did not happen, where it joins
 //! their notifications. So a route is judged by a probe that is alone on its connection; later reports only raise the
 //! suspicion that asks for the next probe.
+//!
+//! Where the device has no scatter-gather the kernel copies and may not report it: such a route is not probed at all, and
+//! what is lent on it nevertheless counts as copied, whatever the report says.
 
 use std::time::Duration;
 
@@ -44,8 +47,10 @@ const RUNS_MAX: u32 = 64;
 /// Why a route copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The kernel reported that it copied: loopback, veth, no scatter-gather, or somebody captures.
+    /// The kernel reported that it copied: loopback, veth, or somebody captures.
     Copied,
+    /// The device by which the route leaves does not take a packet from several places.
+    NoScatterGather,
     /// It had no memory for the request, or the locked-memory limit was reached.
     NoMemory,
     /// It does not do it on this socket.
@@ -57,6 +62,7 @@ impl Reason {
     pub fn text(self) -> &'static str {
         match self {
             Self::Copied => "the kernel copies on this route",
+            Self::NoScatterGather => "the device of this route has no scatter-gather",
             Self::NoMemory => "no memory, or the locked-memory limit is reached",
             Self::Unsupported => "the socket does no zero-copy",
         }
@@ -91,10 +97,18 @@ enum State {
     },
 }
 
+/// What was seen of the device by which a route leaves.
+#[derive(Clone, Copy, Debug)]
+struct Device {
+    gathers: bool,
+    seen: Duration,
+}
+
 /// What is known of a route. Times are since any fixed moment.
 #[derive(Clone, Debug)]
 pub struct Route {
     state: State,
+    device: Option<Device>,
     pause: Duration,
     classes: [Class; CLASSES],
 }
@@ -158,11 +172,31 @@ impl Class {
 
 impl Default for Route {
     fn default() -> Self {
-        Self { state: State::Unknown, pause: PAUSE_MIN, classes: [Class::default(); CLASSES] }
+        Self { state: State::Unknown, device: None, pause: PAUSE_MIN, classes: [Class::default(); CLASSES] }
     }
 }
 
 impl Route {
+    /// Whether somebody is to look at the device before something is lent: nobody has, or it may have changed.
+    pub fn asks_for_device(&self, now: Duration) -> bool {
+        self.device.is_none_or(|device| {
+            now.saturating_sub(device.seen) >= if device.gathers { TRUST } else { PAUSE_MIN }
+        })
+    }
+
+    /// Whether the device has scatter-gather; without it all is copied for a while.
+    pub fn device(&mut self, gathers: bool, now: Duration) {
+        self.device = Some(Device { gathers, seen: now });
+        if !gathers {
+            self.refuse(Reason::NoScatterGather, now);
+        }
+    }
+
+    /// Whether what is lent is copied, whatever the kernel reports.
+    pub fn copies_unreported(&self) -> bool {
+        self.device.is_some_and(|device| !device.gathers)
+    }
+
     /// What to do with a buffer of `bytes` at the time `now`; `alone` says that nothing is lent on the connection.
     pub fn advise(&mut self, bytes: usize, now: Duration, alone: bool) -> Advice {
         if bytes < THRESHOLD_MIN {
@@ -227,11 +261,13 @@ impl Route {
 
     /// The report of a probe.
     pub fn probed(&mut self, copied: bool, now: Duration) {
-        if copied {
+        if self.copies_unreported() {
+            // The device was looked at meanwhile, and knows better.
+        } else if copied {
             self.refuse(Reason::Copied, now);
         } else {
             let state = State::ZeroCopy { since: now, suspicions: 0 };
-            *self = Self { state, ..Self::default() };
+            *self = Self { state, device: self.device, ..Self::default() };
         }
     }
 
@@ -307,6 +343,30 @@ mod tests {
             assert_eq!(route.advise(64 * KIB, at(now + pause - 1), true), Advice::Copy);
             now += pause;
         }
+    }
+
+    #[test]
+    fn a_device_without_scatter_gather_is_not_lent_to_until_it_has_it() {
+        let mut route = Route::default();
+        assert!(route.asks_for_device(at(0)));
+        route.device(false, at(0));
+        assert_eq!(route.copies(), Some(Reason::NoScatterGather));
+        assert!(route.copies_unreported() && route.threshold(at(99)).is_none());
+        assert_eq!(route.advise(64 * KIB, at(99), true), Advice::Copy);
+        // It is looked at again before it is lent to again, and left alone longer each time.
+        assert!(!route.asks_for_device(at(99)) && route.asks_for_device(at(100)));
+        route.device(false, at(100));
+        assert_eq!(route.advise(64 * KIB, at(299), true), Advice::Copy);
+        route.device(true, at(300));
+        assert_eq!(route.advise(64 * KIB, at(300), true), Advice::Probe);
+        route.probed(false, at(301));
+        assert!(!route.copies_unreported() && !route.asks_for_device(at(10_299)));
+        assert!(route.asks_for_device(at(10_300)), "it may have been switched off");
+        route.device(false, at(10_300));
+        assert_eq!(route.advise(THRESHOLD_MAX, at(10_300), false), Advice::Copy);
+        // A probe that was on its way then changes nothing.
+        route.probed(false, at(10_301));
+        assert_eq!(route.copies(), Some(Reason::NoScatterGather));
     }
 
     #[test]

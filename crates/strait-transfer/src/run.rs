@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
-use crate::engine::{Engine, SharedRoute, Tally};
+use crate::engine::{Ends, Engine, SharedRoute, Tally};
 use crate::error::Result;
 use crate::pipe::Pipes;
 use crate::plan::{Piece, Run, Segment};
@@ -38,6 +38,7 @@ pub(crate) enum Step {
 pub(crate) struct To<'a> {
     pub(crate) socket: &'a Arc<OwnedFd>,
     pub(crate) peer: &'a str,
+    pub(crate) ends: Ends,
     pub(crate) route: &'a SharedRoute,
     pub(crate) tally: &'a Rc<RefCell<Tally>>,
     /// Whether another run follows at once.

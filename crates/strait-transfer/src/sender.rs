@@ -61,7 +61,9 @@ impl Sender {
         let failed = |error: std::io::Error| Error::os("send on", "a socket", error);
         stream.set_nonblocking(true).map_err(failed)?;
         let peer = stream.peer_addr().map_err(failed)?;
-        let ends = (stream.local_addr().map_err(failed)?.ip(), peer.ip());
+        let mut host = peer;
+        host.set_port(0);
+        let ends = (stream.local_addr().map_err(failed)?.ip(), host);
         Ok(Self {
             socket: Arc::new(stream.into()),
             peer: peer.to_string(),
@@ -106,7 +108,14 @@ impl Sender {
             // Of a stream nobody knows when it goes on.
             let more = self.runs.front().is_some_and(|next| !matches!(next, Run::Socket(_)));
             let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-            let to = To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more };
+            let to = To {
+                socket: &self.socket,
+                peer: &self.peer,
+                ends: self.ends,
+                route,
+                tally: &self.tally,
+                more,
+            };
             match current.step(engine, &mut self.pipes, &to)? {
                 Step::Done => self.current = None,
                 Step::Moved => {}
@@ -165,7 +174,14 @@ impl Sender {
         };
         self.began.get_or_insert_with(Instant::now);
         let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-        let to = To { socket: &self.socket, peer: &self.peer, route, tally: &self.tally, more: false };
+        let to = To {
+            socket: &self.socket,
+            peer: &self.peer,
+            ends: self.ends,
+            route,
+            tally: &self.tally,
+            more: false,
+        };
         if let Some(rest) = Current::begin_at_once(segment, engine, &to)? {
             self.current = Some(rest);
         }

@@ -2,7 +2,7 @@
 
 use strait_filter::xdp::Metadata;
 use strait_sys::clock;
-use strait_sys::xdp::RxBatch;
+use strait_sys::xdp::{RxBatch, RxFrame};
 
 use super::join::{Item, Joiner, parse};
 use super::stamp::Clock;
@@ -41,12 +41,28 @@ impl Batch<'_> {
         }
         // Each descriptor is a frame.
         let now_ns = clock::realtime_ns();
+        if self.metadata {
+            let tell =
+                |frame: &mut Frame<'_>, raw: &RxFrame<'_>| self.tell(frame, parse(raw.metadata), now_ns);
+            self.try_whole(limit, now_ns, tell, booking, take)
+        } else {
+            self.try_whole(limit, now_ns, |_, _| {}, booking, take)
+        }
+    }
+
+    #[inline]
+    fn try_whole<E>(
+        &self,
+        limit: usize,
+        now_ns: u64,
+        tell: impl Fn(&mut Frame<'_>, &RxFrame<'_>),
+        booking: &mut Booking<'_>,
+        take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut frame = Frame::received(&[], now_ns, self.interface);
         for raw in self.raw.first(limit) {
             frame.replace(raw.bytes);
-            if self.metadata {
-                self.tell(&mut frame, parse(raw.metadata), now_ns);
-            }
+            tell(&mut frame, &raw);
             booking.hand(&mut frame, take)?;
         }
         Ok(())
@@ -58,8 +74,13 @@ impl Batch<'_> {
         let metadata = metadata.unwrap_or_default();
         let stamped = monotonic_ns(&metadata).map(|monotonic_ns| self.clock.realtime_ns(monotonic_ns));
         frame.timestamp_ns = stamped.unwrap_or(now_ns);
-        frame.rx_hash = if metadata.has(Metadata::RX_HASH) { metadata.rx_hash } else { 0 };
-        frame.hardware_ns = if metadata.has(Metadata::HARDWARE_TIME) { metadata.hardware_ns } else { 0 };
+        (frame.rx_hash, frame.hardware_ns) = (0, 0);
+        if metadata.has(Metadata::RX_HASH) {
+            frame.rx_hash = metadata.rx_hash;
+        }
+        if metadata.has(Metadata::HARDWARE_TIME) {
+            frame.hardware_ns = metadata.hardware_ns;
+        }
     }
 }
 

@@ -32,7 +32,7 @@ impl Clock {
     /// Nanoseconds since the epoch.
     #[inline]
     pub(super) fn realtime_ns(&self, monotonic_ns: u64) -> u64 {
-        monotonic_ns.saturating_add_signed(self.offset_ns)
+        monotonic_ns.wrapping_add_signed(self.offset_ns)
     }
 }
 

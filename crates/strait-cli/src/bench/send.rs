@@ -127,7 +127,7 @@ impl Args {
 fn check_route(to: SocketAddr, interface: &str) -> Result<(), Error> {
     let mut netlink = Netlink::open()?;
     let asked = netlink.interface(interface)?.index;
-    let found = netlink.route(to)?.index;
+    let found = netlink.route(None, to)?.index;
     if found == asked {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use strait_sys::netlink::{PacketRing, packet_socket};
 use strait_sys::{Result, libpcap, packet};
 
 use super::finding::{self, Finding, Notebook};
-use super::{Args, Face, link, privilege, processor, xdp};
+use super::{Args, Face, link, privilege, processor, xdp, zerocopy};
 use crate::Error;
 
 /// Memory that one queue of AF_XDP takes unless told otherwise.
@@ -36,6 +36,7 @@ pub(super) fn examine(
     }
     libpcap(interface, raw, &mut notebook);
     processor::examine(Path::new("/sys/devices/system/cpu"), &mut notebook);
+    zerocopy::examine(interface, &mut notebook);
     if let Some(interface) = interface {
         link::examine(interface, args, &mut notebook)?;
         xdp::examine(interface, args, &mut notebook)?;

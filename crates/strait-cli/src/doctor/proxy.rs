@@ -47,7 +47,7 @@ pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) {
     match tls::probe() {
         Ok(()) => notebook.ok("ktls", "the kernel encrypts: TLS can be served by sendfile"),
         Err(error) if error.kind() == Kind::Refused => {
-            let says = format!("TLS is encrypted in user space: {}", error.failure());
+            let says = format!("TLS is encrypted in user space: {}", error.cause());
             notebook.better("ktls", says, error.advice().unwrap_or_default());
         }
         Err(error) => notebook.unknown("ktls", &error),

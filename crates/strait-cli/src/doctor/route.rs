@@ -8,9 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
 use rustix::io::Errno;
-use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::egress::Egress;
 use strait_sys::interface::Interface;
-use strait_sys::netlink::Netlink;
 use strait_sys::zerocopy::{self, Sent};
 use strait_sys::{Error, Result};
 
@@ -94,6 +93,14 @@ pub(super) fn examine(to: Option<&Address>, notebook: &mut Notebook<'_>) -> Resu
     Ok(())
 }
 
+/// An offload that is off.
+struct Off {
+    /// What ethtool(8) calls it.
+    key: &'static str,
+    /// The driver cannot switch it on.
+    is_fixed: bool,
+}
+
 /// What can make a send copied.
 struct Way {
     /// The interface by which it leaves.
@@ -101,30 +108,27 @@ struct Way {
     device: Device,
     /// To an address of this machine's own.
     is_local: bool,
-    /// What the copy would not be needed with, and is off: keys of ethtool(8).
-    off: Vec<&'static str>,
+    /// What the copy would not be needed with, and is off.
+    off: Vec<Off>,
     /// Packet sockets that get a copy of what is sent.
     captures: usize,
 }
 
 fn way(to: SocketAddr) -> Result<Way> {
-    let mut netlink = Netlink::open()?;
-    let route = netlink.route(to)?;
-    let interface = netlink.interface_at(route.index)?;
-    let ethtool = Ethtool::open(&interface.name)?;
-    let mut off = Vec::new();
-    for (key, offload) in [("sg", Offload::ScatterGather), ("tx", Offload::TxChecksum)] {
-        if !ethtool.offload(offload)? {
-            off.push(key);
-        }
-    }
+    let egress = Egress::find(None, to)?;
+    let off = egress.missing()?.into_iter().map(|offload| {
+        let is_fixed = egress.ethtool.is_fixed(offload)?;
+        Ok(Off { key: offload.key(), is_fixed })
+    });
+    let off = off.collect::<Result<_>>()?;
+    let Egress { interface, ethtool, is_local } = egress;
     let sockets = fs::read_to_string("/proc/net/packet").unwrap_or_default();
     Ok(Way {
         device: Device::of(&interface, &ethtool),
+        captures: captures(&sockets, interface.index),
         name: interface.name,
-        is_local: route.is_local,
+        is_local,
         off,
-        captures: captures(&sockets, route.index),
     })
 }
 
@@ -134,8 +138,7 @@ fn copied(address: &Address, way: &Way, notebook: &mut Notebook<'_>) {
     if *is_local || device.always_copies() {
         notebook.ok(SUBJECT, format!("{says}: what stays on this machine always is"));
     } else if !off.is_empty() {
-        let fix = format!("ethtool -K {name} {} on", off.join(" on "));
-        notebook.better(SUBJECT, format!("{says}: {} off at {name}", off.join(" and ")), fix);
+        notebook.better(SUBJECT, format!("{says}: {}", tell_off(name, off)), switch_on(name, off));
     } else if *captures > 0 {
         let says =
             format!("{says}: a running capture gets the packet too, packet sockets on {name}: {captures}");
@@ -145,6 +148,23 @@ fn copied(address: &Address, way: &Way, notebook: &mut Notebook<'_>) {
     } else {
         notebook.better(SUBJECT, format!("{says} although sg and tx are on there"), "");
     }
+}
+
+/// What is off, and that it stays so.
+fn tell_off(name: &str, off: &[Off]) -> String {
+    let keys: Vec<_> = off.iter().map(|off| off.key).collect();
+    let fixed: Vec<_> = off.iter().filter(|off| off.is_fixed).map(|off| off.key).collect();
+    let says = format!("{} off at {name}", keys.join(" and "));
+    if fixed.is_empty() { says } else { format!("{says}; its driver has no {}", fixed.join(" and no ")) }
+}
+
+/// How what can be switched on is; without the rest it would not help.
+fn switch_on(name: &str, off: &[Off]) -> String {
+    if off.iter().any(|off| off.is_fixed) {
+        return String::new();
+    }
+    let keys: Vec<_> = off.iter().map(|off| off.key).collect();
+    format!("ethtool -K {name} {} on", keys.join(" on "))
 }
 
 /// How many packet sockets see all that is sent by interface `index`, as /proc/net/packet lists them
@@ -172,6 +192,11 @@ mod tests {
     use super::*;
 
     fn told(device: Device, is_local: bool, off: Vec<&'static str>, captures: usize) -> Finding {
+        let off = off.into_iter().map(|key| Off { key, is_fixed: false }).collect();
+        told_of(device, is_local, off, captures)
+    }
+
+    fn told_of(device: Device, is_local: bool, off: Vec<Off>, captures: usize) -> Finding {
         let mut findings = Vec::new();
         let way = Way { name: "a".into(), device, is_local, off, captures };
         copied(&"192.0.2.7".parse().unwrap(), &way, &mut Notebook::new(Face::Send, &mut findings));
@@ -183,6 +208,12 @@ mod tests {
         let nic = told(Device::Nic, false, vec!["sg", "tx"], 1);
         assert_eq!((nic.state, nic.fix.as_deref()), (State::Better, Some("ethtool -K a sg on tx on")));
         assert_eq!(told(Device::Nic, false, vec!["tx"], 0).fix.as_deref(), Some("ethtool -K a tx on"));
+        let fixed = |is_fixed| vec![Off { key: "sg", is_fixed: true }, Off { key: "tx", is_fixed }];
+        for (is_fixed, lacks) in [(true, "no sg and no tx"), (false, "no sg")] {
+            let without = told_of(Device::Nic, false, fixed(is_fixed), 0);
+            let says = format!("sg and tx off at a; its driver has {lacks}");
+            assert!(without.says.ends_with(&says) && without.fix.is_none(), "{without:?}");
+        }
         let captured = told(Device::Nic, false, vec![], 2);
         assert!(captured.says.contains("a running capture") && captured.fix.unwrap().contains("ss -0"));
         assert_eq!(told(Device::Nic, false, vec![], 0).fix, None);

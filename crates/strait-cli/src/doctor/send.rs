@@ -55,22 +55,20 @@ fn no_io_uring(error: &strait_sys::Error, notebook: &mut Notebook<'_>) {
 /// Without these the kernel copies, silently.
 fn offloads(name: &str, notebook: &mut Notebook<'_>) -> Result<(), Error> {
     let ethtool = Ethtool::open(name)?;
-    for (offload, subject, key, why) in [
-        (Offload::ScatterGather, "scatter-gather", "sg", "without it the kernel copies every send"),
-        (
-            Offload::TxChecksum,
-            "checksum offload",
-            "tx",
-            "without it the kernel reads, and so copies, every send",
-        ),
-        (Offload::Tso, "tso", "tso", "without it a large send is cut by the CPU"),
+    for (offload, subject, why) in [
+        (Offload::ScatterGather, "scatter-gather", "without it the kernel copies every send"),
+        (Offload::TxChecksum, "checksum offload", "without it the kernel reads, and so copies, every send"),
+        (Offload::Tso, "tso", "without it a large send is cut by the CPU"),
     ] {
         match ethtool.offload(offload) {
             Ok(true) => notebook.ok(subject, format!("on at {name}")),
+            Ok(false) if ethtool.is_fixed(offload).unwrap_or(false) => {
+                notebook.better(subject, format!("not at {name}, whose driver has none: {why}"), "");
+            }
             Ok(false) => notebook.better(
                 subject,
                 format!("off at {name}: {why}"),
-                format!("ethtool -K {name} {key} on"),
+                format!("ethtool -K {name} {} on", offload.key()),
             ),
             Err(error) => notebook.unknown(subject, &error),
         }

@@ -3,10 +3,12 @@
 //! `make test-vm` runs it, with the release build: emulation is slow, and what is metered is what users get.
 
 mod cost;
+mod doctor;
 mod drop_in;
 mod pf_zerocopy;
 mod record;
 mod send;
+mod tls;
 mod xdp;
 
 use std::path::Path;

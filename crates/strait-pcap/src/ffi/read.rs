@@ -69,8 +69,8 @@ impl Drop for Fence {
 
 /// Writes packets' headers, one over the other. Packets of a batch often have the same time, which is divided once.
 struct Headers {
-    /// Nanoseconds of the unit that times are told in.
-    unit_ns: u64,
+    /// Whether fractions of a second are told in nanoseconds, and not in microseconds.
+    nanoseconds: bool,
     timestamp_ns: u64,
     header: PacketHeader,
 }
@@ -78,8 +78,7 @@ struct Headers {
 impl Headers {
     fn new(nanoseconds: bool) -> Self {
         let ts = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        let unit_ns = if nanoseconds { 1 } else { 1000 };
-        Self { unit_ns, timestamp_ns: 0, header: PacketHeader { ts, caplen: 0, len: 0 } }
+        Self { nanoseconds, timestamp_ns: 0, header: PacketHeader { ts, caplen: 0, len: 0 } }
     }
 
     #[inline]
@@ -87,10 +86,9 @@ impl Headers {
         const SECOND_NS: u64 = 1_000_000_000;
         if packet.timestamp_ns != self.timestamp_ns {
             self.timestamp_ns = packet.timestamp_ns;
-            self.header.ts = libc::timeval {
-                tv_sec: (packet.timestamp_ns / SECOND_NS) as i64,
-                tv_usec: (packet.timestamp_ns % SECOND_NS / self.unit_ns) as i64,
-            };
+            let (seconds, rest) = (packet.timestamp_ns / SECOND_NS, packet.timestamp_ns % SECOND_NS);
+            let fraction = if self.nanoseconds { rest } else { rest / 1000 };
+            self.header.ts = libc::timeval { tv_sec: seconds as i64, tv_usec: fraction as i64 };
         }
         self.header.caplen = packet.bytes.len() as u32;
         self.header.len = packet.wire_len;

@@ -1,6 +1,6 @@
 //! The answer to `RTM_GETROUTE`: by which interface packets to an address leave.
 //!
-//! The doctor asks it of the address that it sends to. Layout: `struct rtmsg` of linux/rtnetlink.h.
+//! `egress.rs` asks it of an address that is sent to. Layout: `struct rtmsg` of linux/rtnetlink.h.
 
 use super::message::{Attributes, Message, malformed};
 use crate::error::Result;

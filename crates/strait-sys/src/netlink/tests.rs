@@ -90,10 +90,10 @@ fn a_route_tells_the_interface_and_whether_it_ends_here() {
         netlink.set_up(lo, true).unwrap();
         netlink.set_up(left, true).unwrap();
         netlink.add_address(left, [192, 0, 2, 1].into(), 24).unwrap();
-        let mut route = |last| netlink.route(([192, 0, last, 1], 9).into());
+        let mut route = |last| netlink.route(None, ([192, 0, last, 1], 9).into());
         assert_eq!(route(2).unwrap(), Route { index: lo, is_local: true });
         assert_eq!(route(3).unwrap_err().errno(), Some(libc::ENETUNREACH));
-        let neighbour = netlink.route(([192, 0, 2, 7], 9).into()).unwrap();
+        let neighbour = netlink.route(Some([192, 0, 2, 1].into()), ([192, 0, 2, 7], 9).into()).unwrap();
         assert_eq!(neighbour, Route { index: left, is_local: false });
         assert_eq!(netlink.interface_at(left).unwrap().name, "left");
         assert_eq!(netlink.interface_at(9999).unwrap_err().kind(), Kind::Usage);

@@ -8,7 +8,7 @@
 
 use super::memory::Mapped;
 use super::ring::{Consumer, Producer};
-use super::umem::{Chunk, MARK_BYTES, Share, View};
+use super::umem::{Chunk, Share, View};
 use crate::packet::{VLAN_TAG_LEN, VlanTag};
 
 /// The destination and source addresses, which stand before a VLAN tag.
@@ -113,9 +113,8 @@ impl Receiver {
         }
         let frames = &rx.held()[..*lent];
         if *metadata_bytes != NO_METADATA {
-            for frame in frames {
-                clear(share, frame, *metadata_bytes);
-            }
+            // SAFETY: the frames are on loan: they were accepted, and their chunks are still ours.
+            unsafe { share.clear_before(frames, *metadata_bytes) };
         }
         let pushed = fill.push_all(&mut frames.iter().map(share.relend()));
         // Only a kernel that claims chunks it was not given leaves no room; those chunks wait for better times.
@@ -139,17 +138,6 @@ impl Receiver {
 fn refill(fill: &mut Producer<Mapped<u64>>, share: &mut Share, chunk: Chunk) {
     let pushed = fill.push(share.lend(chunk));
     debug_assert!(pushed, "there was room");
-}
-
-/// Zeroes what tells metadata of `bytes` bytes before a frame from none.
-#[inline]
-fn clear(share: &mut Share, frame: &libc::xdp_desc, bytes: u32) {
-    // SAFETY: the frame is on loan: it was accepted, and its chunk is still ours.
-    let (chunk, offset) = unsafe { share.chunk_of(frame) };
-    let metadata = offset.checked_sub(bytes as usize).and_then(|start| chunk.get_mut(start..));
-    if let Some(mark) = metadata.and_then(<[u8]>::first_chunk_mut::<MARK_BYTES>) {
-        *mark = [0; MARK_BYTES];
-    }
 }
 
 /// Frames on loan; dropping it returns their chunks to the kernel.

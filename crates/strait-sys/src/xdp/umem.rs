@@ -136,7 +136,7 @@ impl Umem {
 }
 
 /// Bytes that tell metadata from none: a magic number and its like.
-pub(super) const MARK_BYTES: usize = 8;
+const MARK_BYTES: usize = 8;
 
 /// A chunk that this process holds: whoever has the value may touch its bytes. There is one for each chunk that the
 /// kernel does not have; it cannot be copied.
@@ -282,6 +282,27 @@ impl Share {
                 *with_kernel = true;
             }
             chunk << chunk_shift
+        }
+    }
+
+    /// Zeroes the first [`MARK_BYTES`] of the `bytes` bytes before each frame, where its chunk has so many.
+    ///
+    /// # Safety
+    /// `frames` were accepted and their chunks not returned since.
+    #[inline]
+    pub(super) unsafe fn clear_before(&mut self, frames: &[libc::xdp_desc], bytes: u32) {
+        let (start, mask, bytes) = (self.memory.mapping.as_ptr(), self.chunk_bytes() - 1, bytes as usize);
+        if bytes < MARK_BYTES {
+            return;
+        }
+        for frame in frames {
+            if (frame.addr as u32 & mask) as usize >= bytes {
+                // SAFETY: an accepted frame lies in a chunk of ours that the kernel does not have, and the chunk has
+                // `bytes` before it; `self` is borrowed mutably, so nobody reads them.
+                unsafe {
+                    start.add(frame.addr as usize - bytes).cast::<[u8; MARK_BYTES]>().write([0; MARK_BYTES]);
+                }
+            }
         }
     }
 

@@ -128,7 +128,7 @@ pub(super) fn lend(view: &Frozen, engine: &mut Engine, to: &To<'_>) -> Result<Op
 
 /// Lends views; the bytes that the kernel took, or `None`: they are to be copied.
 fn hand_over(views: &[Frozen], engine: &mut Engine, to: &To<'_>) -> Result<Option<usize>> {
-    match engine.lend(to.socket, views, to.more, to.route, to.tally)? {
+    match engine.lend(to.socket, views, to.more, (to.ends, to.route), to.tally)? {
         Lent::Copy => Ok(None),
         Lent::NoRoom => Ok(Some(0)),
         Lent::Taken(taken) => Ok(Some(taken)),

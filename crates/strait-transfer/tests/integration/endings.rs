@@ -2,9 +2,14 @@
 //! cannot be locked, a sender that is dropped.
 
 use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use lab::{Offload, Wire};
+use strait_ledger::Transfer;
 use strait_sys::buffer::Frozen;
+use strait_sys::ethtool::Ethtool;
 use strait_transfer::{
     Engine, Error, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy,
 };
@@ -101,6 +106,49 @@ fn the_loopback_is_found_to_copy_and_left_alone() {
         assert!(account.zero_copy_copied > 0 && account.zero_copy_copied < 10 << 20, "{account}");
         assert!(account.fallbacks.contains_key("the kernel copies on this route"), "{account}");
     }
+}
+
+/// The account of what a sender of a namespace sends to the other end of its wire, whose device has no scatter-gather.
+fn sent_without_scatter_gather(wire: &Wire, zero_copy: ZeroCopy) -> Transfer {
+    let (left, right) = (wire.left(), wire.right());
+    let name = left.name();
+    left.run(|| Ethtool::open(name).unwrap().set_offload(Offload::ScatterGather, false)).unwrap();
+    let listener = right.run(|| TcpListener::bind((right.ipv4(), 0)).unwrap());
+    let address = listener.local_addr().unwrap();
+    left.run(|| {
+        let peer = peer_of(&listener, address);
+        let (mut engine, mut sender) = (engine(zero_copy), Sender::new(peer.0).unwrap());
+        let bytes = Frozen::copied(&pattern(1 << 20, 5)).unwrap();
+        for _ in 0..10 {
+            sender.send(&mut engine, Plan::new().with(Segment::Shared(bytes.clone())), PATIENCE).unwrap();
+        }
+        assert_eq!(sender.finish(&mut engine, PATIENCE).unwrap(), 0);
+        let account = sender.account();
+        drop(sender);
+        assert_eq!(peer.1.join().unwrap().len(), 10 << 20);
+        account
+    })
+}
+
+/// A connection to `listener`, and the thread that reads at its other end.
+fn peer_of(listener: &TcpListener, address: SocketAddr) -> (TcpStream, JoinHandle<Vec<u8>>) {
+    let stream = TcpStream::connect(address).unwrap();
+    (stream, peer(listener.accept().unwrap().0, READS))
+}
+
+#[test]
+fn a_device_without_scatter_gather_is_known_to_copy_before_it_is_lent_to() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    if engine(ZeroCopy::Adaptive).notifications().is_none() {
+        lab::skip("no io_uring");
+        return;
+    }
+    let adaptive = sent_without_scatter_gather(&wire, ZeroCopy::Adaptive);
+    assert_eq!((adaptive.sent, adaptive.bytes()), (10 << 20, 10 << 20), "{adaptive}");
+    let reason = "the device of this route has no scatter-gather";
+    assert!(adaptive.fallbacks.contains_key(reason), "{adaptive}");
+    let forced = sent_without_scatter_gather(&wire, ZeroCopy::From(1));
+    assert_eq!((forced.zero_copy_copied, forced.bytes()), (10 << 20, 10 << 20), "{forced}");
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! Whether PF_ZEROCOPY is there: its module, its protocol family, and a NIC that the module drives.
+//!
+//! The capture's findings come here. A socket of the family is opened and closed; no NIC is touched.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::io::Errno;
+use strait_sys::ethtool::{Driver, Ethtool};
+use strait_sys::interface::Interface;
+use strait_sys::pf_zerocopy::Socket;
+use strait_sys::{Error, Result};
+
+use super::finding::Notebook;
+
+const SUBJECT: &str = "pf_zerocopy";
+/// The module, and the driver that it is to a NIC (`kmod/pf_zerocopy/device.c`).
+const MODULE: &str = "pf_zerocopy";
+/// Where the kernel lists its modules.
+const MODULES: &str = "/sys/module";
+/// PCI vendor and device of the one kind of NIC that the module drives.
+const INTEL_82540EM: [&str; 2] = ["0x8086", "0x100e"];
+const LOAD: &str = "insmod pf_zerocopy.ko (make -C kmod builds it)";
+
+/// What the module is to a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Nic {
+    /// None was asked about, or not one that it drives.
+    Other,
+    /// It could drive it, and another driver does.
+    Able(Driver),
+    /// It drives it.
+    Taken,
+}
+
+impl Nic {
+    fn of(interface: &Interface) -> Self {
+        let driver = Ethtool::open(&interface.name).and_then(|ethtool| ethtool.driver());
+        let Ok(driver) = driver else { return Self::Other };
+        match interface.sysfs().map(|directory| ids(&directory.join("device"))) {
+            _ if driver.name == MODULE => Self::Taken,
+            Some(ids) if ids == INTEL_82540EM => Self::Able(driver),
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Vendor and device.
+fn ids(directory: &Path) -> [String; 2] {
+    ["vendor", "device"].map(|file| {
+        let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
+        text.trim().to_owned()
+    })
+}
+
+pub(super) fn examine(interface: Option<&Interface>, notebook: &mut Notebook<'_>) {
+    let name = interface.map_or("this machine", |interface| &interface.name);
+    let nic = interface.map_or(Nic::Other, Nic::of);
+    let family = Socket::open(name).map(drop);
+    tell(name, &nic, family, Path::new(MODULES).join(MODULE).is_dir(), notebook);
+}
+
+fn tell(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, notebook: &mut Notebook<'_>) {
+    let none = |error: &Error| error.errno() == Some(Errno::AFNOSUPPORT.raw_os_error());
+    match (family, nic) {
+        (Err(error), _) if !none(&error) => notebook.unknown(SUBJECT, &error),
+        (Err(_), _) if is_loaded => {
+            notebook.better(SUBJECT, "its module is loaded, and the family is not there", "dmesg tells why");
+        }
+        (Err(_), Nic::Able(driver)) => {
+            let says = format!("its module is not loaded: {name} cannot be captured by --path zerocopy");
+            notebook.better(SUBJECT, says, format!("{LOAD}; then {}", give(driver)));
+        }
+        (Err(_), _) => {
+            notebook.ok(SUBJECT, "its module is not loaded; of use with the NIC Intel 82540EM alone");
+        }
+        (Ok(()), Nic::Taken) => {
+            let says = format!("its module drives {name}: --path zerocopy captures and sends without a copy");
+            notebook.ok(SUBJECT, says);
+        }
+        (Ok(()), Nic::Able(driver)) => {
+            let says = format!("its module is loaded, and {name} is driven by {}", driver.name);
+            notebook.better(SUBJECT, says, give(driver));
+        }
+        (Ok(()), Nic::Other) => {
+            notebook.ok(SUBJECT, "its module is loaded; it drives the NIC Intel 82540EM alone");
+        }
+    }
+}
+
+/// How the module gets a NIC that another driver has.
+fn give(driver: &Driver) -> String {
+    let Driver { name, bus, .. } = driver;
+    format!(
+        "echo {bus} >/sys/bus/pci/drivers/{name}/unbind; echo {MODULE} >/sys/bus/pci/devices/{bus}/driver_override; \
+         echo {bus} >/sys/bus/pci/drivers_probe"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Face;
+    use super::super::finding::{Finding, State};
+    use super::*;
+
+    fn told(nic: &Nic, errno: Option<Errno>, is_loaded: bool) -> Finding {
+        let family = errno.map_or(Ok(()), |errno| Err(Error::os("open", "a", errno.raw_os_error())));
+        let mut findings = Vec::new();
+        tell("a", nic, family, is_loaded, &mut Notebook::new(Face::Capture, &mut findings));
+        findings.remove(0)
+    }
+
+    #[test]
+    fn a_command_is_given_for_a_nic_that_the_module_could_drive() {
+        let driver = Driver { name: "e1000".into(), bus: "0000:00:11.0".into(), ..Driver::default() };
+        let able = Nic::Able(driver);
+        let absent = told(&able, Some(Errno::AFNOSUPPORT), false);
+        assert!(absent.state == State::Better && absent.fix.unwrap().starts_with("insmod pf_zerocopy.ko"));
+        let other = told(&able, None, true);
+        assert!(
+            other.says.contains("driven by e1000") && other.fix.unwrap().starts_with("echo 0000:00:11.0")
+        );
+        for (nic, errno, is_loaded) in [
+            (Nic::Taken, None, true),
+            (Nic::Other, None, true),
+            (Nic::Other, Some(Errno::AFNOSUPPORT), false),
+        ] {
+            let finding = told(&nic, errno, is_loaded);
+            assert!(finding.state == State::Ok && finding.fix.is_none(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn a_family_that_is_missing_is_told_from_one_that_is_refused() {
+        assert!(told(&Nic::Other, Some(Errno::PERM), true).says.starts_with("unknown: open a"));
+        assert!(told(&Nic::Other, Some(Errno::AFNOSUPPORT), true).says.contains("the family is not there"));
+    }
+}
