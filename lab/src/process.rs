@@ -41,6 +41,11 @@ impl<'a> Launch<'a> {
         Self { namespace, command }
     }
 
+    /// The same in `namespace`.
+    pub fn within(self, namespace: &Namespace) -> Launch<'_> {
+        Launch { namespace: Some(namespace), command: self.command }
+    }
+
     /// What it reads as standard input; nothing unless given.
     #[must_use]
     pub fn stdin(mut self, input: impl Into<Stdio>) -> Self {

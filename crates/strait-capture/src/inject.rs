@@ -68,7 +68,7 @@ pub struct Injector {
 enum Engine {
     Sendmmsg { batch: send::Batch, socket: Socket },
     Ring { ring: TxRing, socket: Socket },
-    Xdp(xdp::Transmitter),
+    Xdp(Box<xdp::Transmitter>),
     ZeroCopy(zerocopy::Transmitter),
 }
 
@@ -136,7 +136,7 @@ impl Injector {
                 socket.bind_for_sending(interface.index)?;
                 Engine::Ring { ring, socket }
             }
-            InjectPath::Xdp => Engine::Xdp(xdp::Transmitter::open(&interface)?),
+            InjectPath::Xdp => Engine::Xdp(Box::new(xdp::Transmitter::open(&interface)?)),
             InjectPath::ZeroCopy => Engine::ZeroCopy(zerocopy::Transmitter::open(&interface)?),
         };
         let account = ledger::Send::default();
@@ -148,6 +148,14 @@ impl Injector {
         let socket = Socket::open(&interface.name)?;
         socket.bypass_qdisc()?;
         Ok(socket)
+    }
+
+    /// What the user should know: why the path that was asked for copies each frame.
+    pub fn note(&self) -> Option<&str> {
+        match &self.engine {
+            Engine::Xdp(transmitter) => transmitter.copies(),
+            _ => None,
+        }
     }
 
     /// The next free buffer, for one frame. Sends what is queued where there is none left, and waits for room.

@@ -12,11 +12,16 @@ const ETHERNET: u32 = 1;
 /// Where a VLAN tag stands behind LINKTYPE_LINUX_SLL's header, which it lengthens.
 const SLL_TAG_OFFSET: usize = 14;
 
+/// No link's header with its VLAN tag is longer; a frame that ends in its header matches nothing.
+const HEADER_BYTES_MAX: usize = 32;
+
 /// A filter, and how it sees frames.
 #[derive(Clone, Debug)]
 pub struct Sieve {
     program: Program,
     view: View,
+    /// The program's answer, where it is always the same: it is not run then.
+    constant: Option<usize>,
 }
 
 /// How the frames lie in memory.
@@ -34,16 +39,29 @@ impl Sieve {
     /// For frames with the link's own header.
     pub(crate) fn own(program: Program, link_type: u32) -> Self {
         let view = if link_type == ETHERNET { View::Ethernet } else { View::Plain };
-        Self { program, view }
+        Self::new(program, view)
     }
 
     /// For packets behind a cooked header.
     pub(crate) fn cooked(program: Program, header: Cooked) -> Self {
-        Self { program, view: View::Cooked(header) }
+        Self::new(program, View::Cooked(header))
+    }
+
+    fn new(program: Program, view: View) -> Self {
+        let constant = program.constant().map(|kept| kept as usize);
+        Self { program, view, constant }
     }
 
     /// How many bytes of the frame to keep; 0 is no match.
+    #[inline]
     pub fn keeps(&self, frame: &Frame<'_>) -> usize {
+        match self.constant {
+            Some(kept) if frame.bytes.len() >= HEADER_BYTES_MAX => kept,
+            _ => self.run(frame),
+        }
+    }
+
+    fn run(&self, frame: &Frame<'_>) -> usize {
         let sent = frame.direction == Direction::Out;
         let metadata = Metadata {
             wire_len: frame.wire_len,

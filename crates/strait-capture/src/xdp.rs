@@ -29,7 +29,7 @@ use self::batch::monotonic_ns;
 pub(crate) use self::batch::{Batch, Frames};
 pub(crate) use self::intake::Intake;
 use self::join::{Joiner, parse};
-pub(crate) use self::open::open;
+pub(crate) use self::open::{bind, is_for_want_of_ability, open};
 use self::stamp::Clock;
 use crate::batch::Copies;
 use crate::error::Error;

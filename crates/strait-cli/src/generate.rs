@@ -12,7 +12,7 @@ use strait_sys::clock;
 use strait_sys::interface::Interface;
 
 use crate::Error;
-use crate::output::print_account;
+use crate::output::{print_account, tell};
 use crate::parse::{Rate, mac, seconds};
 
 mod live;
@@ -177,6 +177,9 @@ fn send(
 ) -> Result<(ledger::Send, Option<Error>), Error> {
     let mut injector = Injector::open(interface, path)?;
     strait_sys::process::drop_capabilities(false)?;
+    if let Some(note) = injector.note() {
+        tell(format_args!("strait: {note}\n"));
+    }
     let failure = send_until(&mut injector, traffic, rate, limits).err();
     let (account, unsent) = finish(injector);
     Ok((account, failure.map(Error::from).or(unsent)))

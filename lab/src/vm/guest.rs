@@ -5,12 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use strait_sys::netns::Namespace;
+
 use super::initramfs::Initramfs;
 use super::kernel::Kernel;
 use super::meter::{self, Mark};
 use super::nic::Nic;
 use super::parts;
-use crate::{Launch, Result};
+use crate::{Error, Launch, Result};
 
 const INIT: &str = include_str!("../../vm/init");
 /// The guest's kernel says little, takes an oops for its end, and waits for nothing that is not emulated.
@@ -35,6 +37,8 @@ pub struct Guest {
     command_line: String,
     /// QEMU's.
     arguments: Vec<String>,
+    /// The host's ends of NICs on its bridge.
+    taps: Vec<String>,
     metered: bool,
 }
 
@@ -59,6 +63,7 @@ impl Guest {
             limit: LIMIT,
             command_line: KERNEL_ARGUMENTS.to_owned(),
             arguments: Vec::new(),
+            taps: Vec::new(),
             metered: false,
         }
     }
@@ -66,13 +71,30 @@ impl Guest {
     /// Two NICs joined by a wire: `eth0` and `eth1`, then `eth2` and `eth3`.
     #[must_use]
     pub fn wire(mut self, first: Nic, second: Nic) -> Self {
+        let hub = self.nics.len() / 2;
         for nic in [first, second] {
-            let (index, hub) = (self.nics.len(), self.nics.len() as u32 / 2);
-            self.arguments.extend(nic.arguments(index, hub));
-            self.nics.push(nic);
-            self.modules.insert(nic.driver());
+            self.add(nic, &format!("hubport,hubid={hub}"));
         }
         self
+    }
+
+    /// Two NICs joined by a bridge of the host, in a network namespace made for it: what comes out of `first` may be longer
+    /// than the MTU and without checksums, so that a virtio-net has scatter-gather and its offloads.
+    #[must_use]
+    pub fn bridge(mut self, first: Nic, second: Nic) -> Self {
+        let taps = [first, second].map(|nic| {
+            let tap = format!("tap{}", self.nics.len());
+            self.add(nic, &format!("tap,ifname={tap},script=no,downscript=no"));
+            tap
+        });
+        self.taps.extend(taps);
+        self
+    }
+
+    fn add(&mut self, nic: Nic, end: &str) {
+        self.arguments.extend(nic.arguments(self.nics.len(), end));
+        self.nics.push(nic);
+        self.modules.insert(nic.driver());
     }
 
     /// A word more for the kernel's command line, as `swiotlb=force`.
@@ -145,10 +167,32 @@ impl Guest {
         fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))
             .expect("room for an initramfs");
 
-        let finished =
-            machine(self.kernel, &initrd, &self.command_line).args(self.arguments).run(self.limit)?;
+        let machine = machine(self.kernel, &initrd, &self.command_line).args(self.arguments);
+        let namespace = (!self.taps.is_empty()).then(|| bridge(&self.taps)).transpose()?;
+        let finished = match &namespace {
+            Some(namespace) => machine.within(namespace),
+            None => machine,
+        }
+        .run(self.limit)?;
         Ok(Run { marks: meter::marks(&log), ..Run::read(&finished.text(), &finished.stderr) })
     }
+}
+
+/// A network namespace with `taps` on a bridge.
+fn bridge(taps: &[String]) -> Result<Namespace> {
+    let namespace = Namespace::new()?;
+    let ip = |arguments: &str| {
+        let finished = Launch::inside(&namespace, "ip").args(arguments.split(' ')).run(LIMIT)?;
+        let _ = finished.success();
+        Ok::<_, Error>(())
+    };
+    ip("link add bridge type bridge stp_state 0 forward_delay 0")?;
+    for tap in taps {
+        ip(&format!("tuntap add {tap} mode tap vnet_hdr"))?;
+        ip(&format!("link set {tap} up master bridge"))?;
+    }
+    ip("link set bridge up")?;
+    Ok(namespace)
 }
 
 /// The initramfs with the modules and the script.

@@ -24,17 +24,17 @@ impl Nic {
         }
     }
 
-    /// QEMU's arguments for the `index`th NIC of a guest, on the hub `hub`. It has a PCI Express port to itself, as the
+    /// QEMU's arguments for the `index`th NIC of a guest, whose other side is `end`. It has a PCI Express port to itself, as the
     /// virtual functions of one igb would take the slots of the next; an e1000, which is older than PCI Express, has a
     /// slot on the root bus. No NIC has a boot ROM.
-    pub(super) fn arguments(self, index: usize, hub: u32) -> Vec<String> {
+    pub(super) fn arguments(self, index: usize, end: &str) -> Vec<String> {
         let device = match self {
             Self::Igb => "igb",
             Self::E1000 => "e1000",
             Self::E1000e => "e1000e",
             Self::VirtioNet => "virtio-net-pci,disable-legacy=on,iommu_platform=on,rx_queue_size=1024",
         };
-        let mut arguments = vec!["-netdev".to_owned(), format!("hubport,id=end{index},hubid={hub}")];
+        let mut arguments = vec!["-netdev".to_owned(), format!("{end},id=end{index}")];
         let place = if self == Self::E1000 {
             format!("bus=pcie.0,addr={:#x}", 0x10 + index)
         } else {

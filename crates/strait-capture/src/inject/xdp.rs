@@ -3,17 +3,31 @@
 //! A frame that fits a chunk is written where it is sent from. On an interface whose MTU exceeds a chunk, frames go
 //! through a buffer of their own and are cut into fragments. The kernel copies them once more where the driver has no
 //! zero-copy.
+//!
+//! With zero-copy the queue receives into the UMEM too: the driver copies what comes for the host out of it, so it has
+//! chunks for that, which nobody here reads.
 
+use std::time::{Duration, Instant};
+
+use strait_filter::xdp::pass_program;
+use strait_sys::bpf::{AttachMode, Link, LoadOptions, XdpProgram};
 use strait_sys::interface::Interface;
-use strait_sys::xdp::{self, Binding, Geometry, Mode, Socket, Umem};
+use strait_sys::wait;
+use strait_sys::xdp::{self, Binding, Geometry, Mode, Receiver, Socket, Umem};
 
 use super::FRAME_BYTES_MAX;
 use crate::error::Error;
+use crate::xdp::{bind, is_for_want_of_ability};
 
 /// Slots of the TX ring.
 pub(super) const SLOTS: u32 = 2048;
 /// Chunks: as many as slots, so that a full ring is the only limit.
 const CHUNKS: u32 = SLOTS;
+/// Chunks that the host receives by, with zero-copy: as many as the longest receive queue of common NICs has.
+const RX_CHUNKS: u32 = 4096;
+/// How long a link may take to come back: copper negotiates for three seconds and more.
+const LINK_MAX: Duration = Duration::from_secs(15);
+const LINK_PAUSE: Duration = Duration::from_millis(20);
 /// Ethernet header and two VLAN tags beyond the MTU.
 const LINK_OVERHEAD: u32 = 14 + 8;
 
@@ -21,24 +35,50 @@ const LINK_OVERHEAD: u32 = 14 + 8;
 pub(super) struct Transmitter {
     // Fields drop in this order: the rings unmap before their socket closes.
     rings: xdp::Transmitter,
+    /// Lends the host its chunks, with zero-copy.
+    _receiver: Option<Receiver>,
     socket: Socket,
+    /// What igb must have to send from a UMEM.
+    _program: Option<Link>,
     /// Where a frame is written that may take several chunks.
     jumbo: Option<Box<[u8]>>,
+    /// Why the kernel copies each frame, if it does.
+    copies: Option<String>,
 }
 
 impl Transmitter {
     pub(super) fn open(interface: &Interface) -> Result<Self, Error> {
+        match Self::bind(interface, Mode::ZeroCopy) {
+            Err(Error::System(error)) if is_for_want_of_ability(&error) => {
+                let copying = Self::bind(interface, Mode::Copy)?;
+                Ok(Self { copies: Some(format!("no zero-copy: {error}")), ..copying })
+            }
+            bound => bound,
+        }
+    }
+
+    fn bind(interface: &Interface, mode: Mode) -> Result<Self, Error> {
+        let zero_copy = mode == Mode::ZeroCopy;
         let longest = interface.mtu.saturating_add(LINK_OVERHEAD);
-        let chunk_bytes = if longest <= 2048 { 2048 } else { 4096 };
+        // Chunks shorter than a page make igb cut what the host receives.
+        let chunk_bytes = if longest <= 2048 && !zero_copy { 2048 } else { 4096 };
         let multi_buffer = longest > chunk_bytes;
-        let geometry = Geometry { chunk_bytes, chunks: CHUNKS, headroom_bytes: 0 };
+        let rx_chunks = if zero_copy { RX_CHUNKS } else { 0 };
+        let geometry = Geometry { chunk_bytes, chunks: CHUNKS + rx_chunks, headroom_bytes: 0 };
         let mut umem = Umem::new(geometry, false, interface.numa_node())?;
         let mut socket = Socket::open(&interface.name)?;
         socket.register(&umem)?;
         let rings = socket.transmitter(SLOTS, umem.share(CHUNKS)?)?;
-        socket.bind(&Binding { ifindex: interface.index, queue: 0, mode: Mode::Either, multi_buffer })?;
+        let receiver = zero_copy.then(|| socket.receiver(rx_chunks, umem.share(rx_chunks)?)).transpose()?;
+        bind(&mut socket, &Binding { ifindex: interface.index, queue: 0, mode, multi_buffer }, None)?;
+        let program = if zero_copy { let_send(&socket, interface)? } else { None };
         let jumbo = multi_buffer.then(|| vec![0; FRAME_BYTES_MAX].into_boxed_slice());
-        Ok(Self { rings, socket, jumbo })
+        Ok(Self { rings, _receiver: receiver, socket, _program: program, jumbo, copies: None })
+    }
+
+    /// Why the kernel copies each frame, if it does.
+    pub(super) fn copies(&self) -> Option<&str> {
+        self.copies.as_deref()
     }
 
     /// Whether a buffer is free; collects completions first.
@@ -95,6 +135,26 @@ impl Transmitter {
         self.rings.collect();
         self.rings.pending() as usize
     }
+}
+
+/// Attaches a program that passes everything, where the driver sends from a UMEM only while it has one. It sets up its
+/// rings anew for that, and its link goes and comes back.
+fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Error> {
+    const ENXIO: i32 = 6;
+    const EINVAL: i32 = 22;
+    match socket.wake_tx() {
+        Err(error) if matches!(error.errno(), Some(ENXIO | EINVAL)) => {}
+        woken => return Ok(woken.map(|_| None)?),
+    }
+    let assembled = pass_program(None).map_err(|error| Error::Filter(error.to_string()))?;
+    let options = LoadOptions { fragments: assembled.fragments, device: None };
+    let program = XdpProgram::load("strait_pass", &assembled.words(), options)?;
+    let link = Link::attach_xdp(&program, interface.index, AttachMode::Native)?;
+    let deadline = Instant::now() + LINK_MAX;
+    while !Interface::find(&interface.name)?.is_running() && Instant::now() < deadline {
+        wait::sleep(LINK_PAUSE);
+    }
+    Ok(Some(link))
 }
 
 #[cfg(test)]

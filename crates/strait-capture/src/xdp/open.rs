@@ -183,7 +183,7 @@ fn ways(options: &Options<'_>) -> Vec<Way> {
 }
 
 /// Whether the driver or the kernel just does not have this way.
-fn is_for_want_of_ability(error: &strait_sys::Error) -> bool {
+pub(crate) fn is_for_want_of_ability(error: &strait_sys::Error) -> bool {
     const EINVAL: i32 = 22;
     const ERANGE: i32 = 34;
     const EOPNOTSUPP: i32 = 95;
@@ -342,7 +342,7 @@ fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Resul
 
 /// Binds; a queue that was just given up stays busy for a moment, because the kernel frees it from a work queue
 /// (`xp_put_pool`).
-fn bind(socket: &mut Socket, binding: &Binding, first: Option<&Socket>) -> Result<(), Error> {
+pub(crate) fn bind(socket: &mut Socket, binding: &Binding, first: Option<&Socket>) -> Result<(), Error> {
     const EBUSY: i32 = 16;
     let deadline = Instant::now() + QUEUE_RELEASE_MAX;
     loop {

@@ -79,8 +79,10 @@ transfer overheard whole
 end_capture
 "
     );
-    for nic in [Nic::Igb, Nic::E1000] {
-        let run = run(two_hosts(nic), &script);
+    // On a hub a virtio-net has no scatter-gather; on a bridge it has.
+    let bridged = guest(Kernel::V7_2).bridge(Nic::VirtioNet, Nic::E1000);
+    for guest in [two_hosts(Nic::Igb), two_hosts(Nic::E1000), bridged] {
+        let run = run(guest, &script);
         assert_said(
             &run,
             &[
@@ -91,7 +93,7 @@ end_capture
             ],
         );
         assert_lent(&run, "alone");
-        assert!(lent(&run, "overheard")[0] < SENT_BYTES / 10, "{nic:?}: {}", run.said);
+        assert!(lent(&run, "overheard")[0] < SENT_BYTES / 10, "{}", run.said);
     }
 }
 

@@ -56,3 +56,37 @@ cat refusal.err
         assert_said(&run, &wanted);
     }
 }
+
+#[test]
+fn frames_go_out_without_a_copy_where_the_driver_can() {
+    if !vm_or_skip() {
+        return;
+    }
+    // igb sends from a UMEM only while an XDP program is attached. The host goes on receiving by the same queue.
+    let script = "
+up eth0 eth1
+receiver=eth1
+capture came --path v3
+strait generate --output eth0 --path xdp --count 2500 --size 64,594,1518 --rate 2000 --json 2>generate.err
+sleep 1
+end_capture
+cat came.json generate.err
+receiver=eth0 sender=eth1
+strait generate --output eth0 --path xdp --duration 30 --rate 10 --json >slow.json 2>slow.err &
+slow=$!
+capturing $slow
+capture heard --path v3
+strait generate --output eth1 --count 200 --size 64,1518 --rate 2000 --json >sent.json
+sleep 1
+end_capture
+kill -INT $slow
+wait $slow
+cat heard.json
+";
+    for (nic, copies) in [(Nic::Igb, false), (Nic::VirtioNet, false), (Nic::E1000, true)] {
+        let run = run(guest(Kernel::V7_2).wire(nic, nic), script);
+        let wanted = [r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#, r#""delivered":200"#];
+        assert_said(&run, &wanted);
+        assert_eq!(run.said.contains("strait: no zero-copy"), copies, "{nic:?}: {}", run.said);
+    }
+}

@@ -84,6 +84,12 @@ impl Program {
         &self.0
     }
 
+    /// What it returns for every frame, where its first instruction says so.
+    pub fn constant(&self) -> Option<u32> {
+        let first = self.0.first()?;
+        (first.code == opcode::RET | opcode::K).then_some(first.k)
+    }
+
     /// The same program keeping at most `snaplen` bytes of what it matches; 0 is no limit.
     ///
     /// A computed return (`ret a`) is bounded at run time, which takes three more instructions; the error is

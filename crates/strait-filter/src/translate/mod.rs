@@ -216,8 +216,7 @@ impl<'a> Filter<'a> {
         if self.options.fragments || self.options.functions.rx_vlan_tag.is_some() {
             return None;
         }
-        let first = self.program.instructions().first()?;
-        (first.code == cop::RET | cop::K).then_some(first.k as i32)
+        self.program.constant().map(|result| result as i32)
     }
 
     fn emit_body(
