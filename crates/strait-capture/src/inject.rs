@@ -218,19 +218,24 @@ impl Injector {
             self.engine.kick()?;
             wait::sleep(STALL_PAUSE);
         }
+        self.engine.check()?;
         Ok(self.account())
     }
 
     /// The account so far. What is queued, or handed over and not yet reported as sent, counts as unfinished.
     pub fn account(&mut self) -> ledger::Send {
         let mut account = self.account.clone();
-        let mut parts = self.engine.pending();
+        let (mut parts, mut dropped) = (self.engine.pending(), self.engine.dropped());
         for len in self.recent.backwards() {
-            if parts == 0 {
+            if parts > 0 {
+                parts = parts.saturating_sub(self.engine.parts(len));
+                account.unfinished += 1;
+            } else if dropped > 0 {
+                dropped -= 1;
+                account.dropped += 1;
+            } else {
                 break;
             }
-            parts = parts.saturating_sub(self.engine.parts(len));
-            account.unfinished += 1;
             account.frames -= 1;
             account.bytes -= len as u64;
         }
@@ -328,6 +333,22 @@ impl Engine {
             Self::Ring { ring, .. } => ring.pending(),
             Self::Xdp(transmitter) => transmitter.pending(),
             Self::ZeroCopy(transmitter) => transmitter.pending(),
+        }
+    }
+
+    /// Frames that the kernel took and that never left: its interface went.
+    fn dropped(&self) -> u64 {
+        match self {
+            Self::ZeroCopy(transmitter) => transmitter.dropped(),
+            Self::Sendmmsg { .. } | Self::Ring { .. } | Self::Xdp(_) => 0,
+        }
+    }
+
+    /// Tells an error that came after the kernel had taken everything.
+    fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::ZeroCopy(transmitter) => transmitter.check(),
+            Self::Sendmmsg { .. } | Self::Ring { .. } | Self::Xdp(_) => Ok(()),
         }
     }
 

@@ -138,8 +138,12 @@ impl Engine {
 
     /// Gives the frames in the ring back unseen, and counts them.
     pub(crate) fn discard_waiting(&mut self, discarded: &AtomicU64) {
-        while self.receiver.waiting() > 0 {
-            discarded.fetch_add(self.take(BATCH_MAX).len() as u64, Ordering::Relaxed);
+        // As many as were there: those that come meanwhile came by the new filter.
+        let mut left = self.receiver.waiting() as usize;
+        while left > 0 && self.receiver.is_ready() {
+            let count = self.take(left.min(BATCH_MAX)).len();
+            discarded.fetch_add(count as u64, Ordering::Relaxed);
+            left -= count.max(1);
         }
     }
 
@@ -151,7 +155,7 @@ impl Engine {
     #[inline]
     #[allow(clippy::unnecessary_wraps, reason = "as the other engines do")]
     pub(crate) fn ready(&mut self) -> Result<bool, Error> {
-        Ok(self.receiver.waiting() > 0)
+        Ok(self.receiver.is_ready())
     }
 
     #[inline]

@@ -15,8 +15,8 @@ use super::parts;
 use crate::{Error, Launch, Result};
 
 const INIT: &str = include_str!("../../vm/init");
-/// The guest's kernel says little, takes an oops for its end, and waits for nothing that is not emulated.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off tsc=reliable \
+/// The guest's kernel says little, takes an oops or a warning for its end, and waits for nothing that is not emulated.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 panic_on_warn=1 rdinit=/init mitigations=off tsc=reliable \
                                 cryptomgr.notests nokaslr no_timer_check";
 const MEMORY_MIB: u32 = 1024;
 /// How long a guest may run unless said otherwise.

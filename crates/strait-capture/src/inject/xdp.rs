@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant};
 
 use strait_filter::xdp::pass_program;
+use strait_sys::Kind;
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, XdpProgram};
 use strait_sys::interface::Interface;
 use strait_sys::wait;
@@ -151,7 +152,11 @@ fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Erro
     let program = XdpProgram::load("strait_pass", &assembled.words(), options)?;
     let link = Link::attach_xdp(&program, interface.index, AttachMode::Native)?;
     let deadline = Instant::now() + LINK_MAX;
-    while !Interface::find(&interface.name)?.is_running() && Instant::now() < deadline {
+    while !Interface::find(&interface.name)?.is_running() {
+        if Instant::now() > deadline {
+            let cause = "its link did not come back after an XDP program was attached: look at the cable and at ethtool";
+            return Err(strait_sys::Error::said(Kind::Failed, "send on", &interface.name, cause).into());
+        }
         wait::sleep(LINK_PAUSE);
     }
     Ok(Some(link))

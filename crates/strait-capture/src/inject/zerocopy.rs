@@ -55,6 +55,17 @@ impl Transmitter {
     pub(super) fn pending(&mut self) -> usize {
         self.ring.pending()
     }
+
+    /// Frames that were handed over when the interface went.
+    pub(super) fn dropped(&self) -> u64 {
+        // A socket of the family always has its counters.
+        self.socket.statistics().map_or(0, |statistics| statistics.tx_dropped)
+    }
+
+    /// Tells an error of the socket, once.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        Ok(self.socket.take_error()?)
+    }
 }
 
 /// The other way through the socket of a capture.

@@ -33,7 +33,7 @@ fn file(nic: &str, kind: &str) -> PathBuf {
 
 fn write(nic: &str, results: &Results) {
     let record = file(nic, "json");
-    write_file(&record, &results.to_json().unwrap()).unwrap();
+    write_file(&record, &format!("{}\n", results.to_json().unwrap())).unwrap();
     for kind in ["html", "svg"] {
         let report = Launch::new(super::strait()).args(["bench", "report"]).arg(&record).arg(file(nic, kind));
         let _ = report.run(super::LIMIT).unwrap().success();

@@ -69,10 +69,15 @@ impl Receiver {
         RxBatch { receiver: self }
     }
 
-    /// Descriptors that have come and were not taken. It never waits.
+    /// Whether a descriptor has come that was not taken. It never waits.
     #[inline]
+    pub fn is_ready(&mut self) -> bool {
+        self.rx.ready(1) > 0
+    }
+
+    /// How many have come and were not taken.
     pub fn waiting(&mut self) -> u32 {
-        self.rx.ready(1)
+        self.rx.ready(u32::MAX)
     }
 
     /// Says how long the metadata is that an XDP program writes in front of a frame. Its first eight are zeroed
