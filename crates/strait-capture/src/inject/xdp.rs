@@ -29,6 +29,7 @@ const RX_CHUNKS: u32 = 4096;
 /// How long a link may take to come back: copper negotiates for three seconds and more.
 const LINK_MAX: Duration = Duration::from_secs(15);
 const LINK_PAUSE: Duration = Duration::from_millis(20);
+const EOPNOTSUPP: i32 = 95;
 /// Ethernet header and two VLAN tags beyond the MTU.
 const LINK_OVERHEAD: u32 = 14 + 8;
 
@@ -51,8 +52,11 @@ impl Transmitter {
     pub(super) fn open(interface: &Interface) -> Result<Self, Error> {
         match Self::bind(interface, Mode::ZeroCopy) {
             Err(Error::System(error)) if is_for_want_of_ability(&error) => {
-                let copying = Self::bind(interface, Mode::Copy)?;
-                Ok(Self { copies: Some(format!("no zero-copy: {error}")), ..copying })
+                let copies = match error.errno() {
+                    Some(EOPNOTSUPP) => format!("no zero-copy: {}'s driver has none", interface.name),
+                    _ => format!("no zero-copy: {error}"),
+                };
+                Ok(Self { copies: Some(copies), ..Self::bind(interface, Mode::Copy)? })
             }
             bound => bound,
         }

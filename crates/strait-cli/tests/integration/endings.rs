@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::rig::{
     Capture, LIMIT, PATHS, SOCKET_PATHS, assert_complete, closes, count, failure, ledger, lost, numbered,
-    packets, send, sequence, strait, transmit,
+    packets, send, sequence, strait, transmit, without_notes,
 };
 
 #[test]
@@ -30,11 +30,6 @@ fn a_signal_ends_a_capture_with_its_ledger_and_a_complete_file() {
             assert_complete(&file, 20);
         }
     }
-}
-
-/// AF_XDP begins with what it could not have.
-fn without_notes(stderr: &str) -> String {
-    stderr.split_inclusive('\n').filter(|line| !line.starts_with("strait: no zero-copy: ")).collect()
 }
 
 #[test]

@@ -6,21 +6,13 @@ use crate::rig::{
     Capture, LIMIT, PATHS, SOCKET_PATHS, assert_complete, count, failure, ledger, numbered, send, strait,
 };
 
-/// As [`failure`], past the note that every AF_XDP capture on a veth begins with.
-fn failure_of(path: &str, mut finished: lab::Finished) -> (i32, String) {
-    if path == "xdp" {
-        finished.stderr = finished.stderr.replace("strait: no zero-copy", "no zero-copy");
-    }
-    failure(&finished)
-}
-
 #[test]
 fn an_interface_that_is_down_is_told_at_once() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     wire.right().set_up(false);
     for path in PATHS {
         let finished = strait(wire.right(), &["capture", "-i", "right", "-p", path]).run(LIMIT).unwrap();
-        let (code, line) = failure_of(path, finished);
+        let (code, line) = failure(&finished);
         assert_eq!(code, 1, "{line}");
         assert!(
             line.contains("on right: Network is down") && line.contains("ip link set right up"),
@@ -75,7 +67,7 @@ fn lose(path: &str, options: &[&str], words: &str, fail: impl Fn(&End)) {
     let finished = capture.wait();
     let ledger = ledger(&finished);
     assert_eq!(count(&ledger, "delivered"), FRAMES, "{path}: {ledger}");
-    let (code, line) = failure_of(path, finished);
+    let (code, line) = failure(&finished);
     assert_eq!(code, 1, "{path}: {line}");
     assert!(line.contains("right") && line.contains(words), "{path}: {line}");
     if options.is_empty() {

@@ -74,7 +74,7 @@ impl Socket {
             check(fd, "open a PF_ZEROCOPY socket on", interface).map_err(|error| match error.errno() {
                 Some(libc::EAFNOSUPPORT) => error
                     .with_kind(Kind::Refused)
-                    .remedy("load the module: insmod pf_zerocopy.ko (kmod/pf_zerocopy)"),
+                    .remedy("load the module, if the NIC is one for it: strait doctor tells (docs/internals/pf-zerocopy.md)"),
                 _ => error.remedy("run as root, or give the program cap_net_raw+ep with setcap"),
             })?;
         // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
