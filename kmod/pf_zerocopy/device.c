@@ -58,6 +58,19 @@ static int make_queues(struct zc_nic *nic, struct zc_sock *zs)
 	return 0;
 }
 
+/* Counters are those since bind(). */
+static void begin_count(struct zc_ring *ring)
+{
+	if (!ring)
+		return;
+	spin_lock_bh(&ring->lock);
+	ring->frames = 0;
+	ring->errors = 0;
+	ring->dropped = 0;
+	ring->no_buffer = 0;
+	spin_unlock_bh(&ring->lock);
+}
+
 static void free_queues(struct zc_nic *nic, struct zc_sock *zs)
 {
 	free_queue(nic, &nic->rx_queue);
@@ -87,6 +100,8 @@ int zc_nic_attach(struct net_device *netdev, struct zc_sock *zs)
 		free_queues(nic, zs);
 		return err;
 	}
+	begin_count(zs->rx);
+	begin_count(zs->tx);
 	if (!netif_running(netdev)) {
 		nic->owner = zs;
 		return 0;
@@ -140,6 +155,8 @@ static int open(struct net_device *netdev)
 	napi_enable(&nic->napi);
 	e1000_show_link(nic);
 	wr(nic, REG_IMS, nic->interrupts);
+	if (nic->owner)
+		zc_socket_up(nic->owner);
 	return 0;
 }
 
@@ -247,6 +264,7 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (!nic->regs)
 		return -ENOMEM;
 
+	e1000_init(nic);
 	describe(netdev, pdev);
 	netif_napi_add(netdev, &nic->napi, e1000_poll);
 	pci_set_master(pdev);

@@ -14,30 +14,52 @@
 /* Receiving. With the ring's lock. */
 
 /*
- * Frames that found no slot since it was asked last. Reading the register
- * clears it, but in QEMU it goes on counting. So it is read twice: where it was
- * cleared the second reading is the smaller one, as no time lies between.
+ * What was counted since it was asked last. Reading the register clears it, but
+ * some of QEMU's go on counting. So it is read twice: where it was cleared the
+ * second reading is the smaller one, as no time lies between. All ones are no
+ * count: the device is gone.
  */
-static u32 take_missed(struct zc_nic *nic)
+static u32 take(struct zc_nic *nic, struct e1000_counter *counter)
 {
-	u32 first = rd(nic, REG_MPC), second = rd(nic, REG_MPC);
-	u32 before = nic->missed_before;
+	u32 first = rd(nic, counter->reg), second = rd(nic, counter->reg);
+	u32 before = counter->before;
 
+	if (first == ~0u || second == ~0u)
+		return 0;
 	if (second < first || second < before) {
-		nic->missed_before = 0;
+		counter->before = 0;
 		return first + second;
 	}
-	nic->missed_before = second;
+	counter->before = second;
 	return second - before;
+}
+
+/* Frames that found no slot. */
+static u32 take_missed(struct zc_nic *nic)
+{
+	return take(nic, &nic->missed);
+}
+
+/* Frames that the NIC dropped for what they are; no frame is in two counters. */
+static u32 take_damaged(struct zc_nic *nic)
+{
+	u32 damaged = 0;
+	int i;
+
+	for (i = 0; i < E1000_ERROR_COUNTERS; i++)
+		damaged += take(nic, &nic->damaged[i]);
+	return damaged;
 }
 
 /* Adds what the NIC lost since it was asked last. */
 void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx)
 {
-	u32 missed = take_missed(nic);
+	u32 missed = take_missed(nic), damaged = take_damaged(nic);
 
 	rx->no_buffer += missed;
+	rx->errors += damaged;
 	WRITE_ONCE(nic->rx_missed, nic->rx_missed + missed);
+	WRITE_ONCE(nic->rx_errors, nic->rx_errors + damaged);
 }
 
 /* Hands the slots that the process has returned to the NIC. */
@@ -101,8 +123,8 @@ static int harvest(struct zc_nic *nic, struct zc_ring *rx, int budget)
 
 /* Sending. With the ring's lock. */
 
-/* Returns the slots that the NIC is done with to the process; their number. */
-static int reclaim(struct zc_nic *nic, struct zc_ring *tx)
+/* Returns the slots that the NIC is done with to the process. */
+static void reclaim(struct zc_nic *nic, struct zc_ring *tx)
 {
 	struct e1000_tx_desc *descs = nic->tx_queue.descs;
 	u32 head = tx->head;
@@ -121,7 +143,6 @@ static int reclaim(struct zc_nic *nic, struct zc_ring *tx)
 	tx->frames += count;
 	WRITE_ONCE(nic->tx_frames, nic->tx_frames + count);
 	WRITE_ONCE(nic->tx_bytes, nic->tx_bytes + bytes);
-	return count;
 }
 
 /*
@@ -130,7 +151,7 @@ static int reclaim(struct zc_nic *nic, struct zc_ring *tx)
  */
 int zc_nic_send(struct zc_nic *nic, struct zc_ring *tx)
 {
-	u32 longest = nic->netdev->mtu + ETH_HLEN + VLAN_HLEN;
+	u32 longest = READ_ONCE(nic->netdev->mtu) + ETH_HLEN + VLAN_HLEN;
 	struct e1000_tx_desc *descs = nic->tx_queue.descs;
 	u32 tail = tx->tail, next;
 	int count = 0;
@@ -164,11 +185,23 @@ int zc_nic_send(struct zc_nic *nic, struct zc_ring *tx)
 	return count;
 }
 
-/* Asks for an interrupt when slots become writable again. */
-void zc_nic_wait_for_room(struct zc_nic *nic)
+static bool has_room(const struct zc_ring *tx)
 {
+	return zc_ring_next(tx, tx->tail) != tx->head;
+}
+
+/*
+ * Whether the process may fill another slot. If not, an interrupt comes when it
+ * may: what went before that was asked for is looked for here.
+ */
+bool zc_nic_await_room(struct zc_nic *nic, struct zc_ring *tx)
+{
+	if (has_room(tx))
+		return true;
 	WRITE_ONCE(nic->interrupts, nic->interrupts | INT_TXDW);
 	wr(nic, REG_IMS, INT_TXDW);
+	reclaim(nic, tx);
+	return has_room(tx);
 }
 
 /* Interrupts. */
@@ -216,16 +249,18 @@ static int receive(struct zc_nic *nic, struct zc_sock *zs, int budget)
 static void sent(struct zc_nic *nic, struct zc_sock *zs)
 {
 	struct zc_ring *tx = zs->tx;
-	int count;
+	bool room;
 
 	if (!tx || !(READ_ONCE(nic->interrupts) & INT_TXDW))
 		return;
 	spin_lock(&tx->lock);
-	count = reclaim(nic, tx);
-	if (count)
+	reclaim(nic, tx);
+	/* Another thread may have been first to reclaim: the room counts. */
+	room = has_room(tx);
+	if (room)
 		WRITE_ONCE(nic->interrupts, nic->interrupts & ~INT_TXDW);
 	spin_unlock(&tx->lock);
-	if (count)
+	if (room)
 		zc_socket_writable(zs);
 }
 
@@ -244,25 +279,62 @@ int e1000_poll(struct napi_struct *napi, int budget)
 	return count;
 }
 
-/* Starting and stopping. Under RTNL. */
+/* The receiver's switch and filter. With rctl_lock. */
+static void write_rctl(struct zc_nic *nic)
+{
+	const struct net_device *netdev = nic->netdev;
+	unsigned int flags = READ_ONCE(netdev->flags);
+	u32 rctl = RCTL_EN | RCTL_BAM | RCTL_SECRC;
 
+	if (flags & IFF_PROMISC)
+		rctl |= RCTL_UPE | RCTL_MPE;
+	else if (flags & IFF_ALLMULTI || !netdev_mc_empty(netdev))
+		rctl |= RCTL_MPE;
+	wr(nic, REG_RCTL, nic->receiving ? rctl : 0);
+}
+
+static void set_receiving(struct zc_nic *nic, bool receiving)
+{
+	spin_lock_bh(&nic->rctl_lock);
+	nic->receiving = receiving;
+	write_rctl(nic);
+	spin_unlock_bh(&nic->rctl_lock);
+}
+
+/*
+ * With the lock of the addresses, but not always with RTNL. A NIC that does not
+ * receive is left alone, as it may be in reset.
+ */
 void e1000_set_filter(struct net_device *netdev)
 {
 	struct zc_nic *nic = netdev_priv(netdev);
-	u32 rctl = rd(nic, REG_RCTL) & ~(RCTL_UPE | RCTL_MPE);
 
-	if (netdev->flags & IFF_PROMISC)
-		rctl |= RCTL_UPE | RCTL_MPE;
-	else if (netdev->flags & IFF_ALLMULTI || !netdev_mc_empty(netdev))
-		rctl |= RCTL_MPE;
-	wr(nic, REG_RCTL, rctl);
+	spin_lock_bh(&nic->rctl_lock);
+	if (nic->receiving)
+		write_rctl(nic);
+	spin_unlock_bh(&nic->rctl_lock);
 }
+
+void e1000_init(struct zc_nic *nic)
+{
+	static const unsigned int damaged[E1000_ERROR_COUNTERS] = {
+		REG_CRCERRS, REG_RUC, REG_RFC, REG_ROC
+	};
+	int i;
+
+	spin_lock_init(&nic->rctl_lock);
+	nic->missed.reg = REG_MPC;
+	for (i = 0; i < E1000_ERROR_COUNTERS; i++)
+		nic->damaged[i].reg = damaged[i];
+}
+
+/* Starting and stopping. Under RTNL. */
 
 /* No transfer begins after this, and those under way have ended. */
 static void silence(struct zc_nic *nic)
 {
 	wr(nic, REG_IMC, ~0u);
-	wr(nic, REG_RCTL, 0);
+	set_receiving(nic, false);
 	wr(nic, REG_TCTL, 0);
 	rd(nic, REG_STATUS); /* the writes are there */
 	msleep(STOP_MS);
@@ -296,11 +368,12 @@ static void start_receiver(struct zc_nic *nic, struct zc_ring *rx)
 	wr(nic, REG_RDH, rx->head);
 	wr(nic, REG_RDT, rx->tail);
 	rx->nic = nic;
-	take_missed(nic); /* before this socket's time */
+	/* What was before this socket's time. */
+	take_missed(nic);
+	take_damaged(nic);
 	zc_nic_refill(nic, rx);
 	spin_unlock_bh(&rx->lock);
-	wr(nic, REG_RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC);
-	e1000_set_filter(nic->netdev);
+	set_receiving(nic, true);
 }
 
 static void start_transmitter(struct zc_nic *nic, struct zc_ring *tx)

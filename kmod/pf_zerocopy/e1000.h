@@ -51,12 +51,15 @@
 #define REG_TDH 0x3810
 #define REG_TDT 0x3818
 #define REG_TIDV 0x3820
+#define REG_CRCERRS 0x4000
 #define REG_MPC 0x4010
+#define REG_RUC 0x40a4
+#define REG_RFC 0x40a8
+#define REG_ROC 0x40ac
 #define REG_MTA 0x5200
 #define MTA_ENTRIES 128
 #define REG_RAL 0x5400
 #define REG_RAH 0x5404
-#define RAH_AV BIT(31)
 
 /* Time that the NIC gets to finish the transfers under way. */
 #define STOP_MS 10
@@ -89,6 +92,14 @@ struct e1000_tx_desc {
 #define TX_CMD_RS BIT(3)
 #define TX_DD BIT(0)
 
+/* A register that counts what the NIC lost, and what it showed last. */
+struct e1000_counter {
+	unsigned int reg;
+	u32 before; /* where reading does not clear it */
+};
+
+#define E1000_ERROR_COUNTERS 4
+
 /* The NIC's own ring: its memory, which no process sees. */
 struct e1000_queue {
 	void *descs;
@@ -103,6 +114,14 @@ struct zc_nic {
 	struct napi_struct napi;
 	u32 interrupts; /* that are asked for; TXDW comes and goes */
 
+	/*
+	 * Of RCTL, which is written only with it: the stack asks for another
+	 * filter whenever it likes, without RTNL, and must not start a receiver
+	 * that is stopped.
+	 */
+	spinlock_t rctl_lock;
+	bool receiving;
+
 	/* RTNL, and changed only while NAPI is disabled. */
 	struct zc_sock *owner;
 	struct e1000_queue rx_queue;
@@ -113,9 +132,12 @@ struct zc_nic {
 	u64 rx_bytes;
 	u64 rx_errors;
 	u64 rx_missed;
-	u32 missed_before; /* MPC, where reading does not clear it */
 	u64 tx_frames;
 	u64 tx_bytes;
+
+	/* With the lock of the receive ring. */
+	struct e1000_counter missed;
+	struct e1000_counter damaged[E1000_ERROR_COUNTERS];
 };
 
 static inline u32 rd(const struct zc_nic *nic, unsigned int reg)
@@ -128,11 +150,14 @@ static inline void wr(struct zc_nic *nic, unsigned int reg, u32 value)
 	writel(value, nic->regs + reg);
 }
 
-/* Under RTNL. The device is up; NAPI is disabled, but for e1000_show_link(). */
+/* Called at any time: */
 irqreturn_t e1000_interrupt(int irq, void *data);
 int e1000_poll(struct napi_struct *napi, int budget);
-void e1000_show_link(struct zc_nic *nic);
 void e1000_set_filter(struct net_device *netdev);
+/* Once, before all others: */
+void e1000_init(struct zc_nic *nic);
+/* Under RTNL. The device is up; NAPI is disabled, but for e1000_show_link(). */
+void e1000_show_link(struct zc_nic *nic);
 void e1000_set_link_up(struct zc_nic *nic);
 void e1000_start(struct zc_nic *nic);
 void e1000_stop(struct zc_nic *nic);

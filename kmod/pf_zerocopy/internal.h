@@ -72,10 +72,11 @@ static inline u32 zc_ring_next(const struct zc_ring *ring, u32 slot)
 	return (slot + 1) & ring->mask;
 }
 
-/* Whose turn the process says it is. Pairs with the release of its write. */
+/* Whose turn the process says it is. */
 static inline u32 zc_ring_state(const struct zc_ring *ring, u32 slot)
 {
-	return smp_load_acquire(&ring->shared->desc[slot].state); /* above */
+	/* Pairs with the release of the process. */
+	return smp_load_acquire(&ring->shared->desc[slot].state);
 }
 
 /* Hands a slot to the process, with all that was written to it before. */
@@ -91,6 +92,12 @@ struct zc_sock {
 	struct zc_ring *tx;
 	struct net_device *netdev; /* RTNL; NULL: not bound, or gone */
 	netdevice_tracker tracker;
+	/*
+	 * What ended the traffic, 0 while there may be any: an errno. ENOTCONN:
+	 * not bound yet. ENETDOWN: the interface is down. ENODEV: it is gone.
+	 * EPIPE: shut down. Written under RTNL, when the last frame is in.
+	 */
+	int ended;
 };
 
 static inline struct zc_sock *zc_sk(struct sock *sk)
@@ -102,6 +109,8 @@ int zc_socket_register(void);
 void zc_socket_unregister(void);
 void zc_socket_readable(struct zc_sock *zs);
 void zc_socket_writable(struct zc_sock *zs);
+/* Under RTNL: */
+void zc_socket_up(struct zc_sock *zs);
 void zc_socket_error(struct zc_sock *zs, int error);
 
 /* The device. Under RTNL: */
@@ -112,7 +121,7 @@ struct zc_sock *zc_nic_owner(struct net_device *netdev);
 /* With the ring's lock: */
 void zc_nic_refill(struct zc_nic *nic, struct zc_ring *rx);
 int zc_nic_send(struct zc_nic *nic, struct zc_ring *tx);
-void zc_nic_wait_for_room(struct zc_nic *nic);
+bool zc_nic_await_room(struct zc_nic *nic, struct zc_ring *tx);
 void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx);
 
 int zc_nic_register(void);

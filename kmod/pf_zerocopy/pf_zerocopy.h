@@ -19,8 +19,16 @@
  * poll() and recvmsg() hand the returned receive slots back to the NIC and wait
  * for frames; sendmsg() hands the filled transmit slots over and waits for room.
  * Neither takes data: recvmsg() returns the number of readable descriptors,
- * sendmsg() that of the frames handed over. shutdown(SHUT_RDWR) takes the rings
- * from the NIC and leaves what was received readable.
+ * sendmsg() that of the frames handed over, or 0 if none was filled.
+ *
+ * shutdown(SHUT_RDWR) takes the rings from the NIC and leaves what was received
+ * readable. Where there is nothing to read or to wait for, calls do not wait:
+ *
+ *                          recvmsg()  sendmsg()  poll()
+ *   not bound yet          ENOTCONN   ENOTCONN   POLLHUP, POLLRDHUP
+ *   the interface is down  ENETDOWN   ENETDOWN   POLLERR, once
+ *   it is gone             ENODEV     ENODEV     POLLERR, once; POLLHUP, POLLRDHUP
+ *   after shutdown()       0          EPIPE      POLLHUP, POLLRDHUP
  */
 #ifndef _UAPI_PF_ZEROCOPY_H
 #define _UAPI_PF_ZEROCOPY_H
@@ -67,11 +75,12 @@ struct zerocopy_ring_req {
 
 /*
  * One slot of a ring. A received frame of length 0 came with an error and is
- * counted in zerocopy_statistics::rx_errors; return it like any other.
+ * counted in zerocopy_statistics::rx_errors; return it like any other. Most
+ * frames with an error take no slot: the NIC drops them.
  */
 struct zerocopy_desc {
 	__u64 addr; /* of the slot, in the memory of the process */
-	__u64 timestamp_ns; /* received: CLOCK_REALTIME at the end of its batch */
+	__u64 timestamp_ns; /* received: CLOCK_REALTIME as its batch was taken */
 	__u32 length; /* bytes of the frame, without its frame check sequence */
 	__u32 state;
 	__u64 reserved;
@@ -88,11 +97,11 @@ struct zerocopy_ring {
 	struct zerocopy_desc desc[];
 };
 
-/* Since bind(), of this socket. */
+/* Since the last bind(), of this socket. */
 struct zerocopy_statistics {
 	__u64 rx_frames; /* made readable */
 	__u64 rx_no_buffer; /* lost by the NIC for want of a writable slot */
-	__u64 rx_errors; /* damaged, or longer than a slot */
+	__u64 rx_errors; /* damaged, too short or too long, by the NIC's counters */
 	__u64 tx_frames; /* taken by the NIC */
 	__u64 tx_dropped; /* handed over, but not sent: the link or device went */
 };

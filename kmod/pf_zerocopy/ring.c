@@ -155,7 +155,8 @@ int zc_ring_map(struct zc_ring *ring, struct device *device,
 	unsigned int i;
 	int err;
 
-	ring->dma = kvcalloc(ring->page_count, sizeof(*ring->dma), GFP_KERNEL);
+	ring->dma = kvcalloc(ring->page_count, sizeof(*ring->dma),
+			     GFP_KERNEL_ACCOUNT);
 	if (!ring->dma)
 		return -ENOMEM;
 	ring->dma_device = device;

@@ -28,12 +28,12 @@ static struct proto zc_proto = {
  */
 static struct zc_ring *rx_ring(struct zc_sock *zs)
 {
-	return smp_load_acquire(&zs->rx); /* see above */
+	return smp_load_acquire(&zs->rx); /* of set_ring() */
 }
 
 static struct zc_ring *tx_ring(struct zc_sock *zs)
 {
-	return smp_load_acquire(&zs->tx); /* see above */
+	return smp_load_acquire(&zs->tx); /* of set_ring() */
 }
 
 /* Called by the device when frames have become readable. */
@@ -55,10 +55,35 @@ void zc_socket_writable(struct zc_sock *zs)
 	rcu_read_unlock();
 }
 
-/* Called by the device, with RTNL, when it went down or away. */
+/*
+ * What ended the traffic. Asked before a ring is looked at: then all that came
+ * is seen there.
+ */
+static int ended(const struct zc_sock *zs)
+{
+	return smp_load_acquire(&zs->ended); /* of set_ended() */
+}
+
+/* Also wakes whoever waits. */
+static void set_ended(struct zc_sock *zs, int why)
+{
+	ASSERT_RTNL();
+	/* Pairs with the acquire of ended(). */
+	smp_store_release(&zs->ended, why);
+	zs->sk.sk_state_change(&zs->sk);
+}
+
+/* Called by the device when it is up again. */
+void zc_socket_up(struct zc_sock *zs)
+{
+	set_ended(zs, 0);
+}
+
+/* Called by the device when it went down or away. */
 void zc_socket_error(struct zc_sock *zs, int error)
 {
-	zs->sk.sk_err = error;
+	WRITE_ONCE(zs->sk.sk_err, error);
+	set_ended(zs, error);
 	sk_error_report(&zs->sk);
 }
 
@@ -208,6 +233,9 @@ static int zc_bind(struct socket *sock, struct sockaddr_unsized *address,
 		goto out;
 	netdev_hold(netdev, &zs->tracker, GFP_KERNEL);
 	zs->netdev = netdev;
+	/* Whatever an earlier device left is over. */
+	WRITE_ONCE(sock->sk->sk_err, 0);
+	set_ended(zs, netif_running(netdev) ? 0 : ENETDOWN);
 out:
 	rtnl_unlock();
 	return err;
@@ -272,22 +300,61 @@ static bool readable(struct zc_sock *zs)
 	return zc_ring_state(rx, slot) == ZEROCOPY_READABLE;
 }
 
-/* Sends what is filled; the number of frames, or an error. */
+/*
+ * The number of readable frames; 0 when none will come for the socket was shut
+ * down; EAGAIN if one has to wait; or what ended the traffic.
+ */
+static int receive(struct zc_sock *zs)
+{
+	struct zc_ring *rx = rx_ring(zs);
+	int why = ended(zs);
+	u32 slot, count;
+
+	if (!rx)
+		return -ENOTCONN;
+	if (!readable(zs)) {
+		if (!why)
+			return -EAGAIN;
+		return sock_error(&zs->sk) ?: why == EPIPE ? 0 : -why;
+	}
+	slot = READ_ONCE(rx->shared->read) & rx->mask;
+	for (count = 0; count <= rx->mask; count++) {
+		if (zc_ring_state(rx, slot) != ZEROCOPY_READABLE)
+			break;
+		slot = zc_ring_next(rx, slot);
+	}
+	return count;
+}
+
+/*
+ * Sends what is filled: the number of frames; 0 if there is none, but room for
+ * one; EAGAIN if one has to wait for room; or an error.
+ */
 static int send(struct zc_sock *zs)
 {
 	struct zc_ring *tx = tx_ring(zs);
-	int sent = -ENETDOWN;
+	int sent;
 
 	if (!tx)
 		return -ENOTCONN;
 	spin_lock_bh(&tx->lock);
-	if (tx->nic)
+	if (!tx->nic) {
+		sent = -(ended(zs) ?: ENETDOWN); /* or about to be */
+	} else {
 		sent = zc_nic_send(tx->nic, tx);
+		/* Room may have come just now, for a frame that waits. */
+		if (!sent)
+			sent = zc_nic_await_room(tx->nic, tx) ?
+				       zc_nic_send(tx->nic, tx) : -EAGAIN;
+	}
 	spin_unlock_bh(&tx->lock);
 	return sent;
 }
 
-/* Whether the process may fill another slot; if not, it will be woken. */
+/*
+ * Sends what is filled, and tells whether the process may fill another slot; if
+ * not, it will be woken. What is wrong with a slot, sendmsg() tells.
+ */
 static bool writable(struct zc_sock *zs)
 {
 	struct zc_ring *tx = tx_ring(zs);
@@ -298,9 +365,7 @@ static bool writable(struct zc_sock *zs)
 	spin_lock_bh(&tx->lock);
 	if (tx->nic) {
 		zc_nic_send(tx->nic, tx);
-		room = zc_ring_next(tx, tx->tail) != tx->head;
-		if (!room)
-			zc_nic_wait_for_room(tx->nic);
+		room = zc_nic_await_room(tx->nic, tx);
 	}
 	spin_unlock_bh(&tx->lock);
 	return room;
@@ -312,8 +377,13 @@ static __poll_t zc_poll(struct file *file, struct socket *sock,
 	__poll_t events = poll_requested_events(wait);
 	struct zc_sock *zs = zc_sk(sock->sk);
 	__poll_t mask = 0;
+	int why;
 
 	sock_poll_wait(file, sock, wait);
+	why = ended(zs);
+	/* An interface that is down may come up. */
+	if (why && why != ENETDOWN)
+		mask |= EPOLLHUP | EPOLLRDHUP;
 	if (READ_ONCE(sock->sk->sk_err))
 		mask |= EPOLLERR;
 	if (readable(zs))
@@ -338,78 +408,61 @@ static int sleep_once(struct sock *sk, long *timeout)
 	return 0;
 }
 
-/* Waits until @ready, as long as @timeout allows. */
-static int wait_until(struct sock *sk, bool (*ready)(struct zc_sock *zs),
+/* What @attempt returns once that is not EAGAIN; waits as @timeout allows. */
+static int wait_until(struct sock *sk, int (*attempt)(struct zc_sock *zs),
 		      long timeout)
 {
 	DEFINE_WAIT(wait);
-	int err = 0;
+	int done, err = 0;
 
+	done = attempt(zc_sk(sk));
+	if (done != -EAGAIN)
+		return done;
 	while (!err) {
 		prepare_to_wait(sk_sleep(sk), &wait, TASK_INTERRUPTIBLE);
-		if (ready(zc_sk(sk)))
+		done = attempt(zc_sk(sk));
+		if (done != -EAGAIN)
 			break;
 		err = sleep_once(sk, &timeout);
 	}
 	finish_wait(sk_sleep(sk), &wait);
-	return err;
+	return err ?: done;
 }
 
 static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 		      int flags)
 {
-	struct zc_sock *zs = zc_sk(sock->sk);
-	struct zc_ring *rx;
-	u32 slot, count;
-	int err;
-
 	if (flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT))
 		return -EOPNOTSUPP;
-	rx = rx_ring(zs);
-	if (!rx)
-		return -ENOTCONN;
-	err = wait_until(sock->sk, readable,
-			 sock_rcvtimeo(sock->sk, flags & MSG_DONTWAIT));
-	if (err)
-		return err;
-	slot = READ_ONCE(rx->shared->read) & rx->mask;
-	for (count = 0; count <= rx->mask; count++) {
-		if (zc_ring_state(rx, slot) != ZEROCOPY_READABLE)
-			break;
-		slot = zc_ring_next(rx, slot);
-	}
-	return count;
+	return wait_until(sock->sk, receive,
+			  sock_rcvtimeo(sock->sk, flags & MSG_DONTWAIT));
 }
 
 static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
 {
-	struct sock *sk = sock->sk;
-	int sent, err;
+	long timeout = sock_sndtimeo(sock->sk, m->msg_flags & MSG_DONTWAIT);
 
 	if (m->msg_flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_COMPAT) ||
 	    length)
 		return -EOPNOTSUPP;
-	sent = send(zc_sk(sk));
-	if (sent)
-		return sent;
-	/* Nothing went: wait for room, then send what waits by then. */
-	err = wait_until(sk, writable,
-			 sock_sndtimeo(sk, m->msg_flags & MSG_DONTWAIT));
-	return err ?: send(zc_sk(sk));
+	return wait_until(sock->sk, send, timeout);
 }
 
 /* Ends all traffic; what is in the receive ring stays readable. */
 static int zc_shutdown(struct socket *sock, int how)
 {
+	struct zc_sock *zs = zc_sk(sock->sk);
 	int err = 0;
 
 	if (how != SHUT_RDWR)
 		return -EOPNOTSUPP;
 	rtnl_lock();
-	if (zc_sk(sock->sk)->netdev)
-		unbind(zc_sk(sock->sk));
-	else
+	if (zs->netdev) {
+		unbind(zs);
+		set_ended(zs, EPIPE);
+	} else {
 		err = -ENOTCONN;
+	}
 	rtnl_unlock();
 	return err;
 }
@@ -451,6 +504,7 @@ static int zc_create(struct net *net, struct socket *sock, int protocol,
 	sock->ops = &zc_proto_ops;
 	sock_init_data(sock, sk);
 	sk->sk_family = PF_ZEROCOPY;
+	zc_sk(sk)->ended = ENOTCONN;
 	sock_prot_inuse_add(net, &zc_proto, 1);
 	return 0;
 }

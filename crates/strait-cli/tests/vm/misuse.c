@@ -142,6 +142,56 @@ static void refuse_binds(void)
 	munmap(start, BYTES);
 }
 
+static int polled(int fd)
+{
+	struct pollfd poller = { .fd = fd, .events = POLLIN | POLLRDHUP };
+
+	DONE(poll(&poller, 1, 0));
+	return poller.revents;
+}
+
+/* Calls on a socket that has no device do not wait. An alarm ends those that do. */
+static void refuse_to_wait(void)
+{
+	int fd = socket(PF_ZEROCOPY, SOCK_RAW, 0);
+	void *start = buffer(2 * BYTES);
+	pid_t child;
+
+	DONE(fd);
+	alarm(20);
+	DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
+	DONE(set_ring(fd, ZEROCOPY_TX_RING, (char *)start + BYTES, SLOTS));
+	REFUSED(recv(fd, NULL, 0, 0), ENOTCONN);
+	REFUSED(send(fd, NULL, 0, 0), ENOTCONN);
+	if (polled(fd) != (POLLHUP | POLLRDHUP))
+		errx(1, "poll before bind: %#x", polled(fd));
+	/* Twice: bind() makes all good again. */
+	for (int round = 0; round < 2; round++) {
+		DONE(bind_to(fd, ifindex));
+		if (polled(fd) & ~POLLIN)
+			errx(1, "poll after bind: %#x", polled(fd));
+		if (send(fd, NULL, 0, 0) != 0)
+			err(1, "send nothing");
+		child = fork();
+		DONE(child);
+		if (child == 0) {
+			nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+			DONE(shutdown(fd, SHUT_RDWR));
+			_exit(0);
+		}
+		/* Frames may come meanwhile; otherwise shutdown() ends it. */
+		DONE(recv(fd, NULL, 0, 0));
+		DONE(waitpid(child, NULL, 0));
+		DONE(recv(fd, NULL, 0, 0));
+		REFUSED(send(fd, NULL, 0, MSG_NOSIGNAL), EPIPE);
+		if ((polled(fd) & ~POLLIN) != (POLLHUP | POLLRDHUP))
+			errx(1, "poll after shutdown: %#x", polled(fd));
+	}
+	alarm(0);
+	close(fd);
+	munmap(start, 2 * BYTES);
+}
+
 /* A length that no frame has is refused, and the slot can be used again. */
 static void refuse_lengths(void)
 {
@@ -261,6 +311,12 @@ struct victim {
 	struct zerocopy_ring *rings[2];
 };
 
+/* What succeeded of the fuzz: it is worth nothing where all is refused. */
+static struct {
+	unsigned long rings, binds, receives, sends;
+	unsigned long long frames;
+} done;
+
 static void scribble(struct victim *victim)
 {
 	struct zerocopy_ring *ring = victim->rings[pick(2)];
@@ -292,8 +348,19 @@ static void map_ring(struct victim *victim, unsigned int which)
 		victim->rings[which] = ring;
 }
 
+static void note_frames(int fd)
+{
+	struct zerocopy_statistics statistics;
+	socklen_t length = sizeof(statistics);
+
+	DONE(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length));
+	done.frames += statistics.rx_frames;
+}
+
 static void start_over(struct victim *victim)
 {
+	if (victim->fd > 0)
+		note_frames(victim->fd);
 	for (unsigned int i = 0; i < 2; i++)
 		if (victim->rings[i])
 			munmap(victim->rings[i], PAGE);
@@ -312,19 +379,52 @@ static void misuse(struct victim *victim)
 
 	switch (pick(16)) {
 	case 0: start_over(victim); break;
-	case 1: set_ring(victim->fd, 1 + pick(3), victim->start + pick(2) * BYTES, SLOTS); break;
+	case 1: done.rings += !set_ring(victim->fd, 1 + pick(3), victim->start + pick(2) * BYTES, SLOTS); break;
 	case 2: set_ring(victim->fd, 1 + pick(2), victim->start + pick(2 * BYTES), pick(5000)); break;
-	case 3: bind_to(victim->fd, pick(3) ? ifindex : pick(5)); break;
+	case 3: done.binds += !bind_to(victim->fd, pick(3) ? ifindex : pick(5)); break;
 	case 4: map_ring(victim, pick(2)); break;
 	case 5: shutdown(victim->fd, pick(3)); break;
 	case 6: getsockopt(victim->fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length); break;
 	case 7: madvise(victim->start, 2 * BYTES, MADV_DONTNEED); break;
 	case 8: mprotect(victim->start, BYTES, pick(2) ? PROT_READ : PROT_READ | PROT_WRITE); break;
 	case 9: if (syscall(SYS_fork) == 0) _exit(0); break;
-	case 10: recv(victim->fd, NULL, 0, MSG_DONTWAIT); break;
-	case 11: send(victim->fd, NULL, 0, MSG_DONTWAIT); break;
+	case 10: done.receives += recv(victim->fd, NULL, 0, MSG_DONTWAIT) > 0; break;
+	case 11: done.sends += send(victim->fd, NULL, 0, MSG_DONTWAIT) > 0; break;
 	case 12: poll(&poller, 1, 0); break;
 	default: scribble(victim); break;
+	}
+}
+
+/*
+ * Scribbles while frames come and go. Left to chance no socket would be bound that long: QEMU's NIC receives nothing in
+ * the second after its receiver is started.
+ */
+static void scribble_in_traffic(struct victim *victims)
+{
+	struct victim *victim = &victims[pick(SOCKETS)];
+	struct pollfd poller = { .events = POLLIN };
+
+	for (unsigned int i = 0; i < SOCKETS; i++)
+		start_over(&victims[i]);
+	poller.fd = victim->fd;
+	DONE(set_ring(victim->fd, ZEROCOPY_RX_RING, victim->start, SLOTS));
+	DONE(set_ring(victim->fd, ZEROCOPY_TX_RING, victim->start + BYTES, SLOTS));
+	map_ring(victim, 0);
+	map_ring(victim, 1);
+	DONE(bind_to(victim->fd, ifindex));
+	if (poll(&poller, 1, 10000) != 1 || poller.revents != POLLIN)
+		errx(1, "no frame comes to be scribbled on: %#x", poller.revents);
+	for (unsigned int i = 0; i < SLOTS / 2; i++) {
+		victim->rings[1]->desc[i].length = 60;
+		__atomic_store_n(&victim->rings[1]->desc[i].state, ZEROCOPY_READABLE, __ATOMIC_RELEASE);
+	}
+	poller.events = POLLIN | POLLOUT;
+	for (unsigned int i = 0; i < 500; i++) {
+		done.receives += recv(victim->fd, NULL, 0, MSG_DONTWAIT) > 0;
+		done.sends += send(victim->fd, NULL, 0, MSG_DONTWAIT) > 0;
+		DONE(poll(&poller, 1, 0));
+		scribble(victim);
+		nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
 	}
 }
 
@@ -336,8 +436,18 @@ static void fuzz(uint64_t seed, long count)
 	signal(SIGCHLD, SIG_IGN);
 	for (unsigned int i = 0; i < SOCKETS; i++)
 		start_over(&victims[i]);
-	while (count--)
+	for (long i = 0; i < count; i++) {
+		if (i == count / 2)
+			scribble_in_traffic(victims);
 		misuse(&victims[pick(SOCKETS)]);
+	}
+	for (unsigned int i = 0; i < SOCKETS; i++)
+		note_frames(victims[i].fd);
+	printf("misuse fuzz: %lu rings, %lu binds, %lu receives, %lu sends, %llu frames\n", done.rings, done.binds,
+	       done.receives, done.sends, done.frames);
+	if (done.rings < (unsigned long)count / 60 || done.binds < (unsigned long)count / 300 ||
+	    done.receives < 20 || !done.sends || done.frames < SLOTS / 2)
+		errx(1, "too little of the fuzz was let in for it to mean anything");
 }
 
 /* Frames come while the socket closes; the memory that then gets the pages must keep what is written there. */
@@ -376,6 +486,7 @@ int main(int argc, char **argv)
 		refuse_questions();
 		refuse_rings();
 		refuse_binds();
+		refuse_to_wait();
 		refuse_lengths();
 		refuse_users();
 	} else if (!strcmp(argv[1], "fuzz") && argc == 5) {
