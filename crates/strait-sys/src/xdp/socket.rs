@@ -318,7 +318,7 @@ impl Socket {
     fn explain_bind(&self, error: Error, binding: &Binding) -> Error {
         match error.errno() {
             Some(libc::EBUSY) => error.with_kind(Kind::Refused).remedy("another AF_XDP socket has this queue"),
-            Some(libc::EOPNOTSUPP) => error.remedy("the driver has none; --path xdp takes what it has"),
+            Some(libc::EOPNOTSUPP) => error.remedy("the driver has no zero-copy: --path xdp takes what it has"),
             Some(libc::ENETDOWN) => self.is_down(error),
             Some(libc::EINVAL) if binding.multi_buffer => error.with_kind(Kind::Usage).remedy(
                 "the interface has no such queue (`ethtool -l` shows them), or the kernel has no multi-buffer \
