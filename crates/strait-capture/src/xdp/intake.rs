@@ -21,8 +21,6 @@ pub(super) struct Template {
     pub(super) functions: MetadataFunctions,
     /// Whether each frame is stamped as it comes.
     pub(super) timestamps: bool,
-    /// Whether there is anything to be told of a frame.
-    pub(super) metadata: bool,
     pub(super) sockets: Map,
     pub(super) counters: Map,
     /// Receive queues of the interface.
@@ -30,6 +28,11 @@ pub(super) struct Template {
 }
 
 impl Template {
+    /// Whether there is anything to be told of a frame.
+    pub(super) fn has_metadata(&self) -> bool {
+        self.timestamps || self.functions != MetadataFunctions::default()
+    }
+
     /// A program with this filter, on the interface.
     pub(super) fn attach(&self, filter: &Program) -> Result<Link, Error> {
         Ok(Link::attach_xdp(&self.load(filter)?, self.interface.index, self.attach)?)
@@ -46,7 +49,7 @@ impl Template {
             interface,
             xskmap_fd: self.sockets.as_fd().as_raw_fd(),
             counters: Counters { fd: self.counters.as_fd().as_raw_fd(), queues: self.queues },
-            metadata: self.metadata,
+            metadata: self.has_metadata(),
             timestamps: self.timestamps,
         };
         let assembled =

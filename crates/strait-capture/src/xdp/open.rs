@@ -202,21 +202,18 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
     let counters = Map::mappable_array("strait_counts", queues * COUNTERS_BYTES, 1)?;
     let promiscuous = if options.promiscuous { Some(link::promiscuous(options.interface)?) } else { None };
     let mapped = Arc::new(counters.mapped()?);
-    let functions = driver_functions(options, way);
-    let metadata = options.timestamps || functions != MetadataFunctions::default();
     let mut template = Template {
         interface: options.interface.clone(),
         attach: way.attach,
         fragments: way.multi_buffer,
-        functions,
+        functions: driver_functions(options, way),
         timestamps: options.timestamps,
-        metadata,
         sockets,
         counters,
         queues,
     };
     let link = attach(options, &mut template, &mut fresh)?;
-    let tells = Tells { metadata, tags: template.functions.rx_vlan_tag.is_some() };
+    let tells = Tells { metadata: template.has_metadata(), tags: template.functions.rx_vlan_tag.is_some() };
     let engines = ports.into_iter().zip(options.queues);
     let engines = engines.map(|(port, &queue)| port.engine(options, way, queue, tells, &mapped)).collect();
     notes.append(&mut fresh);
