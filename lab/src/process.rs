@@ -38,6 +38,8 @@ impl<'a> Launch<'a> {
     fn with(namespace: Option<&'a Namespace>, program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The test itself may run in the background or under nohup.
+        strait_sys::process::with_default_signals(&mut command);
         Self { namespace, command }
     }
 
@@ -319,6 +321,16 @@ mod tests {
         process.wait_for_stdout("ready", LIMIT).unwrap();
         let finished = process.interrupt(LIMIT).unwrap();
         assert_eq!((finished.status.code(), finished.text().as_str()), (Some(7), "ready\ncaught\n"));
+    }
+
+    #[test]
+    fn a_signal_that_the_test_ignores_reaches_it() {
+        // As in a background job of a script, or under nohup(1).
+        let script = "trap '' INT QUIT HUP; exec \"$0\" --exact process::tests::a_signal_reaches_it";
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", script]).arg(std::env::current_exe().unwrap()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]

@@ -43,7 +43,8 @@ pub fn realtime_offset_ns() -> i64 {
 /// How far the local time zone (`TZ`, /etc/localtime) is ahead of UTC at `seconds` since the epoch, in seconds.
 /// 0 where the zone cannot be found out.
 pub fn local_offset_s(seconds: i64) -> i64 {
-    let seconds: libc::time_t = seconds;
+    // libc's name for the type is deprecated on musl.
+    let seconds = seconds as _;
     // SAFETY: tm is plain data, for which zeroes are valid; its zone pointer is not used.
     let mut local: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both point at live values. Nothing in this process changes the environment that it reads.

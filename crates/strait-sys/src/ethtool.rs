@@ -263,7 +263,7 @@ impl Ethtool {
         // SAFETY: the request is live; the kernel reads and writes at `data` no more than the command's
         // structure, and the assertion above makes room for that; it copies the request back. The name ends
         // in NUL: `open` checked.
-        let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+        let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
         check(returned, "ethtool", self.name.as_str()).map(drop).map_err(explain)
     }
 }

@@ -30,3 +30,4 @@ pub mod xdp;
 pub mod zerocopy;
 
 pub use error::{Error, Kind, Result};
+pub use socket::{LinkState, gone};

@@ -308,8 +308,12 @@ impl Drop for Oracle {
 fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().ok_or_else(|| {
-        let cause = "this machine has no libpcap";
-        Error::said(Kind::Refused, "load", "libpcap.so.1", cause).remedy(REMEDY)
+        let (cause, remedy) = if cfg!(target_feature = "crt-static") {
+            ("a static program cannot load libraries", "use the dynamically linked program")
+        } else {
+            ("this machine has no libpcap", REMEDY)
+        };
+        Error::said(Kind::Refused, "load", "libpcap.so.1", cause).remedy(remedy)
     })
 }
 

@@ -28,6 +28,8 @@ pub use route::Route;
 use crate::error::{Error, Kind, Result, check};
 use crate::interface::{Interface, check_name};
 
+/// `RTM_GETSTATS` (linux/rtnetlink.h), which libc does not have for musl.
+const RTM_GETSTATS: u16 = 94;
 /// The longest reply that is read. `RTM_NEWLINK` without statistics and virtual functions is below 4 KiB.
 const REPLY_BYTES_MAX: usize = 16 * 1024;
 /// How long to wait for a reply. The kernel answers inside `send`, so reaching it is a kernel fault.
@@ -138,7 +140,7 @@ impl Netlink {
         let mut body = [0; 12];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
         body[8..].copy_from_slice(&link::STATS_FILTER.to_ne_bytes());
-        let mut request = self.request(libc::RTM_GETSTATS, REQUEST, &body);
+        let mut request = self.request(RTM_GETSTATS, REQUEST, &body);
         self.get(&mut request, "read counters of", &subject(index), link::parse_stats)
     }
 

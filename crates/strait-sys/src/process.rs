@@ -143,6 +143,19 @@ pub const CAP_PERFMON: u32 = 38;
 /// See [`CAP_NET_ADMIN`].
 pub const CAP_BPF: u32 = 39;
 
+/// What AF_XDP and its program need; memory that is locked beyond RLIMIT_MEMLOCK needs [`CAP_IPC_LOCK`] too.
+pub const AF_XDP_CAPABILITIES: [(u32, &str); 4] = [
+    (CAP_NET_RAW, "CAP_NET_RAW"),
+    (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
+    (CAP_BPF, "CAP_BPF"),
+    (CAP_PERFMON, "CAP_PERFMON"),
+];
+
+/// The advice where one of [`AF_XDP_CAPABILITIES`] is missing. It names [`CAP_IPC_LOCK`] too, which kernels before 5.11 ask for.
+pub(crate) const AF_XDP_REMEDY: &str = "needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON, and CAP_IPC_LOCK \
+    where locked memory is limited: run as root, or setcap \
+    cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock+ep PROGRAM";
+
 /// `struct __user_cap_header_struct`.
 #[repr(C)]
 struct CapabilityHeader {
@@ -184,18 +197,49 @@ pub fn drop_capabilities(keep_file_access: bool) -> Result<()> {
 
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 
+/// Signals by which users and service managers end a program.
+const TERMINATION: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
 /// Lets SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process, and returns the flag. A second signal
 /// ends the process as usual, so that nothing can hold it. A SIGHUP that is ignored, as under nohup(1), stays so.
 pub fn on_termination() -> Result<&'static AtomicBool> {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+    for signal in TERMINATION {
         // No SA_RESTART: a wait in progress ends, so that its owner sees the flag at once.
-        on_signal(signal, terminate, libc::SA_RESETHAND)?;
+        let before = on_signal(signal, terminate, libc::SA_RESETHAND)?;
+        if signal == libc::SIGHUP && before.sa_sigaction == libc::SIG_IGN {
+            // SAFETY: this restores the previous action.
+            let returned = unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
+            check(returned, "ignore signal", signal.to_string())?;
+        }
     }
     Ok(&TERMINATED)
 }
 
-/// Handles a signal. The handlers of this module only store to an atomic, which is async-signal-safe.
-fn on_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::c_int) -> Result<()> {
+/// Lets SIGINT, SIGTERM and SIGHUP end the process again, as before [`on_termination`], for work that cannot look at a flag. A
+/// SIGHUP that is ignored stays so.
+pub fn end_on_termination() -> Result<()> {
+    for signal in TERMINATION {
+        // SAFETY: sigaction is plain data, for which zeroes are valid: SIG_DFL without flags.
+        let (action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+        // SAFETY: a null action only asks for the present one.
+        let returned = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
+        check(returned, "look at the handler of signal", signal.to_string())?;
+        if before.sa_sigaction != libc::SIG_IGN {
+            // SAFETY: the default action runs no code of this process.
+            let returned = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+            check(returned, "restore the default action of signal", signal.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Handles a signal and returns its previous action. The handlers of this module only store to an
+/// atomic, which is async-signal-safe.
+fn on_signal(
+    signal: libc::c_int,
+    handler: extern "C" fn(libc::c_int),
+    flags: libc::c_int,
+) -> Result<libc::sigaction> {
     // SAFETY: sigaction is plain data, for which zeroes are valid.
     let (mut action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
@@ -203,12 +247,7 @@ fn on_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: li
     // SAFETY: the handler is one of this module's, see above.
     let returned = unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
     check(returned, "handle signal", signal.to_string())?;
-    if signal == libc::SIGHUP && before.sa_sigaction == libc::SIG_IGN {
-        // SAFETY: this puts back what was there.
-        let returned = unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
-        check(returned, "ignore signal", signal.to_string())?;
-    }
-    Ok(())
+    Ok(before)
 }
 
 static RELOADS: AtomicBool = AtomicBool::new(false);
@@ -225,13 +264,41 @@ pub struct Signals {
     pub reopens: &'static AtomicBool,
 }
 
-/// Lets the signals of a service set flags. A SIGHUP that is ignored, as under nohup(1), stays so.
+/// Lets the signals of a service set flags. SIGHUP is handled even if it was ignored at start, as under
+/// nohup(1): for a service it means reload, and a reload does no harm when a terminal hangs up.
 pub fn on_service_signals() -> Result<Signals> {
     on_signal(libc::SIGTERM, terminate, libc::SA_RESETHAND)?;
     on_signal(libc::SIGINT, terminate, libc::SA_RESETHAND)?;
     on_signal(libc::SIGUSR1, reopen, libc::SA_RESTART)?;
     on_signal(libc::SIGHUP, reload, libc::SA_RESTART)?;
     Ok(Signals { terminated: &TERMINATED, reloads: &RELOADS, reopens: &REOPENS })
+}
+
+/// Signals that a shell or nohup(1) may leave ignored in the programs that it starts.
+const IGNORED_BY_SHELLS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
+
+/// Resets SIGINT, SIGQUIT and SIGHUP to their default action (sigaction(2)).
+///
+/// A program inherits ignored signals over execve(2). A shell without job control ignores SIGINT and SIGQUIT in
+/// background commands, and nohup(1) ignores SIGHUP; a child that is ended by one of them must reset it first.
+/// Async-signal-safe: it may run between fork(2) and execve(2).
+fn reset_signals() -> std::io::Result<()> {
+    // SAFETY: sigaction is plain data; all zeroes are SIG_DFL, no flags and an empty mask.
+    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+    for signal in IGNORED_BY_SHELLS {
+        // SAFETY: SIG_DFL is a valid action for these signals, and the old action is not asked for.
+        if unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Has `command` start with SIGINT, SIGQUIT and SIGHUP at their default action.
+pub fn with_default_signals(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: the closure calls sigaction(2) alone, which is async-signal-safe, and allocates nothing.
+    unsafe { command.pre_exec(reset_signals) }
 }
 
 extern "C" fn reload(_signal: libc::c_int) {

@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::error::{Error, Result, check};
+use crate::error::{Error, Kind, Result, check};
 
 /// `setsockopt(2)`; `doing` and `interface` name it in errors.
 pub(crate) fn set<T>(
@@ -39,6 +39,41 @@ pub(crate) fn take_error(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
     let mut errno: libc::c_int = 0;
     get(fd, (libc::SOL_SOCKET, libc::SO_ERROR), &mut errno, ("read the pending error of", interface))?;
     if errno == 0 { Ok(()) } else { Err(Error::os("capture on", interface, errno)) }
+}
+
+/// State of the interface that a socket captures on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Set up (`IFF_UP`).
+    Up,
+    /// Set down: frames come again when it is up.
+    Down,
+    /// Deleted, or moved to another network namespace.
+    Gone,
+}
+
+/// The error of a capture whose interface was deleted or moved to another network namespace.
+pub fn gone(interface: &str) -> Error {
+    Error::said(Kind::Failed, "capture on", interface, "the interface is gone")
+}
+
+/// State of the interface `ifindex` in the namespace of a socket whose family has no ioctls of its own for devices
+/// (netdevice(7)): the calling thread may be in another namespace.
+pub(crate) fn link_state(fd: BorrowedFd<'_>, ifindex: u32, interface: &str) -> Result<LinkState> {
+    // SAFETY: ifreq is plain data, for which zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_ifindex = ifindex as libc::c_int;
+    for operation in [libc::SIOCGIFNAME, libc::SIOCGIFFLAGS] {
+        // SAFETY: both operations read and write one ifreq.
+        let returned = unsafe { libc::ioctl(fd.as_raw_fd(), operation as _, &raw mut request) };
+        match check(returned, "read the state of", interface) {
+            Err(error) if error.errno() == Some(libc::ENODEV) => return Ok(LinkState::Gone),
+            checked => checked?,
+        };
+    }
+    // SAFETY: SIOCGIFFLAGS has filled in the flags.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(if i32::from(flags) & libc::IFF_UP == 0 { LinkState::Down } else { LinkState::Up })
 }
 
 /// Adds what can be done about an interface that is down. `is_gone` asks the socket whether it was lost altogether.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use crate::error::{Result, check};
+use crate::error::{Error, Result, check};
 
 /// Bytes that were sent on a socket and that its peer has not acknowledged (`SIOCOUTQ`).
 ///
@@ -14,6 +14,46 @@ pub fn unacknowledged(socket: impl AsFd) -> Result<usize> {
     // SAFETY: bytes is written only.
     let returned = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
     check(returned, "ask what is unacknowledged on", "a socket")?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// Offset of `tcpi_bytes_acked` in `struct tcp_info` (include/uapi/linux/tcp.h), a u64.
+const BYTES_ACKED_AT: usize = 120;
+/// Length of the fields up to it.
+const INFO_BYTES: usize = BYTES_ACKED_AT + 8;
+
+/// Bytes that the peer of a connection has acknowledged since it began (`TCP_INFO`), the SYN included.
+///
+/// # Errors
+/// EOPNOTSUPP where the kernel does not count them (before Linux 4.1), or where it is no TCP connection.
+pub fn acknowledged(socket: impl AsFd) -> Result<u64> {
+    let mut info = [0_u8; INFO_BYTES];
+    let mut len = INFO_BYTES as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the count to `len`.
+    let returned = unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    check(returned, "ask what is acknowledged on", "a socket")?;
+    let (_, acked) = info.split_at(BYTES_ACKED_AT);
+    match acked.try_into() {
+        Ok(bytes) if len as usize == INFO_BYTES => Ok(u64::from_ne_bytes(bytes)),
+        _ => Err(Error::os("ask what is acknowledged on", "a socket", libc::EOPNOTSUPP)),
+    }
+}
+
+/// Bytes written to a socket that TCP has not sent yet (`SIOCOUTQNSD`).
+///
+/// # Errors
+/// EINVAL where it is no connection.
+pub fn unsent(socket: impl AsFd) -> Result<usize> {
+    /// `SIOCOUTQNSD` (linux/sockios.h), which libc does not name.
+    const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+    let mut bytes: libc::c_int = 0;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: bytes is written only.
+    let returned = unsafe { libc::ioctl(fd, SIOCOUTQNSD, &raw mut bytes) };
+    check(returned, "ask what is unsent on", "a socket")?;
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
@@ -34,12 +74,17 @@ mod tests {
         let (mut peer, _) = listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
         let sent = stream.write(&vec![0; 8 << 20]).unwrap();
+        assert!(acknowledged(&stream).unwrap() <= sent as u64);
         assert!(unacknowledged(&stream).unwrap() > 0, "{sent} bytes do not fit its peer");
+        assert!(unsent(&stream).unwrap() > 0, "nor the window");
         peer.read_exact(&mut vec![0; sent]).unwrap();
         let began = Instant::now();
         while unacknowledged(&stream).unwrap() > 0 {
             assert!(began.elapsed() < LIMIT, "the peer has read all");
             std::thread::yield_now();
         }
+        let acked = acknowledged(&stream).unwrap();
+        assert!((sent as u64..=sent as u64 + 1).contains(&acked), "{acked} of {sent} and the SYN");
+        assert_eq!(unsent(&stream).unwrap(), 0);
     }
 }

@@ -39,7 +39,7 @@ pub fn readable<const N: usize>(
         revents: 0,
     });
     let timeout = libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX) as _,
         tv_nsec: timeout.subsec_nanos().into(),
     };
     // SAFETY: N descriptors and the time are readable, the results writable, for the length of the call.

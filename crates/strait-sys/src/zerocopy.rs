@@ -69,7 +69,7 @@ fn completion(socket: &UdpSocket) -> Option<Sent> {
     // SAFETY: msghdr is plain data, for which zeroes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
+    message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
     // SAFETY: the message has no data, and its control buffer is live.
     if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) } < 0 {
@@ -81,8 +81,8 @@ fn completion(socket: &UdpSocket) -> Option<Sent> {
     let error = unsafe {
         let header = header.as_ref()?;
         let len = libc::CMSG_LEN(size_of::<libc::sock_extended_err>() as u32) as usize;
-        (header.cmsg_len >= len)
-            .then(|| libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned())?
+        let filled: usize = header.cmsg_len as _;
+        (filled >= len).then(|| libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned())?
     };
     if error.ee_origin != ORIGIN_ZEROCOPY {
         return None;

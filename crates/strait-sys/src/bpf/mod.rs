@@ -32,7 +32,7 @@ use crate::error::Error;
 const NAME_LEN: usize = 16;
 
 /// What a caller without privilege may do about it.
-const PRIVILEGE: &str = "needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN: run as root or set them with setcap";
+const PRIVILEGE: &str = crate::process::AF_XDP_REMEDY;
 
 /// `enum bpf_cmd` of linux/bpf.h, as far as it is used here.
 #[derive(Clone, Copy)]

@@ -103,7 +103,7 @@ impl Receiver {
         }
         for message in &mut self.messages {
             message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-            message.msg_hdr.msg_controllen = CONTROL_BYTES;
+            message.msg_hdr.msg_controllen = CONTROL_BYTES as _;
         }
         let (messages, count) = (self.messages.as_mut_ptr(), self.messages.len() as libc::c_uint);
         // SAFETY: every message points at live buffers of the stated lengths (see `wire`).
@@ -185,7 +185,8 @@ impl Auxiliary {
     /// # Safety
     /// `data` points at the payload of `message`, as the kernel wrote it.
     unsafe fn read(&mut self, message: &libc::cmsghdr, data: *const u8) {
-        let payload = message.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+        let len: usize = message.cmsg_len as _;
+        let payload = len.saturating_sub(size_of::<libc::cmsghdr>());
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_PACKET, libc::PACKET_AUXDATA) if payload >= size_of::<libc::tpacket_auxdata>() => {
                 // SAFETY: the payload holds the struct; it may be unaligned.

@@ -90,7 +90,8 @@ impl Batch {
         let messages = &mut self.messages[self.done..self.filled];
         let count = messages.len() as libc::c_uint;
         // SAFETY: each message points at one live vector of an initialised frame.
-        let sent = unsafe { libc::sendmmsg(socket.raw(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
+        let sent =
+            unsafe { libc::sendmmsg(socket.raw(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
         if sent >= 0 {
             self.advance(sent as usize);
             return Ok(sent as usize);

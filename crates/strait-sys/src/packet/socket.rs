@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Kind, Result, check};
-use crate::socket;
+use crate::socket::{self, LinkState};
 
 /// A classic BPF instruction: code, jt, jf, k (`struct sock_filter`).
 pub type Instruction = (u16, u8, u8, u32);
@@ -148,6 +148,16 @@ impl Socket {
         socket::take_error(self.as_fd(), &self.interface).map_err(|error| self.explain(error))
     }
 
+    /// State of the interface `ifindex` that it was bound to; 0, all interfaces, is always up.
+    pub fn link_state(&self, ifindex: u32) -> Result<LinkState> {
+        match ifindex {
+            0 => Ok(LinkState::Up),
+            // Back in this namespace it has its index again, and still no socket that was bound to it.
+            _ if self.has_lost_its_interface() => Ok(LinkState::Gone),
+            _ => socket::link_state(self.as_fd(), ifindex, &self.interface),
+        }
+    }
+
     /// Adds what can be done about an interface that is down.
     pub(super) fn explain(&self, error: Error) -> Error {
         socket::explain(error, &self.interface, || self.has_lost_its_interface())
@@ -175,7 +185,13 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, "attach a filter to")
     }
 
-    /// Ends the intake: a program that rejects every frame. What the ring holds stays readable.
+    /// Takes the filter off (`SO_DETACH_FILTER`): every frame is received from here on. A socket without a filter stays so.
+    pub fn detach_filter(&self) -> Result<()> {
+        let detached = self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32, "take the filter off");
+        detached.or_else(|error| if error.errno() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
+    }
+
+    /// Stops the intake: a program that rejects every frame. What the ring holds stays readable.
     pub fn reject_all(&self) -> Result<()> {
         const RET_ZERO: Instruction = (0x06, 0, 0, 0);
         self.attach_filter(&[RET_ZERO])
@@ -199,7 +215,8 @@ impl Socket {
     }
 
     /// Founds a fanout group (`PACKET_FANOUT`) and returns its identifier, which the kernel chooses; only after
-    /// [`Socket::bind`].
+    /// [`Socket::bind`]: `fanout_add` takes no socket without a protocol, and before Linux 6.13 none that does not
+    /// receive. Until all members have joined, each receives every frame; [`Socket::reject_all`] keeps them out.
     pub fn found_fanout(&self, fanout: Fanout) -> Result<u16> {
         let unique = u32::from(fanout.type_flags() | libc::PACKET_FANOUT_FLAG_UNIQUEID as u16) << 16;
         self.set_packet(libc::PACKET_FANOUT, &unique, "found a fanout group on")?;

@@ -361,6 +361,31 @@ fn a_whole_frame_in_the_open_block_is_ready_and_a_half_written_one_is_not() {
     assert!(ring.ready());
 }
 
+/// Bytes of a frame that receive offload joined, its link header included.
+const JOINED_FRAME_BYTES: usize = 65_562;
+
+#[test]
+fn a_v2_slot_for_joined_segments_wastes_less_than_a_page() {
+    let geometry = v2::Geometry::new(64 << 20, JOINED_FRAME_BYTES);
+    assert_eq!(geometry.slot_bytes, (JOINED_FRAME_BYTES + 80).next_multiple_of(rustix::param::page_size()));
+    assert!(geometry.ring_bytes() <= 64 << 20 && geometry.ring_bytes() > 62 << 20, "{geometry:?}");
+}
+
+proptest! {
+    #[test]
+    fn a_v2_ring_is_of_a_form_that_the_kernel_takes(ring_bytes in 1usize << 18..1 << 31, frame_bytes in 1usize..300_000) {
+        // The conditions of packet_set_ring (af_packet.c).
+        let geometry = v2::Geometry::new(ring_bytes, frame_bytes);
+        let request = geometry.request();
+        prop_assert_eq!(request.tp_block_size as usize % rustix::param::page_size(), 0);
+        prop_assert_eq!(request.tp_frame_size % 16, 0);
+        prop_assert!(request.tp_frame_size as usize >= frame_bytes + 80);
+        prop_assert_eq!(request.tp_block_size / request.tp_frame_size * request.tp_block_nr, request.tp_frame_nr);
+        prop_assert_eq!(request.tp_block_size % request.tp_frame_size, 0);
+        prop_assert!(geometry.ring_bytes() <= ring_bytes.max(geometry.slot_bytes));
+    }
+}
+
 #[test]
 fn a_hostile_header_cannot_lead_out_of_its_slot() {
     let geometry = v2::Geometry::new(1 << 16, 1514);

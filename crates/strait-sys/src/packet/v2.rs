@@ -17,14 +17,19 @@ const ADDRESS_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(A
 /// Bytes of a slot before the frame at most: header, address, alignment and the room for a VLAN tag.
 const OVERHEAD: usize =
     (ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>() + 16 + VLAN_TAG_LEN).next_multiple_of(ALIGNMENT);
+/// Smallest page of the architectures: shorter slots are powers of two, so that they tile a page.
 const PAGE: usize = 4096;
-/// Largest block asked of the kernel, which wants each physically contiguous.
-const BLOCK_MAX: usize = 1 << 16;
+/// Bytes of a block, unless it is to hold [`BLOCK_SLOTS_MIN`] longer slots: the kernel prefers each
+/// physically contiguous.
+const BLOCK_BYTES: usize = 1 << 16;
+/// A block holds at least this many slots where the ring does: the kernel rounds the memory of a block
+/// up to a power of two, and the last slot that does not fit is wasted.
+const BLOCK_SLOTS_MIN: usize = 8;
 
-/// Sizes of a ring: slots lie in blocks, none crosses a block.
+/// Sizes of a ring: slots fill blocks without a rest, so that the ring is one array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of a slot: a power of two, so that slots tile a block.
+    /// Bytes of a slot: a power of two up to a page, then a multiple of the page.
     pub slot_bytes: usize,
     /// Number of slots, all blocks together.
     pub slots: usize,
@@ -34,9 +39,15 @@ pub struct Geometry {
 impl Geometry {
     /// A ring of about `ring_bytes` whose slots hold frames of up to `frame_bytes` without a cut.
     pub fn new(ring_bytes: usize, frame_bytes: usize) -> Self {
-        let slot_bytes = (OVERHEAD + frame_bytes).next_power_of_two();
-        let block_bytes =
-            slot_bytes.clamp(PAGE, usize::MAX).max(BLOCK_MAX.min(ring_bytes.next_power_of_two()));
+        let page = rustix::param::page_size().max(PAGE);
+        let slot_bytes = match OVERHEAD + frame_bytes {
+            short if short <= PAGE => short.next_power_of_two(),
+            long => long.next_multiple_of(page),
+        };
+        let allocated = (BLOCK_SLOTS_MIN * slot_bytes).next_power_of_two().max(BLOCK_BYTES).min(ring_bytes);
+        // Of short slots a page is full; of long ones each is made of pages.
+        let unit = slot_bytes.max(page);
+        let block_bytes = (allocated / unit).max(1) * unit;
         let blocks = (ring_bytes / block_bytes).max(1);
         Self { slot_bytes, slots: blocks * (block_bytes / slot_bytes), block_bytes }
     }
@@ -46,7 +57,7 @@ impl Geometry {
         self.slots * self.slot_bytes
     }
 
-    fn request(&self) -> libc::tpacket_req {
+    pub(super) fn request(&self) -> libc::tpacket_req {
         libc::tpacket_req {
             tp_block_size: self.block_bytes as u32,
             tp_block_nr: (self.ring_bytes() / self.block_bytes) as u32,

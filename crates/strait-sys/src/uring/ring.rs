@@ -122,7 +122,7 @@ impl Message {
         let header = unsafe { std::mem::zeroed() };
         let mut message = Box::new(Self { header, vectors, views });
         message.header.msg_iov = message.vectors.as_mut_ptr();
-        message.header.msg_iovlen = message.vectors.len();
+        message.header.msg_iovlen = message.vectors.len() as _;
         message
     }
 }

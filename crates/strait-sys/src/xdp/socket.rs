@@ -13,6 +13,7 @@ use super::umem::Memory;
 use super::{Receiver, SLOTS_MAX, Share, Transmitter, Umem};
 use crate::error::{Error, Kind, Result, check};
 use crate::mmap::Mapping;
+use crate::socket::LinkState;
 
 /// Whether frames are copied into the UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ impl Socket {
             Some(libc::EAFNOSUPPORT) => {
                 error.with_kind(Kind::Refused).remedy("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
             }
-            _ => error.remedy("run as root, or give the program cap_net_raw, cap_net_admin and cap_bpf"),
+            _ => error.remedy(crate::process::AF_XDP_REMEDY),
         })?;
         // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -260,6 +261,18 @@ impl Socket {
         // SAFETY: a null buffer of length 0 and no address is what an AF_XDP socket takes.
         let returned = unsafe { libc::sendto(self.raw(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
         self.woken(returned, "send on")
+    }
+
+    /// State of the interface that it is bound to.
+    pub fn link_state(&self) -> Result<LinkState> {
+        match self.wake_rx() {
+            Ok(()) => Ok(LinkState::Up),
+            Err(error) => match error.errno() {
+                Some(libc::ENETDOWN) => Ok(LinkState::Down),
+                Some(libc::ENXIO) => Ok(LinkState::Gone),
+                _ => Err(error),
+            },
+        }
     }
 
     /// The interface's name, as given to [`Socket::open`].
