@@ -1,7 +1,7 @@
 //! The one error of this crate: what is wrong with a program or with what was asked of it, and where.
 
 /// Why a program is not accepted, or not translated. `at` counts instructions from 0.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A program needs at least one instruction.
@@ -13,6 +13,15 @@ pub enum Error {
         crate::cbpf::INSTRUCTIONS_MAX
     )]
     TooLong {
+        /// How many it has.
+        instructions: usize,
+    },
+    /// More instructions than the interpreter takes.
+    #[error(
+        "the filter program has {instructions} instructions; at most {} can be run",
+        crate::cbpf::INTERPRETED_MAX
+    )]
+    TooLongToInterpret {
         /// How many it has.
         instructions: usize,
     },
@@ -57,6 +66,14 @@ pub enum Error {
     /// A jump beyond the last instruction.
     #[error("filter instruction {at}: jump beyond the end of the program")]
     JumpOutside {
+        /// Index of the instruction.
+        at: usize,
+    },
+    /// A jump back, which makes a loop: libpcap's `protochain` has one, the kernel runs none.
+    #[error(
+        "filter instruction {at} jumps back; the kernel takes no filter with a loop (libpcap's protochain)"
+    )]
+    JumpBack {
         /// Index of the instruction.
         at: usize,
     },

@@ -9,6 +9,9 @@
 //! VLAN tag is taken out and visible through the `SKF_AD_VLAN_*` loads alone, lengths and offsets do not count
 //! it, and the protocol is the one after it.
 //!
+//! libpcap also writes programs that the kernel does not take (loops, more than 4,096 instructions). Those are
+//! interpreted only; [`cbpf::Program::refusal`] tells them apart.
+//!
 //! The capture engine and the benches call it. It does no I/O and loads nothing into the kernel.
 
 pub mod acknowledger;
@@ -20,7 +23,7 @@ pub mod translate;
 pub mod xdp;
 
 pub use error::Error;
-pub use interpret::{Metadata, Vlan, ethernet_pkttype};
+pub use interpret::{Metadata, STEPS_MAX, Vlan, ethernet_pkttype};
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,13 +1,14 @@
-//! The kernel's rules for a classic program, in the kernel's order.
+//! The kernel's rules for a classic program, in the kernel's order, and the interpreter's.
 //!
-//! Follows `bpf_check_classic`, `chk_code_allowed` and `check_load_and_stores` of net/core/filter.c, so that a
-//! program passes here exactly when `SO_ATTACH_FILTER` takes it. [`super::Program::check`] is the only caller.
+//! [`check`] follows `bpf_check_classic`, `chk_code_allowed` and `check_load_and_stores` of net/core/filter.c, so that a
+//! program passes exactly when `SO_ATTACH_FILTER` takes it. [`check_interpretable`] leaves out the rules that keep a
+//! program from looping in the kernel. [`super::Program`] is the only caller.
 
 use super::opcode as op;
-use super::{INSTRUCTIONS_MAX, Instruction, MEMORY_CELLS};
+use super::{INSTRUCTIONS_MAX, INTERPRETED_MAX, Instruction, MEMORY_CELLS};
 use crate::error::Error;
 
-/// Checks a whole program.
+/// Checks a whole program by the kernel's rules.
 pub(super) fn check(program: &[Instruction]) -> Result<(), Error> {
     let last = program.last().ok_or(Error::Empty)?;
     if program.len() > INSTRUCTIONS_MAX {
@@ -24,6 +25,34 @@ pub(super) fn check(program: &[Instruction]) -> Result<(), Error> {
         return Err(Error::NoReturn);
     }
     check_memory(program)
+}
+
+/// Checks what the interpreter relies on: opcodes, cells, divisors, and jumps that stay inside. A loop may be endless;
+/// the interpreter bounds the steps.
+pub(super) fn check_interpretable(program: &[Instruction]) -> Result<(), Error> {
+    let last = program.last().ok_or(Error::Empty)?;
+    if program.len() > INTERPRETED_MAX {
+        return Err(Error::TooLongToInterpret { instructions: program.len() });
+    }
+    for (at, &instruction) in program.iter().enumerate() {
+        if !is_known(instruction.code) {
+            return Err(Error::UnknownOpcode { at, code: instruction.code });
+        }
+        match check_operands(at, instruction) {
+            Err(Error::UnknownAncillary { .. }) => {}
+            checked => checked?,
+        }
+        match check_jump(at, instruction, program.len()) {
+            Err(Error::JumpBack { .. }) if jumps_back_inside(at, instruction.k) => {}
+            checked => checked?,
+        }
+    }
+    if last.code & op::CLASS == op::RET { Ok(()) } else { Err(Error::NoReturn) }
+}
+
+/// Returns true if the unconditional jump at `at`, by a negative `k`, ends at an instruction.
+fn jumps_back_inside(at: usize, k: u32) -> bool {
+    (at as i64 + 1 + i64::from(k as i32)) >= 0
 }
 
 /// Whether classic BPF has this opcode.
@@ -100,6 +129,9 @@ fn check_ancillary(at: usize, k: u32) -> Result<(), Error> {
 
 fn check_jump(at: usize, instruction: Instruction, len: usize) -> Result<(), Error> {
     let room = len - at - 1;
+    if instruction.code == op::JMP | op::JA && (instruction.k as i32) < 0 {
+        return Err(Error::JumpBack { at });
+    }
     let inside = match instruction.code {
         code if code & op::CLASS != op::JMP => true,
         code if code & op::OPERATION == op::JA => (instruction.k as usize) < room,

@@ -1,8 +1,9 @@
-//! Classic BPF programs that the kernel would accept.
+//! Classic BPF programs: those that the kernel takes, and those that only an interpreter can run.
 //!
-//! A [`Program`] can only be made by [`Program::check`], which applies the kernel's own rules, so whoever holds
-//! one may run, attach or translate it without checking again. The capture engine makes them from what
-//! libpcap compiled; the rewrites here (snapshot length, direction) keep the rules.
+//! [`Program::check`] applies the kernel's own rules. [`Program::check_interpretable`] also takes what libpcap runs in
+//! user space: loops (`protochain`) and programs over [`INSTRUCTIONS_MAX`]. Both kinds can be run; only a program
+//! without a [`Program::refusal`] can be attached or translated. The capture engine makes them from what libpcap
+//! compiled; the rewrites here (snapshot length, direction) keep the rules.
 
 mod check;
 pub mod opcode;
@@ -15,6 +16,9 @@ use crate::error::Error;
 
 /// `BPF_MAXINSNS`: the longest program the kernel takes.
 pub const INSTRUCTIONS_MAX: usize = 4096;
+
+/// The longest program that is interpreted: 8 MiB of instructions. libpcap compiles 20,000 ports to a tenth of it.
+pub const INTERPRETED_MAX: usize = 1 << 20;
 
 /// Cells of scratch memory, `BPF_MEMWORDS`.
 pub const MEMORY_CELLS: usize = 16;
@@ -58,47 +62,67 @@ impl From<(u16, u8, u8, u32)> for Instruction {
 
 /// A checked program. Its return value is how many bytes of the frame to keep; 0 means no match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Program(Vec<Instruction>);
+pub struct Program {
+    instructions: Vec<Instruction>,
+    /// Why the kernel does not take it.
+    refusal: Option<Error>,
+}
 
 impl Program {
     /// Takes `instructions` if the kernel would: `bpf_check_classic` and `check_load_and_stores` of
     /// net/core/filter.c.
     pub fn check(instructions: Vec<Instruction>) -> Result<Self, Error> {
         check::check(&instructions)?;
-        Ok(Self(instructions))
+        Ok(Self { instructions, refusal: None })
+    }
+
+    /// Takes `instructions` if the interpreter can run them. Beyond what the kernel takes these are loops, up to
+    /// [`INTERPRETED_MAX`] instructions, facts that no kernel knows (no match) and cells that are read before they are
+    /// written (0), as in libpcap's `bpf_validate` and `bpf_filter`.
+    pub fn check_interpretable(instructions: Vec<Instruction>) -> Result<Self, Error> {
+        let refusal = check::check(&instructions).err();
+        if refusal.is_some() {
+            check::check_interpretable(&instructions)?;
+        }
+        Ok(Self { instructions, refusal })
+    }
+
+    /// Why the kernel does not take the program; `None` where it does.
+    pub fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
     }
 
     /// The program that matches every frame and keeps `snaplen` bytes of it; 0 keeps all.
     pub fn accept_all(snaplen: u32) -> Self {
         let keep = if snaplen == 0 { u32::MAX } else { snaplen };
-        Self(vec![Instruction::statement(op::RET | op::K, keep)])
+        Self { instructions: vec![Instruction::statement(RET_K, keep)], refusal: None }
     }
 
     /// Keeps nothing.
     pub fn reject_all() -> Self {
-        Self(vec![Instruction::statement(op::RET | op::K, 0)])
+        Self { instructions: vec![Instruction::statement(RET_K, 0)], refusal: None }
     }
 
     /// The instructions, for `SO_ATTACH_FILTER`.
     pub fn instructions(&self) -> &[Instruction] {
-        &self.0
+        &self.instructions
     }
 
     /// What it returns for every frame, where its first instruction says so.
     pub fn constant(&self) -> Option<u32> {
-        let first = self.0.first()?;
+        let first = self.instructions.first()?;
         (first.code == opcode::RET | opcode::K).then_some(first.k)
     }
 
     /// The same program keeping at most `snaplen` bytes of what it matches; 0 is no limit.
     ///
-    /// A computed return (`ret a`) is bounded at run time, which takes three more instructions; the error is
-    /// [`Error::TooLong`] where they do not fit.
+    /// A computed return (`ret a`) is bounded at run time, which takes three more instructions; where they do not fit
+    /// the result has a [`Program::refusal`].
     pub fn with_snaplen(&self, snaplen: u32) -> Result<Self, Error> {
         if snaplen == 0 {
             return Ok(self.clone());
         }
-        let mut out = self.0.clone();
+        let mut out = self.instructions.clone();
         let bound_at = out.len();
         for (at, instruction) in out.iter_mut().enumerate() {
             match instruction.code {
@@ -107,14 +131,14 @@ impl Program {
                 _ => {}
             }
         }
-        if self.0.iter().any(|i| i.code == RET_A) {
+        if self.instructions.iter().any(|i| i.code == RET_A) {
             out.extend([
                 Instruction::jump(op::JMP | op::JGT | op::K, snaplen, 0, 1),
                 Instruction::statement(RET_K, snaplen),
                 Instruction::statement(RET_A, 0),
             ]);
         }
-        Self::check(out)
+        Self::check_interpretable(out)
     }
 
     /// The same program for frames that this host sends, and no others.
@@ -138,8 +162,8 @@ impl Program {
             Instruction::statement(RET_K, 0),
             Instruction::statement(op::LD | op::IMM, 0),
         ];
-        out.extend_from_slice(&self.0);
-        Self::check(out)
+        out.extend_from_slice(&self.instructions);
+        Self::check_interpretable(out)
     }
 
     /// The same program for packets whose header, the first `bytes` bytes that it knows, is not there: loads beyond move
@@ -147,7 +171,7 @@ impl Program {
     /// where it loads something else of the header. `len` is left as it is and counts without the header, as it does in
     /// libpcap's own rewriting (`fix_offset` of pcap-linux.c).
     pub fn without_header(&self, bytes: u32, facts: &[(u32, u16, u32)]) -> Option<Self> {
-        let mut out = self.0.clone();
+        let mut out = self.instructions.clone();
         for instruction in &mut out {
             let Instruction { code, k, .. } = *instruction;
             let mode = code & op::MODE;
@@ -166,7 +190,7 @@ impl Program {
                 facts.iter().find(|fact| absolute && fact.0 == k && fact.1 == code & op::SIZE)?;
             *instruction = Instruction::ancillary(fact);
         }
-        Self::check(out).ok()
+        Self::check_interpretable(out).ok()
     }
 
     /// Puts `ld pkttype`, `condition` and `ret #0` in front; the condition skips the return. Jumps are relative,
@@ -178,8 +202,8 @@ impl Program {
             Instruction::statement(RET_K, 0),
             Instruction::statement(op::LD | op::IMM, 0),
         ];
-        out.extend_from_slice(&self.0);
-        Self::check(out)
+        out.extend_from_slice(&self.instructions);
+        Self::check_interpretable(out)
     }
 }
 

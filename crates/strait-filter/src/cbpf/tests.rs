@@ -1,7 +1,8 @@
 //! The checker's rules one by one, and what the rewrites keep.
 
 use super::opcode as op;
-use super::{INSTRUCTIONS_MAX, Instruction, Program};
+use super::{INSTRUCTIONS_MAX, INTERPRETED_MAX, Instruction, Program};
+use crate::translate::{Options, translate};
 use crate::{Error, Metadata};
 
 const RET: u16 = op::RET | op::K;
@@ -68,7 +69,9 @@ fn a_jump_stays_inside() {
     {
         assert_eq!(check(&[outside, stmt(RET, 0)]), Err(Error::JumpOutside { at: 0 }));
     }
-    assert_eq!(check(&[stmt(op::JMP, u32::MAX), stmt(RET, 0)]), Err(Error::JumpOutside { at: 0 }));
+    assert_eq!(check(&[stmt(op::JMP, u32::MAX), stmt(RET, 0)]), Err(Error::JumpBack { at: 0 }));
+    let farthest = i32::MAX as u32;
+    assert_eq!(check(&[stmt(op::JMP, farthest), stmt(RET, 0)]), Err(Error::JumpOutside { at: 0 }));
 }
 
 #[test]
@@ -128,8 +131,40 @@ fn a_direction_selects_by_packet_type_and_leaves_the_accumulator_zero() {
 #[test]
 fn a_rewrite_that_outgrows_the_kernels_limit_says_so() {
     let full = check(&vec![stmt(op::RET | op::A, 0); INSTRUCTIONS_MAX]).unwrap();
-    assert!(matches!(full.with_snaplen(60), Err(Error::TooLong { .. })));
-    assert!(matches!(full.only_pkttype_outgoing(), Err(Error::TooLong { .. })));
+    assert_eq!(full.refusal(), None);
+    for rewritten in [full.with_snaplen(60), full.only_pkttype_outgoing()] {
+        assert!(matches!(rewritten.unwrap().refusal(), Some(Error::TooLong { .. })));
+    }
+}
+
+#[test]
+fn a_program_that_only_the_interpreter_runs_carries_the_kernels_refusal() {
+    let refusal = |instructions: &[Instruction]| {
+        Program::check_interpretable(instructions.to_vec()).map(|program| program.refusal().cloned())
+    };
+    assert_eq!(refusal(&[stmt(RET, 1)]), Ok(None));
+    let loops = [stmt(op::LD | op::IMM, 1), stmt(op::JMP, (-2_i32) as u32), stmt(RET, 0)];
+    assert_eq!(refusal(&loops), Ok(Some(Error::JumpBack { at: 1 })));
+    let instructions = INSTRUCTIONS_MAX + 1;
+    assert_eq!(refusal(&vec![stmt(RET, 0); instructions]), Ok(Some(Error::TooLong { instructions })));
+    let unset = [stmt(LOAD_CELL, 3), stmt(RET, 0)];
+    assert_eq!(refusal(&unset), Ok(Some(Error::UnsetCell { at: 0, cell: 3 })));
+    assert!(translate(&Program::check_interpretable(loops.to_vec()).unwrap(), &Options::default()).is_err());
+}
+
+#[test]
+fn a_program_that_no_interpreter_could_run_is_refused() {
+    let refused =
+        |instructions: &[Instruction]| Program::check_interpretable(instructions.to_vec()).unwrap_err();
+    assert_eq!(refused(&[]), Error::Empty);
+    let instructions = INTERPRETED_MAX + 1;
+    let long = vec![stmt(RET, 0); instructions];
+    assert_eq!(refused(&long), Error::TooLongToInterpret { instructions });
+    assert_eq!(refused(&[stmt(op::JMP, (-2_i32) as u32), stmt(RET, 0)]), Error::JumpBack { at: 0 });
+    assert_eq!(refused(&[stmt(op::JMP, i32::MIN as u32), stmt(RET, 0)]), Error::JumpBack { at: 0 });
+    assert_eq!(refused(&[stmt(op::JMP, 1), stmt(RET, 0)]), Error::JumpOutside { at: 0 });
+    assert_eq!(refused(&[stmt(op::ST, 16), stmt(RET, 0)]), Error::NoSuchCell { at: 0, cell: 16 });
+    assert_eq!(refused(&[stmt(RET, 0), stmt(op::MISC, 0)]), Error::NoReturn);
 }
 
 #[test]

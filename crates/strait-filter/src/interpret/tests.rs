@@ -1,7 +1,7 @@
 //! What the interpreter makes of frames, with and without a VLAN tag.
 
 use super::{Metadata, Vlan, ethernet_pkttype};
-use crate::cbpf::{Instruction, Program, opcode as op};
+use crate::cbpf::{INTERPRETED_MAX, Instruction, Program, opcode as op};
 
 /// A tagged frame: bytes 0 to 11 count up, then tag 0x8100/0x2064, type 0x0800, then 18 to 39.
 fn tagged_frame() -> Vec<u8> {
@@ -178,4 +178,38 @@ fn packet_types_follow_the_destination() {
     assert_eq!(ethernet_pkttype([0xff; 6], device), 1);
     assert_eq!(ethernet_pkttype([1, 0, 0x5e, 0, 0, 1], device), 2);
     assert_eq!(ethernet_pkttype([2, 0, 0, 0, 0, 2], device), 3);
+}
+
+/// A counts down from the first byte of the frame.
+#[test]
+fn a_loop_ends_when_its_condition_does() {
+    let program = Program::check_interpretable(vec![
+        Instruction::statement(op::LD | op::ABS | op::B, 0),
+        Instruction::jump(op::JMP | op::JEQ | op::K, 0, 2, 0),
+        Instruction::statement(op::ALU | op::SUB | op::K, 1),
+        Instruction::statement(op::JMP | op::JA, (-3_i32) as u32),
+        Instruction::statement(op::RET | op::K, 7),
+    ])
+    .unwrap();
+    for count in [0, 1, 255] {
+        assert_eq!(program.run(&[count], &meta()), 7);
+    }
+    assert_eq!(program.run(&[], &meta()), 0);
+}
+
+#[test]
+fn a_loop_without_an_end_is_no_match() {
+    let program = Program::check_interpretable(vec![
+        Instruction::statement(op::JMP | op::JA, (-1_i32) as u32),
+        Instruction::statement(op::RET | op::K, 7),
+    ]);
+    assert_eq!(program.unwrap().run(&[1], &meta()), 0);
+}
+
+/// A program over the kernel's limit has as many steps as it needs.
+#[test]
+fn the_longest_program_runs_to_its_end() {
+    let mut code = vec![Instruction::statement(op::LD | op::IMM, 7); INTERPRETED_MAX - 1];
+    code.push(Instruction::statement(op::RET | op::A, 0));
+    assert_eq!(Program::check_interpretable(code).unwrap().run(&[], &meta()), 7);
 }

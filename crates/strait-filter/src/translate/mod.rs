@@ -190,13 +190,17 @@ impl<'a> Filter<'a> {
     }
 
     /// Writes the filter. On entry R6 is the context; R0 to R5 and R7 to R9 are the filter's. It goes to `matched` with
-    /// a result that is not 0 in R0, or to `unmatched`. R6 is kept.
+    /// a result that is not 0 in R0, or to `unmatched`. R6 is kept. A program that the kernel does not take is refused:
+    /// the translation relies on its rules (no loop, no cell read before it is written).
     pub(crate) fn emit(
         &mut self,
         asm: &mut Assembler,
         matched: Label,
         unmatched: Label,
     ) -> Result<(), Error> {
+        if let Some(refusal) = self.program.refusal() {
+            return Err(refusal.clone());
+        }
         if let Some(result) = self.constant() {
             entry::emit_constant(asm, result, matched, unmatched);
             return Ok(());
