@@ -44,7 +44,42 @@ impl Line<'_> {
         write(self)
     }
 
+    /// `(tos 0x0, ttl 64, id 1, offset 0, flags [DF], proto UDP (17), length 46)` and a second line, as tcpdump -v does.
+    fn ipv4_fields(&mut self, packet: &Ipv4<'_>) -> fmt::Result {
+        let flags = match (packet.dont_fragment(), packet.more_fragments()) {
+            (true, true) => "+, DF",
+            (true, false) => "DF",
+            (false, true) => "+",
+            (false, false) => "none",
+        };
+        let (tos, ttl, id) = (packet.tos(), packet.ttl(), packet.identification());
+        let offset = packet.fragment_offset();
+        write!(self.out, "(tos {tos:#x}, ttl {ttl}, id {id}, offset {offset}, flags [{flags}], proto ")?;
+        self.header_name(packet.protocol())?;
+        write!(self.out, " ({}), length {}", packet.protocol(), packet.total_len())?;
+        if !packet.checksum_holds() {
+            write!(self.out, ", bad cksum {:x}", packet.checksum())?;
+        }
+        self.out.write_str(")\n    ")
+    }
+
+    fn ipv6_fields(&mut self, packet: &Ipv6<'_>) -> fmt::Result {
+        self.out.write_char('(')?;
+        if packet.traffic_class() != 0 {
+            write!(self.out, "class {:#04x}, ", packet.traffic_class())?;
+        }
+        if packet.flow_label() != 0 {
+            write!(self.out, "flowlabel {:#07x}, ", packet.flow_label())?;
+        }
+        write!(self.out, "hlim {}, next-header ", packet.hop_limit())?;
+        self.header_name(packet.next_header())?;
+        write!(self.out, " ({}) payload length: {}) ", packet.next_header(), packet.payload_len())
+    }
+
     fn ipv4_packet(&mut self, packet: &Ipv4<'_>) -> fmt::Result {
+        if self.detail.verbose {
+            self.ipv4_fields(packet)?;
+        }
         let carried = Packet {
             source: packet.source().into(),
             destination: packet.destination().into(),
@@ -69,6 +104,9 @@ impl Line<'_> {
     }
 
     fn ipv6_packet(&mut self, packet: &Ipv6<'_>) -> fmt::Result {
+        if self.detail.verbose {
+            self.ipv6_fields(packet)?;
+        }
         let mut extensions = packet.extensions();
         let mut carried = Packet {
             source: packet.source().into(),
@@ -142,6 +180,15 @@ impl Line<'_> {
             return Ok(());
         }
         write!(self.out, "{} > {}: ", packet.source, packet.destination)
+    }
+
+    /// The name of a protocol in the fields of an IP header, where tcpdump writes it in capitals.
+    fn header_name(&mut self, protocol: u8) -> fmt::Result {
+        match (protocol, ip::name(protocol)) {
+            (ip::ICMPV6, _) => self.out.write_str("ICMPv6"),
+            (_, Some(name)) => self.out.write_str(&name.to_ascii_uppercase()),
+            (_, None) => self.out.write_str("unknown"),
+        }
     }
 
     fn protocol_name(&mut self, protocol: u8) -> fmt::Result {

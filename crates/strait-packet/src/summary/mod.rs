@@ -8,6 +8,7 @@
 
 mod arp;
 mod dns;
+mod dump;
 mod icmp;
 mod internet;
 mod time;
@@ -21,7 +22,8 @@ use crate::link;
 use crate::protocol::ether_type;
 use crate::vlan::{Tag, Untagged};
 
-pub use time::write_time;
+pub use dump::{Dump, write_dump};
+pub use time::{write_date_time, write_elapsed, write_epoch, write_time};
 
 /// Link types whose frames are summarised (the numbers of pcap files).
 pub mod link_type {
@@ -59,12 +61,44 @@ impl Default for Options {
     }
 }
 
+/// How much a line shows, as the options of tcpdump's that these are named after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// `-e`: MAC addresses, Ethernet type and length of the frame.
+    pub link: bool,
+    /// `-v`: the fields of the IP header. The packet behind it is on a second line for IPv4.
+    pub verbose: bool,
+    /// `-q`: no fields of transport headers.
+    pub quick: bool,
+}
+
 /// Writes the line for `frame`, without time and without a newline. `wire_len` is the frame's length on the
 /// wire in bytes, of which `frame` may be the start. Fails only if `out` does.
 pub fn write(out: &mut impl Write, frame: &[u8], wire_len: u32, options: &Options) -> fmt::Result {
+    write_detailed(out, frame, wire_len, options, Detail::default())
+}
+
+/// Like [`write`], with more or less detail.
+pub fn write_detailed(
+    out: &mut impl Write,
+    frame: &[u8],
+    wire_len: u32,
+    options: &Options,
+    detail: Detail,
+) -> fmt::Result {
     let wire_len = (wire_len as usize).max(frame.len());
-    let mut line = Line { out, depth: 0 };
+    let mut line = Line { out, depth: 0, detail };
     line.link(frame, wire_len, *options)
+}
+
+/// Bytes of the link header of `frame`, without VLAN tags.
+pub fn link_header_len(link_type: u16, frame: &[u8]) -> usize {
+    let len = if link_type == link_type::ETHERNET {
+        ethernet::HEADER_LEN
+    } else {
+        link::header_without_addresses(link_type, frame).map_or(0, |(_, len)| len)
+    };
+    len.min(frame.len())
 }
 
 /// IP headers inside one another that are followed.
@@ -75,6 +109,7 @@ struct Line<'o> {
     out: &'o mut dyn Write,
     /// IP headers passed so far.
     depth: u32,
+    detail: Detail,
 }
 
 impl Line<'_> {
@@ -119,6 +154,13 @@ impl Line<'_> {
             Ok(untagged) => untagged,
             Err(error) => return self.broken(error),
         };
+        if self.detail.link
+            && let Some(header) = link
+        {
+            write!(self.out, "{} > {}, ", header.source(), header.destination())?;
+            self.announce(ether_type)?;
+            write!(self.out, ", length {wire_len}: ")?;
+        }
         untagged.tags().iter().try_for_each(|tag| self.tag(*tag))?;
         let network_len = payload_len - (payload.len() - untagged.payload().len());
         match untagged.ether_type() {
@@ -126,6 +168,15 @@ impl Line<'_> {
             ether_type::IPV4 => self.ipv4(untagged.payload()),
             ether_type::IPV6 => self.ipv6(untagged.payload()),
             other => self.unknown(link, other, untagged.payload(), wire_len),
+        }
+    }
+
+    /// `ethertype IPv4 (0x0800)`, or that it is a frame of IEEE 802.3.
+    fn announce(&mut self, ether_type: u16) -> fmt::Result {
+        match ether_type::name(ether_type) {
+            Some(name) => write!(self.out, "ethertype {name} (0x{ether_type:04x})"),
+            None if ether_type < ether_type::MIN => self.out.write_str("802.3"),
+            None => write!(self.out, "ethertype 0x{ether_type:04x}"),
         }
     }
 
@@ -142,7 +193,7 @@ impl Line<'_> {
         payload: &[u8],
         wire_len: usize,
     ) -> fmt::Result {
-        if let Some(header) = link {
+        if let Some(header) = link.filter(|_| !self.detail.link) {
             write!(self.out, "{} > {}, ", header.source(), header.destination())?;
         }
         match (ether_type::name(ether_type), payload) {

@@ -48,6 +48,9 @@ impl Line<'_> {
     }
 
     fn segment(&mut self, segment: &Tcp<'_>, len: usize) -> fmt::Result {
+        if self.detail.quick {
+            return write!(self.out, "tcp {len}");
+        }
         let bits = segment.flags();
         self.flags(bits)?;
         if len > 0 || bits & (flags::SYN | flags::FIN | flags::RST) != 0 {
@@ -124,7 +127,7 @@ impl Line<'_> {
         };
         let is_dns =
             DNS_PORTS.contains(&datagram.source_port()) || DNS_PORTS.contains(&datagram.destination_port());
-        if is_dns && len <= room && self.dns(datagram.payload(), len)? {
+        if is_dns && !self.detail.quick && len <= room && self.dns(datagram.payload(), len)? {
             return Ok(());
         }
         if len > room && !packet.is_fragment {
