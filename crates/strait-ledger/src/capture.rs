@@ -39,7 +39,7 @@ pub struct Losses {
     pub fill_empty: u64,
     /// The program or its sink was too slow and refused the packet.
     pub sink: u64,
-    /// Still in the ring when the session closed.
+    /// Still in the ring when the session closed, although the program was to read it: something failed before.
     pub unread: u64,
     /// Seen by the kernel's path and gone without a counter of the kernel's that names the place.
     pub other: u64,
@@ -58,6 +58,8 @@ pub struct Events {
     /// Times that a faster way was asked for and a slower one was taken: zero-copy, native mode, huge
     /// pages, busy polling, ring size.
     pub fallbacks: u64,
+    /// Times that the interface was set down while the session was open.
+    pub link_downs: u64,
 }
 
 /// One lane's account: a receive queue or a fanout member, with a ring of its own.
@@ -185,12 +187,13 @@ impl Losses {
 
 impl Events {
     /// Each event with its name in JSON and in metric labels.
-    pub fn named(&self) -> [(&'static str, u64); 4] {
+    pub fn named(&self) -> [(&'static str, u64); 5] {
         [
             ("queue_freezes", self.queue_freezes),
             ("snaplen_cuts", self.snaplen_cuts),
             ("fill_ring_empty", self.fill_ring_empty),
             ("fallbacks", self.fallbacks),
+            ("link_downs", self.link_downs),
         ]
     }
 
@@ -200,6 +203,7 @@ impl Events {
         self.snaplen_cuts += other.snaplen_cuts;
         self.fill_ring_empty += other.fill_ring_empty;
         self.fallbacks += other.fallbacks;
+        self.link_downs += other.link_downs;
     }
 
     fn subtract(&mut self, other: &Self) {
@@ -207,6 +211,7 @@ impl Events {
         self.snaplen_cuts = self.snaplen_cuts.saturating_sub(other.snaplen_cuts);
         self.fill_ring_empty = self.fill_ring_empty.saturating_sub(other.fill_ring_empty);
         self.fallbacks = self.fallbacks.saturating_sub(other.fallbacks);
+        self.link_downs = self.link_downs.saturating_sub(other.link_downs);
     }
 }
 
@@ -223,7 +228,13 @@ mod tests {
             bytes: 6000,
             wire_bytes: 7000,
             copied_bytes: 6500,
-            events: Events { queue_freezes: 1, snaplen_cuts: 2, fill_ring_empty: 3, fallbacks: 4 },
+            events: Events {
+                queue_freezes: 1,
+                snaplen_cuts: 2,
+                fill_ring_empty: 3,
+                fallbacks: 4,
+                link_downs: 5,
+            },
         }
     }
 

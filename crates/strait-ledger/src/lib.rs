@@ -16,6 +16,7 @@ mod transfer;
 
 pub use capture::{Capture, Events, Imbalance, Lane, Losses};
 pub use histogram::{Histogram, RANGE_NS_MAX};
+pub use number::Grouped;
 pub use report::Report;
 pub use send::Send;
 pub use since::Since;

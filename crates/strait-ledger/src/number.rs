@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// A count written with a comma between groups of three digits: `1,234,567`.
-pub(crate) struct Grouped(pub(crate) u64);
+pub struct Grouped(pub u64);
 
 /// Digits and commas of the longest `u64`: 20 digits, 6 commas.
 const GROUPED_LEN_MAX: usize = 26;

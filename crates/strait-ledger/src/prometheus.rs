@@ -25,6 +25,7 @@ const PLAIN: [Plain; 6] = [
 const LOST: &str = "strait_capture_lost_total";
 const EVENTS: &str = "strait_capture_events_total";
 const SECONDS: &str = "strait_capture_seconds";
+const LINK_DOWN_SECONDS: &str = "strait_capture_link_down_seconds_total";
 
 /// Writes every metric of a capture session to `out`.
 pub fn write_capture(out: &mut impl Write, report: &Report) -> fmt::Result {
@@ -47,6 +48,8 @@ pub fn write_capture(out: &mut impl Write, report: &Report) -> fmt::Result {
             writeln!(out, "{EVENTS}{{{labels},event=\"{event}\"}} {count}")?;
         }
     }
+    header(out, LINK_DOWN_SECONDS, "How long the interface was down.", "counter")?;
+    writeln!(out, "{LINK_DOWN_SECONDS}{{{}}} {}", session_labels(report), report.link_down_seconds)?;
     header(out, SECONDS, "How long the session has been open.", "gauge")?;
     writeln!(out, "{SECONDS}{{{}}} {}", session_labels(report), report.seconds)
 }
@@ -121,6 +124,7 @@ mod tests {
             interface: "we\"ird".into(),
             path: "v3".into(),
             seconds: 1.5,
+            link_down_seconds: 0.25,
             ..Report::from_lanes(lanes, &nic)
         }
     }
@@ -137,6 +141,8 @@ mod tests {
         assert_eq!(sum(&text, "strait_capture_received_total"), 24);
         assert_eq!(sum(&text, "strait_capture_delivered_total"), 20);
         assert_eq!(sum(&text, "strait_capture_lost_total"), 4);
+        let down = "strait_capture_link_down_seconds_total{interface=\"we\\\"ird\",path=\"v3\"} 0.25\n";
+        assert!(text.contains(down), "{text}");
         assert!(text.contains("strait_capture_seconds{interface=\"we\\\"ird\",path=\"v3\"} 1.5\n"), "{text}");
     }
 

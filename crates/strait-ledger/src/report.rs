@@ -21,6 +21,8 @@ pub struct Report {
     pub interface: String,
     /// How long the session was open.
     pub seconds: f64,
+    /// How long of that the interface was set down.
+    pub link_down_seconds: f64,
     /// All lanes together, and what no lane can be named for.
     #[serde(flatten)]
     pub capture: Capture,
@@ -50,7 +52,7 @@ impl fmt::Display for Report {
         writeln!(f, ", {:.3} s", self.seconds)?;
         write_packets(f, &self.capture)?;
         write_bytes(f, &self.capture, self.seconds)?;
-        write_events(f, &self.capture)?;
+        write_events(f, &self.capture, self.link_down_seconds)?;
         if self.lanes.len() > 1 {
             self.lanes.iter().try_for_each(|lane| write_lane(f, lane))?;
         }
@@ -93,9 +95,12 @@ fn write_bytes(f: &mut fmt::Formatter<'_>, capture: &Capture, seconds: f64) -> f
     writeln!(f)
 }
 
-fn write_events(f: &mut fmt::Formatter<'_>, capture: &Capture) -> fmt::Result {
+fn write_events(f: &mut fmt::Formatter<'_>, capture: &Capture, link_down_seconds: f64) -> fmt::Result {
     for (event, count) in capture.events.named().into_iter().filter(|(_, count)| *count > 0) {
         row(f, &event.replace('_', " "), count)?;
+        if event == "link_downs" {
+            write!(f, "  down for {link_down_seconds:.3} s")?;
+        }
         writeln!(f)?;
     }
     Ok(())
@@ -201,6 +206,16 @@ mod tests {
     fn the_table_is_the_one_in_the_documentation() {
         let page = include_str!("../../../docs/internals/ledger.md");
         assert!(page.contains(&sample().to_string()), "{}", sample());
+    }
+
+    #[test]
+    fn the_table_says_how_often_and_how_long_the_link_was_down() {
+        let mut report = sample();
+        assert!(!report.to_string().contains("link downs"), "{report}");
+        report.capture.events.link_downs = 2;
+        report.link_down_seconds = 1.5;
+        let row = format!("  link downs            {:>20}  down for 1.500 s\n", 2);
+        assert!(report.to_string().contains(&row), "{report}");
     }
 
     #[test]
