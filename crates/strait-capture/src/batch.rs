@@ -109,6 +109,10 @@ impl Booking<'_> {
     fn book(&mut self, frame: &mut Frame<'_>) -> bool {
         let mut kept = self.snaplen as usize;
         if let Some(sieve) = self.sieve {
+            if self.copies == Copies::Captured {
+                // The kernel has copied all of it for the filter to see.
+                self.account.copied_bytes += frame.bytes.len() as u64;
+            }
             kept = kept.min(sieve.keeps(frame));
             if kept == 0 {
                 self.discarded.fetch_add(1, Ordering::Relaxed);
@@ -120,6 +124,7 @@ impl Booking<'_> {
         self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
         match self.copies {
             Copies::Nothing => {}
+            Copies::Captured if self.sieve.is_some() => {}
             Copies::Captured => self.account.copied_bytes += frame.bytes.len() as u64,
             Copies::Whole => self.account.copied_bytes += u64::from(frame.wire_len),
         }

@@ -1,6 +1,7 @@
 //! From filter text to the programs that the kernel runs.
 //!
-//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it what the kernel runs, and the engines attach that.
+//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it what the kernel runs, and
+//! the engines attach that. A filter that the kernel does not take runs in this process, as libpcap does it.
 
 use strait_filter::cbpf::{Instruction, Program};
 use strait_sys::libpcap::Compiler;
@@ -75,7 +76,43 @@ fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Err
     let instructions = compiler.compile(text, true)?;
     let instructions =
         instructions.into_iter().map(|(code, jt, jf, k)| Instruction { code, jt, jf, k }).collect();
-    cut(&Program::check(instructions).map_err(|error| Error::Filter(error.to_string()))?, snaplen)
+    cut(&check(instructions)?, snaplen)
+}
+
+/// A program of `instructions`, one that the kernel takes or one that runs in this process.
+///
+/// # Errors
+/// [`Error::Filter`]: it is no valid program.
+pub fn check(instructions: Vec<Instruction>) -> Result<Program, Error> {
+    Program::check_interpretable(instructions).map_err(|error| Error::Filter(error.to_string()))
+}
+
+/// How [`crate::Session::notes`] begins to tell of a filter that the kernel does not run.
+const HERE: &str = "the filter runs in this process: ";
+
+/// Puts into `notes` why the filter runs in this process, in the place of what they say of an earlier filter.
+pub(crate) fn note(notes: &mut Vec<String>, why: Option<String>) {
+    notes.retain(|note| !note.starts_with(HERE));
+    notes.extend(why.map(|why| format!("{HERE}{why}")));
+}
+
+/// Returns true if `error` may be the kernel's answer to a filter that is too large for it (net.core.optmem_max).
+pub(crate) fn may_be_too_large(error: &Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const EINVAL: i32 = 22;
+    matches!(error.errno(), Some(ENOMEM | EINVAL))
+}
+
+/// Refuses a program that AF_XDP cannot run. In this process it would come too late: what the XDP program matches never
+/// reaches the host.
+pub(crate) fn refuse_on_xdp(program: &Program) -> Result<(), Error> {
+    match program.refusal() {
+        None => Ok(()),
+        Some(refusal) => Err(Error::Filter(format!(
+            "{refusal}. AF_XDP takes what its program matches away from the host, so the filter must run in the \
+             kernel: use --path v3, where it runs in this process"
+        ))),
+    }
 }
 
 /// The same program keeping `snaplen` bytes at most.
@@ -83,10 +120,10 @@ pub(crate) fn cut(program: &Program, snaplen: u32) -> Result<Program, Error> {
     program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
 }
 
-/// Gives `program` to a packet socket that has none; a program that keeps everything is not worth its cost.
+/// Puts `program` in the place of a packet socket's filter; a program that keeps everything is not worth its cost.
 pub(crate) fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     if *program == Program::accept_all(SNAPLEN_MAX) {
-        return Ok(());
+        return Ok(socket.detach_filter()?);
     }
     Ok(socket.attach_filter(&instructions(program))?)
 }

@@ -3,40 +3,66 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
+use strait_sys::LinkState;
 use strait_sys::clock;
 use strait_sys::packet::Cooked;
 
 use crate::batch::{Batch, Booking, Copies, Source};
 use crate::error::Error;
-use crate::gauge::{self, Gauge};
+use crate::gauge::{self, Gauge, Tally};
 use crate::interrupt::Interrupter;
 use crate::sieve::Sieve;
 use crate::wait::{Pacer, Step};
+use crate::watch::LinkWatch;
 use crate::{offline, packet, xdp, zerocopy};
+
+/// How often a link that is down is looked at.
+const LINK_PERIOD: Duration = Duration::from_millis(100);
+
+/// State shared by a session and its lanes.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Set by the session once the intake has ended.
+    pub(crate) stopping: AtomicBool,
+    pub(crate) link: LinkWatch,
+    /// Frames that the kernel counted and that came after the program had stopped reading.
+    pub(crate) beyond: AtomicU64,
+}
+
+/// The link as one lane's socket reports it.
+#[derive(Debug, Default)]
+struct LinkView {
+    /// How often it went down.
+    downs: u64,
+    /// When it was looked at last; none while it is up.
+    looked: Option<Instant>,
+}
 
 /// One queue of a session.
 pub struct Lane {
     engine: Engine,
     pacer: Pacer,
     account: Capture,
+    /// The interface's name, for errors.
+    interface: String,
     snaplen: u32,
     queue: u32,
     cpu: Option<u32>,
-    /// Set by the session once the intake has ended.
-    stopping: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     draining_since: Option<Instant>,
     /// An error that came while frames were still in the ring: told once they are read.
     failure: Option<Error>,
     /// A filter that the kernel does not run.
     sieve: Option<Sieve>,
-    /// Frames that came and are lent to nobody: they came by an earlier filter, or the sieve rejects them.
-    discarded: Arc<AtomicU64>,
+    tally: Arc<Tally>,
     /// Ends its waits.
     interrupter: Option<Interrupter>,
+    link: LinkView,
 }
 
 pub(crate) enum Engine {
@@ -50,24 +76,27 @@ impl Lane {
     pub(crate) fn new(
         engine: Engine,
         pacer: Pacer,
+        interface: String,
         snaplen: u32,
         queue: u32,
         cpu: Option<u32>,
-        stopping: Arc<AtomicBool>,
+        shared: Arc<Shared>,
     ) -> Self {
         Self {
             engine,
             pacer,
             account: Capture::default(),
+            interface,
             snaplen,
             queue,
             cpu,
-            stopping,
+            shared,
             draining_since: None,
             failure: None,
             sieve: None,
-            discarded: Arc::default(),
+            tally: Arc::default(),
             interrupter: None,
+            link: LinkView::default(),
         }
     }
 
@@ -87,10 +116,10 @@ impl Lane {
 
     /// Lends the next frames: as soon as there are some, or an empty batch at `deadline` or after a signal. `None`
     /// when there will be no more: the session has stopped and the ring is drained, or the file has ended. A file is read no further
-    /// once the session has stopped.
+    /// once the session has stopped. An interface that is set down ends nothing, see [`crate::Session::link`].
     ///
     /// # Errors
-    /// The interface went down or vanished, or the file is damaged; what was captured before is lent first.
+    /// The interface is gone, or the file is damaged; what was captured before is lent first.
     pub fn next_batch(&mut self, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
         self.next_batch_of(usize::MAX, deadline)
     }
@@ -118,8 +147,10 @@ impl Lane {
     /// Makes the next frame wake whoever polls the descriptors. True where frames are ready already, of which they may
     /// say nothing.
     pub fn prepare_to_wait(&mut self) -> Result<bool, Error> {
-        if let Engine::Packet(engine) = &mut self.engine {
-            engine.prepare_to_wait()?;
+        if let Engine::Packet(engine) = &mut self.engine
+            && let Err(error) = engine.prepare_to_wait()
+        {
+            self.note_trouble(error)?;
         }
         self.look()
     }
@@ -137,7 +168,7 @@ impl Lane {
             Engine::ZeroCopy(engine) => gauge::Source::ZeroCopy(engine.counts()),
             Engine::File(_) => gauge::Source::None,
         };
-        Gauge::new(source, Arc::clone(&self.discarded))
+        Gauge::new(source, Arc::clone(&self.tally))
     }
 
     /// Runs `sieve` from the first frame on.
@@ -145,29 +176,43 @@ impl Lane {
         self.sieve = sieve;
     }
 
+    /// Ends the intake of a packet socket until [`Lane::set_filter`].
+    pub(crate) fn reject_all(&self) -> Result<(), Error> {
+        match &self.engine {
+            Engine::Packet(engine) => engine.reject_all(),
+            Engine::Xdp(_) | Engine::ZeroCopy(_) | Engine::File(_) => Ok(()),
+        }
+    }
+
     /// Has the kernel run `program` from now on, on packet sockets, and `sieve` run here. Frames that are in the ring are
-    /// thrown away: they came by an earlier filter.
+    /// thrown away: they came by an earlier filter. On packet sockets the intake must have ended by [`Lane::reject_all`].
     pub(crate) fn set_filter(&mut self, program: &Program, sieve: Option<Sieve>) -> Result<(), Error> {
         match &mut self.engine {
-            Engine::Packet(engine) => engine.set_filter(program, &mut self.account, &self.discarded)?,
-            Engine::ZeroCopy(engine) => engine.discard_waiting(&self.discarded),
+            Engine::Packet(engine) => {
+                engine.discard_waiting(program, &mut self.account, &self.tally.discarded)?;
+            }
+            Engine::ZeroCopy(engine) => engine.discard_waiting(&self.tally.discarded),
             Engine::Xdp(_) | Engine::File(_) => return Ok(()),
+        }
+        self.gauge().keep_shown()?;
+        if let Engine::Packet(engine) = &self.engine {
+            engine.admit(program)?;
         }
         self.sieve = sieve;
         Ok(())
     }
 
     /// Throws away the frames that are in the ring, on AF_XDP: they came by an earlier program.
-    pub(crate) fn discard_waiting(&mut self) {
-        if let Engine::Xdp(engine) = &mut self.engine {
-            engine.discard_waiting(&self.discarded);
-        }
+    pub(crate) fn discard_waiting(&mut self) -> Result<(), Error> {
+        let Engine::Xdp(engine) = &mut self.engine else { return Ok(()) };
+        engine.discard_waiting(&self.tally.discarded);
+        self.gauge().keep_shown()
     }
 
     /// Takes back `frames` that were lent and that a later filter rejects: they count as filtered.
     pub fn discard(&mut self, frames: u64) {
         self.return_unread(frames);
-        self.discarded.fetch_add(frames, Ordering::Relaxed);
+        self.tally.discarded.fetch_add(frames, Ordering::Relaxed);
     }
 
     /// Takes back `frames` that were lent and that the program did not look at: they count as unread. Their bytes stay
@@ -176,22 +221,73 @@ impl Lane {
         self.account.delivered -= frames.min(self.account.delivered);
     }
 
-    /// Whether the link is still there, for whoever does not wait by [`Lane::next_batch`].
+    /// Looks at the link, for programs that do not wait by [`Lane::next_batch`].
     ///
     /// # Errors
-    /// The interface went down or vanished.
-    pub fn check_link(&self) -> Result<(), Error> {
-        match &self.engine {
+    /// The interface is gone.
+    pub fn check_link(&mut self) -> Result<(), Error> {
+        let checked = match &self.engine {
             Engine::Packet(engine) => engine.check_link(),
             Engine::Xdp(engine) => engine.check_link(),
             Engine::ZeroCopy(engine) => engine.check_link(),
             Engine::File(_) => Ok(()),
+        };
+        checked.or_else(|error| self.note_trouble(error))?;
+        self.look_at_link()?;
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Takes note of an error of the socket. One that says that the link went down is none.
+    fn note_trouble(&mut self, error: Error) -> Result<(), Error> {
+        let errno = error.errno().map(Errno::from_raw_os_error);
+        match errno {
+            Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {}
+            _ => return self.fail(error),
+        }
+        match self.engine.link_state() {
+            Ok(Some(state)) => self.note_link(state),
+            Ok(None) if errno == Some(Errno::NODEV) => self.note_link(LinkState::Gone),
+            // It cannot go on.
+            Ok(None) => self.fail(error),
+            Err(other) => self.fail(other),
         }
     }
 
-    /// Whether to leave out what this host sends; all but packet sockets do anyhow.
-    pub(crate) fn ignore_outgoing(&self, ignore: bool) -> Result<(), Error> {
-        match &self.engine {
+    /// While the link is down: looks now and then what became of it.
+    fn look_at_link(&mut self) -> Result<(), Error> {
+        if self.link.looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
+            return Ok(());
+        }
+        self.link.looked = Some(Instant::now());
+        match self.engine.link_state()? {
+            Some(LinkState::Up) => {
+                self.link.looked = None;
+                self.shared.link.came_up(Instant::now());
+                Ok(())
+            }
+            Some(state) => self.note_link(state),
+            None => Ok(()),
+        }
+    }
+
+    /// An error said that the link is down; this is its state now.
+    fn note_link(&mut self, state: LinkState) -> Result<(), Error> {
+        if state == LinkState::Gone {
+            return self.fail(Error::System(strait_sys::gone(&self.interface)));
+        }
+        let now = Instant::now();
+        if self.link.looked.is_none() {
+            self.link.downs += 1;
+            self.shared.link.went_down(self.link.downs, now);
+            self.link.looked = Some(now);
+        }
+        Ok(())
+    }
+
+    /// Leaves out frames that this host sends, or no longer, before the next [`Lane::set_filter`]; all but packet sockets
+    /// do anyhow.
+    pub(crate) fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
+        match &mut self.engine {
             Engine::Packet(engine) => engine.ignore_outgoing(ignore),
             Engine::Xdp(_) | Engine::ZeroCopy(_) | Engine::File(_) => Ok(()),
         }
@@ -206,7 +302,7 @@ impl Lane {
 
     /// The account so far, the kernel's counters included.
     pub fn account(&mut self) -> Result<ledger::Lane, Error> {
-        self.engine.account(&mut self.account, self.discarded.load(Ordering::Relaxed))?;
+        self.engine.account(&mut self.account, self.tally.discarded())?;
         Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
@@ -217,20 +313,39 @@ impl Lane {
         self.account.lost.sink += frames;
     }
 
-    /// Ends the lane and returns its account; what is still in the ring counts as unread.
+    /// Ends the lane and returns its account; frames that are still in the ring count as unread: they were to be read, and
+    /// something prevented that.
     pub fn finish(mut self) -> Result<ledger::Lane, Error> {
         self.account()
     }
 
+    /// Ends the lane with the last frame that it lent, because the program wants no more. Frames behind that one do not
+    /// belong to the capture: neither those in the ring nor those that found it full are in the account.
+    pub fn finish_here(mut self) -> Result<ledger::Lane, Error> {
+        let mut lane = self.account()?;
+        let capture = &mut lane.capture;
+        let taken = capture.delivered + capture.lost.sink + self.tally.discarded();
+        let mut beyond = std::mem::take(&mut capture.lost.unread);
+        // A frame finds the ring full when as many as it holds stand before it.
+        if taken <= self.engine.holds_at_least() {
+            beyond += std::mem::take(&mut capture.lost.ring_full);
+            beyond += std::mem::take(&mut capture.lost.fill_empty);
+        }
+        capture.received -= beyond.min(capture.received);
+        self.shared.beyond.fetch_add(beyond, Ordering::Relaxed);
+        Ok(lane)
+    }
+
     fn wait_until_ready(&mut self, deadline: Instant) -> Result<Outcome, Error> {
         loop {
+            self.look_at_link()?;
             if self.look()? {
                 return Ok(Outcome::Ready);
             }
             if let Some(failure) = self.failure.take() {
                 return Err(failure);
             }
-            if self.engine.ended() || (self.stopping.load(Ordering::Acquire) && !self.drain()?) {
+            if self.engine.ended() || (self.shared.stopping.load(Ordering::Acquire) && !self.drain()?) {
                 return Ok(Outcome::Ended);
             }
             if self.draining_since.is_some() {
@@ -242,7 +357,8 @@ impl Lane {
             }
             let step = self.pacer.empty(clock::monotonic_ns());
             let interrupt = self.interrupter.as_ref().map(Interrupter::as_fd);
-            self.engine.wait(step, left, interrupt).or_else(|error| self.fail(error))?;
+            let left = if self.link.looked.is_some() { left.min(LINK_PERIOD) } else { left };
+            self.engine.wait(step, left, interrupt).or_else(|error| self.note_trouble(error))?;
             // A signal may have ended the wait: let the caller look at its flag.
             if step == Step::Wake && !self.look()? {
                 self.interrupter.iter().for_each(Interrupter::clear);
@@ -252,12 +368,12 @@ impl Lane {
     }
 
     fn look(&mut self) -> Result<bool, Error> {
-        match self.engine.ready(&self.stopping) {
+        match self.engine.ready(&self.shared.stopping) {
             Ok(ready) => Ok(ready),
             Err(error) => {
-                self.fail(error)?;
-                // The kernel tells an error once, before the frames that it had queued: look for them.
-                self.engine.ready(&self.stopping)
+                self.note_trouble(error)?;
+                // The kernel reports an error once, before the frames that it had queued: look for them.
+                self.engine.ready(&self.shared.stopping)
             }
         }
     }
@@ -273,13 +389,15 @@ impl Lane {
     /// Whether frames are still to come although the intake has ended.
     fn drain(&mut self) -> Result<bool, Error> {
         let since = *self.draining_since.get_or_insert_with(Instant::now);
-        self.engine.drain(&mut self.account, self.discarded.load(Ordering::Relaxed), since)
+        let drained = self.engine.drain(&mut self.account, self.tally.discarded(), since);
+        drained.or_else(|error| self.note_trouble(error).map(|()| true))
     }
 
     /// Lends frames that are ready, `limit` at most, or nothing.
     fn lend(&mut self, limit: Option<usize>) -> Batch<'_> {
         let copies = self.engine.copies();
-        let Self { engine, account, snaplen, queue, pacer, sieve, discarded, .. } = self;
+        let Self { engine, account, snaplen, queue, pacer, sieve, tally, .. } = self;
+        let discarded = &tally.discarded;
         let source = match (limit, engine) {
             (None, _) => Source::Empty,
             (Some(limit), Engine::Packet(engine)) => Source::Packet(engine.take(limit)),
@@ -342,6 +460,25 @@ impl Engine {
             Self::Xdp(engine) => engine.drain(account, discarded, since),
             // The NIC lets go of a ring that is whole.
             Self::ZeroCopy(_) | Self::File(_) => Ok(false),
+        }
+    }
+
+    /// State of the link; none for a file, and for `PF_ZEROCOPY`, whose socket does not outlive a link that is set down.
+    fn link_state(&self) -> Result<Option<LinkState>, Error> {
+        match self {
+            Self::Packet(engine) => engine.link_state().map(Some),
+            Self::Xdp(engine) => engine.link_state().map(Some),
+            Self::ZeroCopy(_) | Self::File(_) => Ok(None),
+        }
+    }
+
+    /// Frames that the ring holds, however long they are.
+    fn holds_at_least(&self) -> u64 {
+        match self {
+            Self::Packet(engine) => engine.holds_at_least() as u64,
+            Self::Xdp(engine) => engine.holds_at_least() as u64,
+            Self::ZeroCopy(engine) => engine.capacity() as u64,
+            Self::File(_) => 0,
         }
     }
 

@@ -1,5 +1,7 @@
 //! What a packet socket's packets begin with, and the program that the kernel runs so that the filter sees just that.
 
+use std::fmt::Display;
+
 use strait_filter::cbpf::{Program, opcode as op};
 use strait_sys::interface::Interface;
 use strait_sys::packet::{Cooked, Socket};
@@ -36,6 +38,17 @@ pub(crate) enum Link {
     },
 }
 
+/// A filter, divided between the kernel and this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Split {
+    /// The program for the kernel; it keeps frames whole where the sieve is to see them.
+    pub(crate) kernels: Program,
+    /// The filter where it runs in this process.
+    pub(crate) sieve: Option<Sieve>,
+    /// Why it does.
+    pub(crate) why_here: Option<String>,
+}
+
 impl Link {
     /// Of `interface`, whose index 0 stands for all.
     pub(crate) fn of(interface: &Interface) -> Result<Self, Error> {
@@ -67,33 +80,35 @@ impl Link {
         }
     }
 
-    /// What the kernel is to run for `program`, and what is to run here where it cannot.
-    pub(crate) fn split(
-        self,
-        program: &Program,
-        directions: Directions,
-    ) -> Result<(Program, Option<Sieve>), Error> {
+    /// Divides `program` between the kernel and this process.
+    pub(crate) fn split(self, program: &Program, directions: Directions) -> Result<Split, Error> {
         let kernels = match self.cooked() {
             None => Some(program.clone()),
             Some(header) => program.without_header(header.header_bytes() as u32, facts(header)),
         };
-        match kernels {
-            Some(kernels) => Ok((self.directed(&kernels, directions)?, None)),
-            None => self.split_here(program, directions),
+        let Some(kernels) = kernels else {
+            return self.split_here(program, directions, &"it asks for bytes of the cooked header");
+        };
+        let kernels = self.directed(&kernels, directions)?;
+        match kernels.refusal() {
+            None => Ok(Split { kernels, sieve: None, why_here: None }),
+            Some(refusal) => self.split_here(program, directions, refusal),
         }
     }
 
-    /// The same, but that all of the program runs here.
+    /// Like [`Self::split`], but all of the program runs in this process; `why` is for the user.
     pub(crate) fn split_here(
         self,
         program: &Program,
         directions: Directions,
-    ) -> Result<(Program, Option<Sieve>), Error> {
+        why: &dyn Display,
+    ) -> Result<Split, Error> {
         let sieve = match self {
             Self::Own(link_type) => Sieve::own(program.clone(), link_type),
             Self::Cooked { header, .. } => Sieve::cooked(program.clone(), header),
         };
-        Ok((self.directed(&Program::accept_all(0), directions)?, Some(sieve)))
+        let kernels = self.directed(&Program::accept_all(0), directions)?;
+        Ok(Split { kernels, sieve: Some(sieve), why_here: Some(why.to_string()) })
     }
 
     /// The program for frames of these directions, and each frame once.

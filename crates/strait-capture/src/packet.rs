@@ -6,6 +6,8 @@
 
 mod doorbell;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,8 +16,10 @@ use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
+use strait_sys::LinkState;
 use strait_sys::interface::Interface;
 use strait_sys::packet::{Cooked, Fanout, Frame as RawFrame, Socket, VlanTag, receive, v2, v3};
+use strait_sys::process::wait_for_readers;
 
 use self::doorbell::{Armed, Doorbell};
 use self::ring::Ring;
@@ -43,6 +47,8 @@ const LINK_CHECK_SPINS: u32 = 1 << 16;
 /// What a lane waits for its last frames at most, once the intake has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
+const ENETDOWN: i32 = 100;
+
 /// One packet socket with its ring.
 pub(crate) struct Engine {
     // Fields drop in this order: the ring unmaps before its socket closes.
@@ -52,15 +58,25 @@ pub(crate) struct Engine {
     counts: Arc<Counts>,
     /// A frame rang and cannot be seen before its block is retired.
     unseen: bool,
+    /// Frames that left the ring, whether the program looked at them or not.
+    taken: u64,
     /// Looks at an empty ring by a reader that never sleeps.
     spins: u32,
+    /// A member of a fanout group.
+    grouped: bool,
+    /// Leaves out frames that this host sends.
+    ignores_outgoing: bool,
+    /// 0 for all interfaces.
+    ifindex: u32,
 }
 
 impl Engine {
-    /// A socket with ring and filter in place, which receives from here on.
+    /// A bound socket with its ring, which takes `program` and rejects every frame until [`Engine::admit`].
     pub(crate) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
         let socket = shape.socket(&interface.name)?;
+        // What the kernel has against the filter shows here, before anything is bound.
         filter::attach(program, &socket)?;
+        socket.reject_all()?;
         socket.ignore_outgoing(shape.ignore_outgoing)?;
         let doorbell = if shape.doorbell { Some(Doorbell::open(interface, program, shape)?) } else { None };
         let ring = Ring::open(&socket, shape)?;
@@ -70,7 +86,35 @@ impl Engine {
             socket.set_promiscuous(interface.index)?;
         }
         let counts = Arc::new(Counts::new(socket.try_clone()?));
-        Ok(Self { ring, doorbell, socket, counts, unseen: false, spins: 0 })
+        let ignores_outgoing = shape.ignore_outgoing;
+        Ok(Self {
+            ring,
+            doorbell,
+            socket,
+            counts,
+            unseen: false,
+            taken: 0,
+            spins: 0,
+            grouped: false,
+            ignores_outgoing,
+            ifindex: interface.index,
+        })
+    }
+
+    /// Receives what `program` matches from here on.
+    pub(crate) fn admit(&self, program: &Program) -> Result<(), Error> {
+        if !(self.grouped && self.ignores_outgoing) {
+            return filter::attach(program, &self.socket);
+        }
+        // Frames of a group come by the group's hook, which knows nothing of its members' PACKET_IGNORE_OUTGOING.
+        let received = program.without_pkttype_outgoing();
+        filter::attach(&received.map_err(|error| Error::Filter(error.to_string()))?, &self.socket)
+    }
+
+    /// Rejects every frame. One that is on its way may still enter the ring until the kernel's receive path has left
+    /// what it was doing (`strait_sys::process::wait_for_readers`).
+    pub(crate) fn reject_all(&self) -> Result<(), Error> {
+        Ok(self.socket.reject_all()?)
     }
 
     /// The kernel's counters.
@@ -97,6 +141,11 @@ impl Engine {
         self.ring.capacity()
     }
 
+    /// Frames that the ring holds, however long they are.
+    pub(crate) fn holds_at_least(&self) -> usize {
+        self.ring.holds_at_least()
+    }
+
     pub(crate) fn ready(&mut self) -> Result<bool, Error> {
         match &mut self.ring {
             Ring::Recv(receiver, _) => Ok(receiver.fill(&self.socket)? > 0),
@@ -108,11 +157,13 @@ impl Engine {
     /// Lends frames that are ready, `limit` at most.
     pub(crate) fn take(&mut self, limit: usize) -> Batch<'_> {
         self.unseen = false;
-        match &mut self.ring {
+        let batch = match &mut self.ring {
             Ring::Recv(receiver, _) => Batch::Recv(receiver.take(limit)),
             Ring::V2(ring) => Batch::V2(ring.take(limit.min(V2_BATCH_MAX))),
             Ring::V3(ring) => Batch::V3(ring.take(limit)),
-        }
+        };
+        self.taken += batch.len() as u64;
+        batch
     }
 
     /// Waits as `step` says, `timeout` at most or until `interrupt` is readable. Frames may or may not be ready then.
@@ -262,15 +313,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts another filter in place. Frames that came by the old one and were not lent are given back unseen and counted
-    /// in `discarded`: they may be such as the new one rejects.
-    pub(crate) fn set_filter(
+    /// Gives frames that came by an earlier filter back unseen and counts them in `discarded`: `program`, which
+    /// [`Engine::admit`] is to put in place after this, may reject them. The intake must have ended by
+    /// [`Engine::reject_all`].
+    pub(crate) fn discard_waiting(
         &mut self,
         program: &Program,
         account: &mut Capture,
         discarded: &AtomicU64,
     ) -> Result<(), Error> {
-        self.socket.reject_all()?;
         if let Some(bell) = &mut self.doorbell {
             bell.set_filter(program)?;
         }
@@ -280,20 +331,32 @@ impl Engine {
                 discarded.fetch_add(self.take(usize::MAX).len() as u64, Ordering::Relaxed);
             }
             if !self.drain(account, discarded.load(Ordering::Relaxed), since)? {
-                break;
+                return Ok(());
             }
         }
-        Ok(self.socket.attach_filter(&filter::instructions(program))?)
     }
 
-    /// Tells an error of the socket, once.
+    /// State of the link. What the sockets have to say of it is taken with it, or one flap would count for each socket.
+    pub(crate) fn link_state(&self) -> Result<LinkState, Error> {
+        let bell = self.doorbell.iter().map(Doorbell::socket);
+        for socket in bell.chain([&self.socket]) {
+            match socket.take_error() {
+                Err(error) if error.errno() != Some(ENETDOWN) => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(self.socket.link_state(self.ifindex)?)
+    }
+
+    /// Reports an error of the socket, once.
     pub(crate) fn check_link(&self) -> Result<(), Error> {
         self.doorbell.iter().try_for_each(|bell| bell.socket().take_error())?;
         Ok(self.socket.take_error()?)
     }
 
-    /// Whether to leave out what this host sends, from now on.
-    pub(crate) fn ignore_outgoing(&self, ignore: bool) -> Result<(), Error> {
+    /// Leaves out frames that this host sends, or no longer; in a fanout group from the next filter on.
+    pub(crate) fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
+        self.ignores_outgoing = ignore;
         self.socket.ignore_outgoing(ignore)?;
         self.doorbell.iter().try_for_each(|bell| bell.socket().ignore_outgoing(ignore))?;
         Ok(())
@@ -313,7 +376,9 @@ impl Engine {
         since: Instant,
     ) -> Result<bool, Error> {
         self.account(account, discarded)?;
-        if account.lost.unread == 0 || since.elapsed() > DRAIN_MAX {
+        // Not `unread`: frames of a batch that was dropped before its end are unread, and do not come again.
+        let left = account.received.saturating_sub(account.lost.ring_full);
+        if left <= self.taken || since.elapsed() > DRAIN_MAX {
             return Ok(false);
         }
         self.wait_for_ring(Duration::from_millis(10), None)?;
@@ -354,20 +419,28 @@ impl Counts {
 
 /// Makes the engines' sockets one fanout group, so that each frame goes to one of them; their doorbells another, so
 /// that each rings for its own lane. Members are numbered in the order in which they join.
+///
+/// A socket has to be bound before it can join, so that it receives every frame meanwhile: the engines must not admit
+/// any before this returns. Returns when no frame is on its way to a socket by its own hook any more.
 pub(crate) fn join_fanout(engines: &mut [Engine], fanout: Fanout) -> Result<(), Error> {
     if engines.len() < 2 {
         return Ok(());
     }
-    engines.iter_mut().filter_map(|engine| engine.doorbell.as_mut()).for_each(Doorbell::set_grouped);
+    for engine in engines.iter_mut() {
+        engine.grouped = true;
+        engine.doorbell.iter_mut().for_each(Doorbell::set_grouped);
+    }
     let sockets: Vec<&Socket> = engines.iter().map(|engine| &engine.socket).collect();
     let bells: Vec<&Socket> =
         engines.iter().filter_map(|engine| Some(engine.doorbell.as_ref()?.socket())).collect();
-    for group in [sockets, bells] {
+    // The kernel serves the hook that was added last first: a frame is in its ring before the bell rings.
+    for group in [bells, sockets] {
         if let Some((founder, others)) = group.split_first() {
             let id = founder.found_fanout(fanout)?;
             others.iter().try_for_each(|socket| socket.join_fanout(id, fanout))?;
         }
     }
+    wait_for_readers();
     Ok(())
 }
 

@@ -3,14 +3,16 @@
 mod builder;
 mod counters;
 mod queues;
+mod xdp_ring;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture, Report};
 use strait_sys::packet::{Cooked, Socket};
+use strait_sys::process::wait_for_readers;
 
 pub use self::builder::{Builder, Directions, Path};
 pub(crate) use self::counters::Counters;
@@ -18,18 +20,22 @@ pub use self::queues::Queues;
 use crate::error::Error;
 use crate::filter;
 use crate::inject::Sender;
-use crate::lane::Lane;
-use crate::link::Link;
+use crate::lane::{Lane, Shared};
+use crate::link::{Link, Split};
 use crate::sieve::Sieve;
+use crate::watch::LinkStatus;
 use crate::xdp::Intake;
 use crate::zerocopy;
+
+/// More than a slot of a ring holds of any frame.
+const SLOT_BYTES_MAX: u32 = 1 << 16;
 
 /// An open capture.
 pub struct Session {
     info: Info,
     lanes: Vec<Lane>,
     source: Source,
-    stopping: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     opened: Instant,
     elapsed: Option<Duration>,
 }
@@ -84,8 +90,8 @@ impl Session {
         Builder::new(interface.into())
     }
 
-    pub(crate) fn new(info: Info, lanes: Vec<Lane>, source: Source, stopping: Arc<AtomicBool>) -> Self {
-        Self { info, lanes, source, stopping, opened: Instant::now(), elapsed: None }
+    pub(crate) fn new(info: Info, lanes: Vec<Lane>, source: Source, shared: Arc<Shared>) -> Self {
+        Self { info, lanes, source, shared, opened: Instant::now(), elapsed: None }
     }
 
     /// The lanes, one a queue; each can move to its own thread. They are handed out once.
@@ -107,6 +113,11 @@ impl Session {
             }
             Source::File => Err(Error::Usage("a file takes no frames".into())),
         }
+    }
+
+    /// The interface's name, or the file's.
+    pub fn interface(&self) -> &str {
+        &self.info.interface
     }
 
     /// The path that runs: `recv`, `v2`, `v3`, `xdp`, `zerocopy` or `file`.
@@ -141,42 +152,58 @@ impl Session {
     /// ([`Session::notes`]). AF_XDP needs the privilege to load a program.
     ///
     /// # Errors
-    /// EPERM on AF_XDP where that has been given up; a file has the filter that it was opened with. The earlier filter is
-    /// then in place.
+    /// EPERM on AF_XDP where that has been given up, and there a filter that the kernel cannot run; a file has the filter
+    /// that it was opened with. The earlier filter is then in place.
     pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
         let program = filter::cut(program, self.info.snaplen)?;
         match (&mut self.source, self.info.link) {
             (Source::Packet(source), Some(link)) => {
                 source.counters.filters = true;
-                let set = set_lanes(lanes, &link.split(&program, self.info.directions)?).or_else(|error| {
+                let directions = self.info.directions;
+                let set = set_lanes(lanes, link.split(&program, directions)?).or_else(|error| {
                     // Longer than the kernel takes from this user (net.core.optmem_max).
-                    let here = link.split_here(&program, self.info.directions)?;
-                    set_lanes(lanes, &here)?;
-                    self.info.notes.push(format!("the filter runs in this process: {error}"));
-                    Ok(())
+                    set_lanes(lanes, link.split_here(&program, directions, &error)?)
                 });
-                if let Err(error) = set {
-                    // Half a change is none. What was there fits once more.
-                    set_lanes(lanes, &link.split(&self.info.program, self.info.directions)?)?;
-                    return Err(error);
+                match set {
+                    Ok(why_here) => {
+                        let why_here = why_here.map(|why| why + &self.sight());
+                        filter::note(&mut self.info.notes, why_here);
+                    }
+                    Err(error) => {
+                        // Half a change is none. What was there fits once more.
+                        set_lanes(lanes, link.split(&self.info.program, directions)?)?;
+                        return Err(error);
+                    }
                 }
             }
             (Source::Xdp(source), _) => {
                 if program == self.info.program {
                     return Ok(());
                 }
+                filter::refuse_on_xdp(&program)?;
                 source.intake.set_filter(&program)?;
                 for lane in lanes {
-                    lane.discard_waiting();
+                    lane.discard_waiting()?;
                 }
             }
             (Source::ZeroCopy(_), Some(link)) => {
-                set_lanes(lanes, &link.split_here(&program, Directions::In)?)?;
+                // PF_ZEROCOPY has no filter in the kernel: no note, it is always so.
+                set_lanes(lanes, link.split_here(&program, Directions::In, &"")?)?;
             }
             _ => return Err(Error::Usage("a file has the filter that it was opened with".into())),
         }
         self.info.program = program;
         Ok(())
+    }
+
+    /// Tells how much of a frame a filter in this process sees, where a ring of slots was made for the snaplen.
+    fn sight(&self) -> String {
+        match (self.info.path, self.info.snaplen) {
+            ("recv" | "v2", snaplen @ ..SLOT_BYTES_MAX) => {
+                format!("; it sees at most {snaplen} bytes of a frame: --path v3 shows it all of them")
+            }
+            _ => String::new(),
+        }
     }
 
     /// Captures in other directions from now on, on `lanes`, which are all those of this session. Frames that were not lent
@@ -190,7 +217,7 @@ impl Session {
                 let directions = builder::once(self.info.is_loopback, directions);
                 self.info.directions = directions;
                 source.counters.directions = directions;
-                lanes.iter().try_for_each(|lane| lane.ignore_outgoing(directions == Directions::In))?;
+                lanes.iter_mut().try_for_each(|lane| lane.ignore_outgoing(directions == Directions::In))?;
                 let program = self.info.program.clone();
                 self.set_filter(lanes, &program)
             }
@@ -242,7 +269,7 @@ impl Session {
             }
             self.elapsed = Some(self.opened.elapsed());
         }
-        self.stopping.store(true, Ordering::Release);
+        self.shared.stopping.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -256,15 +283,25 @@ impl Session {
         }
     }
 
+    /// State of the interface as its lanes see it while they wait for packets.
+    pub fn link(&self) -> LinkStatus {
+        self.shared.link.read(Instant::now())
+    }
+
     /// The account of the whole session from those of its lanes. While the session runs it is a snapshot that need
     /// not close; after [`Session::stop`] and the lanes' end it does.
     pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
-        let unattributed = match &self.source {
-            Source::Packet(source) => source.counters.filtered_and_missed(&lanes),
+        let mut unattributed = match &self.source {
+            Source::Packet(source) => {
+                source.counters.filtered_and_missed(&lanes, self.shared.beyond.load(Ordering::Relaxed))
+            }
             Source::Xdp(source) => source.counters.missed(),
             Source::ZeroCopy(_) | Source::File => Capture::default(),
         };
+        let link = self.link();
+        unattributed.events.link_downs = link.downs;
         Report {
+            link_down_seconds: link.down_for.as_secs_f64(),
             path: self.info.path.to_owned(),
             mode: self.info.mode.clone(),
             interface: self.info.interface.clone(),
@@ -274,17 +311,25 @@ impl Session {
     }
 }
 
-/// Gives the kernel's program to all lanes, and each the filter that runs here.
-fn set_lanes(lanes: &mut [Lane], (kernels, sieve): &(Program, Option<Sieve>)) -> Result<(), Error> {
-    lanes.iter_mut().try_for_each(|lane| lane.set_filter(kernels, sieve.clone()))
+/// Gives the kernel's program to all lanes, and each the filter that runs here. Returns why it does, if it does. All
+/// lanes reject frames first, so that none that passed the old filter comes after a ring was emptied.
+fn set_lanes(lanes: &mut [Lane], split: Split) -> Result<Option<String>, Error> {
+    let Split { kernels, sieve, why_here } = split;
+    lanes.iter().try_for_each(Lane::reject_all)?;
+    wait_for_readers();
+    lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, sieve.clone()))?;
+    Ok(why_here)
 }
 
 impl PacketSource {
     fn stop(&mut self) -> Result<(), Error> {
+        // First, so that what comes while the sockets are told one after the other does not count as filtered.
+        self.counters.stop();
         for socket in &self.sockets {
             socket.reject_all()?;
         }
-        self.counters.stop();
+        // What passed a filter before is in its ring, and counted, after this.
+        wait_for_readers();
         Ok(())
     }
 }

@@ -54,6 +54,10 @@ const GATHER_MIN: Duration = Duration::from_micros(50);
 /// Gathering may fill this share of the ring, so that a burst of four times the measured rate still fits.
 pub(crate) const RING_SHARE: u32 = 4;
 
+/// How late a reader can wake on a busy machine: a time slice of another task, two ticks at 250 Hz. The ring must hold the frames of that
+/// time beyond those of the pause.
+const LATE_MAX: Duration = Duration::from_millis(8);
+
 /// Decides between waking per packet and gathering, from the measured rate.
 #[derive(Debug)]
 pub(crate) struct Pacer {
@@ -113,11 +117,20 @@ impl Pacer {
         let since_ns = *self.loaded_since_ns.get_or_insert(now_ns);
         let lasts = now_ns.saturating_sub(since_ns) >= SUSTAINED_NS;
         let longest = if lasts { GATHER_SUSTAINED_MAX } else { GATHER_MAX };
-        let fill_ns = self.capacity / u64::from(RING_SHARE) * 1_000_000_000 / self.rate_pps;
-        let pause = Duration::from_nanos(fill_ns);
+        let pause = pause_within(held_for(self.capacity, self.rate_pps));
         // The ring is too small for this rate: it would overflow while its reader sleeps.
         if pause < GATHER_MIN { Step::Wake } else { Step::Gather(pause.min(longest)) }
     }
+}
+
+/// How long a ring of `capacity` frames takes to fill at `rate_pps`, which is not 0.
+fn held_for(capacity: u64, rate_pps: u64) -> Duration {
+    Duration::from_nanos(capacity.saturating_mul(1_000_000_000) / rate_pps)
+}
+
+/// Longest pause of a reader; its ring holds the frames of `held`.
+fn pause_within(held: Duration) -> Duration {
+    (held / RING_SHARE).min(held.saturating_sub(LATE_MAX))
 }
 
 #[cfg(test)]
@@ -142,9 +155,9 @@ mod tests {
 
     #[test]
     fn a_loaded_line_gathers_within_a_share_of_the_ring() {
-        let mut pacer = Pacer::new(Wait::Balanced, 4096);
+        let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
         let Step::Gather(pause) = steady(&mut pacer, 4_000_000, 10, 0) else { panic!("did not gather") };
-        assert!(pause.as_nanos() * 4_000_000 / 1_000_000_000 <= 4096 / 4);
+        assert!(pause.as_nanos() * 4_000_000 / 1_000_000_000 <= (1 << 16) / 4);
         assert!(pause >= GATHER_MIN);
         let Step::Gather(pause) = steady(&mut pacer, 100_000, 10, 10 * WINDOW_NS) else {
             panic!("did not gather")
@@ -166,12 +179,32 @@ mod tests {
     #[test]
     fn a_ring_too_small_for_the_rate_is_not_left_alone() {
         assert_eq!(steady(&mut Pacer::new(Wait::Balanced, 128), 2_000_000, 10, 0), Step::Wake);
-        assert!(matches!(steady(&mut Pacer::new(Wait::Balanced, 128), 100_000, 10, 0), Step::Gather(_)));
+        assert!(matches!(steady(&mut Pacer::new(Wait::Balanced, 4096), 100_000, 10, 0), Step::Gather(_)));
+    }
+
+    #[test]
+    fn a_pause_leaves_room_for_a_late_wake() {
+        let (ms, us) = (Duration::from_millis, Duration::from_micros);
+        // Chunks of AF_XDP, slots of V2, minimum frames of V3's blocks.
+        for (capacity, rate_pps, pause) in [
+            (16_384, 3_000_000, Duration::ZERO),
+            (32_768, 4_000_000, us(192)),
+            (65_536, 3_000_000, us(5461)),
+            (128, 20_000, Duration::ZERO),
+            (1024, 20_000, us(12_800)),
+            (58_254, 1_000_000, us(14_563)),
+        ] {
+            let held = held_for(capacity, rate_pps);
+            let found = pause_within(held);
+            assert!(found.abs_diff(pause) < us(1), "{capacity} frames, {rate_pps}/s: {found:?}");
+            assert!(found == Duration::ZERO || held >= found + ms(8), "{capacity} frames, {rate_pps}/s");
+        }
+        assert_eq!(steady(&mut Pacer::new(Wait::Balanced, 16_384), 3_000_000, 200, 0), Step::Wake);
     }
 
     #[test]
     fn the_end_of_a_burst_is_noticed_at_the_first_empty_look() {
-        let mut pacer = Pacer::new(Wait::Balanced, 4096);
+        let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
         assert!(matches!(steady(&mut pacer, 1_000_000, 10, 0), Step::Gather(_)));
         assert_eq!(pacer.empty(10 * WINDOW_NS + 1000), Step::Wake);
     }

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
+use strait_sys::LinkState;
 use strait_sys::bpf::MappedArray;
 use strait_sys::interface::Interface;
 use strait_sys::packet::VlanTag;
@@ -131,6 +132,11 @@ impl Engine {
         Arc::clone(&self.counts)
     }
 
+    /// State of the link.
+    pub(crate) fn link_state(&self) -> Result<LinkState, Error> {
+        Ok(self.socket.link_state()?)
+    }
+
     /// Asks the socket for its interface.
     pub(crate) fn check_link(&self) -> Result<(), Error> {
         Ok(self.socket.wake_rx()?)
@@ -150,6 +156,13 @@ impl Engine {
     /// Frames that the ring holds.
     pub(crate) fn capacity(&self) -> usize {
         self.rx_slots as usize
+    }
+
+    /// Frames that the ring holds, however long they are.
+    pub(crate) fn holds_at_least(&self) -> usize {
+        /// Chunks of the longest frame that receive offload makes.
+        const FRAGMENTS_MAX: u32 = 64;
+        (if self.abilities.multi_buffer { self.rx_slots / FRAGMENTS_MAX } else { self.rx_slots }) as usize
     }
 
     #[inline]

@@ -209,8 +209,8 @@ mod tests {
     fn bell(wire: &Wire) -> Doorbell {
         let shape = Shape {
             kind: Kind::V3,
-            ring_bytes: 1 << 20,
-            exact: true,
+            asked_bytes: Some(1 << 20),
+            lanes: 1,
             frame_bytes: 1514,
             rx_hash: false,
             promiscuous: false,

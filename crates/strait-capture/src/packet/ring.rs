@@ -32,9 +32,10 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) kind: Kind,
-    pub(crate) ring_bytes: usize,
-    /// The user said how many bytes.
-    pub(crate) exact: bool,
+    /// Bytes of the ring that the user asked for; [`Shape::ring_bytes`] otherwise.
+    pub(crate) asked_bytes: Option<usize>,
+    /// Lanes of the session, among which frames are spread.
+    pub(crate) lanes: usize,
     /// Bytes of the largest frame to be captured whole: the smaller of what the interface delivers and the snaplen.
     pub(crate) frame_bytes: usize,
     pub(crate) rx_hash: bool,
@@ -56,7 +57,36 @@ impl Shape {
         let open = if self.cooked.is_some() { Socket::open_cooked } else { Socket::open };
         Ok(open(interface)?)
     }
+
+    /// Bytes of the ring, or of the socket's queue: by default such that it holds [`HELD_FRAMES`].
+    pub(crate) fn ring_bytes(&self) -> usize {
+        let by_default = || match self.kind {
+            Kind::Recv => RING_BYTES.max(HELD_FRAMES * QUEUED_FRAME_BYTES_MAX),
+            Kind::V2 => {
+                let slot_bytes = v2::Geometry::new(RING_BYTES, self.frame_bytes).slot_bytes;
+                let slots = (HELD_FRAMES / self.lanes.max(1)).max(SLOTS_MIN);
+                let holding = (slots * slot_bytes).next_multiple_of(V2_RING_UNIT);
+                RING_BYTES.max(holding.min(memory_bytes() / MEMORY_SHARE))
+            }
+            Kind::V3 => RING_BYTES,
+        };
+        self.asked_bytes.unwrap_or_else(by_default)
+    }
 }
+
+/// Bytes of a ring by default where it then holds [`HELD_FRAMES`]: some tens of milliseconds of small
+/// frames at a million a second, and small enough to stay in a shared cache.
+pub(super) const RING_BYTES: usize = 8 << 20;
+/// Frames of up to the MTU that a ring holds by default, all lanes together: 100 ms at 20,000 a
+/// second. A busy machine keeps a reader from its CPU for tens of milliseconds.
+pub(super) const HELD_FRAMES: usize = 2048;
+/// Charged to a socket for a frame of up to 1,514 bytes (`skb->truesize`) by drivers that receive into
+/// whole pages, with a margin.
+pub(super) const QUEUED_FRAME_BYTES_MAX: usize = 8 << 10;
+/// A ring takes this part of the machine's memory at most by default.
+pub(super) const MEMORY_SHARE: usize = 8;
+/// Rings of V2 are asked for in multiples of this, a block of its longest slots.
+const V2_RING_UNIT: usize = 1 << 20;
 
 /// Frames per `recvmmsg`.
 const RECEIVE_BATCH: usize = 64;
@@ -72,7 +102,7 @@ const RETIRE: Duration = Duration::from_millis(8);
 /// when its time is over, however little is in it, so that this many times the number of blocks is how long a reader may
 /// pause without a loss.
 const RETIRE_PATIENT: Duration = Duration::from_millis(128);
-/// A V2 ring has this many slots at least: where frames are joined on receipt a slot has room for 64 KiB.
+/// By default a lane's V2 ring has this many slots at least, however many lanes there are.
 const SLOTS_MIN: usize = 256;
 /// No ring is made smaller than this when memory is short.
 const RING_BYTES_MIN: usize = 1 << 18;
@@ -87,13 +117,7 @@ pub(crate) enum Ring {
 impl Ring {
     /// Makes the ring on an unbound socket, halved until the kernel has the memory.
     pub(crate) fn open(socket: &Socket, shape: &Shape) -> Result<Self, Error> {
-        let mut ring_bytes = match shape.kind {
-            Kind::V2 if !shape.exact => {
-                let slot_bytes = v2::Geometry::new(shape.ring_bytes, shape.frame_bytes).slot_bytes;
-                shape.ring_bytes.max(SLOTS_MIN * slot_bytes)
-            }
-            _ => shape.ring_bytes,
-        };
+        let mut ring_bytes = shape.ring_bytes();
         loop {
             match Self::sized(socket, shape, ring_bytes) {
                 Err(Error::System(error)) if is_memory(&error) && ring_bytes / 2 >= RING_BYTES_MIN => {
@@ -163,6 +187,18 @@ impl Ring {
         }
     }
 
+    /// Frames that it holds, however long they are.
+    pub(crate) fn holds_at_least(&self) -> usize {
+        /// Charged to the socket for the longest frame that receive offload makes.
+        const LONGEST_QUEUED_BYTES: usize = 1 << 18;
+        match self {
+            Self::Recv(_, queue_bytes) => queue_bytes / LONGEST_QUEUED_BYTES,
+            Self::V2(ring) => ring.geometry().slots,
+            // The kernel retires no empty block; the open one may be.
+            Self::V3(ring) => ring.geometry().blocks - 1,
+        }
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         match self {
             Self::Recv(_, queue_bytes) => queue_bytes / QUEUED_FRAME_BYTES,
@@ -172,7 +208,13 @@ impl Ring {
     }
 }
 
-/// Bytes in words; rings are made of powers of two.
+/// Bytes of the machine's memory.
+pub(super) fn memory_bytes() -> usize {
+    let system = rustix::system::sysinfo();
+    (system.totalram as usize).saturating_mul(system.mem_unit as usize)
+}
+
+/// Bytes in words; rings are made of whole KiB.
 fn size(bytes: usize) -> String {
     if bytes >= 1024 { format!("{} KiB", bytes / 1024) } else { format!("{bytes} bytes") }
 }

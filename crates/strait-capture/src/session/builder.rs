@@ -1,7 +1,6 @@
 //! What a user can ask of a session, checked against the interface before anything is opened.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use strait_filter::cbpf::Program;
 use strait_sys::ethtool::{Ethtool, Offload};
@@ -10,11 +9,12 @@ use strait_sys::packet::Fanout;
 use strait_sys::packet::v3::{Early, READS_EARLY};
 
 use super::queues::Queues;
+use super::xdp_ring;
 use super::{Counters, Info, PacketSource, Session, Source, XdpSource, ZeroCopySource};
 use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
-use crate::lane::{Engine, Lane};
-use crate::link::{self, ANY, Link};
+use crate::lane::{Engine, Lane, Shared};
+use crate::link::{self, ANY, Link, Split};
 use crate::packet::{self, Kind, Shape};
 use crate::wait::{Pacer, Wait};
 use crate::xdp::Insist;
@@ -71,12 +71,8 @@ pub enum Directions {
 
 /// The most lanes of a session: the largest fanout group (`PACKET_FANOUT_MAX` of old kernels).
 const LANES_MAX: usize = 256;
-/// Bytes of ring for each lane of a packet socket unless asked otherwise: tens of milliseconds of small frames at a million a second,
-/// small enough to stay in a shared cache.
-const RING_BYTES: usize = 8 << 20;
-/// The same for AF_XDP, where a frame takes a chunk of 2 KiB however short it is: four milliseconds at four million
-/// packets a second.
-const XDP_RING_BYTES: usize = 32 << 20;
+/// Bytes of the ring of `PF_ZEROCOPY` unless asked otherwise: the most slots that the module has.
+const ZEROCOPY_RING_BYTES: usize = 8 << 20;
 /// The smallest ring for a lane.
 const RING_BYTES_MIN: usize = 256 << 10;
 /// The largest ring for a lane; the kernel counts blocks in 32 bits.
@@ -180,9 +176,10 @@ impl Builder {
         self
     }
 
-    /// Bytes of ring for each lane, 256 KiB to 2 GiB; unless given 8 MiB, and 32 MiB
-    /// for AF_XDP, where each frame takes 2 KiB. The kernel may have less: see
-    /// [`Session::notes`].
+    /// Bytes of ring for each lane, 256 KiB to 2 GiB. The default holds 2,000 frames or more, 100 ms
+    /// at 20,000 a second: 8 MiB for V3, 16 MiB for `recv`, 8 MiB for V2 or 136 MiB where the
+    /// interface joins segments, shared by several lanes; for AF_XDP, where each frame takes 2 KiB,
+    /// 32 MiB, or 64 MiB where there is one queue. The kernel may have less: see [`Session::notes`].
     #[must_use]
     pub fn ring(mut self, bytes: usize) -> Self {
         self.ring_bytes = Some(bytes);
@@ -279,7 +276,7 @@ impl Builder {
     /// Reads `file` (`-` for standard input) instead of an interface; filter and snaplen apply.
     pub fn open_file(self) -> Result<Session, Error> {
         self.check()?;
-        let stopping = Arc::new(AtomicBool::new(false));
+        let shared = Arc::<Shared>::default();
         let engine = offline::Engine::open(&self.interface, self.filter.as_deref(), self.snaplen)?;
         let info = Info {
             path: "file",
@@ -296,8 +293,9 @@ impl Builder {
         };
         let pacer = Pacer::new(self.wait, 1);
         let engine = Engine::File(Box::new(engine));
-        let lane = Lane::new(engine, pacer, self.snaplen, 0, None, Arc::clone(&stopping));
-        Ok(Session::new(info, vec![lane], Source::File, stopping))
+        let lane =
+            Lane::new(engine, pacer, self.interface.clone(), self.snaplen, 0, None, Arc::clone(&shared));
+        Ok(Session::new(info, vec![lane], Source::File, shared))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -326,20 +324,47 @@ impl Builder {
         self.open_packet(target, Kind::Recv, notes)
     }
 
-    fn open_packet(&self, target: &Target, kind: Kind, mut notes: Vec<String>) -> Result<Session, Error> {
-        let Target { interface, link, program } = target;
-        let (program, sieve) = link.split(program, self.directions)?;
-        let shape = self.shape(interface, *link, kind);
+    fn open_packet(&self, target: &Target, kind: Kind, notes: Vec<String>) -> Result<Session, Error> {
+        let Target { link, program, .. } = target;
+        let split = link.split(program, self.directions)?;
+        let in_kernel = split.why_here.is_none() && self.filters();
+        match self.open_filtered(target, kind, split, notes.clone()) {
+            Err(error) if in_kernel && filter::may_be_too_large(&error) => {
+                let here = link.split_here(program, self.directions, &error)?;
+                self.open_filtered(target, kind, here, notes).map_err(|_| error)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_filtered(
+        &self,
+        target: &Target,
+        kind: Kind,
+        split: Split,
+        mut notes: Vec<String>,
+    ) -> Result<Session, Error> {
+        let Target { interface, link, .. } = target;
+        let Split { kernels: program, sieve, why_here } = split;
+        filter::note(&mut notes, why_here);
         let numbers = self.lane_numbers(interface)?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let counters = Counters::start(interface, *link, self.directions, self.filters())?;
+        let mut shape = self.shape(interface, *link, kind, numbers.len());
+        if sieve.is_some() {
+            // The filter is to see what it would see in the kernel; the snaplen cuts what it matches.
+            shape.frame_bytes = frame_bytes_max(interface);
+        }
+        let shared = Arc::<Shared>::default();
         let mut engines = Vec::with_capacity(numbers.len());
         for _ in &numbers {
             engines.push(packet::Engine::open(interface, &program, &shape)?);
         }
         packet::join_fanout(&mut engines, self.fanout)?;
-        let smallest = engines.iter().map(packet::Engine::ring_bytes).min().unwrap_or(shape.ring_bytes);
-        if smallest < shape.ring_bytes / 2 {
+        let counters = Counters::start(interface, *link, self.directions, self.filters())?;
+        engines.iter().try_for_each(|engine| engine.admit(&program))?;
+        let smallest = engines.iter().map(packet::Engine::ring_bytes).min().unwrap_or(0);
+        // The ring is of whole blocks, so a little smaller than asked for; where memory is short it
+        // was halved.
+        if smallest <= shape.ring_bytes() / 2 {
             notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
         }
         let ring = engines.first().map(packet::Engine::describe).unwrap_or_default();
@@ -351,13 +376,13 @@ impl Builder {
             let pacer = Pacer::new(self.wait, engine.capacity());
             (Engine::Packet(Box::new(engine)), pacer)
         });
-        let mut lanes = self.lanes(engines.collect(), &numbers, &stopping);
+        let mut lanes = self.lanes(engines.collect(), &numbers, &shared);
         for lane in &mut lanes {
             lane.start_with(sieve.clone());
         }
         let source = Source::Packet(Box::new(PacketSource { sockets, counters }));
         let info = self.info(target, kind.name(), "copy", ring, notes);
-        Ok(Session::new(info, lanes, source, stopping))
+        Ok(Session::new(info, lanes, source, shared))
     }
 
     fn open_xdp(&self, target: &Target, insist: Insist) -> Result<Session, Error> {
@@ -366,16 +391,18 @@ impl Builder {
             return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
         }
         refuse_sent("xdp", self.directions)?;
+        filter::refuse_on_xdp(program)?;
         let queues = match &self.queues {
             Queues::These(queues) => queues.clone(),
             Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
         };
         let counters = Counters::start(interface, *link, self.directions, self.filters())?;
-        let opened = xdp::open(&xdp::Options {
+        let ring_bytes = self.ring_bytes.unwrap_or_else(|| xdp_ring::default_bytes(queues.len()));
+        let options = xdp::Options {
             interface,
             program,
             queues: &queues,
-            ring_bytes: self.ring_bytes.unwrap_or(XDP_RING_BYTES),
+            ring_bytes,
             insist,
             timestamps: self.timestamps,
             huge_pages: self.huge_pages,
@@ -383,16 +410,25 @@ impl Builder {
             promiscuous: self.promiscuous,
             rx_hash: self.rx_hash,
             hardware_time: self.hardware_time,
-        })?;
+        };
+        let smaller = xdp_ring::smaller_bytes(self.ring_bytes, ring_bytes);
+        let opened = match (xdp::open(&options), smaller) {
+            (Err(Error::System(error)), Some(smaller)) if is_memory(&error) => {
+                let mut opened = xdp::open(&xdp::Options { ring_bytes: smaller, ..options })?;
+                opened.notes.push(xdp_ring::note(ring_bytes, smaller, &error));
+                opened
+            }
+            (opened, _) => opened?,
+        };
         let source = XdpSource { intake: opened.intake, counters };
-        let stopping = Arc::new(AtomicBool::new(false));
+        let shared = Arc::<Shared>::default();
         let engines = opened.engines.into_iter().map(|engine| {
             let pacer = Pacer::new(self.wait, engine.capacity());
             (Engine::Xdp(Box::new(engine)), pacer)
         });
-        let lanes = self.lanes(engines.collect(), &queues, &stopping);
+        let lanes = self.lanes(engines.collect(), &queues, &shared);
         let info = self.info(target, "xdp", opened.mode, opened.ring, opened.notes);
-        Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), stopping))
+        Ok(Session::new(info, lanes, Source::Xdp(Box::new(source)), shared))
     }
 
     fn open_zero_copy(&self, target: &Target) -> Result<Session, Error> {
@@ -408,28 +444,28 @@ impl Builder {
         if numbers != [0] {
             return Err(Error::Usage("PF_ZEROCOPY has one queue, number 0".into()));
         }
-        let ring_bytes = self.ring_bytes.unwrap_or(RING_BYTES);
+        let ring_bytes = self.ring_bytes.unwrap_or(ZEROCOPY_RING_BYTES);
         let opened = zerocopy::Engine::open(interface, ring_bytes, self.promiscuous, self.sends)?;
         let zerocopy::Opened { engine, sender } = opened;
         let source = Box::new(ZeroCopySource { counts: engine.counts(), sender });
         let ring = engine.describe();
-        let stopping = Arc::new(AtomicBool::new(false));
+        let shared = Arc::<Shared>::default();
         let pacer = Pacer::new(self.wait, engine.capacity());
-        let mut lanes = self.lanes(vec![(Engine::ZeroCopy(Box::new(engine)), pacer)], &numbers, &stopping);
+        let mut lanes = self.lanes(vec![(Engine::ZeroCopy(Box::new(engine)), pacer)], &numbers, &shared);
         if self.filters() {
-            let (_, sieve) = link.split_here(program, Directions::In)?;
+            let Split { sieve, .. } = link.split_here(program, Directions::In, &"")?;
             for lane in &mut lanes {
                 lane.start_with(sieve.clone());
             }
         }
         let info = self.info(target, "zerocopy", "zero-copy", ring, Vec::new());
-        Ok(Session::new(info, lanes, Source::ZeroCopy(source), stopping))
+        Ok(Session::new(info, lanes, Source::ZeroCopy(source), shared))
     }
 
-    fn lanes(&self, engines: Vec<(Engine, Pacer)>, numbers: &[u32], stopping: &Arc<AtomicBool>) -> Vec<Lane> {
+    fn lanes(&self, engines: Vec<(Engine, Pacer)>, numbers: &[u32], shared: &Arc<Shared>) -> Vec<Lane> {
         let cpu = |i: usize| (!self.cpus.is_empty()).then(|| self.cpus[i % self.cpus.len()]);
         let lane = |(i, ((engine, pacer), &number))| {
-            Lane::new(engine, pacer, self.snaplen, number, cpu(i), Arc::clone(stopping))
+            Lane::new(engine, pacer, self.interface.clone(), self.snaplen, number, cpu(i), Arc::clone(shared))
         };
         engines.into_iter().zip(numbers).enumerate().map(lane).collect()
     }
@@ -457,15 +493,13 @@ impl Builder {
         }
     }
 
-    fn shape(&self, interface: &Interface, link: Link, kind: Kind) -> Shape {
-        let largest =
-            if joins_segments(interface) { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
+    fn shape(&self, interface: &Interface, link: Link, kind: Kind, lanes: usize) -> Shape {
         let is_busy = self.wait == Wait::Busy;
         Shape {
             kind,
-            ring_bytes: self.ring_bytes.unwrap_or(RING_BYTES),
-            exact: self.ring_bytes.is_some(),
-            frame_bytes: largest.min(self.snaplen) as usize,
+            asked_bytes: self.ring_bytes,
+            lanes,
+            frame_bytes: frame_bytes_max(interface).min(self.snaplen as usize),
             rx_hash: self.rx_hash,
             promiscuous: self.promiscuous,
             ignore_outgoing: self.directions == Directions::In,
@@ -529,6 +563,12 @@ pub(super) fn once(is_loopback: bool, directions: Directions) -> Directions {
     }
 }
 
+/// Bytes of the longest frame that the kernel may hand over.
+fn frame_bytes_max(interface: &Interface) -> usize {
+    let bytes = if joins_segments(interface) { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
+    bytes as usize
+}
+
 /// Whether frames may be longer than the MTU: segments joined on receipt, or not yet cut on sending. Where the driver
 /// does not say, expect it.
 fn joins_segments(interface: &Interface) -> bool {
@@ -536,6 +576,13 @@ fn joins_segments(interface: &Interface) -> bool {
     [Offload::Gro, Offload::Gso, Offload::Tso]
         .into_iter()
         .any(|offload| ethtool.offload(offload).unwrap_or(true))
+}
+
+/// Returns true if the error is about locked memory, so that less might do (`ulimit -l`).
+fn is_memory(error: &strait_sys::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENOBUFS: i32 = 105;
+    matches!(error.errno(), Some(ENOMEM | ENOBUFS))
 }
 
 /// Whether another packet-socket path would fail with the same error.

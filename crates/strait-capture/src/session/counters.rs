@@ -87,9 +87,10 @@ impl Counters {
         self.links.iter().filter_map(missed).sum()
     }
 
-    /// What the interface saw and no lane counted: frames that the filter rejected, and frames that the NIC missed.
-    pub(super) fn filtered_and_missed(&self, lanes: &[ledger::Lane]) -> Capture {
-        let matched: u64 = lanes.iter().map(|lane| lane.capture.received).sum();
+    /// Frames that the interface saw and no lane counted: those that the filter rejected, and those that the NIC missed.
+    /// `beyond` matched too late to belong to the capture.
+    pub(super) fn filtered_and_missed(&self, lanes: &[ledger::Lane], beyond: u64) -> Capture {
+        let matched = beyond + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
         let mut account = self.missed();
         if self.filters {
             account.filtered = self.seen().saturating_sub(matched);

@@ -47,6 +47,8 @@ pub struct Summary {
     pub files: u64,
     /// Files deleted by the ring.
     pub deleted: u64,
+    /// The oldest file completed that was not deleted; empty if there is none.
+    pub first_file: String,
     /// The last file completed; empty if there is none.
     pub last_file: String,
 }
@@ -168,6 +170,11 @@ impl FileSink {
         self.summary.lost
     }
 
+    /// Bytes written to all files so far, and those that wait for a flush.
+    pub fn written_bytes(&self) -> u64 {
+        self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + self.buffer.len() as u64
+    }
+
     /// Writes the statistics blocks (the last noted ones if none are given), completes the file and renames it.
     ///
     /// After a failed write this still completes what is safe, and succeeds if that does: the failure was
@@ -205,6 +212,10 @@ impl FileSink {
         if self.safe + self.gathered == 0 {
             return Ok(());
         }
+        if self.options.files_max.is_some_and(|files| self.series.opened() >= files) {
+            (self.rotate_bytes, self.rotate_at_ns) = (u64::MAX, u64::MAX);
+            return Ok(());
+        }
         self.rotate(frame.timestamp_ns).inspect_err(|error| self.failure = Some(error.clone()))
     }
 
@@ -214,7 +225,12 @@ impl FileSink {
         let opened = Output::create(&self.series.target(opened_ns), &self.buffer);
         self.buffer.clear();
         self.output = Some(opened?);
-        self.summary.deleted += self.series.delete_oldest();
+        let deleted = self.series.delete_oldest();
+        if deleted > 0 {
+            self.summary.deleted += deleted;
+            self.summary.first_file =
+                self.series.oldest().map_or_else(String::new, |oldest| oldest.display().to_string());
+        }
         Ok(())
     }
 
@@ -233,6 +249,9 @@ impl FileSink {
         let name = output.finish()?;
         self.summary.files += 1;
         self.summary.last_file = name.display().to_string();
+        if self.summary.first_file.is_empty() {
+            self.summary.first_file.clone_from(&self.summary.last_file);
+        }
         self.series.completed(name);
         flushed
     }

@@ -13,6 +13,10 @@ pub const ROTATE_BYTES_MIN: u64 = 4096;
 /// The most files that a ring keeps.
 pub const RING_FILES_MAX: usize = 100_000;
 
+/// Endings of compressed files, and the programs that make them.
+const COMPRESSORS: [(&str, &str); 5] =
+    [(".zst", "zstd"), (".gz", "gzip"), (".lz4", "lz4"), (".xz", "xz"), (".bz2", "bzip2")];
+
 /// Where the file goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -58,6 +62,8 @@ pub struct SinkOptions {
     pub rotate_every: Option<Duration>,
     /// With rotation: how many files to keep, the one being written included.
     pub ring_files: Option<usize>,
+    /// With rotation: the most files; the last takes all further frames, whatever the limits are.
+    pub files_max: Option<u64>,
     /// The interfaces, in the order of the numbers that frames give.
     pub interfaces: Vec<SinkInterface>,
     /// When the capture began, in nanoseconds since the epoch: in the statistics and in the first file's name.
@@ -77,6 +83,7 @@ impl SinkOptions {
             rotate_bytes: None,
             rotate_every: None,
             ring_files: None,
+            files_max: None,
             interfaces: vec![SinkInterface::default()],
             start_ns,
             application: concat!("strait ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -118,6 +125,19 @@ impl SinkOptions {
         if self.ring_files.is_some() && !self.rotates() {
             return Some("a ring of files needs rotation by size or by time".into());
         }
-        None
+        self.compressed_name()
+    }
+
+    /// A name that promises a compressed file, which is not what would be written.
+    fn compressed_name(&self) -> Option<String> {
+        let Target::Path(path) = &self.target else { return None };
+        let name = path.to_string_lossy();
+        COMPRESSORS.iter().find(|(ending, _)| name.to_ascii_lowercase().ends_with(ending)).map(
+            |(ending, program)| {
+                format!(
+                    "{name}: capture files are not compressed as {ending} says: -w - | {program} > {name}"
+                )
+            },
+        )
     }
 }

@@ -6,12 +6,12 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::blocks::Blocks;
@@ -169,12 +169,20 @@ fn describe(target: &Target) -> String {
     }
 }
 
-/// Opens and locks `part`. `WouldBlock`: another process has the lock. A file system without locks is no
-/// reason not to capture.
+/// Opens and locks `part`, a regular file that is new or empty and this user's own. `WouldBlock`: another process has the
+/// lock. A file system without locks is no reason not to capture.
 fn lock(part: &Path) -> io::Result<File> {
     for _ in 0..LOCK_TRIES {
+        let created = OpenOptions::new().write(true).create_new(true).open(part);
+        let is_new = created.is_ok();
+        let file = match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match open_left(part) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            },
+            created => created?,
+        };
         // Not truncated here: it may be another capture's until the lock says otherwise.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(part)?;
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -182,12 +190,32 @@ fn lock(part: &Path) -> io::Result<File> {
         if !is_at(&file, part) {
             continue;
         }
-        if file.metadata()?.len() == 0 {
+        if is_new || is_ours_and_empty(&file)? {
             return Ok(file);
         }
         set_aside(part)?;
     }
     Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Opens a part that is there already. Another user may have planted a link or a named pipe under that name: neither is
+/// followed, written to or waited for.
+fn open_left(part: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = OpenOptions::new().write(true).custom_flags(flags.bits().cast_signed()).open(part);
+    let is_file = |file: &File| file.metadata().is_ok_and(|found| found.is_file());
+    match opened {
+        Ok(file) if is_file(&file) => Ok(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+        Err(error) if fs::symlink_metadata(part).is_ok_and(|found| found.is_file()) => Err(error),
+        _ => Err(io::Error::other("there is something else than a file under that name: remove it")),
+    }
+}
+
+/// Returns true for an empty file of this user with one name. Any other could be read or changed by its owner.
+fn is_ours_and_empty(file: &File) -> io::Result<bool> {
+    let found = file.metadata()?;
+    Ok(found.len() == 0 && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw())
 }
 
 /// Keeps what a killed capture left, its last packets, under the first free name of `NAME.part.1` and on.
@@ -207,7 +235,7 @@ fn set_aside(part: &Path) -> io::Result<()> {
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(named)) = (file.metadata(), fs::metadata(path)) else { return false };
+    let (Ok(open), Ok(named)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 

@@ -40,6 +40,16 @@ impl Series {
         }
     }
 
+    /// How many files were opened.
+    pub(super) fn opened(&self) -> u64 {
+        self.number
+    }
+
+    /// The oldest complete file of a ring.
+    pub(super) fn oldest(&self) -> Option<&Path> {
+        self.complete.front().map(PathBuf::as_path)
+    }
+
     /// Notes a file that is complete.
     pub(super) fn completed(&mut self, name: PathBuf) {
         if self.ring.is_some() {

@@ -31,6 +31,35 @@ pub(crate) fn frame(rng: &mut Rng, len_max: usize) -> Vec<u8> {
     frame
 }
 
+/// An IPv6 packet with extension headers of several lengths, the last of which may be cut, or an IPv4 packet with AH.
+pub(crate) fn chained(rng: &mut Rng) -> Vec<u8> {
+    let mut frame = addresses(rng);
+    let headers: Vec<u8> = (0..rng.below(8)).map(|_| rng.pick(&[0, 43, 44, 60, 51])).collect();
+    let last = rng.pick(&[6, 17, 58]);
+    let next = |at: usize| headers.get(at).copied().unwrap_or(last);
+    if rng.chance(70) {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, next(0), 64]);
+        frame.extend(rng.bytes::<32>());
+    } else {
+        frame.extend([0x08, 0x00, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, next(0), 0, 0]);
+        frame.extend(rng.pick(&IPV4));
+        frame.extend(rng.pick(&IPV4));
+    }
+    for (at, header) in headers.iter().enumerate() {
+        let units = rng.below(4);
+        // AH counts 4 bytes and two units less, the others 8 bytes and one unit less (RFC 4302, RFC 8200).
+        let len = if *header == 51 { 4 * (units + 2) } else { 8 * (units + 1) };
+        frame.extend([next(at + 1), units as u8]);
+        frame.extend((2..len).map(|_| rng.next() as u8));
+    }
+    transport(rng, &mut frame);
+    if rng.chance(20) {
+        let len = LEN_MIN + rng.below(frame.len() - LEN_MIN);
+        frame.truncate(len);
+    }
+    frame
+}
+
 /// Whether the kernel would take a tag out of it.
 pub(crate) fn is_tagged(frame: &[u8]) -> bool {
     matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8])

@@ -19,7 +19,7 @@ use strait_filter::cbpf::Program;
 use strait_sys::libpcap::{Compiler, LINKTYPE_ETHERNET, Oracle};
 use strait_sys::packet::Instruction;
 
-use frames::{frame, is_tagged};
+use frames::{chained, frame, is_tagged};
 use kernel::{Translated, metadata, privileged_or_skip};
 use programs::{Flavour, program};
 use rng::Rng;
@@ -210,6 +210,40 @@ fn the_largest_programs_translate_and_load() {
             }
         }
     }
+}
+
+/// Programs that the kernel does not take, loops and long ones, mean the same to libpcap and the interpreter.
+#[test]
+fn programs_that_the_kernel_refuses_agree_with_libpcap() {
+    let Some(compiler) = compiler(Place::Offline) else { return };
+    let mut rng = Rng::new(21);
+    let ports: Vec<String> = (0..900).map(|port| format!("tcp port {}", 20 * port + 3)).collect();
+    let long = format!("{} or udp port 53", ports.join(" or "));
+    let texts = [
+        "ip6 protochain 17",
+        "ip protochain 6",
+        "protochain 17 and not host 10.0.0.1",
+        "ip6 protochain 58 or arp",
+        "not ip6 protochain 6",
+        &long,
+    ];
+    let (mut matches, mut pairs) = (0, 0);
+    for text in texts {
+        // Unoptimized: it is libpcap's optimizer that takes its time.
+        let oracle = compiler.compile_for_oracle(text, false).unwrap();
+        let instructions = compiler.compile(text, false).unwrap();
+        let program =
+            Program::check_interpretable(instructions.into_iter().map(Into::into).collect()).unwrap();
+        assert!(program.refusal().is_some(), "{text:.40}: {} instructions", program.instructions().len());
+        for round in 0..400 {
+            let frame = if round % 2 == 0 { chained(&mut rng) } else { frame(&mut rng, LINEAR_MAX) };
+            let expected = oracle.run(&frame, frame.len() as u32);
+            assert_eq!(program.run(&frame, &metadata(&frame)), expected, "{text:.40} on {frame:02x?}");
+            pairs += 1;
+            matches += usize::from(expected != 0);
+        }
+    }
+    assert!(matches > pairs / 20, "{matches} matches of {pairs} are too few to mean anything");
 }
 
 /// Metadata of a frame that was not read off a wire: `run` takes its protocol as given.

@@ -100,28 +100,73 @@ fn without_privilege_a_packet_socket_has_a_new_filter_and_af_xdp_keeps_the_earli
     }
 }
 
-/// A filter that is longer than a socket may hold (net.core.optmem_max) runs in this process.
+/// Frames in the ring that a reading has counted count on when another filter takes them out, and later ones on top.
 #[test]
-fn a_filter_that_the_kernel_does_not_take_runs_here() {
+fn another_filter_takes_nothing_off_a_count_that_was_read() {
     let Some(wire) = Wire::builder().or_skip() else { return };
+    let tcp = compiled(&wire, "tcp and inbound");
+    for path in PATHS {
+        let (mut session, mut lanes) = open(&wire, path);
+        let gauge = lanes[0].gauge();
+        let received = || gauge.read().unwrap().received;
+        send(&wire);
+        assert!(lab::wait_until(LIMIT, || received() == FRAMES), "{path:?}: {}", received());
+        wire.right().run(|| session.set_filter(&mut lanes, &tcp)).unwrap();
+        assert_eq!(received(), FRAMES, "{path:?}: the filter took frames off the count");
+        send(&wire);
+        let total = FRAMES + FRAMES / 2;
+        assert!(lab::wait_until(LIMIT, || received() == total), "{path:?}: {}", received());
+        assert_eq!(protocols(&wire, session, lanes), [6].repeat(FRAMES as usize / 2), "{path:?}");
+        assert_eq!(received(), total, "{path:?}");
+    }
+}
+
+/// Runs `test` with a filter that is longer than a socket may hold (net.core.optmem_max), and so runs in this process.
+fn with_long_filter(wire: &Wire, test: impl FnOnce(&Program)) {
     let ports: Vec<String> = (1..300).map(|port| format!("udp port {}", 2 * port)).collect();
-    let long = compiled(&wire, &format!("{} or udp port 20000", ports.join(" or ")));
+    let long = compiled(wire, &format!("{} or udp port 20000", ports.join(" or ")));
     assert!(long.instructions().len() > 1000);
     let optmem = "/proc/sys/net/core/optmem_max";
     let Ok(before) = wire.right().run(|| std::fs::read_to_string(optmem)) else {
         return lab::skip("net.core.optmem_max is not to be seen in a namespace");
     };
     wire.right().run(|| std::fs::write(optmem, "4096")).unwrap();
-    for path in [Path::Recv, Path::V2, Path::V3] {
-        let (mut session, mut lanes) = open(&wire, path);
-        let set = wire.right().run(|| session.set_filter(&mut lanes, &long));
-        send(&wire);
-        let told = session.notes().iter().any(|note| note.contains("runs in this process"));
-        let protocols = protocols(&wire, session, lanes);
-        set.unwrap();
-        assert_eq!((told, protocols), (true, [17].repeat(FRAMES as usize / 2)), "{path:?}");
-    }
+    test(&long);
     wire.right().run(|| std::fs::write(optmem, before)).unwrap();
+}
+
+#[test]
+fn a_filter_that_the_kernel_does_not_take_runs_here() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    with_long_filter(&wire, |long| {
+        for path in [Path::Recv, Path::V2, Path::V3] {
+            let (mut session, mut lanes) = open(&wire, path);
+            let set = wire.right().run(|| session.set_filter(&mut lanes, long));
+            send(&wire);
+            let told = session.notes().iter().any(|note| note.contains("runs in this process"));
+            let protocols = protocols(&wire, session, lanes);
+            set.unwrap();
+            assert_eq!((told, protocols), (true, [17].repeat(FRAMES as usize / 2)), "{path:?}");
+        }
+    });
+}
+
+/// Such a filter judges frames after a reading may have counted them.
+#[test]
+fn a_filter_that_runs_here_takes_nothing_off_a_count_that_was_read() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    with_long_filter(&wire, |long| {
+        for path in [Path::Recv, Path::V2, Path::V3] {
+            let (mut session, mut lanes) = open(&wire, path);
+            let gauge = lanes[0].gauge();
+            wire.right().run(|| session.set_filter(&mut lanes, long)).unwrap();
+            send(&wire);
+            let received = || gauge.read().unwrap().received;
+            assert!(lab::wait_until(LIMIT, || received() == FRAMES), "{path:?}: {}", received());
+            assert_eq!(protocols(&wire, session, lanes), [17].repeat(FRAMES as usize / 2), "{path:?}");
+            assert_eq!(received(), FRAMES, "{path:?}: the filter took frames off the count");
+        }
+    });
 }
 
 #[test]
@@ -151,8 +196,7 @@ fn a_wait_ends_when_it_is_interrupted() {
         let (_session, mut lanes) = open(&wire, path);
         let interrupter = Interrupter::new().unwrap();
         lanes[0].set_interrupter(interrupter.clone());
-        let start = Instant::now();
-        let far = start + Duration::from_mins(1);
+        let far = Instant::now() + Duration::from_mins(10);
         // Before the wait, and during one: no interruption is missed.
         interrupter.interrupt();
         assert!(lanes[0].next_batch(far).unwrap().is_some_and(|batch| batch.is_empty()));
@@ -163,7 +207,7 @@ fn a_wait_ends_when_it_is_interrupted() {
             });
             assert!(lanes[0].next_batch(far).unwrap().is_some_and(|batch| batch.is_empty()));
         });
-        assert!(start.elapsed() < Duration::from_secs(30), "{path:?}");
+        assert!(Instant::now() < far, "{path:?}: the waits ended by their deadline");
         let soon = Instant::now() + Duration::from_millis(20);
         assert!(lanes[0].next_batch(soon).unwrap().is_some_and(|batch| batch.is_empty()));
         assert!(Instant::now() >= soon, "an interruption ends one wait");

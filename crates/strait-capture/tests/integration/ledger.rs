@@ -1,7 +1,7 @@
 //! The ledger closes: sent = delivered + filtered + lost, on every path, with several lanes, and when rings overflow.
 
-use lab::Wire;
-use strait_capture::{Fanout, Path, Queues};
+use lab::{Offload, Wire};
+use strait_capture::{Directions, Fanout, Path, Queues, Session};
 use strait_packet::traffic::{Kind, Traffic};
 
 use crate::rig::{Capture, incoming, send};
@@ -57,6 +57,36 @@ fn a_full_ring_loses_frames_by_name_and_the_ledger_still_closes() {
         assert_eq!(account.lost.other, 0, "{report}");
         assert_eq!(account.delivered, captured.len() as u64);
         assert_eq!(account.closes(), Ok(()), "{report}");
+    }
+}
+
+/// A reader that does not run for 100 ms while 20,000 packets of 1,000 bytes a second come loses
+/// none, whatever the offloads are.
+#[test]
+fn a_ring_holds_two_thousand_frames_for_a_stopped_reader_by_default() {
+    const FRAMES: u64 = 2000;
+    let traffic = Traffic::builder().flows(300).sizes("1004".parse().unwrap()).build().unwrap();
+    let frame = |sequence| {
+        let mut frame = vec![0; traffic.frame_len_max()];
+        traffic.write_frame(sequence, 1, &mut frame);
+        frame
+    };
+    let frames: Vec<Vec<u8>> = (0..FRAMES).map(frame).collect();
+    assert_eq!(frames[0].len(), 1000);
+    for offloads in [&[][..], &[Offload::Gro, Offload::Gso, Offload::Tso]] {
+        let Some(wire) = Wire::builder().offloads(offloads).or_skip() else { return };
+        for path in PATHS {
+            let builder = Session::builder("right").directions(Directions::In).path(path);
+            let capture = Capture::open(wire.right(), builder).unwrap();
+            let before = wire.right().stats().rx_packets;
+            send(&wire, &frames);
+            wire.await_arrival(before, FRAMES);
+            let (captured, report) = capture.finish(wire.right());
+            let account = &report.capture;
+            assert_eq!((account.received, account.delivered), (FRAMES, FRAMES), "{offloads:?}: {report}");
+            assert_eq!(captured.len() as u64, FRAMES);
+            assert!(captured.iter().all(|frame| frame.seen.bytes.len() == 1000));
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 mod any;
 mod changing;
 mod corpus;
+mod lanes;
 mod ledger;
 mod lifecycle;
 mod rig;
 mod same_answer;
+mod userspace;

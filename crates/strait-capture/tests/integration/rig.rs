@@ -40,6 +40,11 @@ impl Capture {
         self.session.set_link_type(&mut self.lanes, link_type).unwrap();
     }
 
+    /// Captures in other directions from now on.
+    pub(crate) fn set_directions(&mut self, directions: Directions) {
+        self.session.set_directions(&mut self.lanes, directions).unwrap();
+    }
+
     pub(crate) fn mode(&self) -> &str {
         self.session.mode()
     }

@@ -214,3 +214,27 @@ fn a_frame_that_no_file_can_hold_costs_only_itself() {
     assert_eq!((summary.packets, summary.lost), (2, 1));
     assert_eq!(numbers(&path), [0, 1]);
 }
+
+#[test]
+fn a_planted_part_is_neither_followed_nor_waited_for() {
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let elsewhere = directory.path().join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, part_of(&path)).unwrap();
+    let refused = || FileSink::create(options(&path)).expect_err("a planted name").to_string();
+    assert!(refused().contains("remove it"), "{}", refused());
+    assert!(!elsewhere.exists());
+
+    fs::remove_file(part_of(&path)).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    rustix::fs::mkfifoat(rustix::fs::CWD, part_of(&path), mode).unwrap();
+    assert!(refused().contains("remove it"), "{}", refused());
+
+    // An empty file with a second name, by which others could change it, is set aside.
+    fs::remove_file(part_of(&path)).unwrap();
+    fs::write(&elsewhere, "").unwrap();
+    fs::hard_link(&elsewhere, part_of(&path)).unwrap();
+    FileSink::create(options(&path)).expect("a sink").close(&[]).expect("a complete file");
+    assert_eq!(fs::metadata(&elsewhere).unwrap().len(), 0);
+    assert_eq!(listing(directory.path()), ["elsewhere", "out.pcapng", "out.pcapng.part.1"]);
+}

@@ -1,0 +1,46 @@
+//! Default size of AF_XDP's memory, and the smaller one where the kernel refuses to lock that much.
+//!
+//! Called by the builder when it opens AF_XDP. A size that the user gave is never changed.
+
+use std::fmt::Display;
+
+/// Bytes of UMEM for each queue, where a frame takes a chunk of 2 KiB however short it is: 5 ms at three
+/// million packets a second.
+const BYTES: usize = 32 << 20;
+/// Bytes for a single queue, which gets all packets: 11 ms.
+const BYTES_ALONE: usize = 64 << 20;
+
+/// Bytes for each of `queues` queues where the user gave no size.
+pub(super) fn default_bytes(queues: usize) -> usize {
+    if queues == 1 { BYTES_ALONE } else { BYTES }
+}
+
+/// A smaller size to try where `tried` bytes could not be locked; none where the user `asked` for a size.
+pub(super) fn smaller_bytes(asked: Option<usize>, tried: usize) -> Option<usize> {
+    (asked.is_none() && tried > BYTES).then_some(BYTES)
+}
+
+/// The note of a session that got `bytes` instead of `tried`, because of `error`.
+pub(super) fn note(tried: usize, bytes: usize, error: &impl Display) -> String {
+    format!("{error}: using {} MiB instead of {}", bytes >> 20, tried >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_that_cannot_be_locked_is_halved_once_with_a_note() {
+        let tried = default_bytes(1);
+        assert_eq!(smaller_bytes(None, tried), Some(32 << 20));
+        assert_eq!(smaller_bytes(None, 32 << 20), None, "it would fail alike");
+        assert_eq!(smaller_bytes(None, default_bytes(2)), None);
+        let note = note(tried, 32 << 20, &"cannot register memory: no buffer space");
+        assert_eq!(note, "cannot register memory: no buffer space: using 32 MiB instead of 64");
+    }
+
+    #[test]
+    fn a_size_that_the_user_gave_is_not_changed() {
+        assert_eq!(smaller_bytes(Some(64 << 20), 64 << 20), None);
+    }
+}
