@@ -108,12 +108,15 @@ fn put(buffer: *mut c_char, text: &str) {
     if buffer.is_null() {
         return;
     }
-    let text: Vec<u8> = text.bytes().filter(|byte| *byte != 0).take(ERRBUF_BYTES - 1).collect();
-    // SAFETY: the buffer has ERRBUF_BYTES, more than the text and its NUL.
-    unsafe {
-        buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
-        buffer.add(text.len()).write(0);
+    // Without memory of its own: signal handlers call it too.
+    let mut len = 0;
+    for byte in text.bytes().filter(|byte| *byte != 0).take(ERRBUF_BYTES - 1) {
+        // SAFETY: the buffer has ERRBUF_BYTES, more than the text and its NUL.
+        unsafe { buffer.add(len).write(byte as c_char) };
+        len += 1;
     }
+    // SAFETY: as above.
+    unsafe { buffer.add(len).write(0) };
 }
 
 /// Makes `text` what `pcap_geterr` tells of `p`.

@@ -12,6 +12,7 @@ use strait_filter::cbpf::Program;
 
 use crate::choice::Choice;
 use crate::entry::{Entry, Later};
+use crate::notice::Notices;
 use crate::waker::Waker;
 
 const LINKTYPE_LINUX_SLL: u32 = 113;
@@ -175,7 +176,7 @@ impl Handle {
     pub(crate) fn set_filter(&mut self, filter: &Program) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
         active.forget_kept();
-        active.session.set_filter(&mut active.lanes, filter)
+        active.set_filter(filter, &self.choice.notices)
     }
 
     /// Captures in these directions from now on.
@@ -232,7 +233,7 @@ impl Handle {
                 handed => handed?,
             };
             if let Some(later) = entry.take_later() {
-                active.change(later)?;
+                active.change(later, &self.choice.notices)?;
             }
             if entry.facts.is_polled() {
                 active.prepare_to_poll()?;
@@ -256,6 +257,11 @@ impl Handle {
         Reading { looping, deadline }
     }
 
+    /// Ends the capture without a report: it is another process's.
+    pub(crate) fn forget(&mut self) {
+        self.active = None;
+    }
+
     /// Ends the capture and tells what became of it, if the user asked for that. Else nothing but the descriptors is
     /// closed. Where the process has `forked` another may go on with the capture: it is told of as it stands.
     pub(crate) fn close(&mut self, forked: bool) {
@@ -268,17 +274,26 @@ impl Handle {
     }
 
     fn report(&self, active: Active, forked: bool) -> Result<String, Error> {
-        let Active { mut session, mut lanes, kept, turn, .. } = active;
+        let Active { mut session, lanes, kept, turn, .. } = active;
         if !forked {
             session.stop()?;
-            for lane in &mut lanes {
-                while let Ok(Some(batch)) = lane.next_batch(Instant::now() + DRAIN) {
-                    drop(batch);
-                }
-            }
         }
-        lanes[turn].return_unread(kept.len() as u64);
-        let accounts = lanes.into_iter().map(Lane::finish).collect::<Result<Vec<_>, Error>>()?;
+        let mut accounts = Vec::with_capacity(lanes.len());
+        for (at, mut lane) in lanes.into_iter().enumerate() {
+            let read = lane.account()?.capture;
+            // Looked at, so that the lane knows that they have come and waits for no more than are missing.
+            let mut unread = if forked { 0 } else { look_at_rest(&mut lane) };
+            if at == turn {
+                unread += kept.len() as u64;
+            }
+            let mut account = lane.finish()?;
+            let capture = &mut account.capture;
+            capture.delivered -= unread.min(capture.delivered);
+            capture.lost.unread += unread;
+            (capture.bytes, capture.wire_bytes) = (read.bytes, read.wire_bytes);
+            capture.events.snaplen_cuts = read.events.snaplen_cuts;
+            accounts.push(account);
+        }
         let wait = self.choice.wait.name();
         let (ring, notes) = (session.ring(), session.notes().join("; "));
         let notes = if notes.is_empty() { notes } else { format!("{notes}\n") };
@@ -341,7 +356,7 @@ impl Active {
             self.waker.wait(entry.interrupter.as_fd(), timeout).map_err(polling)?;
             entry.interrupter.clear();
         }
-        self.lanes.iter().try_for_each(Lane::check_link)
+        self.lanes.iter_mut().try_for_each(Lane::check_link)
     }
 
     fn prepare_to_poll(&mut self) -> Result<(), Error> {
@@ -353,12 +368,21 @@ impl Active {
     }
 
     /// Does what a callback asked for.
-    fn change(&mut self, Later { filter, directions }: Later) -> Result<(), Error> {
+    fn change(&mut self, Later { filter, directions }: Later, notices: &Notices) -> Result<(), Error> {
         self.forget_kept();
         if let Some(directions) = directions {
             self.session.set_directions(&mut self.lanes, directions)?;
         }
-        filter.iter().try_for_each(|filter| self.session.set_filter(&mut self.lanes, filter))
+        filter.iter().try_for_each(|filter| self.set_filter(filter, notices))
+    }
+
+    /// Sets the filter and tells the user where the kernel does not run it, as libpcap does.
+    fn set_filter(&mut self, filter: &Program, notices: &Notices) -> Result<(), Error> {
+        let before = self.session.notes().to_vec();
+        self.session.set_filter(&mut self.lanes, filter)?;
+        let new = self.session.notes().iter().filter(|note| !before.contains(note));
+        new.for_each(|note| notices.tell(&format!("strait: {note}\n")));
+        Ok(())
     }
 
     /// Packets that came before a change are not handed over after it.
@@ -375,6 +399,15 @@ impl Active {
             entry.facts.set_missed(self.session.missed());
         }
     }
+}
+
+/// Looks at each frame that is left in the ring of a session that has stopped; returns how many there were.
+fn look_at_rest(lane: &mut Lane) -> u64 {
+    let mut frames = 0;
+    while let Ok(Some(mut batch)) = lane.next_batch(Instant::now() + DRAIN) {
+        frames += batch.frames().count() as u64;
+    }
+    frames
 }
 
 /// Hands a batch over. What is left when the callback breaks the loop is kept: the ring takes its frames back with the

@@ -5,6 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 use super::table::{Live, Target, target};
 use super::{Pcap, dlt, guarded, said_by, say};
 
+/// The error where libpcap has no memory for another handle.
+pub(super) const NO_MEMORY: &str = "no memory for a handle of libpcap's";
+
 /// A handle that cannot capture, with the live one's link type, snaplen and precision.
 pub(super) fn dead(live: &Live) -> *mut Pcap {
     let facts = &live.entry.facts;
@@ -23,6 +26,10 @@ macro_rules! dumper {
                 Target::Real(p) => real!($name(p: *mut Pcap, $to: $type) -> *mut c_void),
                 Target::Live(live) => {
                     let q = dead(&live);
+                    if q.is_null() {
+                        say(p, NO_MEMORY);
+                        return std::ptr::null_mut();
+                    }
                     let dumper = real!($name(q: *mut Pcap, $to: $type) -> *mut c_void);
                     if dumper.is_null() {
                         say(p, &said_by(q));

@@ -3,10 +3,10 @@
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 use std::sync::atomic::Ordering;
 
-use strait_capture::{Directions, Error};
-use strait_filter::cbpf::{Instruction, Program};
+use strait_capture::{Directions, check_filter};
+use strait_filter::cbpf::Instruction;
 
-use super::files::dead;
+use super::files::{NO_MEMORY, dead};
 use super::table::{Target, target};
 use super::{BpfInstruction, BpfProgram, PCAP_ERROR, Pcap, code, failed, guarded, said_by, say, text};
 
@@ -28,9 +28,7 @@ pub unsafe extern "C" fn pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) 
             unsafe { std::slice::from_raw_parts((*program).instructions, (*program).len as usize) };
         let instructions =
             instructions.iter().map(|&BpfInstruction { code, jt, jf, k }| Instruction { code, jt, jf, k });
-        let checked =
-            Program::check(instructions.collect()).map_err(|error| Error::Filter(error.to_string()));
-        code(p, checked.and_then(|program| live.entry.set_filter(program)))
+        code(p, check_filter(instructions.collect()).and_then(|program| live.entry.set_filter(program)))
     })
 }
 
@@ -77,6 +75,10 @@ pub unsafe extern "C" fn pcap_compile(
             return PCAP_ERROR;
         }
         let q = if compiles { live.theirs() } else { dead(&live) };
+        if q.is_null() {
+            say(p, NO_MEMORY);
+            return PCAP_ERROR;
+        }
         let result = real!(pcap_compile(q: *mut Pcap, program: *mut BpfProgram, filter: *const c_char, optimize: c_int, netmask: u32) -> c_int);
         if result < 0 {
             say(p, &said_by(q));
@@ -108,7 +110,10 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
         }
         // SAFETY: the program gave that many bytes.
         let frame = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) };
-        let Some(sender) = live.entry.sender.get() else { return PCAP_ERROR };
+        let Some(sender) = live.entry.sender.get() else {
+            say(p, "inject: the capture was not opened to send");
+            return PCAP_ERROR;
+        };
         let sent = match sender {
             Ok(sender) => sender.send(frame).map_err(|error| failed(p, &error)),
             Err(error) => Err(failed(p, error)),
@@ -120,7 +125,10 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
 /// `pcap_sendpacket(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_sendpacket(p: *mut Pcap, bytes: *const c_uchar, size: c_int) -> c_int {
-    let Ok(size) = usize::try_from(size) else { return PCAP_ERROR };
+    let Ok(size) = usize::try_from(size) else {
+        say(p, "inject: a frame cannot have a negative size");
+        return PCAP_ERROR;
+    };
     // SAFETY: the arguments are the caller's.
     if unsafe { pcap_inject(p, bytes.cast(), size) } < 0 { PCAP_ERROR } else { 0 }
 }

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use strait_capture::Error;
 
 use super::read::find_theirs;
-use super::table::{self, FORKED, Live};
+use super::table::{self, FORKED, FORKS, Live};
 use super::{
     DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_PERM_DENIED,
-    PCAP_ERROR_PROMISC_PERM_DENIED, PCAP_ERROR_RFMON_NOTSUP, Pcap, failed, guarded, put, said, say, text,
+    PCAP_ERROR_PROMISC_PERM_DENIED, PCAP_ERROR_RFMON_NOTSUP, Pcap, failed, guarded, put, refused_in_callback,
+    said, say, text,
 };
 use crate::choice::Choice;
 use crate::entry::Entry;
@@ -32,6 +33,7 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errbuf: *mut c_char)
 fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
     // A signal handler must not be the first to look for them.
     find_theirs();
+    watch_forks();
     let choice = Choice::new(device, |name| std::env::var(name).ok())?;
     let device = CString::new(choice.device.clone()).map_err(|_| "a NUL in a device's name".to_owned())?;
     let entry = Entry::new(choice.clone()).map_err(|error| error.to_string())?;
@@ -145,29 +147,50 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
             }
             Some(live) => live,
         };
-        let Some(mut handle) = live.entry.lock() else { return PCAP_ERROR };
-        let theirs = live.theirs();
-        if live.taken_over.load(Ordering::Relaxed) {
-            return real!(pcap_activate(theirs: *mut Pcap) -> c_int);
+        let status = activate(p, &live);
+        if status < 0 && said(p).is_empty() {
+            // As libpcap does, for programs that know no code but PCAP_ERROR.
+            say(p, &text(real!(pcap_statustostr(status: c_int) -> *const c_char)));
         }
-        if handle.options.monitor && real!(pcap_can_set_rfmon(theirs: *mut Pcap) -> c_int) == 0 {
-            return PCAP_ERROR_RFMON_NOTSUP;
-        }
-        match handle.activate(&live.entry) {
-            Ok(gauges) => {
-                live.compiles.store(make_compiler(&live), Ordering::Relaxed);
-                report_at_exit(&live);
-                live.set_active(gauges);
-                0
-            }
-            Err(error) if live.entry.choice.strict && !is_interface(&live.device) => {
-                say(p, &error.to_string());
-                PCAP_ERROR_NO_SUCH_DEVICE
-            }
-            Err(error) if live.entry.choice.strict => failed(p, &error),
-            Err(error) => take_over(&live, &error),
-        }
+        status
     })
+}
+
+/// Opens the capture of a handle that is not open, by Strait or by libpcap.
+fn activate(p: *mut Pcap, live: &Live) -> c_int {
+    let Some(mut handle) = live.entry.lock() else { return refused_in_callback(p) };
+    let theirs = live.theirs();
+    if live.taken_over.load(Ordering::Relaxed) {
+        return real!(pcap_activate(theirs: *mut Pcap) -> c_int);
+    }
+    if handle.options.monitor && real!(pcap_can_set_rfmon(theirs: *mut Pcap) -> c_int) == 0 {
+        return PCAP_ERROR_RFMON_NOTSUP;
+    }
+    if table::all().iter().any(|other| live.excludes(other)) {
+        let device = &live.entry.choice.device;
+        say(
+            p,
+            &format!(
+                "this program has {device} open already: on paths xdp and zerocopy one handle takes all packets, \
+                 and the other would receive nothing. Use path v3 for both: strait run --path v3 (STRAIT_PATH=v3)"
+            ),
+        );
+        return PCAP_ERROR;
+    }
+    match handle.activate(&live.entry) {
+        Ok(gauges) => {
+            live.compiles.store(make_compiler(live), Ordering::Relaxed);
+            report_at_exit(live);
+            live.set_active(gauges);
+            0
+        }
+        Err(error) if live.entry.choice.strict && !is_interface(&live.device) => {
+            say(p, &error.to_string());
+            PCAP_ERROR_NO_SUCH_DEVICE
+        }
+        Err(error) if live.entry.choice.strict => failed(p, &error),
+        Err(error) => take_over(live, &error),
+    }
 }
 
 /// Makes libpcap's own handle one that compiles filters for a live capture, which are others where they ask for VLAN
@@ -187,21 +210,34 @@ fn make_compiler(live: &Live) -> bool {
 fn report_at_exit(live: &Live) {
     static ONCE: Once = Once::new();
     if live.entry.choice.report {
-        // SAFETY: the functions take nothing, and may run while the process ends or forks.
+        // SAFETY: the function takes nothing, and may run while the process ends.
         ONCE.call_once(|| unsafe {
             libc::atexit(report_all);
-            libc::pthread_atfork(None, Some(note_fork), Some(note_fork));
         });
     }
+}
+
+/// Has each fork noted, in the parent and in the child.
+fn watch_forks() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the functions take nothing and only store to atomics.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(None, Some(note_fork), Some(note_birth));
+    });
 }
 
 unsafe extern "C" fn note_fork() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
+unsafe extern "C" fn note_birth() {
+    FORKED.store(true, Ordering::Relaxed);
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
 extern "C" fn report_all() {
     guarded((), || {
-        for live in table::all() {
+        for live in table::all().into_iter().filter(|live| live.is_ours()) {
             match live.entry.try_lock() {
                 Some(mut handle) => handle.close(FORKED.load(Ordering::Relaxed)),
                 None => {

@@ -3,8 +3,6 @@
 use std::ffi::{c_int, c_uchar};
 use std::sync::{OnceLock, PoisonError};
 
-use strait_capture::Reading;
-
 use super::table::{Live, Target, peek, target};
 use super::{
     Handler, PCAP_ERROR, PCAP_ERROR_BREAK, PacketHeader, Pcap, Stat, failed, library, refused_in_callback,
@@ -25,6 +23,7 @@ fn pump(
 ) -> c_int {
     let _fence = Fence;
     let entry = &live.entry;
+    live.set_read();
     let max = usize::try_from(max).ok().filter(|max| *max > 0).unwrap_or(usize::MAX);
     let mut headers = Headers::new(entry.facts.nanoseconds());
     let (mut count, mut reading) = (0, None);
@@ -200,12 +199,10 @@ pub unsafe extern "C" fn pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int {
         // SAFETY: libpcap's function, on a handle of libpcap's; the program gave a place.
         return unsafe { (find_theirs().stats)(theirs, stat) };
     };
-    let mut sum = Reading::default();
-    for gauge in live.gauges.get().into_iter().flatten() {
-        let Ok(reading) = gauge.read() else { return PCAP_ERROR };
-        sum.received += reading.received;
-        sum.dropped += reading.dropped;
-    }
+    let Ok(sum) = live.statistics() else {
+        say(p, "the kernel gave no statistics of the capture");
+        return PCAP_ERROR;
+    };
     let missed = live.entry.facts.missed();
     let stats = Stat { recv: sum.received as u32, drop: sum.dropped as u32, ifdrop: missed as u32 };
     // SAFETY: the program gave a place for it.

@@ -2,16 +2,22 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use strait_capture::Gauge;
+use strait_capture::{Error, Gauge, Reading};
 
 use super::{PacketHeader, Pcap};
 use crate::entry::Entry;
 
 /// The process has a child that may go on with its captures, or is one.
 pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Forks between the process that opened the first handle and this one.
+pub(super) static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// [`Live::read_by`] of a handle that no process has read.
+const UNREAD: u32 = u32::MAX;
 
 /// Live handles at most.
 const HANDLES_MAX: usize = 256;
@@ -37,6 +43,12 @@ pub(super) struct Live {
     /// Read the counters, once the capture is open.
     pub(super) gauges: OnceLock<Vec<Gauge>>,
     pub(super) lent: Mutex<Lent>,
+    /// The process that opened the capture.
+    opened_by: u32,
+    /// [`FORKS`] of the process that read it last, as far as this process knows.
+    read_by: AtomicU32,
+    /// Packets received and dropped at the last [`Self::statistics`].
+    last: [AtomicU64; 2],
 }
 
 /// What `pcap_next` and `pcap_next_ex` lend until the next call.
@@ -78,11 +90,60 @@ impl Live {
             compiles: AtomicBool::new(false),
             gauges: OnceLock::new(),
             lent: Mutex::new(Lent { header: Box::new(zero), bytes: Vec::new() }),
+            opened_by: std::process::id(),
+            read_by: AtomicU32::new(UNREAD),
+            last: [const { AtomicU64::new(0) }; 2],
         }
     }
 
     pub(super) fn theirs(&self) -> *mut Pcap {
         self.theirs as *mut Pcap
+    }
+
+    /// Notes that this process reads the capture.
+    pub(super) fn set_read(&self) {
+        self.read_by.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Returns true if the capture's counters and report are for this process: it has opened the capture and not
+    /// handed it to a child unread, or it reads it. Reading the kernel's counters sets them to 0 for all processes that
+    /// share the socket.
+    pub(super) fn is_ours(&self) -> bool {
+        let (forks, read_by) = (FORKS.load(Ordering::Relaxed), self.read_by.load(Ordering::Relaxed));
+        if std::process::id() == self.opened_by {
+            return read_by != UNREAD || !FORKED.load(Ordering::Relaxed);
+        }
+        forks != 0 && read_by == forks
+    }
+
+    /// Packets received and dropped so far; in a process that does not read the capture, as they stood at the fork.
+    pub(super) fn statistics(&self) -> Result<Reading, Error> {
+        let [received, dropped] = &self.last;
+        if self.is_ours() {
+            let mut sum = Reading::default();
+            for gauge in self.gauges.get().into_iter().flatten() {
+                let reading = gauge.read()?;
+                sum.received += reading.received;
+                sum.dropped += reading.dropped;
+            }
+            received.store(sum.received, Ordering::Relaxed);
+            dropped.store(sum.dropped, Ordering::Relaxed);
+        }
+        let (received, dropped) = (received.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed));
+        Ok(Reading { received, dropped })
+    }
+
+    /// Returns true if packets of the capture reach no other handle on the device.
+    fn takes_packets(&self) -> bool {
+        use strait_capture::Path::{Xdp, XdpGeneric, XdpNative, XdpZeroCopy, ZeroCopy};
+        matches!(self.entry.choice.path, Xdp | XdpGeneric | XdpNative | XdpZeroCopy | ZeroCopy)
+    }
+
+    /// Returns true if this handle and `other`, which is open, cannot both receive.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        let is_open = other.is_active() || other.taken_over.load(Ordering::Relaxed);
+        let takes = self.takes_packets() || (other.is_active() && other.takes_packets());
+        self.handle != other.handle && self.device == other.device && is_open && takes
     }
 
     /// Whether Strait captures.
@@ -101,7 +162,13 @@ impl Drop for Live {
     fn drop(&mut self) {
         // The gauges keep sockets open.
         self.gauges.take();
-        self.entry.handle_mut().close(FORKED.load(Ordering::Relaxed));
+        let is_ours = self.is_ours();
+        let handle = self.entry.handle_mut();
+        if is_ours {
+            handle.close(FORKED.load(Ordering::Relaxed));
+        } else {
+            handle.forget();
+        }
         let (p, theirs) = (self.handle as *mut Pcap, self.theirs());
         real!(pcap_close(theirs: *mut Pcap) -> ());
         real!(pcap_close(p: *mut Pcap) -> ());

@@ -35,6 +35,31 @@ fn under_load(case: &str, paths: &[Option<&str>]) -> Option<String> {
     with_frames(case, paths, &Traffic::builder(), Duration::from_micros(100))
 }
 
+/// Runs a case on each path while frames come in, with a report; returns what it printed and reported.
+fn reports_under_load(case: &str) -> Vec<(&'static str, String, String)> {
+    let Some(rig) = Rig::or_skip() else { return Vec::new() };
+    let over = AtomicBool::new(false);
+    let traffic = Traffic::builder().flows(1).kinds(&[Kind::Udp4]).build().unwrap();
+    let outcomes = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let is_over = || over.load(Ordering::Relaxed);
+            send_traffic(&rig.wire, &traffic, 1_000_000, Duration::from_micros(100), is_over);
+        });
+        let run = |path: Option<&'static str>| {
+            let launch = rig.wire.right().command(&rig.program).args([case, "right"]);
+            (path, reporting_on(path, launch).spawn().unwrap().wait(LIMIT))
+        };
+        let outcomes: Vec<_> = STOCK_AND_PATHS[1..].iter().copied().map(run).collect();
+        over.store(true, Ordering::Relaxed);
+        outcomes
+    });
+    let told = |(path, outcome): (Option<&'static str>, lab::Result<lab::Finished>)| {
+        let finished = outcome.unwrap().success();
+        (path.unwrap(), finished.text(), finished.stderr)
+    };
+    outcomes.into_iter().map(told).collect()
+}
+
 /// The same with this traffic, a pause between two frames.
 fn with_frames(
     case: &str,
@@ -224,5 +249,47 @@ fn a_device_that_went_down_brings_packets_when_it_is_up_again() {
         send(&rig.wire, &[Kind::Udp4], 10, Duration::from_millis(1), || false);
         let came = process.wait_for_stdout("packets", LIMIT);
         came.unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    }
+}
+
+/// What nobody read counts as unread, and is not waited for.
+#[test]
+fn a_report_waits_for_no_packet_that_has_come() {
+    for (path, printed, reported) in reports_under_load("close-with-unread") {
+        assert_eq!(printed, "few waits\n", "{path}: {reported}");
+        assert!(reported.contains("unread") && reported.contains("the ledger closes"), "{path}: {reported}");
+    }
+}
+
+#[test]
+fn a_child_that_does_not_read_leaves_the_counters_to_the_program() {
+    for (path, printed, reported) in reports_under_load("children-that-do-not-read") {
+        assert_eq!(printed, "all counted\n", "{path}: {reported}");
+        let reports = reported.matches("wait balanced; ring ").count();
+        assert_eq!(reports, 1, "{path}: {reported}");
+    }
+}
+
+#[test]
+fn monitor_mode_that_is_not_there_is_said_in_libpcaps_words() {
+    let printed = under_load("monitor-mode", &STOCK_AND_PATHS);
+    assert!(printed.is_none_or(|printed| printed.starts_with("-6 ") && printed.trim().len() > 10));
+}
+
+/// AF_XDP takes packets from every other handle: the second open says so, whichever of the two is on it.
+#[test]
+fn a_device_that_is_open_twice_is_refused_where_one_handle_would_receive_nothing() {
+    let Some(rig) = Rig::or_skip() else { return };
+    let second = |path: &str, device: &str| {
+        let finished = rig.start(Some(path), "opened-twice", device).wait(LIMIT).unwrap().success();
+        finished.text()
+    };
+    for (path, device) in [("xdp", "right"), ("v3", "xdp:right"), ("xdp", "v3:right")] {
+        let said = second(path, device);
+        assert!(said.starts_with("right: this program has right open already"), "{path} {device}: {said}");
+        assert!(said.contains("strait run --path v3"), "{path} {device}: {said}");
+    }
+    for path in SOCKETS {
+        assert_eq!(second(path, "right"), "open\n");
     }
 }

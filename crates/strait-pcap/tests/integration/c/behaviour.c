@@ -7,6 +7,7 @@
 #include "check.h"
 #include <pthread.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -361,6 +362,71 @@ static void activation(void)
     printf("%s\n", pcap_open_live(interface, 256, 1, 100, errbuf) ? "open" : errbuf);
 }
 
+/* Monitor mode, which an Ethernet interface does not have. */
+static void monitor_mode(void)
+{
+    char errbuf[PCAP_ERRBUF_SIZE];
+    handle = pcap_create(interface, errbuf);
+    CHECK(handle != NULL && pcap_set_rfmon(handle, 1) == 0);
+    int result = pcap_activate(handle);
+    printf("%d %s\n", result, pcap_geterr(handle));
+    pcap_close(handle);
+}
+
+/* Packets are there when the handle closes; how often the process waits for others meanwhile. */
+static void close_with_unread(void)
+{
+    struct rusage before, after;
+    struct pcap_stat stat = { 0 };
+    handle = opened();
+    CHECK(pcap_loop(handle, 1, count, NULL) == 0);
+    while (stat.ps_recv < 20)
+        CHECK(pcap_stats(handle, &stat) == 0);
+    getrusage(RUSAGE_SELF, &before);
+    pcap_close(handle);
+    handle = NULL;
+    getrusage(RUSAGE_SELF, &after);
+    printf("%s\n", after.ru_nvcsw - before.ru_nvcsw < 100 ? "few waits" : "many waits");
+}
+
+/* Children that do not read the capture ask for its statistics, and end. */
+static void children_that_do_not_read(void)
+{
+    struct pcap_stat stat;
+    int status;
+    handle = opened();
+    CHECK(pcap_loop(handle, 50, count, NULL) == 0);
+    for (int at = 0; at < 3; at++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            CHECK(pcap_stats(handle, &stat) == 0);
+            if (at == 1)
+                pcap_close(handle);
+            exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    CHECK(pcap_stats(handle, &stat) == 0);
+    printf("%s\n", stat.ps_recv >= 50 ? "all counted" : "some forgotten");
+    pcap_close(handle);
+}
+
+/* A second handle on a device that is open. */
+static void opened_twice(void)
+{
+    char errbuf[PCAP_ERRBUF_SIZE] = "open";
+    handle = opened();
+    const char *device = strchr(interface, ':') ? strchr(interface, ':') + 1 : interface;
+    pcap_t *second = pcap_open_live(device, 256, 1, 100, errbuf);
+    printf("%s\n", second ? "open" : errbuf);
+    if (second)
+        pcap_close(second);
+    pcap_close(handle);
+    handle = NULL;
+    pcap_close(opened());
+}
+
 static void without_privilege(void)
 {
     CHECK(setgid(65534) == 0 && setuid(65534) == 0);
@@ -388,6 +454,10 @@ int main(int argc, char **argv)
         { "until-error", until_error },
         { "activation", activation },
         { "without-privilege", without_privilege },
+        { "monitor-mode", monitor_mode },
+        { "close-with-unread", close_with_unread },
+        { "children-that-do-not-read", children_that_do_not_read },
+        { "opened-twice", opened_twice },
     };
     CHECK(argc == 3);
     interface = argv[2];

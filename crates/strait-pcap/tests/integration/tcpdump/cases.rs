@@ -63,7 +63,7 @@ impl Case {
     }
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     Case::new(&["--immediate-mode"], ALL_THAT_COMES, 300),
     Case::new(&["--immediate-mode", "-c", "50"], "udp and port 20000", 50),
     Case::new(&["-Z", "root"], "tcp", 100),
@@ -75,6 +75,8 @@ const CASES: [Case; 11] = [
     Case::new(&["--immediate-mode", "-Q", "out"], "", LEAVING).without_xdp(),
     Case::new(&["--immediate-mode"], "udp", 200 + LEAVING).without_xdp(),
     Case::new(&["--immediate-mode"], "src host 192.0.2.2", LEAVING).without_xdp(),
+    // A loop: no kernel runs it, libpcap and Strait do.
+    Case::new(&["--immediate-mode"], "ip6 protochain 17", 100).without_xdp(),
 ];
 
 const ROTATIONS: [Case; 3] = [
@@ -162,8 +164,10 @@ impl Case {
         let said = ended.unwrap().success().stderr;
         assert_took(path, &said);
         assert!(said.contains(&format!("{} packets captured\n", self.packets)), "{path:?} {self}: {said}");
-        // libpcap counts what its direction rejects, and what it took in when the last packet was printed.
-        let is_exact = !ends_itself && !self.options.contains(&"-Q");
+        // libpcap counts what its direction rejects, what its own interpreter rejects, and what it took in when the last
+        // packet was printed.
+        let interprets = path.is_none() && self.filter.contains("protochain");
+        let is_exact = !ends_itself && !self.options.contains(&"-Q") && !interprets;
         let received = format!("\n{} packets received by filter\n0 packets dropped by kernel", self.packets);
         assert!(!is_exact || said.contains(&received), "{path:?} {self}: {said}");
     }
