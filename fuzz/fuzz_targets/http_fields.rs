@@ -37,6 +37,10 @@ fuzz_target!(|data: &[u8]| {
     let _ = Variant::of(&of("vary"), &of("accept-encoding"));
     let targeted = OfResponse::of(&of("cdn-cache-control"));
     assert!(targeted.targeted || targeted == OfResponse::default());
+    // Several lines are one dictionary, whose last members count.
+    let lines = [text, b"no-store, private"].map(|value| Field { name: "cdn-cache-control", value });
+    let both = OfResponse::of(&lines.into_iter().collect());
+    assert!(!both.targeted || both.no_store);
     assert!(
         update::confirms(&of("etag"), &Fields::default())
             && !partial::may_combine(&of("etag"), &of("last-modified"))

@@ -72,21 +72,31 @@ pub struct OfResponse {
 impl OfResponse {
     /// What the fields say: CDN-Cache-Control where it says something, for it is meant for caches such as this (RFC 9213, section 2.2).
     pub fn of(fields: &Fields<'_>) -> Self {
-        let targeted = targeted::members(fields, "cdn-cache-control");
-        // What cannot be read might forbid it.
-        let no_store = targeted.is_none() && !fields.is_legible("cache-control");
-        let mut directives = Self { targeted: targeted.is_some(), no_store, ..Self::default() };
-        if let Some(members) = targeted {
-            for (name, value) in members {
-                directives.add(name, value);
+        match targeted::read(fields, "cdn-cache-control") {
+            Some(targeted) if targeted.is_doubtful => {
+                targeted.directives.restricted_by(&Self::general(fields))
             }
-            return directives;
+            Some(targeted) => targeted.directives,
+            None => Self::general(fields),
         }
+    }
+
+    /// Directives of Cache-Control.
+    fn general(fields: &Fields<'_>) -> Self {
+        // What cannot be read might forbid it.
+        let mut directives = Self { no_store: !fields.is_legible("cache-control"), ..Self::default() };
         for element in fields.elements("cache-control") {
             let (name, value) = parameter(element);
             directives.add(name, value);
         }
         directives
+    }
+
+    /// Directives with the prohibitions of `other` added. A cache may always store less: where it had to ignore a value for itself, the
+    /// origin does not expect it to store what others must not.
+    fn restricted_by(self, other: &Self) -> Self {
+        let private = if other.private == Scope::All { Scope::All } else { self.private };
+        Self { no_store: self.no_store || other.no_store, private, ..self }
     }
 
     fn add(&mut self, name: &str, value: Option<&str>) {
@@ -143,6 +153,12 @@ impl OfRequest {
                 fields.elements("pragma").any(|element| element.eq_ignore_ascii_case("no-cache"));
         }
         directives
+    }
+
+    /// Directives of a client that must not demand a new response: the stored one answers it as it answers a plain GET.
+    #[must_use]
+    pub fn without_refresh(self) -> Self {
+        Self { no_cache: false, max_age: None, min_fresh: None, ..self }
     }
 
     fn add(&mut self, element: &str) {
@@ -225,11 +241,17 @@ mod tests {
         let expected = OfResponse { targeted: true, max_age: Some(9), ..OfResponse::default() };
         assert_eq!(OfResponse::of(&both), expected);
         // What is malformed or empty is not there.
-        for value in ["", "max-age", "Max-Age=9"]
+        for value in ["", "immutable", "none", "Max-Age=9"]
             .map(|value| [("Cache-Control", "no-store"), ("CDN-Cache-Control", value)])
         {
-            let is_targeted = value[1].1 == "max-age";
+            let is_targeted = matches!(value[1].1, "immutable" | "none");
             assert_eq!(OfResponse::of(&fields(&value)).no_store, !is_targeted, "{value:?}");
+        }
+        for value in ["max-age=\"10000\"", "max-age", "s-maxage=5, private=a", "no-store=1, max-age=5"] {
+            let both = |general| [("Cache-Control", general), ("CDN-Cache-Control", value)];
+            assert!(OfResponse::of(&fields(&both("no-store"))).no_store, "{value}");
+            assert_eq!(OfResponse::of(&fields(&both("private"))).private, Scope::All, "{value}");
+            assert!(!OfResponse::of(&fields(&both("max-age=60"))).no_store, "{value}");
         }
         assert!(OfRequest::of(&fields(&[("Pragma", "no-cache")])).no_cache);
         assert!(!OfRequest::of(&fields(&[("Pragma", "no-cache"), ("Cache-Control", "max-age=1")])).no_cache);

@@ -46,6 +46,11 @@ impl<'b> Fields<'b> {
         self.lines.iter()
     }
 
+    /// Removes the lines whose names `is_meant` accepts.
+    pub fn remove(&mut self, is_meant: impl Fn(&str) -> bool) {
+        self.lines.retain(|field| !is_meant(field.name));
+    }
+
     /// The lines of one name.
     pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Field<'b>> {
         let lines = if self.names & bit(name) == 0 { &[] } else { &self.lines[..] };

@@ -23,11 +23,25 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// Returns true if a field of that name is dropped as soon as it is read: any client could have written it, and no
+    /// response may depend on it.
+    pub fn drops(self, name: &str) -> bool {
+        self == Self::Replace && (name.eq_ignore_ascii_case(FORWARDED) || is_x_forwarded(name))
+    }
+
     /// Whether a field of that name is not passed on, since [`Hop::write`] writes it anew.
     pub fn rewrites(self, name: &str) -> bool {
         self != Self::Off
             && [FORWARDED, FOR, PROTO, HOST].into_iter().any(|own| own.eq_ignore_ascii_case(name))
     }
+}
+
+/// Returns true for X-Forwarded-For, -Proto, -Host, -Port, -Prefix and all others of that family.
+pub(crate) fn is_x_forwarded(name: &str) -> bool {
+    const PREFIX: &[u8] = b"x-forwarded-";
+    // CGI, WSGI, Rack and PHP read an underscore as a hyphen.
+    let folded = name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() });
+    name.len() >= PREFIX.len() && folded.take(PREFIX.len()).eq(PREFIX.iter().copied())
 }
 
 /// How a request came to the proxy.

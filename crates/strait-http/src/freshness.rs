@@ -121,8 +121,21 @@ fn age_of(fields: &Fields<'_>) -> u64 {
 
 /// The date in a field, in any of the three forms (RFC 9110, section 5.6.7).
 pub fn date_of(fields: &Fields<'_>, name: &str) -> Option<u64> {
-    let date = httpdate::parse_http_date(fields.one(name)?).ok()?;
-    Some(date.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
+    let text = fields.one(name)?;
+    // Nearly all dates have the right case already.
+    let parsed = httpdate::parse_http_date(text).or_else(|_| httpdate::parse_http_date(&in_case(text)));
+    Some(parsed.ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
+}
+
+/// The text with the case that dates are defined to have, for RFC 9111 s4.2 wants them compared without regard to case.
+fn in_case(date: &str) -> String {
+    let mut is_inside = false;
+    let cased = date.chars().map(|char| {
+        let first = !std::mem::replace(&mut is_inside, char.is_ascii_alphabetic());
+        if first { char.to_ascii_uppercase() } else { char.to_ascii_lowercase() }
+    });
+    let cased: String = cased.collect();
+    cased.strip_suffix("Gmt").map_or_else(|| cased.clone(), |rest| format!("{rest}GMT"))
 }
 
 #[cfg(test)]
@@ -147,6 +160,23 @@ mod tests {
         assert_eq!((times.date, times.age_at(DATE + 5), times.age_at(DATE + 8)), (DATE, 12, 15));
         let late = super::tests::times(200, &dated, DATE + 99, DATE + 100);
         assert_eq!(late.age_at(DATE + 100), 100);
+    }
+
+    #[test]
+    fn a_date_counts_in_any_case_and_in_gmt_alone() {
+        let read = |date: &str| date_of(&fields(&[("Expires", date)]), "expires");
+        for date in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "sun, 06 nov 1994 08:49:37 gmt",
+            "SUN, 06 NOV 1994 08:49:37 Gmt",
+            "SUNDAY, 06-nov-94 08:49:37 gmt",
+            "sun nOV  6 08:49:37 1994",
+        ] {
+            assert_eq!(read(date), Some(DATE), "{date}");
+        }
+        for zone in ["UTC", "EST", "+0000", "Z", ""] {
+            assert_eq!(read(&format!("Sun, 06 Nov 1994 08:49:37 {zone}")), None, "{zone}");
+        }
     }
 
     #[test]

@@ -32,8 +32,10 @@ pub mod partial;
 pub mod range;
 pub mod reuse;
 pub mod storing;
+mod structured;
 pub mod target;
 pub mod trailer;
+pub mod unkeyed;
 pub mod update;
 pub mod vary;
 

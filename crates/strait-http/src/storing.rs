@@ -20,6 +20,8 @@ pub enum NotStored {
     NoStore,
     /// It is for one user.
     Private,
+    /// It sets a cookie, which is for one user.
+    SetCookie,
     /// The request had credentials, and the response does not say that others may have it.
     Authorization,
     /// It varies with what no request tells.
@@ -37,11 +39,33 @@ impl NotStored {
             Self::RequestNoStore => "request-no-store",
             Self::NoStore => "no-store",
             Self::Private => "private",
+            Self::SetCookie => "set-cookie",
             Self::Authorization => "authorization",
             Self::VaryAll => "vary-all",
             Self::NotCacheable => "not-cacheable",
         }
     }
+}
+
+/// Choices of the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Statuses of errors that are stored.
+    pub errors: Vec<u16>,
+    /// Responses with Set-Cookie are stored.
+    pub set_cookie: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { errors: vec![404, 410, 414], set_cookie: false }
+    }
+}
+
+/// Returns true for an error that is never stored: one request's fields, credentials or rate cause it, and a request without
+/// them would get another response. One oversized or malformed field would otherwise deny the resource to every client.
+pub fn is_about_request(status: u16) -> bool {
+    matches!(status, 400..=402 | 406..=408 | 411..=413 | 415..=426 | 428 | 429 | 431)
 }
 
 /// What of a request matters.
@@ -53,6 +77,8 @@ pub struct Asked<'a, 'b> {
     pub fields: &'a Fields<'b>,
     /// The directives among them.
     pub directives: OfRequest,
+    /// The request that the origin was sent has a Range.
+    pub is_range: bool,
 }
 
 /// Whether a response may be stored.
@@ -60,6 +86,7 @@ pub struct Asked<'a, 'b> {
 /// # Errors
 /// The first rule that forbids it.
 pub fn may_store(
+    policy: &Policy,
     asked: &Asked<'_, '_>,
     status: u16,
     fields: &Fields<'_>,
@@ -67,11 +94,17 @@ pub fn may_store(
 ) -> Result<(), NotStored> {
     let refuse = |refused, why| if refused { Err(why) } else { Ok(()) };
     refuse(asked.method != "GET", NotStored::Method)?;
+    // A GET without Range might get another response: 416 is the plainest case.
+    refuse(asked.is_range && !matches!(status, 200 | 206), NotStored::Status)?;
+    refuse(is_error(status) && !policy.stores_error(status), NotStored::Status)?;
     refuse(!is_understood(status) && (directives.must_understand || !is_final(status)), NotStored::Status)?;
     refuse(asked.directives.no_store, NotStored::RequestNoStore)?;
     // RFC 9111 s5.2.2.3: for caches that know the directive no-store stands for those that do not.
     refuse(directives.no_store && !directives.must_understand, NotStored::NoStore)?;
     refuse(directives.private == Scope::All, NotStored::Private)?;
+    // A field that private names is not stored, so it does not count.
+    let sets_cookie = kept(fields, directives).any(|field| field.name.eq_ignore_ascii_case("set-cookie"));
+    refuse(sets_cookie && !policy.set_cookie, NotStored::SetCookie)?;
     // RFC 9111 s3.5.
     let is_for_all = directives.must_revalidate || directives.public || directives.s_maxage.is_some();
     refuse(asked.fields.has("authorization") && !is_for_all, NotStored::Authorization)?;
@@ -83,6 +116,16 @@ pub fn may_store(
         // RFC 9111 would have it; but nobody who sets a cookie and says nothing of caches means it for others.
         || (is_heuristically_cacheable(status) && !fields.has("set-cookie"));
     refuse(!is_told, NotStored::NotCacheable)
+}
+
+impl Policy {
+    fn stores_error(&self, status: u16) -> bool {
+        self.errors.contains(&status) && !is_about_request(status)
+    }
+}
+
+fn is_error(status: u16) -> bool {
+    status >= 400
 }
 
 /// Whether a response that may be stored is ever of use: it is fresh for some time, may be used stale, or can be validated. Any other would
@@ -111,9 +154,10 @@ fn is_understood(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 302 | 303 | 307 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// A final status that a cache which does not understand it may store as it is.
+/// A final status that a cache which does not understand it may store as it is. 201, 202, 205, 207, 208 and 226 answer one
+/// request: a field such as A-IM (RFC 3229) decides what they carry.
 fn is_final(status: u16) -> bool {
-    (200..=599).contains(&status) && status != 304
+    (200..=599).contains(&status) && !matches!(status, 201 | 202 | 205 | 207 | 208 | 226 | 304)
 }
 
 #[cfg(test)]
@@ -132,8 +176,9 @@ mod tests {
         response: &'static str,
     ) -> Result<(), NotStored> {
         let (request, response) = (lines(request), lines(response));
-        let asked = Asked { method, fields: &request, directives: OfRequest::of(&request) };
-        may_store(&asked, status, &response, &OfResponse::of(&response))
+        let is_range = request.has("range");
+        let asked = Asked { method, fields: &request, directives: OfRequest::of(&request), is_range };
+        may_store(&Policy::default(), &asked, status, &response, &OfResponse::of(&response))
     }
 
     #[test]
@@ -149,8 +194,10 @@ mod tests {
             ("GET", "", 302, "", Err(NotStored::NotCacheable)),
             ("GET", "", 302, "Cache-Control: max-age=0", Ok(())),
             ("GET", "", 302, "Expires: 0", Ok(())),
-            ("GET", "", 599, "Cache-Control: public", Ok(())),
-            ("GET", "", 599, "Cache-Control: public, must-understand", Err(NotStored::Status)),
+            ("GET", "", 299, "Cache-Control: public", Ok(())),
+            ("GET", "A-IM: feed", 226, "Cache-Control: max-age=60", Err(NotStored::Status)),
+            ("GET", "", 202, "Cache-Control: max-age=60", Err(NotStored::Status)),
+            ("GET", "", 299, "Cache-Control: public, must-understand", Err(NotStored::Status)),
             ("GET", "", 200, "Cache-Control: no-store", Err(NotStored::NoStore)),
             ("GET", "", 200, "Cache-Control: no-store, must-understand", Ok(())),
             ("GET", "Cache-Control: no-store", 200, "", Err(NotStored::RequestNoStore)),
@@ -168,6 +215,58 @@ mod tests {
                 expected,
                 "{method} {request} {status} {response}"
             );
+        }
+    }
+
+    #[test]
+    fn errors_are_stored_only_where_no_field_of_a_request_causes_them() {
+        let explicit = "Cache-Control: public, max-age=60";
+        for status in 400..=599 {
+            let expected = if matches!(status, 404 | 410 | 414) { Ok(()) } else { Err(NotStored::Status) };
+            assert_eq!(stores("GET", "", status, explicit), expected, "{status}");
+        }
+        let (request, response) = (lines(""), lines(explicit));
+        let asked =
+            Asked { method: "GET", fields: &request, directives: OfRequest::default(), is_range: false };
+        let policy = Policy { errors: (400..600).collect(), set_cookie: false };
+        let may = |status| may_store(&policy, &asked, status, &response, &OfResponse::of(&response));
+        for (status, expected) in
+            [(403, true), (503, true), (400, false), (412, false), (416, false), (417, false), (431, false)]
+        {
+            assert_eq!(may(status).is_ok(), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn the_response_to_a_range_request_is_stored_as_the_whole_or_a_part_alone() {
+        for (status, expected) in [
+            (200, Ok(())),
+            (206, Ok(())),
+            (301, Err(NotStored::Status)),
+            (404, Err(NotStored::Status)),
+            (416, Err(NotStored::Status)),
+        ] {
+            let stored = stores("GET", "Range: bytes=0-1", status, "Cache-Control: max-age=60");
+            assert_eq!(stored, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_response_that_sets_a_cookie_is_not_stored() {
+        for (directives, expected) in [
+            ("max-age=60", Err(NotStored::SetCookie)),
+            ("public, s-maxage=60", Err(NotStored::SetCookie)),
+            ("max-age=60, no-cache=\"set-cookie\"", Err(NotStored::SetCookie)),
+            ("max-age=60, private=\"Set-Cookie\"", Ok(())),
+        ] {
+            let response = fields(&[("Cache-Control", directives), ("set-cookie", "a=b")]);
+            let request = lines("");
+            let asked =
+                Asked { method: "GET", fields: &request, directives: OfRequest::default(), is_range: false };
+            let own = OfResponse::of(&response);
+            assert_eq!(may_store(&Policy::default(), &asked, 200, &response, &own), expected, "{directives}");
+            let allowed = Policy { set_cookie: true, ..Policy::default() };
+            assert_eq!(may_store(&allowed, &asked, 200, &response, &own), Ok(()), "{directives}");
         }
     }
 

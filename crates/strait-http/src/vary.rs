@@ -2,6 +2,7 @@
 
 use crate::chunked::is_token;
 use crate::fields::Fields;
+use crate::unkeyed;
 
 /// Fields that a response may vary with: more are not stored.
 pub const NAMES_MAX: usize = 16;
@@ -17,6 +18,14 @@ impl Variant {
             return None;
         }
         let mut names: Vec<String> = vary.elements("vary").map(str::to_ascii_lowercase).collect();
+        names.extend(implied(vary).map(str::to_owned));
+        names.extend(
+            asked
+                .iter()
+                .map(|field| field.name)
+                .filter(|name| unkeyed::is_keyed(name))
+                .map(str::to_ascii_lowercase),
+        );
         names.sort_unstable();
         names.dedup();
         if names.len() > NAMES_MAX {
@@ -37,6 +46,19 @@ impl Variant {
     pub fn text(&self) -> &str {
         &self.0
     }
+}
+
+/// Fields of a request that a response depends on although its Vary does not name them: the response itself shows that it does. Many
+/// origins compress, apply Prefer or allow the Origin that asks without a Vary.
+pub fn implied(response: &Fields<'_>) -> impl Iterator<Item = &'static str> {
+    let is_coded = response.elements("content-encoding").any(|it| !it.eq_ignore_ascii_case("identity"));
+    let is_for_origin = response.all("access-control-allow-origin").any(|field| field.value != b"*");
+    let all = [
+        (is_coded, "accept-encoding"),
+        (is_for_origin, "origin"),
+        (response.has("preference-applied"), "prefer"),
+    ];
+    all.into_iter().filter_map(|(is_implied, name)| is_implied.then_some(name))
 }
 
 /// Whether a request says the same of the fields that a text of [`Variant`] names.
@@ -60,6 +82,9 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
 fn normalised(name: &str, asked: &Fields<'_>) -> Option<String> {
     if !asked.has(name) {
         return None;
+    }
+    if name == "forwarded" {
+        return Some(unkeyed::forwarded(asked));
     }
     if !matches!(name, "accept" | "accept-charset" | "accept-encoding" | "accept-language") {
         let lines: Vec<_> = asked.all(name).map(|field| field.value.escape_ascii().to_string()).collect();

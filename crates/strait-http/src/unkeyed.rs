@@ -1,0 +1,143 @@
+//! Fields of a request that are part of no cache key and that Vary hardly ever names, yet change the response of real origins: with
+//! them one client could decide the response that all others get (web cache poisoning).
+//!
+//! `vary` adds the fields of [`is_keyed`] to the key of a response; the proxy sends requests with a field of [`is_override`] past
+//! the cache. Nothing here decides what may be stored. `docs/internals/proxy.md` has the table of all fields.
+
+use crate::fields::{Fields, parameter, split_list};
+use crate::forwarded::is_x_forwarded;
+
+/// Fields that replace the method or the target of a request (Symfony, Laravel, Rails, Express; IIS, Zend), or that name an inner
+/// step of a framework.
+const OVERRIDES: [&str; 21] = [
+    "translate",
+    "x-accel-mapping",
+    "x-astro-path",
+    "x-envoy-original-path",
+    "x-http-method",
+    "x-http-method-override",
+    "x-invoke-path",
+    "x-invoke-query",
+    "x-invoke-status",
+    "x-matched-path",
+    "x-method-override",
+    "x-middleware-prefetch",
+    "x-middleware-subrequest",
+    "x-now-route-matches",
+    "x-original-uri",
+    "x-original-url",
+    "x-prerender-revalidate",
+    "x-react-router-prerender-data",
+    "x-react-router-spa-mode",
+    "x-rewrite-url",
+    "x-sendfile-type",
+];
+
+/// Fields that name the host, scheme or path by which a client came, beside X-Forwarded-*; and fields by which scripts, browsers and
+/// surrogates ask for another form of a page (Surrogate-Capability: with ESI tags that a browser does not process).
+const KEYED: [&str; 37] = [
+    "cf-visitor",
+    "cloudfront-forwarded-proto",
+    "forwarded",
+    "front-end-https",
+    "hx-boosted",
+    "hx-history-restore-request",
+    "hx-request",
+    "hx-target",
+    "negotiate",
+    "next-router-prefetch",
+    "next-router-segment-prefetch",
+    "next-router-state-tree",
+    "next-url",
+    "purpose",
+    "rsc",
+    "save-data",
+    "sec-purpose",
+    "surrogate-capability",
+    "turbo-frame",
+    "x-arr-ssl",
+    "x-host",
+    "x-host-override",
+    "x-http-host-override",
+    "x-https",
+    "x-inertia",
+    "x-inertia-partial-component",
+    "x-inertia-partial-data",
+    "x-livewire",
+    "x-nextjs-data",
+    "x-nuxt-no-ssr",
+    "x-original-host",
+    "x-pjax",
+    "x-requested-with",
+    "x-scheme",
+    "x-script-name",
+    "x-url-scheme",
+    "x-wap-profile",
+];
+
+/// Returns true if a request with such a field is answered by its origin alone. CGI, WSGI, Rack and PHP read `X_Forwarded_Host` as
+/// X-Forwarded-Host, so a name with an underscore may be any of the fields here.
+pub fn is_override(name: &str) -> bool {
+    name.contains('_') || OVERRIDES.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+/// Returns true if a response to a request with such a field is for requests with the same value alone. X-Forwarded-For is not
+/// among them: each client has its own, and what is stored is for all clients.
+pub fn is_keyed(name: &str) -> bool {
+    let is = |other: &str| name.eq_ignore_ascii_case(other);
+    (is_x_forwarded(name) && !is("x-forwarded-for")) || KEYED.into_iter().any(is)
+}
+
+/// The hosts and schemes that Forwarded names (RFC 7239, section 4), without the addresses.
+pub(crate) fn forwarded(asked: &Fields<'_>) -> String {
+    let mut text = String::new();
+    for field in asked.all("forwarded") {
+        let Some(line) = field.text() else {
+            // An origin might read it, so no other value is the same.
+            text.extend([&*field.value.escape_ascii().to_string(), ";"]);
+            continue;
+        };
+        for pair in split_list(line).flat_map(|element| element.split(';')) {
+            let (name, value) = parameter(pair.trim_matches([' ', '\t']));
+            let is_address = ["for", "by"].into_iter().any(|own| own.eq_ignore_ascii_case(name));
+            if !is_address {
+                let (name, value) =
+                    (name.to_ascii_lowercase(), value.unwrap_or_default().to_ascii_lowercase());
+                text.extend([&*name, "=", &*value, ";"]);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::tests::fields;
+
+    #[test]
+    fn fields_that_name_another_host_are_keyed_and_addresses_are_not() {
+        for (name, expected) in [
+            ("X-Forwarded-Host", true),
+            ("x-forwarded-anything", true),
+            ("X-Requested-With", true),
+            ("Forwarded", true),
+            ("Surrogate-Capability", true),
+            ("Save-Data", true),
+            ("X-Forwarded-For", false),
+            ("Cookie", false),
+            ("X-Forwarded", false),
+        ] {
+            assert_eq!(is_keyed(name), expected, "{name}");
+        }
+        assert!(is_override("X-HTTP-Method-Override") && !is_override("X-Forwarded-Host"));
+    }
+
+    #[test]
+    fn forwarded_is_compared_without_addresses() {
+        let of = |value| forwarded(&fields(&[("Forwarded", value)]));
+        assert_eq!(of("for=a, for=b;by=c"), "");
+        assert_eq!(of("for=a;Host=\"B\", for=c; proto=https"), "host=b;proto=https;");
+        assert_ne!(of("host=a"), of("host=b"));
+    }
+}
