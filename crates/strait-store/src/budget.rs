@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) struct Budget {
     pub(crate) capacity_bytes: u64,
     used_bytes: AtomicU64,
-    files_max: usize,
+    pub(crate) files_max: usize,
     files: AtomicUsize,
 }
 

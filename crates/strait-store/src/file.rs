@@ -31,6 +31,8 @@ pub struct SegmentFile {
     members: Mutex<Option<Vec<u64>>>,
     /// Extents of it that are being filled.
     pub(crate) writers: AtomicU32,
+    /// Extents of it that are kept, to be read or filled.
+    pub(crate) readers: AtomicU32,
     /// Whether it was written to since it was synced.
     pub(crate) is_dirty: AtomicBool,
     /// Whether it was let go.
@@ -96,6 +98,7 @@ impl SegmentFile {
             disk: disk.clone(),
             members: Mutex::new(Some(Vec::new())),
             writers: AtomicU32::new(0),
+            readers: AtomicU32::new(0),
             is_dirty: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
@@ -198,4 +201,40 @@ pub struct Extent {
     pub file: Arc<SegmentFile>,
     /// Bytes from its begin.
     pub offset: u64,
+    _reading: Reading,
+}
+
+impl Extent {
+    pub(crate) fn new(file: &Arc<SegmentFile>, offset: u64) -> Self {
+        Self { file: file.clone(), offset, _reading: Reading::new(file.clone()) }
+    }
+
+    /// The place `bytes` further on.
+    #[must_use]
+    pub fn after(&self, bytes: u64) -> Self {
+        Self { offset: self.offset + bytes, ..self.clone() }
+    }
+}
+
+/// A count in [`SegmentFile::readers`], by which eviction knows which files it frees at once.
+#[derive(Debug)]
+struct Reading(Arc<SegmentFile>);
+
+impl Reading {
+    fn new(file: Arc<SegmentFile>) -> Self {
+        file.readers.fetch_add(1, Ordering::AcqRel);
+        Self(file)
+    }
+}
+
+impl Clone for Reading {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::AcqRel);
+    }
 }

@@ -3,8 +3,8 @@
 //!
 //! Each lane, one for each thread that writes, appends to a segment of its own. What is small is put whole with one call; for
 //! what is large or not there yet an extent is reserved, which others fill by splice(2) and read by sendfile(2) while it grows,
-//! and which becomes a record when it is committed. One background thread loads the index, evicts ahead of need, and syncs.
-//! Nobody else waits for a sync, and what a crash cuts off is never found. `docs/internals/store.md` has the format, and says what each
+//! and which becomes a record when it is committed. One background thread loads the index and evicts ahead of need,
+//! another syncs. No caller waits for a sync, and what a crash cuts off is never found. `docs/internals/store.md` has the format, and says what each
 //! call does in the caller's thread.
 //!
 //! ```
@@ -34,6 +34,7 @@ mod index;
 mod lane;
 mod load;
 mod open;
+mod pending;
 mod read;
 mod record;
 mod relief;

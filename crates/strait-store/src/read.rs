@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pieces};
-use crate::record::{Place, Record};
+use crate::record::{End, Place, Record};
 use crate::shared::Shared;
 
 /// Bytes that a check reads at a time.
@@ -68,7 +68,7 @@ impl Shared {
         });
         match checked {
             // Its successor may be counted as well.
-            Ok(_) | Err(Error::System(_)) if !record.is_alive() => {}
+            Ok(_) | Err(Error::System(_) | Error::Gone { .. }) if !record.is_alive() => {}
             Ok((bytes, is_unhashed)) => {
                 verified.whole += u64::from(!is_unhashed);
                 verified.unhashed += u64::from(is_unhashed);
@@ -81,9 +81,9 @@ impl Shared {
 
     /// Reads a long body; its bytes.
     fn verify_body(&self, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
-        let place = record.place();
+        let place = record.place().ok_or(Error::Gone { operation: "verify" })?;
         let corrupt = |what| {
-            if self.end(record) {
+            if self.end(record, End::Removed) {
                 self.counters.corrupt.add(1);
             }
             Error::Corrupt { file: place.body.path(), offset: place.offset, what }
@@ -105,9 +105,10 @@ impl Shared {
 
     /// Reads a record where it is now, and ends it if it is not as written.
     pub(crate) fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
-        let loaded = read(&record.place(), record, body_max);
+        let place = record.place().ok_or(Error::Gone { operation: "load" })?;
+        let loaded = read(&place, record, body_max);
         if let Err(Error::Corrupt { .. }) = &loaded
-            && self.end(record)
+            && self.end(record, End::Removed)
         {
             self.counters.corrupt.add(1);
         }

@@ -1,6 +1,6 @@
 //! A record as the index has it: where it stands, and whether it was hit. Key and meta stay on disk.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::file::{Extent, SegmentFile, lock};
@@ -39,28 +39,43 @@ impl Place {
     }
 }
 
-/// A stored object. It keeps its identity when it is moved, and its file while it is kept, alive or not: whoever only wants to know
-/// of it later keeps a `Weak`.
+/// State of a record; it leaves [`ALIVE`] once.
+const ALIVE: u8 = 0;
+const EVICTED: u8 = 1;
+const REMOVED: u8 = 2;
+
+/// Why a record ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its file was evicted: the object is as valid as before.
+    Evicted,
+    /// It was removed, replaced or damaged.
+    Removed,
+}
+
+/// A stored object. It keeps its identity when it is moved. A dead record has no place, so that it holds no file, however long it
+/// is kept; an [`Extent`] does.
 #[derive(Debug)]
 pub struct Record {
     /// Of its key.
     pub hash: u64,
     sequence: u64,
     body_len: u64,
-    pub(crate) place: Mutex<Place>,
-    is_alive: AtomicBool,
+    /// `None` once the record is dead.
+    pub(crate) place: Mutex<Option<Place>>,
+    state: AtomicU8,
     hits: AtomicU8,
 }
 
 impl Record {
     pub(crate) fn new(hash: u64, sequence: u64, body_len: u64, place: Place) -> Arc<Self> {
-        let (is_alive, hits) = (AtomicBool::new(true), AtomicU8::new(0));
-        Arc::new(Self { hash, sequence, body_len, place: Mutex::new(place), is_alive, hits })
+        let (state, hits) = (AtomicU8::new(ALIVE), AtomicU8::new(0));
+        Arc::new(Self { hash, sequence, body_len, place: Mutex::new(Some(place)), state, hits })
     }
 
     /// Whether it has neither been removed nor evicted.
     pub fn is_alive(&self) -> bool {
-        self.is_alive.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) == ALIVE
     }
 
     /// Notes a hit, which eviction honours.
@@ -72,10 +87,10 @@ impl Record {
         }
     }
 
-    /// Where its body begins now.
-    pub fn body(&self) -> Extent {
+    /// The place of its body now; `None` if the record is dead. The extent holds the file: keep it only while the body is read.
+    pub fn body(&self) -> Option<Extent> {
         let place = lock(&self.place);
-        Extent { file: place.body.clone(), offset: place.body_offset }
+        place.as_ref().map(|place| Extent::new(&place.body, place.body_offset))
     }
 
     /// Bytes of its body.
@@ -88,13 +103,18 @@ impl Record {
         self.sequence
     }
 
-    pub(crate) fn place(&self) -> Place {
+    /// Its place; `None` if the record is dead.
+    pub(crate) fn place(&self) -> Option<Place> {
         lock(&self.place).clone()
     }
 
-    /// Ends it; true for the one who did.
-    pub(crate) fn kill(&self) -> bool {
-        self.is_alive.swap(false, Ordering::AcqRel)
+    /// Ends it and releases its place, which is returned to the one caller that ended it.
+    pub(crate) fn kill(&self, end: End) -> Option<Place> {
+        let state = if end == End::Evicted { EVICTED } else { REMOVED };
+        let mut place = lock(&self.place);
+        // Under the lock: eviction that moves the record sees both or neither.
+        self.state.compare_exchange(ALIVE, state, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        place.take()
     }
 
     pub(crate) fn hits(&self) -> u8 {

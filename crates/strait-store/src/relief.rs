@@ -126,7 +126,7 @@ impl Shared {
         let (mut freed_bytes, mut files) = (0, 0);
         while freed_bytes < wanted_bytes && files < FILES_MAX {
             let Some(bytes) = newest.and_then(|newest| self.evict_before(newest)) else { break };
-            self.see_off();
+            self.close_unlinked();
             freed_bytes += bytes;
             files += 1;
         }

@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
+use crate::pending::HELD_PARTS;
 use crate::read::{Loaded, read};
-use crate::record::{Place, Record};
+use crate::record::{End, Place, Record};
 use crate::shared::Shared;
 
 /// Segments that are kept ready.
@@ -26,16 +27,16 @@ impl Shared {
     pub(crate) fn make_room(&self) {
         self.relieve();
         while !self.is_closed.load(Ordering::Acquire) {
-            if self.lacks_segment() && self.has_segment() {
+            self.close_unlinked();
+            if self.lacking_segments() > 0 && self.has_segment() {
                 match self.counted(self.make_segment("make a segment")) {
                     Ok(spare) => self.keep_ready(spare),
                     Err(_) if self.relieve() => {}
                     Err(_) => return,
                 }
-            } else if self.has_room() || self.evict_before(u64::MAX).is_none() {
+            } else if self.expects_room() || self.evict_before(u64::MAX).is_none() {
                 break;
             }
-            self.see_off();
         }
         self.demand_bytes.store(0, Ordering::Release);
     }
@@ -44,9 +45,10 @@ impl Shared {
         lock(&self.lanes[self.lanes.len() - 1])
     }
 
-    /// Whether there are fewer segments ready than should be.
-    fn lacks_segment(&self) -> bool {
-        self.eviction_lane().reserve.is_none() || lock(&self.spares).len() < SPARES
+    /// Segments that are to be made ready.
+    fn lacking_segments(&self) -> usize {
+        let lacks_reserve = self.eviction_lane().reserve.is_none();
+        usize::from(lacks_reserve) + SPARES.saturating_sub(lock(&self.spares).len())
     }
 
     /// Eviction's own comes first.
@@ -64,33 +66,37 @@ impl Shared {
         self.budget.free_bytes() >= self.segment_bytes && self.budget.free_files() > 0
     }
 
-    fn has_room(&self) -> bool {
-        let wanted = self.extent_bytes_max() + self.demand_bytes.load(Ordering::Acquire);
-        !self.lacks_segment()
-            && self.budget.free_bytes() >= wanted.min(self.budget.capacity_bytes / 2)
-            && self.budget.free_files() >= FILES_FREE_MIN
+    /// Returns true if there is room for all that is to be kept ready, or will be once pending unlinks are closed.
+    fn expects_room(&self) -> bool {
+        let budget = &self.budget;
+        let expected = self.unlinks.expected();
+        let demand_bytes = self.extent_bytes_max() + self.demand_bytes.load(Ordering::Acquire);
+        let lacking = self.lacking_segments();
+        let wanted_bytes = demand_bytes.min(budget.capacity_bytes / 2) + lacking as u64 * self.segment_bytes;
+        budget.free_bytes() + expected.bytes >= wanted_bytes
+            && budget.free_files() + expected.files >= FILES_FREE_MIN + lacking
     }
 
-    /// Unlinks the files that have been let go, and closes those that nobody reads any more.
-    pub(crate) fn see_off(&self) {
-        let leavers = std::mem::take(&mut *lock(&self.leavers));
-        let mut read = Vec::new();
-        for file in leavers {
-            if !file.has_left.swap(true, Ordering::AcqRel) {
-                file.unlink();
-                self.note_name();
-            }
-            if Arc::strong_count(&file) > 1 {
-                read.push(file);
-            }
+    /// Unlinks the files that were let go, and closes those that are not read.
+    pub(crate) fn close_unlinked(&self) {
+        if self.unlinks.close() {
+            self.note_name();
         }
-        lock(&self.leavers).append(&mut read);
     }
 
     /// Evicts the file whose turn it is, of those with a turn before `end`; the bytes that it gives back, if there is one. One that
-    /// is being written to waits for a later turn.
+    /// is being written to waits for a later turn; so does one that is being read, where readers hold as much of evicted files as they
+    /// may: it would give back nothing, nor would the next, until the store is empty.
     pub(crate) fn evict_before(&self, end: u64) -> Option<u64> {
-        let is_free = |file: &SegmentFile| file.writers.load(Ordering::Acquire) == 0;
+        let held = self.unlinks.pending();
+        let may_be_held = |file: &SegmentFile| {
+            held.bytes + file.share.bytes() <= self.budget.capacity_bytes / HELD_PARTS
+                && held.files < self.budget.files_max / HELD_PARTS as usize
+        };
+        let is_free = |file: &SegmentFile| {
+            let is_read = file.readers.load(Ordering::Acquire) > 0;
+            file.writers.load(Ordering::Acquire) == 0 && (!is_read || may_be_held(file))
+        };
         let queue = lock(&self.queue);
         let mut waiting = queue.range(..end);
         let next = waiting.find(|(_, file)| is_free(file)).map(|(turn, file)| (*turn, file.clone()));
@@ -124,7 +130,7 @@ impl Shared {
     pub(crate) fn evict(&self, file: &Arc<SegmentFile>) {
         let mut left = self.segment_bytes / REINSERTED_PARTS;
         for record in self.members(file, &file.dismiss()) {
-            let place = record.place();
+            let Some(place) = record.place() else { continue };
             let has_body = Arc::ptr_eq(&place.body, file);
             let bytes = place.head_len as u64 + if has_body { record.body_len() } else { 0 };
             let is_kept = if has_body { record.hits() > 0 } else { true };
@@ -132,7 +138,7 @@ impl Shared {
             if moved {
                 left -= bytes;
                 self.counters.reinserted.add(u64::from(has_body));
-            } else if self.end(&record) {
+            } else if self.end(&record, End::Evicted) {
                 self.counters.evicted.add(1);
             }
         }
@@ -143,7 +149,7 @@ impl Shared {
     fn members(&self, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<Record>> {
         let is_here = |record: &Arc<Record>| {
             let place = lock(&record.place);
-            Arc::ptr_eq(&place.head, file) || Arc::ptr_eq(&place.body, file)
+            place.as_ref().is_some_and(|it| Arc::ptr_eq(&it.head, file) || Arc::ptr_eq(&it.body, file))
         };
         let mut members: Vec<_> =
             hashes.iter().flat_map(|hash| self.index.find(*hash)).filter(is_here).collect();
@@ -164,8 +170,8 @@ impl Shared {
         let new = moved?;
         let mut now = lock(&record.place);
         // Under its lock, so that whoever removes it meanwhile marks the one that counts.
-        if record.is_alive() {
-            let old = std::mem::replace(&mut *now, new);
+        if let Some(now) = &mut *now {
+            let old = std::mem::replace(now, new);
             self.mark_dead(&old.head, old.offset);
             if with_body {
                 record.set_hits(0);
@@ -210,7 +216,7 @@ impl Shared {
         header.body_offset = layout.body_offset;
         head.write(&file, &layout, &[]).inspect_err(|error| self.spoilt(lane, error))?;
         lane.tail = layout.end;
-        let from = Extent { file: place.body.clone(), offset: place.body_offset };
+        let from = Extent::new(&place.body, place.body_offset);
         let copied = file.copy_from(&from, record.body_len(), layout.body_offset);
         copied.inspect_err(|error| self.note_shortage(error, record.body_len()))?;
         head.header.state = State::Committed;

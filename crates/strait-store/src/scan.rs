@@ -177,7 +177,7 @@ impl Scan<'_> {
 
     fn insert(&self, header: &RecordHeader, head: &Arc<SegmentFile>, offset: u64, body: &Arc<SegmentFile>) {
         for other in self.shared.index.find(header.hash) {
-            let place = other.place();
+            let Some(place) = other.place() else { continue };
             if Arc::ptr_eq(&place.head, head) && place.offset == offset {
                 return;
             }
@@ -202,7 +202,11 @@ impl Scan<'_> {
         for Last { hash, file, offset } in std::mem::take(&mut self.lasts) {
             let found = self.shared.index.find(hash);
             let is_it = |place: &Place| place.offset == offset && Arc::ptr_eq(&place.head, &file);
-            let Some(record) = found.into_iter().find(|record| is_it(&record.place())) else { continue };
+            let Some(record) =
+                found.into_iter().find(|record| record.place().is_some_and(|place| is_it(&place)))
+            else {
+                continue;
+            };
             if self.patience.is_over() {
                 // It is checked when it is found again.
                 self.shared.hold(file.number());

@@ -16,7 +16,8 @@ use crate::format::{FileHeader, STATE_AT, State};
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::open::Found;
-use crate::record::Record;
+use crate::pending::PendingUnlinks;
+use crate::record::{End, Place, Record};
 use crate::relief::Relief;
 use crate::stats::Counters;
 
@@ -41,7 +42,7 @@ pub(crate) struct Shared {
     /// Segments that are ready for the next lane that needs one.
     pub(crate) spares: Mutex<Vec<Arc<SegmentFile>>>,
     /// Files that are to be unlinked, or are and still read.
-    pub(crate) leavers: Mutex<Vec<Arc<SegmentFile>>>,
+    pub(crate) unlinks: PendingUnlinks,
     /// Files that were written to since they were synced.
     pub(crate) dirty: Mutex<Vec<Weak<SegmentFile>>>,
     /// Files that could not be opened, by age.
@@ -88,7 +89,7 @@ impl Shared {
             lanes: (0..=lanes.max(1)).map(|_| Mutex::default()).collect(),
             queue: Mutex::default(),
             spares: Mutex::default(),
-            leavers: Mutex::default(),
+            unlinks: PendingUnlinks::default(),
             dirty: Mutex::default(),
             unread: Mutex::default(),
             held: Mutex::default(),
@@ -158,7 +159,7 @@ impl Shared {
 
     /// Puts a record of an earlier session into the index, and into the lists of its files.
     pub(crate) fn admit(&self, record: &Arc<Record>) {
-        let place = record.place();
+        let Some(place) = record.place() else { return };
         place.head.admit(record.hash);
         if !Arc::ptr_eq(&place.head, &place.body) {
             place.body.admit(record.hash);
@@ -229,38 +230,38 @@ impl Shared {
     pub(crate) fn let_go(&self, file: Arc<SegmentFile>) {
         lock(&self.queue).remove(&file.turn.load(Ordering::Acquire));
         if !file.is_leaving.swap(true, Ordering::AcqRel) {
-            lock(&self.leavers).push(file);
+            self.unlinks.push(file);
             self.wake();
         }
     }
 
     /// Ends a record whose body nobody else has; false if it has ended already.
-    pub(crate) fn end(&self, record: &Arc<Record>) -> bool {
-        let ended = self.end_head(record);
-        let place = record.place();
-        if ended && place.body.is_own() {
+    pub(crate) fn end(&self, record: &Arc<Record>, end: End) -> bool {
+        let Some(place) = self.release(record, end) else { return false };
+        if place.body.is_own() {
             self.let_go(place.body);
         }
-        ended
+        true
     }
 
     /// Takes a record out of the index and leaves it on disk, for the next session.
     pub(crate) fn forget(&self, record: &Arc<Record>) {
-        if record.kill() {
+        if record.kill(End::Evicted).is_some() {
             self.index.remove(record);
         }
     }
 
     /// Ends a record and leaves its body.
     pub(crate) fn end_head(&self, record: &Arc<Record>) -> bool {
-        let ended = record.kill();
-        if ended {
-            self.index.remove(record);
-            // It is not moved any more. Whoever looks at its place meanwhile does not wait for the write.
-            let place = record.place();
-            self.mark_dead(&place.head, place.offset);
-        }
-        ended
+        self.release(record, End::Removed).is_some()
+    }
+
+    /// Ends a record, which has no place from then on; its last place for the one caller that ended it.
+    fn release(&self, record: &Arc<Record>, end: End) -> Option<Place> {
+        let place = record.kill(end)?;
+        self.index.remove(record);
+        self.mark_dead(&place.head, place.offset);
+        Some(place)
     }
 
     /// Writes down that the record at `offset` is dead, unless nothing is written at all; false if that failed.

@@ -22,7 +22,9 @@ impl Shared {
     /// Writes the snapshot of `session`, when all else is done. A store without one is scanned.
     pub(crate) fn write_snapshot(&self, session: u64) -> Result<()> {
         let files: Vec<_> = lock(&self.queue).values().cloned().collect();
-        let records = self.index.all();
+        let mut records = self.index.all();
+        // A removal may come at any time; a dead record has no place.
+        records.retain(|record| record.is_alive());
         let totals = Totals { files: files.len() as u64, records: records.len() as u64 };
         let path = self.dir.join(INDEX);
         if totals.bytes() > self.budget.free_bytes() {
@@ -53,7 +55,7 @@ impl Shared {
 }
 
 fn entry(record: &Record, places: &std::collections::HashMap<u64, u32>) -> Option<Entry> {
-    let place = record.place();
+    let place = record.place()?;
     Some(Entry {
         hash: record.hash,
         sequence: record.sequence(),

@@ -39,6 +39,8 @@ pub struct Stats {
     pub records: u64,
     /// Bytes of all files, those included that are evicted and still read.
     pub used_bytes: u64,
+    /// Bytes of those files that are evicted and still read.
+    pub pinned_bytes: u64,
     /// The limit of `used_bytes`; 0 where the store is only read.
     pub capacity_bytes: u64,
     /// Files that are open.

@@ -15,7 +15,7 @@ use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
 use crate::lane::Head;
 use crate::read::{Loaded, Verified};
-use crate::record::{Place, Record};
+use crate::record::{End, Place, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::writer::Writer;
@@ -150,7 +150,7 @@ impl Store {
             return Err(gone());
         }
         let (updated, ended) = if let Some(body) = loaded.body() {
-            (self.put(lane, loaded.key(), meta, &[body])?, self.shared.end(record))
+            (self.put(lane, loaded.key(), meta, &[body])?, self.shared.end(record, End::Removed))
         } else {
             let mut tries = (0..UPDATE_TRIES).map(|_| self.refer(lane, record, &loaded, meta).transpose());
             let updated = tries.find_map(|tried| tried).unwrap_or_else(|| Err(gone()));
@@ -174,7 +174,7 @@ impl Store {
         loaded: &Loaded,
         meta: &[u8],
     ) -> Result<Option<Arc<Record>>> {
-        let body = record.body();
+        let Some(body) = record.body() else { return Ok(None) };
         let mut head = Head::new(loaded.key(), meta, record.body_len())?;
         head.header.body_file = body.file.number();
         head.header.body_offset = body.offset;
@@ -192,7 +192,7 @@ impl Store {
         let updated = Record::new(header.hash, header.sequence, header.body_len, place);
         self.shared.index.insert(updated.clone());
         // Behind the index, so that whoever empties the file finds the record through it.
-        if updated.place().body.admit(header.hash) {
+        if updated.body().is_some_and(|body| body.file.admit(header.hash)) {
             self.shared.counters.stored.add(1);
             return Ok(Some(updated));
         }
@@ -202,7 +202,7 @@ impl Store {
 
     /// Ends a record: it is found no more, after a restart neither.
     pub fn remove(&self, record: &Arc<Record>) {
-        if self.shared.end(record) {
+        if self.shared.end(record, End::Removed) {
             self.shared.counters.removed.add(1);
         }
     }
@@ -239,6 +239,7 @@ impl Store {
         Stats {
             records: self.shared.index.len() as u64,
             used_bytes: budget.used_bytes(),
+            pinned_bytes: self.shared.unlinks.pinned_bytes(),
             capacity_bytes: budget.capacity_bytes,
             files: budget.files() as u64,
             stored: counters.stored.get(),

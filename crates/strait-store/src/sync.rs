@@ -19,13 +19,14 @@ impl Shared {
         self.lanes.iter().for_each(|lane| drop(lock(lane)));
         let dirty = std::mem::take(&mut *lock(&self.dirty));
         for file in dirty.iter().filter_map(std::sync::Weak::upgrade) {
+            // An evicted file has nothing to be kept, and a sync of it would delay its close.
+            if file.is_leaving.load(Ordering::Acquire) {
+                continue;
+            }
             file.is_dirty.store(false, Ordering::Release);
             if self.counted(file.sync()).is_err() {
                 self.distrust(&file);
             }
-            drop(file);
-            self.see_off();
-            self.make_room();
         }
         if self.is_dir_dirty.swap(false, Ordering::AcqRel) {
             let synced = self.disk.sync_dir(&self.dir);
@@ -68,7 +69,7 @@ impl Shared {
         for spare in spares {
             self.let_go(spare);
         }
-        self.see_off();
+        self.close_unlinked();
         let synced = self.counted(self.sync());
         let session = lock(&self.marks).session;
         // What could not be read is in no snapshot; what could not be synced may be lost with the next power.

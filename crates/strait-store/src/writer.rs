@@ -102,7 +102,7 @@ impl Writer {
 
     /// Where the body begins: bytes are written there, and read as soon as they are.
     pub fn extent(&self) -> Extent {
-        Extent { file: self.file.clone(), offset: self.layout.body_offset }
+        Extent::new(&self.file, self.layout.body_offset)
     }
 
     /// Bytes of the body that may be written now.

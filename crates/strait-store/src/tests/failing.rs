@@ -54,7 +54,7 @@ fn check(store: &Store, objects: &Objects) {
         let loaded = store.load(&record, 0).unwrap();
         assert_eq!((loaded.key(), loaded.meta()), (&key[..], &b"meta"[..]));
         let mut read = vec![0; body.len()];
-        let extent = record.body();
+        let extent = record.body().unwrap();
         assert_eq!(rustix::io::pread(&*extent.file, &mut read, extent.offset).unwrap(), body.len());
         assert!(read == *body);
     }
@@ -175,15 +175,15 @@ fn what_cannot_be_copied_when_its_file_is_evicted_is_dropped() {
         records.push(fill(&store, &number.to_le_bytes(), &body, true).unwrap());
         records[number as usize].touch();
     }
-    let file = records[0].body().file;
+    let file = records[0].body().unwrap().file;
     drop(store.shared.lane(0, "test").map(|mut lane| store.shared.seal(&mut lane)));
     disk.faults.inject(Call::Copy, 1, 1, Errno::IO.raw_os_error());
     store.shared.evict(&file);
     assert!(records[0].is_alive() && !records[1].is_alive());
-    assert!(!std::sync::Arc::ptr_eq(&records[0].body().file, &file));
+    assert!(!std::sync::Arc::ptr_eq(&records[0].body().unwrap().file, &file));
     drop(store);
     let store = open(&config);
-    let extent = store.find(hash_of(&0_u64.to_le_bytes()))[0].body();
+    let extent = store.find(hash_of(&0_u64.to_le_bytes()))[0].body().unwrap();
     let mut body = vec![0; 1_200_000];
     rustix::io::pread(&*extent.file, &mut body, extent.offset).unwrap();
     assert!(body == fill_of(0, 1_200_000) && store.stats().records == 1);

@@ -89,7 +89,7 @@ fn objects_with_files_of_their_own_get_room_on_a_full_disk() {
         // Of a length that is known, and not.
         let len = number.is_multiple_of(2).then_some(body.len() as u64);
         let record = patiently(|| fill(&store, &number.to_le_bytes(), &body, len));
-        assert!(record.body().file.is_own());
+        assert!(record.body().unwrap().file.is_own());
     }
     let stats = store.stats();
     assert!(stats.evicted > 20 && stats.records >= 4, "{stats:?}");

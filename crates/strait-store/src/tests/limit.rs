@@ -60,7 +60,7 @@ fn the_limit_holds_under_churn_with_pinned_readers() {
             put_patiently(&store, 0, &key, &fill_of(u64::from(number), size));
             let newest = store.find(hash_of(&key)).into_iter().next();
             if let Some(record) = newest.filter(|_| number % 50 == 0) {
-                pinned.push_back((record.body(), u64::from(number), record.body_len()));
+                pinned.push_back((record.body().unwrap(), u64::from(number), record.body_len()));
             }
             if pinned.len() > 3 {
                 let (extent, number, len) = pinned.pop_front().unwrap();

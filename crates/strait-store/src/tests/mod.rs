@@ -6,6 +6,7 @@ pub(crate) mod faults;
 mod full;
 mod limit;
 mod model;
+mod pinned;
 mod reading;
 mod removed;
 mod together;

@@ -135,7 +135,7 @@ impl Pair {
             assert_eq!(found[0].body_len(), body.len() as u64);
             let loaded = self.store.load(&found[0], usize::MAX).unwrap();
             assert_eq!((loaded.key(), loaded.meta()), (&[key][..], &meta[..]));
-            let extent = found[0].body();
+            let extent = found[0].body().unwrap();
             let mut bytes = vec![0; body.len()];
             assert_eq!(rustix::io::pread(&*extent.file, &mut bytes, extent.offset).unwrap(), body.len());
             assert!(bytes == *body && loaded.body().is_none_or(|read| read == body));

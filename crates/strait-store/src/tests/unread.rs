@@ -84,7 +84,7 @@ fn what_was_not_synced_is_not_believed_when_its_file_can_be_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&in_boot(&config(&dir), 1));
         put(&store, b"old");
-        let file = store.find(hash_of(b"old"))[0].body().file.path();
+        let file = store.find(hash_of(b"old"))[0].body().unwrap().file.path();
         let dir = killed(dir.path());
         drop(store);
         let config = config(&dir);
@@ -112,7 +112,7 @@ fn a_head_that_was_synced_is_not_believed_where_its_body_was_held_back() {
         let store = open(&in_boot(&config(&dir), 1));
         let record = store.put(0, b"key", b"old", &[&fill_of(1, 100_000)]).unwrap();
         let record = store.update(0, &record, b"new").unwrap();
-        let (head, body) = (record.place().head, record.body().file.path());
+        let (head, body) = (record.place().unwrap().head, record.body().unwrap().file.path());
         assert!(!head.is_own() && head.path() != body);
         let dir = killed(dir.path());
         drop((store, record));

@@ -87,7 +87,7 @@ pub(crate) fn check(store: &Store, record: &Arc<Record>) -> (u64, u64) {
     assert_eq!(loaded.key(), object.key());
     assert_eq!(record.hash, hash_of(&object.key()));
     assert_eq!(record.body_len(), object.len() as u64);
-    let extent = record.body();
+    let extent = record.body().unwrap();
     let mut body = vec![0; object.len()];
     assert_eq!(pread(&*extent.file, &mut body, extent.offset).unwrap_or(0), body.len(), "{meta}");
     assert!(body == object.body(), "the body of {} is right", object.number);

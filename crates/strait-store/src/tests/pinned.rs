@@ -1,0 +1,139 @@
+//! Eviction while records, and the bytes of evicted files, are held: it frees what it needs and never empties the store.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{PATIENCE, config, fill_of, open};
+use crate::file::lock;
+use crate::{Config, Error, Extent, Record, Store};
+
+/// Objects of one size, so that the store holds the same count of them at every full capacity.
+const OBJECT_BYTES: usize = 8000;
+
+/// Stores an object, trying again where eviction has to come first.
+fn put(store: &Store, number: u64) -> Arc<Record> {
+    let begin = Instant::now();
+    loop {
+        match store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, OBJECT_BYTES)]) {
+            Ok(record) => return record,
+            Err(Error::Full { .. }) => assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats()),
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Stores objects until some have been evicted; the next number.
+fn put_to_capacity(store: &Store) -> u64 {
+    let mut number = 0;
+    while store.stats().evicted == 0 {
+        put(store, number);
+        number += 1;
+    }
+    number
+}
+
+#[test]
+fn records_that_are_held_after_their_end_do_not_hold_disk_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let first = put_to_capacity(&store);
+    let full = store.stats().records;
+    // One record of each file is enough to hold all of them; a memory cache holds as many.
+    let mut held = Vec::new();
+    for number in first..first + 3000 {
+        held.push(put(&store, number));
+        let records = store.stats().records;
+        assert!(records * 10 >= full * 8, "{records} of {full} records are left: {:?}", store.stats());
+    }
+    assert!(held.iter().filter(|record| !record.is_alive()).count() > 2000);
+}
+
+#[test]
+fn readers_of_evicted_files_cost_a_bounded_part_of_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let mut number = put_to_capacity(&store);
+    let full = store.stats().records;
+    // A slow reader of every file: eviction frees nothing.
+    let mut readers: Vec<_> = store.records().iter().filter_map(|record| record.body()).collect();
+    let mut refused = 0;
+    let begin = Instant::now();
+    while refused < 1000 || store.stats().pinned_bytes == 0 {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
+        match store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, OBJECT_BYTES)]) {
+            Ok(record) => readers.extend(record.body()),
+            Err(Error::Full { .. }) => {
+                refused += 1;
+                // Longer than any pending unlink counts as about to be freed, all in all.
+                std::thread::park_timeout(Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        number += 1;
+    }
+    let stats = store.stats();
+    assert!(stats.used_bytes <= stats.capacity_bytes && stats.refused > 0, "{stats:?}");
+    assert!(stats.records * 2 >= full, "{} of {full} records are left: {stats:?}", stats.records);
+    // Once they have read all of it, their room is used again.
+    drop(readers);
+    put(&store, number);
+    assert!(store.stats().records * 2 >= full, "{:?}", store.stats());
+}
+
+/// Stores an object larger than what eviction leaves to readers, and begins to read it.
+fn put_large(store: &Store) -> (Arc<Record>, Extent, Vec<u8>) {
+    let body = fill_of(u64::MAX, (store.stats().capacity_bytes / 2) as usize);
+    let record = store.put(0, b"large", b"meta", &[&body]).unwrap();
+    let extent = record.body().unwrap();
+    (record, extent, body)
+}
+
+/// Stores several times the capacity of a store and reads the large object then.
+fn put_beside_reader(store: &Store, extent: &Extent, body: &[u8]) {
+    let first = put_to_capacity(store);
+    for number in first..first + 3000 {
+        put(store, number);
+    }
+    assert!(store.stats().evicted > 2000, "{:?}", store.stats());
+    assert!(store.stats().used_bytes <= store.stats().capacity_bytes, "{:?}", store.stats());
+    assert!(extent.file.read(body.len(), extent.offset).unwrap() == body);
+}
+
+#[test]
+fn a_slow_reader_of_a_large_object_stops_no_eviction() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let (record, extent, body) = put_large(&store);
+    put_beside_reader(&store, &extent, &body);
+    assert!(record.is_alive(), "it is evicted once it is not read: {:?}", store.stats());
+    drop(extent);
+    for number in 1_000_000..1_003_000 {
+        put(&store, number);
+    }
+    assert!(!record.is_alive(), "{:?}", store.stats());
+}
+
+#[test]
+fn a_slow_reader_of_a_large_removed_object_stops_no_eviction() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    let (record, extent, body) = put_large(&store);
+    store.remove(&record);
+    put_beside_reader(&store, &extent, &body);
+}
+
+#[test]
+fn eviction_goes_on_while_a_sync_lasts() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { sync_every: Some(Duration::from_millis(1)), ..config(&dir) };
+    let store = open(&config);
+    // A sync holds these from its begin to its end, so the next waits here as at a slow disk.
+    let marks = lock(&store.shared.marks);
+    let first = put_to_capacity(&store);
+    for number in first..first + 1000 {
+        put(&store, number);
+    }
+    assert!(store.stats().evicted > 500, "{:?}", store.stats());
+    drop(marks);
+}
