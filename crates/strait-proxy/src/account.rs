@@ -84,9 +84,16 @@ pub(crate) struct Told {
     pub(crate) origin: Option<SocketAddr>,
     /// Why there is no other answer, where the log tells it.
     pub(crate) why: Option<String>,
+    /// Bytes sent beside the body: heads of responses, chunk framing, trailers.
+    pub(crate) overhead_bytes: u64,
 }
 
 impl Told {
+    /// Counts bytes about to be sent that are not part of the body.
+    pub(crate) fn add_overhead(&mut self, bytes: usize) {
+        self.overhead_bytes += bytes as u64;
+    }
+
     /// An answer from the store, or one that goes there.
     pub(crate) fn stored(&mut self, status: u16, answer: Answer) {
         (self.status, self.outcome) = (status, Outcome::of_stored(answer));
@@ -146,6 +153,17 @@ pub(crate) struct Account<'a, 'b> {
 }
 
 impl Account<'_, '_> {
+    /// Bytes sent to the client: heads, framing and body.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.moved.sent + self.moved.sendfile + self.moved.spliced
+    }
+
+    /// Bytes of the body sent to the client, without head and chunk framing. A client that left while
+    /// the head was sent got none.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        self.sent_bytes().saturating_sub(self.told.overhead_bytes)
+    }
+
     /// The way that the bytes went which were not copied, if there were any.
     pub(crate) fn mechanism(&self) -> &'static str {
         match self.moved {

@@ -14,7 +14,7 @@ use crate::fill::Follower;
 use crate::filling::{Filling, Leading};
 use crate::lookup::RECORDS_MAX;
 use crate::miss::{Led, Miss, Wanted, object, order};
-use crate::object::Object;
+use crate::object::{Object, Pinned};
 use crate::select::Selected;
 use crate::socket::Gone;
 
@@ -54,8 +54,13 @@ pub(crate) async fn complete(
     let answer = Answer::Forwarded { why: Why::Partial, status: Some(206), stored: true, collapsed: false };
     let ttl = Some(stored.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
+    // Before the head: what is evicted from here on is sent all the same.
+    let Some(pinned) = stored.pin(&range) else {
+        coming.follower.fill().beyond(u64::MAX).await;
+        return Ok(Led::Again);
+    };
     deliver::send_head(worker, exchange.client, stored, &selected, &status, exchange.wish).await?;
-    send(exchange, wanted, stored, range, coming).await?;
+    send(exchange, wanted, (stored, &pinned), range, coming).await?;
     Ok(Led::Answered(true))
 }
 
@@ -63,7 +68,7 @@ pub(crate) async fn complete(
 async fn send(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
-    stored: &Arc<Object>,
+    (stored, pinned): (&Arc<Object>, &Pinned),
     range: Range<u64>,
     mut coming: Coming,
 ) -> Result<(), Gone> {
@@ -84,9 +89,9 @@ async fn send(
                 coming.range = 0..0;
             }
             reached
-        } else if let Some((_, len)) = stored.stored_at(at) {
+        } else if let Some(len) = stored.stored_len(at) {
             let upto = range.end.min(at + len);
-            deliver::send_range(worker, exchange.client, stored, at..upto).await?;
+            deliver::send_range(worker, exchange.client, stored, pinned, at..upto).await?;
             upto
         } else {
             let gap = stored.first_gap(&(at..range.end)).ok_or(Gone::Closed)?;
@@ -111,7 +116,7 @@ async fn ask(
     let order = order(exchange, wanted, &miss, true);
     let incoming = fetch(worker, &order, None).await.ok()?;
     let (object, range) =
-        object(worker.settings().negative, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
+        object(worker.settings(), false, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
     let is_part = incoming.status == 206 && stored.combines_with(&object);
     if is_part { fill(leading, incoming, (Arc::new(object), range)) } else { None }
 }

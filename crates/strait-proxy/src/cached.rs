@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use strait_http::cache_control::OfRequest;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
+use strait_http::fields::Fields;
 use strait_http::head::Version;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
@@ -17,7 +17,7 @@ use crate::fill::{Fill, Follower, Joined, Phase};
 use crate::filling::Leading;
 use crate::lookup::Found;
 use crate::miss::{self, Led, Miss, Wanted};
-use crate::object::Object;
+use crate::object::{Object, Pinned};
 use crate::select::{Selected, select};
 
 /// How often a request looks for what is stored or coming, which may change each time; and how often before it asks on its own.
@@ -32,9 +32,12 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let mut key = String::with_capacity(uri.path.len() + 64);
     uri.write_key(&mut key);
     let hash = strait_store::hash_of(key.as_bytes());
-    let wanted = Wanted { uri, key, hash, directives: OfRequest::of(&exchange.request.fields) };
     let worker = exchange.worker;
-    let mut is_alone = exchange.wish.is_head || wanted.directives.no_store;
+    let directives = worker.directives(exchange.peer.ip(), &exchange.request.fields);
+    let wanted = Wanted { uri, key, hash, directives };
+    // A fill is requested without Expect: an expectation that the origin may refuse is for this client's request alone.
+    let mut is_alone =
+        exchange.wish.is_head || wanted.directives.no_store || expects_more(&exchange.request.fields);
     // A response that is on its way was asked for before this request: one that wants a new response does not wait for it.
     let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
     let mut variant = None;
@@ -43,6 +46,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         let miss = match look(exchange, &wanted, &mut variant).await? {
             Looked::Answered => return Ok(true),
             Looked::Missed(miss) => miss,
+            Looked::Evicted => continue,
         };
         if wanted.directives.only_if_cached {
             return Err(Stop::Refuse(
@@ -53,10 +57,10 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         if exchange.wish.is_head && head_of_fill(exchange, &wanted).await? {
             return Ok(true);
         }
-        let turn = if is_alone || worker.private.has(hash, worker.now()) {
-            // Nobody asks for a part alone: what comes would not be what the request has asked for.
-            let is_part = miss.gap.is_some();
-            Turn::Ask(if is_part { Miss { stored: None, gap: None, ..miss } } else { miss }, None)
+        let turn = if is_alone {
+            Turn::Ask(for_all_bytes(miss), None)
+        } else if worker.private.has(hash, worker.now()) {
+            Turn::Ask(for_all_bytes(miss), leads_again(exchange, &wanted))
         } else if wants_new {
             Turn::Ask(miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
@@ -75,12 +79,44 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
 }
 
+/// A miss that asks for the whole response: the answer to a request that is not shared must be what its client has asked for.
+fn for_all_bytes(miss: Miss) -> Miss {
+    if miss.gap.is_some() { Miss { stored: None, gap: None, ..miss } } else { miss }
+}
+
+/// Lets a plain request store its response although the last one was for one client alone. That one's Cookie may have caused this, so one
+/// client could otherwise keep a resource out of the cache. Others do not wait: at most one such fill of a key is under way.
+fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<Leading> {
+    const OF_ONE_CLIENT: [&str; 7] = [
+        "authorization",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "if-unmodified-since",
+        "range",
+    ];
+    let (worker, fields) = (exchange.worker, &exchange.request.fields);
+    if OF_ONE_CLIENT.into_iter().any(|name| fields.has(name)) {
+        return None;
+    }
+    match worker.shared.fills.join(wanted.hash, &wanted.key, None) {
+        Joined::First(fill) => Some(Leading::new(worker, wanted.hash, fill)),
+        Joined::Others(_) => None,
+    }
+}
+
 /// What a request does whose response is not stored.
 enum Turn {
     /// It asks the origin, for all who wait if it is to see to that.
     Ask(Miss, Option<Leading>),
     /// It has followed somebody who did.
     Over(Led),
+}
+
+/// Returns true if a request expects something other than 100-continue (RFC 9110, section 10.1.1).
+fn expects_more(fields: &Fields<'_>) -> bool {
+    fields.all("expect").any(|field| !field.value.eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// Follows whoever asks the origin for the same already, or is the first.
@@ -125,7 +161,11 @@ fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) ->
     let found = exchange.worker.find(wanted.hash, &wanted.key, &exchange.request.fields);
     match (found, &miss.stored) {
         (Found::Answer(found), Some(stored)) => {
-            !found.records().map(Arc::as_ptr).eq(stored.records().map(Arc::as_ptr))
+            // What is in memory alone has no records.
+            let has_records = found.records().next().is_some();
+            let is_same =
+                has_records && found.records().map(Arc::as_ptr).eq(stored.records().map(Arc::as_ptr));
+            !is_same && !Arc::ptr_eq(&found, stored)
         }
         (Found::Answer(_), None) => true,
         (Found::Others(_) | Found::Nothing, _) => false,
@@ -135,6 +175,8 @@ fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) ->
 enum Looked {
     Answered,
     Missed(Miss),
+    /// It was found, and gone before it was pinned. Nothing is sent; the next look finds a successor or nothing.
+    Evicted,
 }
 
 /// Answers from the store, if it may. Where that has answers to other requests alone, `variant` is what this one is asked by.
@@ -170,11 +212,14 @@ async fn look(
             if let Some(gap) = missing(&object, &selected, exchange.wish.is_head) {
                 return Ok(Looked::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
             }
+            let Some(pinned) = deliver::pinned(&object, &selected, exchange.wish) else {
+                return Ok(Looked::Evicted);
+            };
             if decision == Reuse::ServeAndValidate {
                 miss::validate_meanwhile(exchange, wanted, &object);
             }
             object.touch();
-            send(exchange, &object, &selected, Answer::Hit).await?;
+            send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
             Ok(Looked::Answered)
         }
         Reuse::Refuse => {
@@ -206,10 +251,22 @@ fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<
     needed.iter().find_map(|range| object.first_gap(range))
 }
 
-/// Sends what is stored.
+/// Sends what is stored; returns false, with nothing sent, if it was evicted since it was found.
 pub(crate) async fn send(
     exchange: &mut Exchange<'_, '_>,
     object: &Arc<Object>,
+    selected: &Selected,
+    answer: Answer,
+) -> Result<bool, Stop> {
+    let Some(pinned) = deliver::pinned(object, selected, exchange.wish) else { return Ok(false) };
+    send_pinned(exchange, (object, &pinned), selected, answer).await?;
+    Ok(true)
+}
+
+/// Sends what is pinned.
+pub(crate) async fn send_pinned(
+    exchange: &mut Exchange<'_, '_>,
+    (object, pinned): (&Arc<Object>, &Pinned),
     selected: &Selected,
     answer: Answer,
 ) -> Result<(), Stop> {
@@ -220,7 +277,8 @@ pub(crate) async fn send(
         ttl: Some(object.times.ttl(worker.now())),
         detail: None,
     };
-    Ok(deliver::send(worker, exchange.client, object, selected, &status, exchange.wish).await?)
+    let found = (object, pinned);
+    Ok(deliver::send_pinned(worker, exchange.client, found, selected, &status, exchange.wish).await?)
 }
 
 /// Answers HEAD from a fill of which the head is there.
@@ -231,8 +289,9 @@ async fn head_of_fill(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> R
         let decision = reuse(worker.now(), &object.times, &object.directives, &wanted.directives);
         if decision == Reuse::Serve && object.matches(&exchange.request.fields) {
             let selected = selected(exchange, &object);
-            send(exchange, &object, &selected, Answer::Hit).await?;
-            return Ok(true);
+            if send(exchange, &object, &selected, Answer::Hit).await? {
+                return Ok(true);
+            }
         }
     }
     Ok(false)
@@ -329,8 +388,8 @@ pub(crate) async fn follow(
             Selected::Part(range) => Some(range),
             Selected::Parts(_) => return Ok(Follow::AtItsEnd),
             selected @ (Selected::NotModified | Selected::Unsatisfiable) => {
-                send(exchange, object, &selected, answer).await?;
-                return Ok(Follow::Answered(true));
+                let is_sent = send(exchange, object, &selected, answer).await?;
+                return Ok(if is_sent { Follow::Answered(true) } else { Follow::AtItsEnd });
             }
         },
     };

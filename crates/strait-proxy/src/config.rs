@@ -9,8 +9,10 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use crate::check;
 use crate::error::{Error, Result};
 use crate::log::Format;
+use crate::schema;
 use crate::settings::Settings;
 
 /// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
@@ -115,6 +117,11 @@ pub struct Cache {
     pub sync: u64,
     /// Seconds for which a 404 or 410 is kept that says nothing of it; 0 for as long as any other response.
     pub negative: u64,
+    /// Statuses of errors that are stored where the response allows it. Statuses that one request's fields can cause (400, 416,
+    /// 431 and the like) are refused here.
+    pub store_errors: Vec<u16>,
+    /// Store responses with Set-Cookie, and send the cookie to every client that gets a hit.
+    pub store_set_cookie: bool,
     /// What becomes of a response whose clients have all left.
     pub abandoned: Abandoned,
 }
@@ -144,6 +151,9 @@ pub struct Access {
     pub reach: Vec<String>,
     /// Networks of clients that may use PURGE.
     pub purge: Vec<String>,
+    /// Networks of clients whose requests may demand a new response (`Cache-Control: no-cache`, `max-age`, `min-fresh`; `Pragma:
+    /// no-cache`). Unset: all clients of a forward proxy, none of a reverse proxy.
+    pub refresh: Option<Vec<String>>,
 }
 
 /// Seconds that each phase may take.
@@ -156,6 +166,12 @@ pub struct Timeouts {
     pub head: u64,
     /// A client that takes nothing, or brings nothing of its body.
     pub client: u64,
+    /// How long a request's body may be waited for beyond `limits.request_body_rate`.
+    pub body_grace: u64,
+    /// All of a request's body.
+    pub body: u64,
+    /// How long a client may be waited for beyond `limits.response_rate`.
+    pub response_grace: u64,
     /// To connect to an origin, its name looked up.
     pub connect: u64,
     /// An origin that brings nothing.
@@ -176,8 +192,19 @@ pub struct Limits {
     pub connections: u32,
     /// Connections of one client's address at a time; 0 for as many as of all.
     pub connections_per_client: u32,
+    /// Connections in use to one origin at a time, of all workers. Requests wait for `timeouts.connect`
+    /// for a free one, then get 503.
+    pub origin_connections: usize,
     /// Bytes of a request's body.
     pub request_body: ByteSize,
+    /// Bytes per second that a request's body must bring after `timeouts.body_grace`; 0 for none.
+    pub request_body_rate: ByteSize,
+    /// A request is sent to its origin once this much of its body has come, or all of it; 0 at once.
+    pub request_ahead: ByteSize,
+    /// Memory for bodies that are read ahead, of all workers; further bodies are not read ahead.
+    pub request_ahead_memory: ByteSize,
+    /// Bytes per second that a client must take of responses after `timeouts.response_grace`; 0 for none.
+    pub response_rate: ByteSize,
     /// Idle connections to one origin that a worker keeps.
     pub origin_idle: usize,
 }
@@ -244,6 +271,8 @@ impl Default for Cache {
             object: ByteSize::tib(1),
             sync: 10,
             negative: 0,
+            store_errors: vec![404, 410, 414],
+            store_set_cookie: false,
             abandoned: Abandoned::Finish,
         }
     }
@@ -251,7 +280,13 @@ impl Default for Cache {
 
 impl Default for Access {
     fn default() -> Self {
-        Self { allow: Vec::new(), connect_ports: vec![443], reach: Vec::new(), purge: Vec::new() }
+        Self {
+            allow: Vec::new(),
+            connect_ports: vec![443],
+            reach: Vec::new(),
+            purge: Vec::new(),
+            refresh: None,
+        }
     }
 }
 
@@ -261,6 +296,9 @@ impl Default for Timeouts {
             idle: 60,
             head: 10,
             client: 60,
+            body_grace: 20,
+            body: 21_600,
+            response_grace: 60,
             connect: 10,
             origin: 60,
             origin_idle: 60,
@@ -274,8 +312,13 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 10_000,
-            connections_per_client: 0,
+            connections_per_client: 1000,
+            origin_connections: 2000,
             request_body: ByteSize::tib(1),
+            request_body_rate: ByteSize::b(500),
+            request_ahead: ByteSize::kib(16),
+            request_ahead_memory: ByteSize::mib(64),
+            response_rate: ByteSize::b(500),
             origin_idle: 64,
         }
     }
@@ -300,22 +343,33 @@ impl Config {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// It is not TOML, or has keys or values that are not known: the message has the line.
+    /// It is not TOML, or has keys or values that are not known: a line of the message for each, with
+    /// its line in the file.
     pub fn from_toml(text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| line_at(text, span.start));
-            let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-            Error::Config(format!("line {line}: {message}"))
-        })
+        let table: toml::Table = toml::from_str(text).map_err(|error| not_toml(text, &error))?;
+        let problems = schema::problems(&table);
+        if !problems.is_empty() {
+            return Err(Self::locate(text, Error::Config(problems.join("\n"))));
+        }
+        let unread = |_| Error::Config("a key has a value that is not accepted".to_owned());
+        table.try_into().map_err(unread)
+    }
+
+    /// Returns true if a file sets no key.
+    pub fn is_blank(text: &str) -> bool {
+        text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
     }
 
     /// The same error with the line of the file that sets the key which it is about, if one does.
     pub fn locate(text: &str, error: Error) -> Error {
         match error {
-            Error::Config(message) => Error::Config(match line_of(text, key_of(&message)) {
-                Some(line) => format!("line {line}: {message}"),
-                None => message,
-            }),
+            Error::Config(message) => {
+                let locate = |message: &str| match line_of(text, key_of(message)) {
+                    Some(line) => format!("line {line}: {message}"),
+                    None => message.to_owned(),
+                };
+                Error::Config(message.lines().map(locate).collect::<Vec<_>>().join("\n"))
+            }
             other => other,
         }
     }
@@ -327,6 +381,26 @@ impl Config {
     pub fn check(&self) -> Result<()> {
         Settings::new(self).map(drop)
     }
+
+    /// Checks what the system has to offer for it: directories, the log, room for the store. Nothing is
+    /// made or changed.
+    ///
+    /// # Errors
+    /// A line for each thing that would fail when the proxy is started.
+    pub fn check_system(&self) -> Result<()> {
+        check::refused(&check::system(self))
+    }
+}
+
+/// A file that is no TOML, in own words: those of the parser change with its versions.
+fn not_toml(text: &str, error: &toml::de::Error) -> Error {
+    let line = error.span().map_or(1, |span| line_at(text, span.start));
+    let why = if error.message().contains("duplicate") {
+        "a key or section is there twice"
+    } else {
+        "this is not TOML; write key = value, text in \"quotes\", lists in [ ], and a section as [cache]"
+    };
+    Error::Config(format!("line {line}: {why}"))
 }
 
 /// The line of a byte, from 1.
@@ -405,7 +479,7 @@ mod tests {
     fn what_is_wrong_is_told_with_its_line() {
         for (toml, expected) in [
             ("workers = 2\nlisten = 3", "line 2: "),
-            ("workers = 2\nsise = 3", "line 2: unknown field `sise`"),
+            ("workers = 2\nsise = 3", "line 2: sise: there is no such key"),
             ("workers = 2\n[cache]\nsize = \"x\"", "line 3: "),
             ("workers = 2\n\nname = \"a b\"", "line 3: name = \"a b\": "),
             ("[access]\npurge = []\nallow = [\"x\"]", "line 3: access.allow: "),

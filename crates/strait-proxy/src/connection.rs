@@ -1,16 +1,15 @@
 //! A client's connection: one request after the other.
 //!
-//! What a worker has at hand is answered right here, without allocation and without a lock; everything else goes through
+//! What a worker has at hand is answered right here, without allocation and under one short lock; everything else goes through
 //! [`crate::exchange`].
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strait_http::Malformed;
-use strait_http::cache_control::OfRequest;
 use strait_http::cache_status::{Answer, CacheStatus};
 use strait_http::framing::{self};
 use strait_http::head::{self, Request, Version};
@@ -23,9 +22,10 @@ use crate::account::Begun;
 use crate::buffer::Buffer;
 use crate::deliver;
 use crate::exchange::{self, Asked, Left, wish};
-use crate::object::Object;
+use crate::object::{Object, Pinned};
+use crate::pace::Uptake;
 use crate::reply::{Wish, write_own};
-use crate::route::{Route, malformed, route};
+use crate::route::{Route, malformed, read_request, route};
 use crate::select::{Selected, select};
 use crate::serving::{Serving, Share};
 use crate::settings::Port;
@@ -59,6 +59,7 @@ enum Next {
 
 struct Hit {
     object: Arc<Object>,
+    pinned: Pinned,
     selected: Selected,
     wish: Wish,
     head_len: usize,
@@ -66,7 +67,9 @@ struct Hit {
 
 impl Client {
     pub(crate) fn new(worker: &Worker, tcp: TcpStream, peer: SocketAddr) -> Self {
-        let socket = Socket::new(tcp, worker.settings().timeouts.client);
+        let settings = worker.settings();
+        let mut socket = Socket::new(tcp, settings.timeouts.client);
+        socket.uptake = Some(Uptake::new(settings.timeouts.response_grace, settings.response_rate));
         Self { socket, buffer: Buffer::default(), peer, begun: None }
     }
 
@@ -153,7 +156,7 @@ impl Client {
         if bytes.is_empty() {
             return Next::More;
         }
-        let (request, len) = match head::request(bytes) {
+        let (request, len) = match read_request(worker.settings(), bytes) {
             Ok(None) => return Next::More,
             Ok(Some(read)) => read,
             Err(error) => return Next::Malformed(error),
@@ -163,7 +166,7 @@ impl Client {
         let routed = |body| route(worker.settings(), &request, body, socket.is_encrypted());
         let route = body.map_err(malformed).and_then(routed);
         if let Ok(Route::Cache(uri)) = &route
-            && let Some(hit) = at_hand(worker, &request, uri, len)
+            && let Some(hit) = at_hand(worker, peer.ip(), &request, uri, len)
         {
             return Next::Hit(hit);
         }
@@ -186,7 +189,7 @@ impl Client {
     }
 
     async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, Gone> {
-        let Hit { object, selected, wish, head_len } = hit;
+        let Hit { object, pinned, selected, wish, head_len } = hit;
         let settings = worker.settings();
         // The log tells what was asked. Without one nobody does, and a client that takes its time holds no memory.
         let kept = if settings.log.is_some() { head_len } else { 0 };
@@ -194,7 +197,8 @@ impl Client {
         let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
         let begun = Begun::now(&mut self.socket);
-        let sent = deliver::send(worker, &mut self.socket, &object, &selected, &status, wish).await;
+        let found = (&object, &pinned);
+        let sent = deliver::send_pinned(worker, &mut self.socket, found, &selected, &status, wish).await;
         self.account(worker, begun, kept, sent.is_ok());
         self.buffer.consume(kept);
         sent.map(|()| wish.keeps_alive)
@@ -213,9 +217,10 @@ impl Client {
         let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
         let mut head = worker.head();
         let (status, why) = (error.status(), error.to_string());
-        write_own(&mut head, worker, status, &why, wish);
+        let head_len = write_own(&mut head, worker, status, &why, wish);
         let begun = Begun::now(&mut self.socket);
         self.socket.told.refused(worker.settings(), status, &why);
+        self.socket.told.add_overhead(head_len);
         let sent = self.socket.write_all(&head, &[]).await;
         worker.give_back(head);
         self.account(worker, begun, 0, sent.is_ok());
@@ -238,10 +243,16 @@ async fn exchange(
 }
 
 /// The answer to such a request, if the worker has it at hand and may give it at once.
-fn at_hand(worker: &Worker, request: &Request<'_>, uri: &Uri<'_>, head_len: usize) -> Option<Hit> {
+fn at_hand(
+    worker: &Worker,
+    client: IpAddr,
+    request: &Request<'_>,
+    uri: &Uri<'_>,
+    head_len: usize,
+) -> Option<Hit> {
     let fields = &request.fields;
     let object = worker.with_key(uri, |hash, key| worker.at_hand(hash, key, fields))?;
-    let asked = OfRequest::of(fields);
+    let asked = worker.directives(client, fields);
     if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {
         return None;
     }
@@ -249,8 +260,10 @@ fn at_hand(worker: &Worker, request: &Request<'_>, uri: &Uri<'_>, head_len: usiz
     if object.is_worth_memory(worker.settings().at_hand) {
         return None;
     }
-    object.touch();
     let wish = wish(request);
     let selected = select(&object, object.length?, fields, wish.is_head);
-    Some(Hit { object, selected, wish, head_len })
+    // One that has just been evicted is looked for in the other way.
+    let pinned = deliver::pinned(&object, &selected, wish)?;
+    object.touch();
+    Some(Hit { object, pinned, selected, wish, head_len })
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde::Serialize;
 use strait_http::target::Uri;
 use strait_store::{Record, Stats, Store, Verified, hash_of};
-use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
 use crate::lookup;
@@ -42,7 +41,7 @@ pub struct Entry {
     pub variant: String,
 }
 
-/// An object that a worker has at hand.
+/// An object in the memory cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AtHand {
     /// The URI that it is kept for.
@@ -53,15 +52,6 @@ pub struct AtHand {
     pub hits: u64,
     /// Whether its body is in memory.
     pub in_memory: bool,
-}
-
-/// What a worker is asked about what it has at hand.
-#[derive(Clone, Debug)]
-pub(crate) enum Asked {
-    /// The hottest of them, so many at most.
-    Hottest(usize, mpsc::UnboundedSender<Vec<AtHand>>),
-    /// To forget those that match; how many that were.
-    Forget(Arc<Pattern>, mpsc::UnboundedSender<usize>),
 }
 
 /// Which URIs are meant.

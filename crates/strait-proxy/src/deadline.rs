@@ -36,16 +36,27 @@ impl Deadline {
         limit: Duration,
         work: F,
     ) -> Result<F::Output, TimedOut> {
+        self.timed(limit, work).await.0
+    }
+
+    /// Like [`Deadline::within`]; also returns how long it has waited. Work that is done at once costs no
+    /// look at the clock.
+    pub(crate) async fn timed<F: Future>(
+        &mut self,
+        limit: Duration,
+        work: F,
+    ) -> (Result<F::Output, TimedOut>, Duration) {
         let mut work = pin!(work);
-        let mut end = None;
-        poll_fn(|context| {
+        let mut begun = None;
+        let done = poll_fn(|context| {
             if let Poll::Ready(output) = work.as_mut().poll(context) {
                 return Poll::Ready(Ok(output));
             }
-            let end = *end.get_or_insert_with(|| Instant::now() + limit);
-            self.poll_until(end, context).map(Err)
+            let begun = *begun.get_or_insert_with(Instant::now);
+            self.poll_until(begun + limit, context).map(Err)
         })
-        .await
+        .await;
+        (done, begun.map_or(Duration::ZERO, |begun| begun.elapsed()))
     }
 
     fn poll_until(&mut self, end: Instant, context: &mut Context<'_>) -> Poll<TimedOut> {

@@ -8,35 +8,48 @@ use strait_http::multipart::{Boundary, Multipart};
 use strait_store::Extent;
 
 use crate::fill::{Follower, Phase, Rest, Source};
-use crate::object::{Body, Object};
+use crate::object::{Body, Object, Pinned};
 use crate::origin::Connection;
-use crate::passage::{self, LAST_CHUNK, What, chunk_head};
+use crate::passage::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
 use crate::reply::{Answer, Framing, Wish, write_stored};
 use crate::select::Selected;
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
 
-/// Sends what was selected of an object that has those bytes.
-pub(crate) async fn send(
+/// Sends what was selected of an object whose bytes are pinned.
+pub(crate) async fn send_pinned(
     worker: &Worker,
     socket: &mut Socket,
-    object: &Arc<Object>,
+    (object, pinned): (&Arc<Object>, &Pinned),
     selected: &Selected,
     status: &CacheStatus<'_>,
     wish: Wish,
 ) -> Result<(), Gone> {
     if let Selected::Parts(parts) = selected {
-        return Box::pin(send_parts(worker, socket, object, parts, status, wish)).await;
+        return Box::pin(send_parts(worker, socket, (object, pinned), parts, status, wish)).await;
     }
     let mut head = worker.head();
     let range = write_head(&mut head, worker, socket, object, selected, status, wish);
     let range = if wish.is_head { 0..0 } else { range };
-    let sent = send_with_head(worker, socket, &head, object, range).await;
+    let sent = send_with_head(worker, socket, &head, object, pinned, range).await;
     worker.give_back(head);
     sent
 }
 
-/// Sends what was selected of an object whose bytes are at hand.
+/// Pins what was selected of an object, before anything of the response is sent; `None` if it has been evicted since it was found:
+/// the request is then a miss.
+pub(crate) fn pinned(object: &Object, selected: &Selected, wish: Wish) -> Option<Pinned> {
+    let length = object.length.unwrap_or(0);
+    let range = match selected {
+        _ if wish.is_head => 0..0,
+        Selected::Whole | Selected::Parts(_) => 0..length,
+        Selected::Part(range) => range.clone(),
+        Selected::NotModified | Selected::Unsatisfiable => 0..0,
+    };
+    object.pin(&range)
+}
+
+/// Sends what was selected of an object whose bytes are at hand; not several parts.
 pub(crate) async fn send_from(
     worker: &Worker,
     socket: &mut Socket,
@@ -45,9 +58,6 @@ pub(crate) async fn send_from(
     status: &CacheStatus<'_>,
     wish: Wish,
 ) -> Result<(), Gone> {
-    if let Selected::Parts(_) = selected {
-        return send(worker, socket, object, selected, status, wish).await;
-    }
     let mut head = worker.head();
     let range = write_head(&mut head, worker, socket, object, selected, status, wish);
     let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
@@ -92,6 +102,7 @@ fn write_head(
     let age = Some(object.times.age_at(worker.now()));
     let told = write_stored(head, worker.settings(), object, &answer, age, status, wish);
     socket.told.stored(told, status.answer);
+    socket.told.add_overhead(head.len());
     range
 }
 
@@ -105,6 +116,7 @@ async fn send_with_head(
     socket: &mut Socket,
     head: &[u8],
     object: &Object,
+    pinned: &Pinned,
     range: Range<u64>,
 ) -> Result<(), Gone> {
     match &object.body {
@@ -115,16 +127,17 @@ async fn send_with_head(
         _ if range.is_empty() => socket.write_all(head, &[]).await,
         _ => {
             socket.write_all_and_more(head).await?;
-            send_range(worker, socket, object, range).await
+            send_range(worker, socket, object, pinned, range).await
         }
     }
 }
 
-/// Sends bytes that are in memory or in the store.
+/// Sends bytes that are in memory, or pinned in the store.
 pub(crate) async fn send_range(
     worker: &Worker,
     socket: &mut Socket,
     object: &Object,
+    pinned: &Pinned,
     range: Range<u64>,
 ) -> Result<(), Gone> {
     if let Body::Memory(bytes, _) = &object.body {
@@ -133,7 +146,7 @@ pub(crate) async fn send_range(
     }
     let mut at = range.start;
     while at < range.end {
-        let (extent, len) = object.stored_at(at).ok_or(Gone::Closed)?;
+        let (extent, len) = pinned.at(at).ok_or(Gone::Closed)?;
         let len = len.min(range.end - at);
         send_extent(worker, socket, &extent, len).await?;
         at += len;
@@ -153,7 +166,7 @@ async fn send_extent(worker: &Worker, socket: &mut Socket, extent: &Extent, len:
 async fn send_parts(
     worker: &Worker,
     socket: &mut Socket,
-    object: &Object,
+    (object, pinned): (&Object, &Pinned),
     parts: &[Range<u64>],
     status: &CacheStatus<'_>,
     wish: Wish,
@@ -167,12 +180,13 @@ async fn send_parts(
     let answer = Answer::Parts(&multipart, total);
     let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
     socket.told.stored(told, status.answer);
+    socket.told.add_overhead(head.len());
     if !wish.is_head {
         for part in parts {
             multipart.write_head(part, &mut head);
             socket.write_all_and_more(&head).await?;
             head.clear();
-            send_range(worker, socket, object, part.clone()).await?;
+            send_range(worker, socket, object, pinned, part.clone()).await?;
         }
         multipart.write_end(&mut head);
     }
@@ -200,6 +214,7 @@ pub(crate) async fn follow(
     let age = age_of(worker, object);
     let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
     socket.told.stored(told, status.answer);
+    socket.told.add_overhead(head.len());
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
     let at = range.start;
     if follower.fill().view().stored > at {
@@ -254,13 +269,17 @@ async fn follow_unknown(
         let view = follower.fill().beyond(at).await;
         if view.stored > at {
             if is_chunked {
-                socket.write_all_and_more(&chunk_head((view.stored - at) as usize)).await?;
+                let line = chunk_head((view.stored - at) as usize);
+                socket.told.add_overhead(line.len() + CHUNK_END.len());
+                socket.write_all_and_more(&line).await?;
             }
             send_piece(worker, socket, view.source.as_ref(), at..view.stored).await?;
             at = view.stored;
-            socket.write_all(if is_chunked { b"\r\n" } else { b"" }, &[]).await?;
+            socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
         } else if view.phase == Phase::Done {
-            return socket.write_all(if is_chunked { LAST_CHUNK } else { b"" }, &[]).await;
+            let end = if is_chunked { LAST_CHUNK } else { b"" };
+            socket.told.add_overhead(end.len());
+            return socket.write_all(end, &[]).await;
         } else if let Some(rest) = follower.fill().take_over() {
             let what = if is_chunked { What::Chunks } else { What::Data };
             let sent = send_rest(worker, socket, *rest, what).await;
@@ -319,7 +338,7 @@ async fn send_piece(
             socket.write_all(&part, &[]).await
         }
         Some(Source::Stored(extent, first)) => {
-            let extent = Extent { offset: extent.offset + range.start - first, ..extent.clone() };
+            let extent = extent.after(range.start - first);
             send_extent(worker, socket, &extent, range.end - range.start).await
         }
         None => Err(Gone::Closed),

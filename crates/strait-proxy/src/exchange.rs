@@ -30,6 +30,10 @@ use crate::upload::Upload;
 use crate::worker::Worker;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
+/// Why a request is refused of which the body trickles.
+const SLOW_BODY: &str = "the body came too slowly (limits.request_body_rate, timeouts.body, timeouts.client)";
+/// Head of the response to a CONNECT that has succeeded.
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 /// What clients of a reverse proxy are told of an origin that has failed.
 const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be used";
 
@@ -84,6 +88,7 @@ impl From<Trouble> for Stop {
             Trouble::Client(gone) => Self::Gone(gone),
             Trouble::Origin(failure) => failure.into(),
             Trouble::Request(error) => malformed(error).into(),
+            Trouble::Slow => Self::Refuse(408, SLOW_BODY.to_owned()),
             Trouble::TooLong(most) => too_long(most).into(),
         }
     }
@@ -125,7 +130,9 @@ pub(crate) async fn run(
     // Where a body ends that is not understood nobody knows.
     let wish = Wish { keeps_alive: wish.keeps_alive && body.is_ok(), ..wish };
     let body = body.unwrap_or(Body::None);
-    let is_expected = request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
+    // RFC 9110 s10.1.1: without content there is nothing to continue with.
+    let is_expected = body != Body::None
+        && request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
     let takes_interim = request.version == Version::Http11;
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
@@ -169,6 +176,7 @@ impl Exchange<'_, '_> {
         push_date(&mut head, self.worker.now());
         write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
         self.client.told.other(200, Outcome::Own);
+        self.client.told.add_overhead(head.len());
         self.client.write_all(&head, &body).await?;
         self.worker.give_back(head);
         Ok(wish.keeps_alive)
@@ -176,6 +184,7 @@ impl Exchange<'_, '_> {
 
     /// Passes request and response on, without the cache.
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
+        self.upload.read_ahead(self.worker, self.client).await?;
         let mut order = Order::new(self, uri, self.body, Purpose::Pass);
         if let Hops::Left(hops) = hops {
             order.add("Max-Forwards", hops.to_string().as_bytes());
@@ -198,10 +207,7 @@ impl Exchange<'_, '_> {
         }
         let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
         match forgotten {
-            0 if self.worker.shared.store.is_some() => {
-                Err(Stop::Refuse(404, "nothing is stored for it".to_owned()))
-            }
-            // What other workers have in memory nobody has counted.
+            0 => Err(Stop::Refuse(404, "nothing is stored for it".to_owned())),
             _ => Err(Stop::Refuse(200, "forgotten".to_owned())),
         }
     }
@@ -268,6 +274,7 @@ impl Exchange<'_, '_> {
         let mut head = self.worker.head();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
         self.client.told.other(incoming.status, Outcome::Tunnel);
+        self.client.told.add_overhead(head.len());
         self.client.write_all(&head, &[]).await?;
         self.worker.give_back(head);
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
@@ -284,7 +291,8 @@ impl Exchange<'_, '_> {
         let mut connection = Connection::open(self.worker, &server).await?;
         self.client.told.other(200, Outcome::Tunnel);
         self.client.told.origin = connection.address;
-        self.client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n", &[]).await?;
+        self.client.told.add_overhead(ESTABLISHED.len());
+        self.client.write_all(ESTABLISHED, &[]).await?;
         let Connection { socket, buffer, .. } = &mut *connection;
         tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
         Ok(false)
@@ -292,15 +300,18 @@ impl Exchange<'_, '_> {
 
     /// Tells the client why there is no response; whether another request may follow.
     async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, Gone> {
-        // What cannot be told apart is not read on.
-        let stays = self.wish.keeps_alive && !self.upload.has_body() && status != 400 && status != 431;
+        // What cannot be told apart is not read on. Bytes behind CONNECT are for the other end of the tunnel, which the client may
+        // have taken for open (RFC 9110, section 9.3.6): they may come from someone else and must not be read as requests.
+        let is_readable = status != 400 && status != 431 && self.request.method != "CONNECT";
+        let stays = self.wish.keeps_alive && !self.upload.has_body() && is_readable;
         let wish = Wish { keeps_alive: stays, ..self.wish };
         let settings = self.worker.settings();
         let mut head = self.worker.head();
         // What is behind a reverse proxy is for who runs it alone.
         let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
-        write_own(&mut head, self.worker, status, said, wish);
+        let head_len = write_own(&mut head, self.worker, status, said, wish);
         self.client.told.refused(settings, status, why);
+        self.client.told.add_overhead(head_len);
         let sent = self.client.write_all(&head, &[]).await;
         self.worker.give_back(head);
         sent.map(|()| stays)

@@ -18,7 +18,7 @@ use crate::origin::{Connection, Failure};
 use crate::reply::{push_via, write_interim};
 use crate::settings::Server;
 use crate::socket::{Gone, Socket};
-use crate::upload::Upload;
+use crate::upload::{Upload, send_continue};
 use crate::worker::Worker;
 
 /// Interim responses that are passed on at most (RFC 9110, section 15.2).
@@ -65,6 +65,8 @@ pub(crate) struct Incoming {
 pub(crate) enum Trouble {
     Client(Gone),
     Origin(Failure),
+    /// The client's body came too slowly.
+    Slow,
     /// The client's body is longer than it may be.
     TooLong(u64),
     /// The client's body is none.
@@ -90,9 +92,15 @@ impl Order {
         uri.authority.write(uri.scheme, &mut host);
         push_field(&mut head, "Host", host.as_bytes());
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
-        let is_meant = |field: &&Field<'_>| is_meant(field.name, purpose, counts_hops);
-        let is_rewritten = |field: &&Field<'_>| settings.forwarded.rewrites(field.name);
-        for field in passed_on(&request.fields).filter(is_meant).filter(|field| !is_rewritten(field)) {
+        // What this cache does not obey must not load a cache in front of the origin either.
+        let is_ignored = purpose != Purpose::Pass && !settings.access.allows_refresh(exchange.peer.ip());
+        let is_meant = |field: &&Field<'_>| {
+            let is_dropped = settings.forwarded.rewrites(field.name)
+                || (is_ignored && is_directive(field.name))
+                || (exchange.upload.was_continued && is_continue(field));
+            !is_dropped && is_meant(field.name, purpose, counts_hops)
+        };
+        for field in passed_on(&request.fields).filter(is_meant) {
             push_field(&mut head, field.name, field.value);
         }
         let hop = Hop { client: exchange.peer.ip(), scheme: uri.scheme, host: Some(&host) };
@@ -126,6 +134,20 @@ impl Order {
     }
 }
 
+fn is_directive(name: &str) -> bool {
+    name.eq_ignore_ascii_case("cache-control") || name.eq_ignore_ascii_case("pragma")
+}
+
+/// Returns true if a field expects 100 (Continue), and nothing else.
+fn is_continue(field: &Field<'_>) -> bool {
+    field.name.eq_ignore_ascii_case("expect") && field.value.eq_ignore_ascii_case(b"100-continue")
+}
+
+/// Fields that make an origin answer one request otherwise than a plain GET. Vary names none of them, so a request for a
+/// response that is stored goes without.
+const OF_ONE_REQUEST: [&str; 6] =
+    ["a-im", "expect", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
+
 fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
     let is = |names: &[&str]| names.iter().any(|other| name.eq_ignore_ascii_case(other));
     match purpose {
@@ -133,15 +155,8 @@ fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
         // It is written anew where it counts.
         Purpose::Pass if is(&["max-forwards"]) => !counts_hops,
         Purpose::Pass => true,
-        Purpose::StorePart => !is(&["if-none-match", "if-modified-since", "if-match", "if-unmodified-since"]),
-        Purpose::Store => !is(&[
-            "if-none-match",
-            "if-modified-since",
-            "if-match",
-            "if-unmodified-since",
-            "if-range",
-            "range",
-        ]),
+        Purpose::StorePart => !is(&OF_ONE_REQUEST),
+        Purpose::Store => !is(&OF_ONE_REQUEST) && !is(&["if-range", "range"]),
     }
 }
 
@@ -208,7 +223,7 @@ async fn exchange(
         connection = incoming.connection;
     }
     if upload.is_expected {
-        socket.write_all(CONTINUE, &[]).await.map_err(Trouble::Client)?;
+        send_continue(socket).await?;
     }
     let is_sent = !upload.has_body() || upload.send(worker, socket, &mut connection.socket).await?;
     let interim = upload.takes_interim.then_some(socket);
@@ -216,8 +231,6 @@ async fn exchange(
     incoming.keeps_alive &= is_sent;
     Ok(incoming)
 }
-
-const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Reads the head of a response. Interim ones go to the client, if it takes them; but 100, which this proxy sends itself.
 async fn final_response(
@@ -236,6 +249,7 @@ async fn final_response(
         if let Some(socket) = client.as_mut().filter(|_| incoming.status != 100) {
             let mut head = worker.head();
             write_interim(&mut head, worker.settings(), &incoming.response());
+            socket.told.add_overhead(head.len());
             socket.write_all(&head, &[]).await.map_err(Trouble::Client)?;
             worker.give_back(head);
         }

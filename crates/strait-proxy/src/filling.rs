@@ -48,7 +48,7 @@ impl Leading {
             Some(store) if self.fill.is_outdated() => {
                 object.records().for_each(|record| store.remove(record));
             }
-            _ if self.fill.is_outdated() || !object.is_alive() => {}
+            _ if self.fill.is_outdated() || !object.is_alive() || !object.is_current() => {}
             _ => self.worker.keep(self.hash, object),
         }
     }

@@ -1,14 +1,13 @@
-//! The objects that a worker has at hand: heads that are read already, and small bodies. One thread has it to itself, so that a hit
-//! takes no lock.
+//! The memory cache of all workers: objects whose heads are read already, and small bodies. Its shards are locked for a lookup or an
+//! insertion, never for I/O.
 //!
 //! Room is made in the order of arrival; what was asked for since it came, or since its last turn, gets another turn.
 
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use smallvec::SmallVec;
 
@@ -16,15 +15,91 @@ use crate::contents::AtHand;
 use crate::lookup::RECORDS_MAX;
 use crate::object::{Body, Object};
 
+/// Shards at most.
+const SHARDS_MAX: usize = 16;
+/// Bodies of the largest size that a shard has room for at least.
+const BODIES_PER_SHARD_MIN: usize = 8;
 /// Objects that are looked at at a time.
 const SWEPT: usize = 4096;
+/// Entries of removed objects that a shard's queue may hold beside as many as there are objects; each is as large as a slot, for the
+/// object itself is freed at once.
+const REMOVED_MAX: usize = 64;
 
-/// Objects at hand.
+/// The memory cache, shared by all workers.
+#[derive(Debug)]
+pub(crate) struct Hot(Box<[Mutex<Shard>]>);
+
+impl Hot {
+    /// Of so many bytes at most, for bodies of up to `body_max` bytes.
+    pub(crate) fn new(bytes_max: usize, body_max: usize) -> Self {
+        let fitting = bytes_max / BODIES_PER_SHARD_MIN.saturating_mul(body_max.max(1));
+        let shards = SHARDS_MAX.min(fitting.max(1));
+        Self((0..shards).map(|_| Mutex::new(Shard::new(bytes_max / shards))).collect())
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        // A table takes its places from the lowest and the highest bits.
+        Self::lock(&self.0[(hash >> 32) as usize % self.0.len()])
+    }
+
+    fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets how many bytes there may be.
+    pub(crate) fn limit(&self, bytes_max: usize) {
+        self.0.iter().for_each(|shard| Self::lock(shard).limit(bytes_max / self.0.len()));
+    }
+
+    /// The objects that were asked for most often, `most` of them.
+    pub(crate) fn hottest(&self, most: usize) -> Vec<AtHand> {
+        let mut all: Vec<_> = self.0.iter().flat_map(|shard| Self::lock(shard).hottest(most)).collect();
+        all.sort_by_key(|object| Reverse(object.hits));
+        all.truncate(most);
+        all
+    }
+
+    /// Removes the objects that are meant; returns their number.
+    pub(crate) fn forget(&self, is_meant: impl Fn(&Object) -> bool) -> usize {
+        self.0.iter().map(|shard| Self::lock(shard).forget(&is_meant)).sum()
+    }
+
+    /// The newest object of that hash that is wanted, counted as a hit.
+    pub(crate) fn find(&self, hash: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<Arc<Object>> {
+        self.shard(hash).find(hash, is_wanted).cloned()
+    }
+
+    /// Like [`find`](Self::find), without a hit.
+    pub(crate) fn peek(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Option<Arc<Object>> {
+        self.shard(hash).peek(hash, is_meant).cloned()
+    }
+
+    /// Adds an object with so many hits, in place of one that answers the same requests; not one that `is_current` rejects. That is
+    /// asked under the lock: an invalidation outdates first and removes then, so that it meets every insertion.
+    pub(crate) fn insert(&self, hash: u64, object: Arc<Object>, hits: u64, is_current: impl Fn() -> bool) {
+        let mut shard = self.shard(hash);
+        if is_current() {
+            shard.insert(hash, object, hits);
+        }
+    }
+
+    /// Removes the objects of a hash that are meant; returns their number.
+    pub(crate) fn remove(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> usize {
+        self.shard(hash).remove(hash, is_meant)
+    }
+
+    /// Drops dead objects, some at a time: nothing will ask for them.
+    pub(crate) fn tidy(&self) {
+        self.0.iter().for_each(|shard| Self::lock(shard).tidy());
+    }
+}
+
+/// The objects of one part of all hashes, under one lock.
 #[derive(Debug, Default)]
-pub(crate) struct Hot {
-    by_hash: HashMap<u64, SmallVec<[Rc<Slot>; 1]>, BuildHasherDefault<AsItIs>>,
-    /// In order of arrival; some are gone from the map already.
-    queue: VecDeque<Rc<Slot>>,
+struct Shard {
+    by_hash: HashMap<u64, SmallVec<[Arc<Slot>; 1]>, BuildHasherDefault<AsItIs>>,
+    /// In order of arrival; some are gone from the map already, and freed with all that they hold.
+    queue: VecDeque<Weak<Slot>>,
     /// How many are not.
     count: usize,
     bytes: usize,
@@ -35,44 +110,44 @@ pub(crate) struct Hot {
 struct Slot {
     hash: u64,
     object: Arc<Object>,
-    was_asked_for: Cell<bool>,
+    was_asked_for: AtomicBool,
     /// How often it was.
-    hits: Cell<u64>,
-    is_gone: Cell<bool>,
+    hits: AtomicU64,
 }
 
-impl Hot {
+impl Shard {
     /// Of so many bytes at most.
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    fn new(bytes_max: usize) -> Self {
         Self { bytes_max, ..Self::default() }
     }
 
     /// Sets how many bytes there may be.
-    pub(crate) fn limit(&mut self, bytes_max: usize) {
+    fn limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
         self.make_room();
     }
 
     /// Those that were asked for most often.
-    pub(crate) fn hottest(&self, most: usize) -> Vec<AtHand> {
-        let mut slots: Vec<_> = self.by_hash.values().flatten().filter(|slot| slot.hits.get() > 0).collect();
-        let by_hits = |slot: &&Rc<Slot>| Reverse(slot.hits.get());
+    fn hottest(&self, most: usize) -> Vec<AtHand> {
+        let mut slots: Vec<_> =
+            self.by_hash.values().flatten().filter(|slot| slot.hits.load(Ordering::Relaxed) > 0).collect();
+        let by_hits = |slot: &&Arc<Slot>| Reverse(slot.hits.load(Ordering::Relaxed));
         if slots.len() > most {
             slots.select_nth_unstable_by_key(most, by_hits);
             slots.truncate(most);
         }
         slots.sort_by_key(by_hits);
-        let tell = |slot: &Rc<Slot>| AtHand {
+        let tell = |slot: &Arc<Slot>| AtHand {
             uri: slot.object.key.to_string(),
             bytes: slot.object.length.unwrap_or(0),
-            hits: slot.hits.get(),
+            hits: slot.hits.load(Ordering::Relaxed),
             in_memory: matches!(slot.object.body, Body::Memory(..)),
         };
         slots.into_iter().map(tell).collect()
     }
 
     /// Removes those that are meant; how many that were.
-    pub(crate) fn forget(&mut self, is_meant: impl Fn(&Object) -> bool) -> usize {
+    fn forget(&mut self, is_meant: impl Fn(&Object) -> bool) -> usize {
         let slots = self.by_hash.values().flatten();
         let meant: Vec<_> = slots.filter(|slot| is_meant(&slot.object)).cloned().collect();
         for slot in &meant {
@@ -82,27 +157,26 @@ impl Hot {
     }
 
     /// The newest object of that hash that is wanted.
-    pub(crate) fn find(&self, hash: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
+    fn find(&self, hash: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
         let slot = self.by_hash.get(&hash)?.iter().rev().find(|slot| is_wanted(&slot.object))?;
-        slot.was_asked_for.set(true);
-        slot.hits.set(slot.hits.get() + 1);
+        slot.was_asked_for.store(true, Ordering::Relaxed);
+        slot.hits.fetch_add(1, Ordering::Relaxed);
         Some(&slot.object)
     }
 
     /// The newest object of that hash that is meant, which nobody asks for.
-    pub(crate) fn peek(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
+    fn peek(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
         self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_meant(object))
     }
 
     /// Adds an object that was asked for so often, in place of one that answers the same requests.
-    pub(crate) fn insert(&mut self, hash: u64, object: Arc<Object>, hits: u64) {
+    fn insert(&mut self, hash: u64, object: Arc<Object>, hits: u64) {
         self.remove(hash, |other| other.is_for_same(&object));
-        let slot = Rc::new(Slot {
+        let slot = Arc::new(Slot {
             hash,
             object,
-            was_asked_for: Cell::new(false),
-            hits: Cell::new(hits),
-            is_gone: Cell::new(false),
+            was_asked_for: AtomicBool::new(false),
+            hits: AtomicU64::new(hits),
         });
         self.bytes += slot.object.memory_bytes();
         self.count += 1;
@@ -112,42 +186,38 @@ impl Hot {
         if let Some(oldest) = oldest {
             self.remove(hash, |object| std::ptr::eq(object, Arc::as_ptr(&oldest)));
         }
-        self.queue.push_back(slot);
+        self.queue.push_back(Arc::downgrade(&slot));
         self.make_room();
     }
 
     /// Lets go of objects that the store has let go of: their files stay on disk until then.
-    pub(crate) fn tidy(&mut self) {
+    fn tidy(&mut self) {
         (0..SWEPT.min(self.queue.len())).for_each(|_| self.sweep());
     }
 
     /// Lets go of the oldest object if the store has; else it is the newest.
     fn sweep(&mut self) {
-        let Some(slot) = self.queue.pop_front() else { return };
-        if slot.is_gone.get() {
-            return;
-        }
+        let Some(slot) = self.queue.pop_front().and_then(|slot| slot.upgrade()) else { return };
         if slot.object.is_alive() {
-            self.queue.push_back(slot);
+            self.queue.push_back(Arc::downgrade(&slot));
         } else {
             self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
         }
     }
 
-    /// Removes those of a hash that are meant; whether there were any.
-    pub(crate) fn remove(&mut self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> bool {
-        let Some(slots) = self.by_hash.get_mut(&hash) else { return false };
+    /// Removes the objects of a hash that are meant; returns their number.
+    fn remove(&mut self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> usize {
+        let Some(slots) = self.by_hash.get_mut(&hash) else { return 0 };
         let before = slots.len();
         slots.retain(|slot| {
             let stays = !is_meant(&slot.object);
             if !stays {
-                slot.is_gone.set(true);
                 self.count -= 1;
                 self.bytes -= slot.object.memory_bytes();
             }
             stays
         });
-        let removed = slots.len() < before;
+        let removed = before - slots.len();
         if slots.is_empty() {
             self.by_hash.remove(&hash);
         }
@@ -155,13 +225,15 @@ impl Hot {
     }
 
     fn make_room(&mut self) {
-        while self.bytes > self.bytes_max || self.queue.len() > 2 * self.count + 64 {
+        if self.queue.len() > 2 * self.count + REMOVED_MAX {
+            // At least half of them are gone, so that a removal costs two looks in all.
+            self.queue.retain(|slot| slot.strong_count() > 0);
+        }
+        while self.bytes > self.bytes_max {
             let Some(slot) = self.queue.pop_front() else { return };
-            if slot.is_gone.get() {
-                continue;
-            }
-            if slot.was_asked_for.replace(false) && slot.object.is_alive() {
-                self.queue.push_back(slot);
+            let Some(slot) = slot.upgrade() else { continue };
+            if slot.was_asked_for.swap(false, Ordering::Relaxed) && slot.object.is_alive() {
+                self.queue.push_back(Arc::downgrade(&slot));
                 continue;
             }
             self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
@@ -186,5 +258,49 @@ impl Hasher for AsItIs {
 
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Leases;
+    use crate::meta::Meta;
+    use crate::object::Home;
+
+    const BODY_BYTES: usize = 10_000;
+
+    /// An object in memory alone.
+    fn object(key: &str) -> Arc<Object> {
+        let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
+        let length = Some(BODY_BYTES as u64);
+        let meta = Meta { requested: 0, received: 0, age: 0, first: 0, length, variant: "", head };
+        let home = Home::Memory(Arc::new(Leases::default()).take(0));
+        Arc::new(Object::new(key, &meta, Body::Memory(vec![0; BODY_BYTES].into(), home)).unwrap())
+    }
+
+    #[test]
+    fn replaced_objects_are_freed_at_once() {
+        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        let mut before: Option<Weak<Object>> = None;
+        for _ in 0..1000 {
+            let object = object("a");
+            let now = Arc::downgrade(&object);
+            hot.insert(7, object, 0, || true);
+            assert_eq!(before.map_or(0, |before| before.strong_count()), 0);
+            before = Some(now);
+        }
+        let queued: usize = hot.0.iter().map(|shard| Hot::lock(shard).queue.len()).sum();
+        assert!(queued <= 2 + REMOVED_MAX, "{queued} entries for one object");
+    }
+
+    #[test]
+    fn many_replacements_remove_no_other_object() {
+        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        hot.insert(7, object("a"), 0, || true);
+        for _ in 0..1000 {
+            hot.insert(8, object("b"), 0, || true);
+        }
+        assert!(hot.peek(7, |_| true).is_some() && hot.peek(8, |_| true).is_some());
     }
 }

@@ -1,19 +1,27 @@
-//! What is in memory alone is one worker's, and what makes it out of date may come to another: a lease ends for all of them at once.
+//! Generations of keys: what was fetched or read before an invalidation is not put into the memory cache after it.
 //!
-//! Keys share places, and nobody outside can tell which do. To end one key's leases ends those of a few others, which are fetched again.
+//! Keys share places, and nobody outside can tell which do. To end one key's leases ends those of a few others on their way, which
+//! are not kept in memory. A ban ends the leases of the keys that match it.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::contents::Pattern;
 
 /// Places for keys; a power of two.
 const PLACES: usize = 16 << 10;
+/// Bans that are remembered; a lease that is older than all of them has ended.
+const BANS_MAX: usize = 256;
 
 /// How often the leases of each place were ended.
 #[derive(Debug)]
 pub(crate) struct Leases {
     places: Box<[AtomicU32]>,
     keys: RandomState,
+    bans: Mutex<VecDeque<Pattern>>,
+    banned: AtomicU64,
 }
 
 /// The right to show what was fetched since it was taken.
@@ -22,11 +30,17 @@ pub(crate) struct Lease {
     leases: Arc<Leases>,
     place: usize,
     ended_before: u32,
+    banned_before: u64,
 }
 
 impl Default for Leases {
     fn default() -> Self {
-        Self { places: (0..PLACES).map(|_| AtomicU32::new(0)).collect(), keys: RandomState::new() }
+        Self {
+            places: (0..PLACES).map(|_| AtomicU32::new(0)).collect(),
+            keys: RandomState::new(),
+            bans: Mutex::default(),
+            banned: AtomicU64::new(0),
+        }
     }
 }
 
@@ -34,7 +48,13 @@ impl Leases {
     /// A lease of the key with such a hash.
     pub(crate) fn take(self: &Arc<Self>, hash: u64) -> Lease {
         let place = self.place(hash);
-        Lease { leases: self.clone(), place, ended_before: self.places[place].load(Ordering::Acquire) }
+        let ended_before = self.places[place].load(Ordering::Acquire);
+        Lease {
+            leases: self.clone(),
+            place,
+            ended_before,
+            banned_before: self.banned.load(Ordering::Acquire),
+        }
     }
 
     fn place(&self, hash: u64) -> usize {
@@ -46,18 +66,32 @@ impl Leases {
         self.places[self.place(hash)].fetch_add(1, Ordering::Release);
     }
 
-    /// The same of all keys.
-    pub(crate) fn end_all(&self) {
-        for place in &self.places {
-            place.fetch_add(1, Ordering::Release);
+    /// Ends those of all keys that match.
+    pub(crate) fn end_matching(&self, pattern: &Pattern) {
+        let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
+        if bans.len() == BANS_MAX {
+            bans.pop_front();
         }
+        bans.push_back(pattern.clone());
+        self.banned.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns true if a ban since the first `before` matches the key, or may have.
+    fn is_banned_since(&self, before: u64, key: &str) -> bool {
+        if self.banned.load(Ordering::Acquire) == before {
+            return false;
+        }
+        let bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
+        let newer = (self.banned.load(Ordering::Acquire) - before) as usize;
+        newer > bans.len() || bans.iter().rev().take(newer).any(|ban| ban.matches(key))
     }
 }
 
 impl Lease {
-    /// Whether it has not ended.
-    pub(crate) fn holds(&self) -> bool {
+    /// Returns true if it has not ended for its key, which is `key`.
+    pub(crate) fn holds(&self, key: &str) -> bool {
         self.leases.places[self.place].load(Ordering::Acquire) == self.ended_before
+            && !self.leases.is_banned_since(self.banned_before, key)
     }
 }
 
@@ -71,9 +105,14 @@ mod tests {
         let (one, other) = (leases.take(7), leases.take(7));
         let others: Vec<_> = (8..108).map(|hash| leases.take(hash)).collect();
         leases.end(7);
-        assert!(!one.holds() && !other.holds() && others.iter().filter(|lease| lease.holds()).count() > 90);
-        assert!(leases.take(7).holds());
-        leases.end_all();
-        assert!(!others.iter().any(Lease::holds));
+        assert!(
+            !one.holds("a")
+                && !other.holds("a")
+                && others.iter().filter(|lease| lease.holds("a")).count() > 90
+        );
+        assert!(leases.take(7).holds("a"));
+        let taken = leases.take(7);
+        leases.end_matching(&Pattern::new("b*").unwrap());
+        assert!(taken.holds("a") && !taken.holds("bc") && leases.take(7).holds("bc"));
     }
 }

@@ -13,6 +13,9 @@ use crate::object::{Body, Home, Object, Part};
 /// Records of a key at most, variants and parts together: a request looks at each of them. The newest stay.
 pub(crate) const RECORDS_MAX: usize = 64;
 
+/// Lookups of one request at most, each because a record ended during the last.
+const FINDS_MAX: usize = 4;
+
 /// What is stored for a key.
 #[derive(Debug)]
 pub(crate) enum Found<T> {
@@ -31,12 +34,29 @@ pub(crate) fn find(
     asked: &Fields<'_>,
     body_max: usize,
 ) -> Found<Object> {
+    for _ in 1..FINDS_MAX {
+        let records = store.find(hash);
+        let found = find_in(store, &records, key, asked, body_max);
+        // One that was replaced meanwhile has a successor.
+        if records.iter().all(|record| record.is_alive()) {
+            return found;
+        }
+    }
+    find_in(store, &store.find(hash), key, asked, body_max)
+}
+
+fn find_in(
+    store: &Store,
+    records: &[Arc<Record>],
+    key: &str,
+    asked: &Fields<'_>,
+    body_max: usize,
+) -> Found<Object> {
     let mut found: Option<Object> = None;
     let mut variant = None;
-    let records = store.find(hash);
     // Of several one is asked for.
     let at_once_max = if records.len() > 1 { 0 } else { body_max };
-    for record in &records {
+    for record in records {
         let Some((object, part)) = load(store, record, key, at_once_max) else { continue };
         match &mut found {
             None if object.matches(asked) => found = Some(object),

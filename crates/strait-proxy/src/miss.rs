@@ -7,21 +7,21 @@ use std::sync::Arc;
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::conditional::validators;
-use strait_http::fields::Field;
+use strait_http::fields::{Field, Fields};
 use strait_http::forward::passed_on;
 use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
-use strait_http::head::{self, Request};
+use strait_http::head::Request;
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::range::Wanted::Parts;
 use strait_http::reuse::stands_in;
 use strait_http::storing::{Asked, NotStored, is_of_use, kept, may_store};
 use strait_http::target::Uri;
 use strait_http::update::{confirms, head_confirms, updated};
-use strait_http::vary::Variant;
+use strait_http::vary::{self, Variant};
 
 use crate::assemble;
-use crate::cached::{Follow, follow, selected, send};
+use crate::cached::{Follow, follow, selected, send, send_pinned};
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
@@ -29,7 +29,9 @@ use crate::fill::{Joined, Phase};
 use crate::filling::{Filling, Leading};
 use crate::meta::Meta;
 use crate::object::{Body, Object, stored_head};
+use crate::route::read_request;
 use crate::select::Selected;
+use crate::settings::Settings;
 use crate::socket::after_others_have_read;
 use crate::worker::Worker;
 
@@ -101,17 +103,20 @@ pub(crate) async fn lead(
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
+            // Before it is updated, which may remove it; while the origin was asked it may have been evicted.
+            let pinned = stored.pin(&(0..stored.length.unwrap_or(0)));
             let asked = (exchange.request, &wanted.directives);
             let fresh = freshen(worker, wanted.hash, stored, asked, &incoming);
             incoming.finish(worker);
             if let Some(leading) = leading {
                 leading.end(Phase::Done);
             }
-            if fresh.is_whole() {
-                send_stored(exchange, &fresh, miss.why, Some(304), true).await
-            } else {
-                Ok(Led::Again)
-            }
+            let Some(pinned) = pinned.filter(|_| fresh.is_whole()) else { return Ok(Led::Again) };
+            let selected = selected(exchange, &fresh);
+            let answer =
+                Answer::Forwarded { why: miss.why, status: Some(304), stored: true, collapsed: false };
+            send_pinned(exchange, (&fresh, &pinned), &selected, answer).await?;
+            Ok(Led::Answered(true))
         }
         _ => store_or_pass(exchange, wanted, miss, leading, incoming).await,
     }
@@ -168,7 +173,7 @@ fn spare(
     if fetched.is_ok() && status.is_none() {
         return None;
     }
-    let spare = miss.stored.as_ref().filter(|object| object.is_whole())?;
+    let spare = miss.stored.as_ref().filter(|object| object.is_whole() && object.is_alive())?;
     let may = stands_in(worker.now(), &spare.times, &spare.directives, &wanted.directives);
     may.then(|| (spare.clone(), status))
 }
@@ -182,8 +187,8 @@ async fn send_stored(
 ) -> Result<Led, Stop> {
     let selected = selected(exchange, object);
     let answer = Answer::Forwarded { why, status, stored, collapsed: false };
-    send(exchange, object, &selected, answer).await?;
-    Ok(Led::Answered(true))
+    let is_sent = send(exchange, object, &selected, answer).await?;
+    Ok(if is_sent { Led::Answered(true) } else { Led::Again })
 }
 
 /// The request to the origin.
@@ -223,29 +228,41 @@ fn freshen(
     incoming: &Incoming,
 ) -> Arc<Object> {
     let response = incoming.response();
-    let fields = updated(&stored.fields(), &response.fields);
+    let policy = &worker.settings().storing;
+    let own = stored.fields();
+    let all = updated(&own, &response.fields);
+    // A cookie that comes with the confirmation is for this client alone.
+    let is_shared = |field: &&Field<'_>| policy.set_cookie || !field.name.eq_ignore_ascii_case("set-cookie");
+    let fields: Fields<'_> = all.iter().filter(is_shared).copied().collect();
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
     let times = Times::of(stored.status, &response.fields, &directives, requested, received);
     // Its date is that of the answer: without one, when that came.
     let has_date = response.fields.has("date");
     let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
-    let head = stored_head(stored.status, kept(&fields, &directives).filter(is_told), received);
+    let head_of = |fields| stored_head(stored.status, kept(fields, &directives).filter(is_told), received);
+    let head = head_of(&fields);
     let variant = Variant::of(&fields, &request.fields).filter(|_| !varies_with_dropped(request, incoming));
-    let own = variant.as_ref().map_or("", Variant::text);
-    let meta = Meta { requested, received, age: times.age, variant: own, head: &head, ..stored.meta(0) };
+    let variant_text = variant.as_ref().map_or("", Variant::text);
+    let meta =
+        Meta { requested, received, age: times.age, variant: variant_text, head: &head, ..stored.meta(0) };
+    let shown = |fresh: Arc<Object>| {
+        let head = if all.has("set-cookie") { head_of(&all) } else { return fresh };
+        let shown = Object::new(&stored.key, &Meta { head: &head, ..meta }, fresh.body.clone());
+        shown.map_or(fresh, Arc::new)
+    };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
     // The fields of both were read before.
     let Some(fresh) = fresh else { return stored.clone() };
     let mut fresh = fresh.with_negative(worker.settings().negative);
-    let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted };
-    match may_store(&asked, stored.status, &fields, &directives) {
+    let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
+    match may_store(policy, &asked, stored.status, &fields, &directives) {
         Ok(()) if variant.is_some() => {}
         // It was for this client alone; what is stored stays as it is.
-        Err(NotStored::RequestNoStore | NotStored::Authorization) => return Arc::new(fresh),
+        Err(NotStored::RequestNoStore | NotStored::Authorization) => return shown(Arc::new(fresh)),
         _ => {
             worker.forget(hash, &stored.key);
-            return Arc::new(fresh);
+            return shown(Arc::new(fresh));
         }
     }
     if let Some(store) = &worker.shared.store {
@@ -253,16 +270,17 @@ fn freshen(
     }
     let fresh = Arc::new(fresh);
     // What somebody has stored or removed meanwhile is newer.
-    if fresh.is_alive() {
+    if fresh.is_alive() && fresh.is_current() {
         worker.keep(hash, &fresh);
     }
-    fresh
+    shown(fresh)
 }
 
-/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored. What is not there is fresh for
-/// `negative` seconds, if it does not say.
+/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored. `is_range`: the client's
+/// Range went to the origin.
 pub(crate) fn object(
-    negative: u64,
+    settings: &Settings,
+    is_range: bool,
     request: &Request<'_>,
     directives: &OfRequest,
     key: &str,
@@ -270,8 +288,8 @@ pub(crate) fn object(
 ) -> Option<(Object, Range<u64>)> {
     let response = incoming.response();
     let own = OfResponse::of(&response.fields);
-    let asked = Asked { method: request.method, fields: &request.fields, directives: *directives };
-    may_store(&asked, response.status, &response.fields, &own).ok()?;
+    let asked = Asked { method: request.method, fields: &request.fields, directives: *directives, is_range };
+    may_store(&settings.storing, &asked, response.status, &response.fields, &own).ok()?;
     if varies_with_dropped(request, incoming) {
         return None;
     }
@@ -300,7 +318,7 @@ pub(crate) fn object(
         variant: variant.text(),
         head: &head,
     };
-    let object = Object::new(key, &meta, Body::Filling)?.with_negative(negative);
+    let object = Object::new(key, &meta, Body::Filling)?.with_negative(settings.negative);
     is_of_use(&response.fields, &own, &object.times).then_some((object, range))
 }
 
@@ -324,8 +342,9 @@ async fn store_or_pass(
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
-    let negative = worker.settings().negative;
-    let made = object(negative, exchange.request, &wanted.directives, &wanted.key, &incoming);
+    let is_range = miss.stored.is_none() && exchange.request.fields.has("range");
+    let made =
+        object(worker.settings(), is_range, exchange.request, &wanted.directives, &wanted.key, &incoming);
     let Some((object, range)) = made else {
         if is_for_one_alone(exchange.request, &incoming) {
             worker.private.note(wanted.hash, worker.now());
@@ -364,7 +383,8 @@ async fn store_or_pass(
 /// asked, or where the origin has failed.
 fn is_for_one_alone(request: &Request<'_>, incoming: &Incoming) -> bool {
     !request.fields.has("authorization")
-        && !matches!(incoming.status, 206 | 416 | 500..)
+        // A field of the request may have caused an error: the next request gets a response that is stored.
+        && !matches!(incoming.status, 206 | 400..)
         && !varies_with_dropped(request, incoming)
 }
 
@@ -372,8 +392,10 @@ fn is_for_one_alone(request: &Request<'_>, incoming: &Incoming) -> bool {
 fn varies_with_dropped(request: &Request<'_>, incoming: &Incoming) -> bool {
     let is_dropped =
         |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
-    // Most requests name nothing.
-    request.fields.has("connection") && incoming.response().fields.elements("vary").any(is_dropped)
+    let response = incoming.response();
+    let is_varied =
+        response.fields.elements("vary").any(is_dropped) || vary::implied(&response.fields).any(is_dropped);
+    request.fields.has("connection") && is_varied
 }
 
 /// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.
@@ -467,11 +489,19 @@ async fn send_buffered(
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
     let body = &incoming.connection.buffer.filled()[..length as usize];
     after_others_have_read().await;
-    deliver::send_from(worker, exchange.client, (object, body), &selected, &status, exchange.wish).await?;
+    let mut led = Led::Answered(true);
+    let (client, wish) = (&mut *exchange.client, exchange.wish);
+    if !matches!(selected, Selected::Parts(_)) {
+        deliver::send_from(worker, client, (object, body), &selected, &status, wish).await?;
+    } else if let Some(pinned) = deliver::pinned(object, &selected, wish) {
+        deliver::send_pinned(worker, client, (object, &pinned), &selected, &status, wish).await?;
+    } else {
+        led = Led::Again;
+    }
     incoming.connection.buffer.consume(length as usize);
     incoming.framed.advance(length);
     incoming.finish(worker);
-    Ok(Led::Answered(true))
+    Ok(led)
 }
 
 /// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
@@ -501,7 +531,7 @@ async fn validate(
         worker.forget(leading.hash, &stored.key);
         return;
     }
-    let Ok(Some((request, _))) = head::request(&asked) else { return };
+    let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
     if incoming.status == 304 {
         freshen(&worker, leading.hash, &stored, (&request, &directives), &incoming);
         incoming.finish(&worker);
@@ -509,10 +539,11 @@ async fn validate(
         return;
     }
     let Some((object, range)) =
-        object(worker.settings().negative, &request, &directives, &stored.key, &incoming)
+        object(worker.settings(), false, &request, &directives, &stored.key, &incoming)
     else {
-        // RFC 9111 s4.3.3: it is not what was stored any more. An error says nothing of it.
-        if incoming.status < 500 {
+        // RFC 9111 s4.3.3: it is not what was stored any more. Of the errors 404 and 410 alone are about the resource; a field of
+        // this client's request may have caused any other.
+        if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
             worker.forget(leading.hash, &stored.key);
         }
         return;

@@ -1,5 +1,8 @@
 //! A stored response: its head and times, ready to be decided on and to be sent, and where its body is.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -70,6 +73,19 @@ impl Home {
 pub(crate) struct Part {
     pub(crate) range: Range<u64>,
     pub(crate) record: Arc<Record>,
+}
+
+/// Stored bytes that stay readable while a response is sent. A pin holds whole files of the store: take it when the response begins,
+/// and drop it with the response.
+#[derive(Debug, Default)]
+pub(crate) struct Pinned(SmallVec<[(Range<u64>, Extent); 1]>);
+
+impl Pinned {
+    /// Where the bytes from `at` on are, and how many follow there.
+    pub(crate) fn at(&self, at: u64) -> Option<(Extent, u64)> {
+        let (range, extent) = self.0.iter().find(|(range, _)| range.contains(&at))?;
+        Some((extent.after(at - range.start), range.end - at))
+    }
 }
 
 impl Object {
@@ -201,7 +217,7 @@ impl Object {
         }
         let mut at = range.start;
         while at < range.end {
-            let Some((_, len)) = self.stored_at(at) else {
+            let Some(len) = self.stored_len(at) else {
                 return Some(at..self.next_part(at).min(range.end));
             };
             at += len;
@@ -220,13 +236,21 @@ impl Object {
         self.length.is_some_and(|length| self.first_gap(&(0..length)).is_none())
     }
 
-    /// Whether the store still has what it is made of; of what is in memory alone, whether nobody has made it out of date.
+    /// Returns true if the store still has its records.
     pub(crate) fn is_alive(&self) -> bool {
         match &self.body {
             Body::Memory(_, Home::Store(record)) => record.is_alive(),
-            Body::Memory(_, Home::Memory(lease)) => lease.holds(),
             Body::Stored(parts) => parts.iter().all(|part| part.record.is_alive()),
-            Body::Filling => true,
+            // What is in memory alone is removed from the memory cache when it is invalidated.
+            Body::Memory(_, Home::Memory(_)) | Body::Filling => true,
+        }
+    }
+
+    /// Returns true if nothing has invalidated it since it was fetched, as far as memory alone holds it.
+    pub(crate) fn is_current(&self) -> bool {
+        match &self.body {
+            Body::Memory(_, Home::Memory(lease)) => lease.holds(&self.key),
+            _ => true,
         }
     }
 
@@ -276,13 +300,23 @@ impl Object {
         size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body
     }
 
-    /// Where the bytes from `at` on are: the file, the place in it, and how many follow there. `None` where they are not.
-    pub(crate) fn stored_at(&self, at: u64) -> Option<(Extent, u64)> {
+    /// Number of stored bytes from `at` on in one part; `None` if no part has them.
+    pub(crate) fn stored_len(&self, at: u64) -> Option<u64> {
         let Body::Stored(parts) = &self.body else { return None };
-        let part = parts.iter().find(|part| part.range.contains(&at))?;
-        let mut extent = part.record.body();
-        extent.offset += at - part.range.start;
-        Some((extent, part.range.end - at))
+        parts.iter().find(|part| part.range.contains(&at)).map(|part| part.range.end - at)
+    }
+
+    /// Pins the stored bytes of a range, so that they can be read to the end of a response though their records are evicted
+    /// meanwhile; `None` if some have gone from the store. Bytes in memory need no pin.
+    pub(crate) fn pin(&self, range: &Range<u64>) -> Option<Pinned> {
+        let Body::Stored(parts) = &self.body else { return Some(Pinned::default()) };
+        #[cfg(test)]
+        if tests::goes_now(&self.key) {
+            return None;
+        }
+        let is_in = |part: &&Part| part.range.start < range.end && range.start < part.range.end;
+        let pin = |part: &Part| Some((part.range.clone(), part.record.body()?));
+        parts.iter().filter(is_in).map(pin).collect::<Option<_>>().map(Pinned)
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
 use crate::buffer::Buffer;
+use crate::gate::Slot;
 use crate::settings::{Server, Settings};
 use crate::socket::Socket;
 use crate::worker::Worker;
@@ -30,6 +31,9 @@ pub(crate) enum Failure {
     /// No TLS, or none with whom was meant.
     #[error("TLS with {host}: {error}")]
     Tls { host: Arc<str>, error: io::Error },
+    /// All connections that it may have are in use.
+    #[error("as many connections to the origin are in use as limits.origin_connections allows")]
+    Full,
     /// It closed the connection, or broke it.
     #[error("the origin closed the connection")]
     Closed,
@@ -51,6 +55,7 @@ impl Failure {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
+            Self::Full => 503,
             Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }
@@ -71,6 +76,8 @@ pub(crate) struct Connection {
     pub(crate) address: Option<SocketAddr>,
     /// It has carried a request before: the origin may be about to close it.
     pub(crate) is_used: bool,
+    /// Counts it as in use; none while it is idle.
+    slot: Option<Slot>,
 }
 
 /// Idle connections of a worker, by server.
@@ -137,18 +144,25 @@ impl Pool {
 impl Connection {
     /// A connection to `server`: one that is idle, or a new one.
     pub(crate) async fn to(worker: &Worker, server: &Server) -> Result<Box<Self>, Failure> {
+        let slot = enter(worker, server).await?;
         let idle = worker.pool.borrow_mut().take(worker, server);
         match idle {
-            Some(connection) => {
+            Some(mut connection) => {
                 worker.counters().reused.add(1);
+                connection.slot = Some(slot);
                 Ok(connection)
             }
-            None => Self::open(worker, server).await,
+            None => Self::open_with(worker, server, slot).await,
         }
     }
 
     /// A new connection.
     pub(crate) async fn open(worker: &Worker, server: &Server) -> Result<Box<Self>, Failure> {
+        let slot = enter(worker, server).await?;
+        Self::open_with(worker, server, slot).await
+    }
+
+    async fn open_with(worker: &Worker, server: &Server, slot: Slot) -> Result<Box<Self>, Failure> {
         let tcp = connect(worker, server).await?;
         worker.counters().opened.add(1);
         let address = tcp.peer_addr().ok();
@@ -157,16 +171,24 @@ impl Connection {
             Box::pin(shake_hands(worker, server, &mut socket)).await?;
         }
         let (buffer, server) = (Buffer::default(), server.clone());
-        Ok(Box::new(Self { address, socket, buffer, server, is_used: false }))
+        Ok(Box::new(Self { address, socket, buffer, server, is_used: false, slot: Some(slot) }))
     }
 
     /// Keeps it for the next request, if the origin has said no more than it was asked.
     pub(crate) fn keep(mut self: Box<Self>, worker: &Worker) {
         if self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
+            self.slot = None;
             worker.pool.borrow_mut().keep(self);
         }
     }
+}
+
+/// Waits for a free connection of those that the origin may have.
+async fn enter(worker: &Worker, server: &Server) -> Result<Slot, Failure> {
+    let settings = worker.settings();
+    let (most, patience) = (settings.origin_connections_max, settings.timeouts.connect);
+    worker.shared.origins.enter(server, most, patience).await.ok_or(Failure::Full)
 }
 
 async fn shake_hands(worker: &Worker, server: &Server, socket: &mut Socket) -> Result<(), Failure> {

@@ -26,6 +26,8 @@ pub(crate) enum What {
     Chunks,
 }
 
+/// Follows the data of a chunk.
+pub(crate) const CHUNK_END: &[u8] = b"\r\n";
 /// The end of a chunked body without trailers.
 pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
@@ -60,7 +62,8 @@ pub(crate) async fn pass(
     what: What,
 ) -> Result<(), Broken> {
     let From { socket, buffer, framed, trailers } = from;
-    let mut outgoing = Outgoing { what, bytes: head, trailers, has_trailers: false };
+    let overhead = head.len();
+    let mut outgoing = Outgoing { what, bytes: head, overhead, trailers, has_trailers: false };
     loop {
         let (used, is_over) = outgoing.take(framed, buffer.filled(), to).await?;
         buffer.consume(used);
@@ -84,6 +87,8 @@ struct Outgoing {
     what: What,
     /// What is to be sent before anything else.
     bytes: Vec<u8>,
+    /// How many of them are not data.
+    overhead: usize,
     /// Those that go on.
     trailers: Option<Trailers>,
     has_trailers: bool,
@@ -103,6 +108,7 @@ impl Outgoing {
             match framed.next(bytes).map_err(Broken::Malformed)? {
                 Piece::Data(len) => {
                     framed.advance(len as u64);
+                    to.told.add_overhead(std::mem::take(&mut self.overhead));
                     to.write_all(&self.bytes, &bytes[..len]).await.map_err(Broken::To)?;
                     self.bytes.clear();
                     return Ok((len, framed.is_over()));
@@ -110,6 +116,7 @@ impl Outgoing {
                 piece => (0, matches!(piece, Piece::End(_))),
             }
         };
+        to.told.add_overhead(std::mem::take(&mut self.overhead));
         to.write_all(&self.bytes, &[]).await.map_err(Broken::To)?;
         self.bytes.clear();
         Ok((used, is_over))
@@ -144,7 +151,7 @@ impl Outgoing {
         };
         self.push_chunk(&mut data);
         if is_over && self.what == What::Chunks {
-            self.bytes.extend_from_slice(if self.has_trailers { b"\r\n" } else { LAST_CHUNK });
+            self.push_framing(if self.has_trailers { b"\r\n" } else { LAST_CHUNK });
         }
         Ok((at, is_over))
     }
@@ -154,18 +161,23 @@ impl Outgoing {
             _ if data.is_empty() => {}
             What::Data => self.bytes.append(data),
             What::Chunks => {
-                self.bytes.extend_from_slice(&chunk_head(data.len()));
+                self.push_framing(&chunk_head(data.len()));
                 self.bytes.append(data);
-                self.bytes.extend_from_slice(b"\r\n");
+                self.push_framing(CHUNK_END);
             }
         }
+    }
+
+    fn push_framing(&mut self, bytes: &[u8]) {
+        self.overhead += bytes.len();
+        self.bytes.extend_from_slice(bytes);
     }
 
     fn push_trailer(&mut self, line: &[u8]) {
         let goes_on = self.trailers.as_ref().is_some_and(|trailers| trailers.pass(line));
         if self.what == What::Chunks && goes_on {
-            self.bytes.extend_from_slice(if self.has_trailers { b"" } else { b"0\r\n" });
-            self.bytes.extend_from_slice(line);
+            self.push_framing(if self.has_trailers { b"" } else { b"0\r\n" });
+            self.push_framing(line);
             self.has_trailers = true;
         }
     }
@@ -223,9 +235,11 @@ pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, what: What) -> R
     if what != What::Chunks || pipe.held() == 0 {
         return to.splice_from(pipe).await;
     }
-    to.write_all_and_more(&chunk_head(pipe.held())).await?;
+    let head = chunk_head(pipe.held());
+    to.told.add_overhead(head.len() + CHUNK_END.len());
+    to.write_all_and_more(&head).await?;
     to.splice_from(pipe).await?;
-    to.write_all(b"\r\n", &[]).await
+    to.write_all(CHUNK_END, &[]).await
 }
 
 /// The connection has ended: that is the end of the body, or there is more to it.
@@ -245,9 +259,10 @@ async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket, what: Wha
         return end(framed);
     }
     let chunked = what == What::Chunks;
-    let head = if chunked { chunk_head(read) } else { Vec::new() };
+    let (head, end) = if chunked { (chunk_head(read), CHUNK_END) } else { (Vec::new(), &b""[..]) };
+    to.told.add_overhead(head.len() + end.len());
     to.write_all(&head, buffer.filled()).await.map_err(Broken::To)?;
-    to.write_all(if chunked { b"\r\n" } else { b"" }, &[]).await.map_err(Broken::To)?;
+    to.write_all(end, &[]).await.map_err(Broken::To)?;
     framed.advance(read as u64);
     Ok(())
 }
@@ -275,7 +290,7 @@ mod tests {
     use super::*;
 
     fn outgoing(what: What, bytes: &[u8], trailers: Option<Trailers>) -> Outgoing {
-        Outgoing { what, bytes: bytes.to_vec(), trailers, has_trailers: false }
+        Outgoing { what, bytes: bytes.to_vec(), overhead: bytes.len(), trailers, has_trailers: false }
     }
 
     #[test]
@@ -291,6 +306,7 @@ mod tests {
                 let (more, is_over) =
                     if is_over { (0, true) } else { outgoing.gather(&mut framed, &bytes[used..]).unwrap() };
                 assert_eq!((used + more, is_over), (bytes.len() - 3, true), "{cut}");
+                assert_eq!(outgoing.overhead, outgoing.bytes.len() - b"abcde".len());
                 let sent = String::from_utf8(outgoing.bytes).unwrap();
                 if cut == bytes.len() {
                     assert_eq!(sent, expected);

@@ -16,11 +16,12 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::fill::Fills;
+use crate::hot::Hot;
 use crate::listen::{Listener, Listeners};
 use crate::log::Log;
 use crate::report::Report;
 use crate::serving::{Control, work};
-use crate::settings::{Port, Settings, memory_each};
+use crate::settings::{Port, Settings};
 use crate::worker::Shared;
 
 /// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may give up privileges.
@@ -66,14 +67,17 @@ impl Bound {
             clock,
             store,
             fills: Fills::default(),
+            hot: Hot::new(settings.memory, settings.memory_object),
             leases: <_>::default(),
             by_client: <_>::default(),
+            origins: <_>::default(),
+            read_ahead: <_>::default(),
             counters,
         });
         let settings = Arc::new(settings);
         let (controls, receivers): (Vec<_>, Vec<_>) =
             (0..settings.workers).map(|_| unbounded_channel()).unzip();
-        let site = Arc::new(Site::new(shared.clone(), settings.clone(), controls.clone()));
+        let site = Arc::new(Site::new(shared.clone(), settings.clone()));
         let mut proxy = Proxy {
             config,
             addresses: listeners.addresses,
@@ -168,10 +172,10 @@ impl Proxy {
     /// # Errors
     /// The configuration is refused, or the system refuses what it asks for: then all is as it was.
     pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>> {
+        self.refuse_other_kind(config)?;
         let mut settings = Settings::new(config)?;
         let before = self.settings();
         settings.workers = before.workers;
-        settings.memory = memory_each(config, before.workers);
         settings.closing = before.closing.clone();
         settings.pseudonym = settings.pseudonym.after(&before.pseudonym);
         if self.is_inherited {
@@ -188,6 +192,7 @@ impl Proxy {
             }
         };
         let kept = self.kept(config);
+        self.shared.hot.limit(settings.memory);
         let settings = Arc::new(settings);
         for (control, listeners) in self.controls.iter().zip(opened.by_worker) {
             // A worker that has ended goes by nothing.
@@ -198,6 +203,18 @@ impl Proxy {
         self.site.adopt(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         Ok(kept)
+    }
+
+    /// A reverse proxy that loses its origin would connect wherever its clients say. That is the effect
+    /// of a file that is half written, never of a reload that was meant.
+    fn refuse_other_kind(&self, config: &Config) -> Result<()> {
+        let change = match (&self.config.origin, &config.origin) {
+            (Some(_), None) => "missing; this reverse proxy would become a forward proxy",
+            (None, Some(_)) => "set; this forward proxy would become a reverse proxy",
+            _ => return Ok(()),
+        };
+        let remedy = "check that the file is complete; restart to change the kind of proxy";
+        Err(Error::Config(format!("origin: {change}; {remedy}")))
     }
 
     /// What of a configuration is not changed while the proxy runs.

@@ -214,8 +214,8 @@ pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&Ca
     head.extend_from_slice(b"\r\n");
 }
 
-/// Writes a response of the proxy's own, with a line that says why.
-pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &str, wish: Wish) {
+/// Writes a response of the proxy's own, with a line that says why. Returns the length of its head.
+pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &str, wish: Wish) -> usize {
     let settings = worker.settings();
     push_status_line(head, status);
     push_date(head, worker.now());
@@ -223,7 +223,9 @@ pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &
     head.extend_from_slice(&settings.pseudonym.line);
     let body = format!("{}: {why}\n", settings.name);
     write_end(head, Framing::Length(body.len() as u64), None, wish.within(settings));
+    let head_len = head.len();
     if !wish.is_head {
         head.extend_from_slice(body.as_bytes());
     }
+    head_len
 }

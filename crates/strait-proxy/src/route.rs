@@ -5,12 +5,13 @@ use strait_http::cache_status::Why;
 use strait_http::fields::Fields;
 use strait_http::forward::{Hops, has_passed, hops};
 use strait_http::framing::Body;
-use strait_http::head::Request;
+use strait_http::head::{self, Request};
 use strait_http::method::is_answered_from_store;
-use strait_http::target::{Authority, Host, Scheme, Target, Uri, host};
+use strait_http::target::{Authority, Scheme, Target, Uri, host};
+use strait_http::unkeyed::is_override;
 
 use crate::fill::Refusal;
-use crate::settings::Settings;
+use crate::settings::{Server, Settings};
 
 /// The protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -36,9 +37,21 @@ pub(crate) enum Beside<'b> {
     Purge(Uri<'b>),
 }
 
+/// Reads a request, without the fields that are dropped from every request; `None` while its head is not complete.
+pub(crate) fn read_request<'b>(
+    settings: &Settings,
+    bytes: &'b [u8],
+) -> Result<Option<(Request<'b>, usize)>, Malformed> {
+    let mut read = head::request(bytes)?;
+    if let Some((request, _)) = &mut read {
+        request.fields.remove(|name| settings.forwarded.drops(name));
+    }
+    Ok(read)
+}
+
 /// What is to be done for a request with such a body, or why it is refused.
 pub(crate) fn route<'b>(
-    settings: &Settings,
+    settings: &'b Settings,
     request: &Request<'b>,
     body: Body,
     is_encrypted: bool,
@@ -89,9 +102,12 @@ pub(crate) fn upgrades(fields: &Fields<'_>) -> bool {
 }
 
 /// Whether what is stored is not asked: what the origin has is to be compared (RFC 9110, sections 13.1.1 and 13.1.4), or no response is
-/// wanted.
+/// wanted, or a field replaces the method or the target and so the key.
 fn bypasses(fields: &Fields<'_>) -> bool {
-    fields.has("if-match") || fields.has("if-unmodified-since") || upgrades(fields)
+    fields.has("if-match")
+        || fields.has("if-unmodified-since")
+        || upgrades(fields)
+        || fields.iter().any(|field| is_override(field.name))
 }
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {
@@ -116,22 +132,21 @@ fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result
     }
 }
 
-/// A path at a server that Host names; without one, as HTTP/1.0 has it, at the one behind a reverse proxy.
+/// A path at a server that Host names. HTTP/1.0 may leave Host out: a reverse proxy takes the authority of its origin then, for the
+/// key of the response as well as for the request.
 fn relative<'b>(
-    settings: &Settings,
+    settings: &'b Settings,
     host: Option<Authority<'b>>,
     path: &'b str,
     is_encrypted: bool,
 ) -> Result<Uri<'b>, Refusal> {
     let scheme = settings.scheme(is_encrypted);
-    match host {
+    let own = || settings.behind.as_ref().map(Server::authority);
+    match host.or_else(own) {
         _ if settings.behind.is_none() && !path.is_empty() => {
             Err((400, "a forward proxy is asked for whole URIs: GET http://host/path".to_owned()))
         }
         Some(authority) => Ok(Uri { scheme, authority, path }),
-        None if settings.behind.is_some() => {
-            Ok(Uri { scheme, authority: Authority { host: Host::Name("localhost"), port: None }, path })
-        }
         None => Err((400, "nothing says which host is asked".to_owned())),
     }
 }

@@ -15,7 +15,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::connection::Client;
-use crate::contents::Asked;
 use crate::listen::Listener;
 use crate::settings::{Port, Settings};
 use crate::worker::{Shared, Worker};
@@ -30,8 +29,6 @@ const TIDYING: Duration = Duration::from_secs(1);
 pub(crate) enum Control {
     /// To go by these settings from the next request on, and to listen on these sockets too; on what is not asked for any more no longer.
     Adopt(Arc<Settings>, Vec<Listener>),
-    /// To tell or forget what it has at hand.
-    Asked(Asked),
     /// To end once all connections have done what they do.
     Drain,
 }
@@ -117,7 +114,6 @@ impl Serving {
                     *self.current.borrow_mut() = worker;
                     accepting.extend(listeners.into_iter().map(|listener| self.listen(listener)));
                 }
-                Control::Asked(asked) => self.worker().tell(asked),
                 Control::Drain => break,
             }
         }

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use strait_http::forwarded::Policy;
-use strait_http::target::{Host, Scheme, Uri};
+use strait_http::storing;
+use strait_http::target::{Authority, Host, Scheme, Uri};
 
+use crate::buffer::BUFFER_BYTES;
+use crate::check;
 use crate::config::{Abandoned, Config, Forwarded, Timeouts, Transfer};
 use crate::error::{Error, Result};
 use crate::log::{Format, Log};
@@ -49,7 +52,7 @@ pub(crate) struct Settings {
     /// Hosts that are answered for, in lower case; none: all.
     hosts: Vec<String>,
     pub(crate) forwarded: Policy,
-    /// Of each worker.
+    /// Bytes of the memory cache, which all workers share.
     pub(crate) memory: usize,
     pub(crate) memory_object: usize,
     /// Bytes of a body that is kept in memory when it is asked for, at most.
@@ -57,13 +60,24 @@ pub(crate) struct Settings {
     pub(crate) object_max: u64,
     /// Seconds for which what is not there is kept; 0: nothing is chosen.
     pub(crate) negative: u64,
+    /// Which responses are stored.
+    pub(crate) storing: storing::Policy,
     pub(crate) abandoned: Abandoned,
     pub(crate) access: Access,
     pub(crate) timeouts: Limits,
     pub(crate) connections_max: usize,
     /// Of one client; 0: as many as of all.
     pub(crate) connections_each_max: u32,
+    /// In use to one origin.
+    pub(crate) origin_connections_max: usize,
     pub(crate) request_body_max: u64,
+    /// Bytes per second; 0: none required.
+    pub(crate) request_body_rate: u64,
+    /// Bytes per second that clients must take; 0: none required.
+    pub(crate) response_rate: u64,
+    /// Bytes of a body that are read before its origin is asked, and bodies of which they are.
+    pub(crate) ahead_bytes: usize,
+    pub(crate) ahead_max: usize,
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
     pub(crate) tls: Tls,
@@ -93,6 +107,8 @@ pub(crate) struct Access {
     reach: Vec<IpNet>,
     pub(crate) connect_ports: Vec<u16>,
     purge: Vec<IpNet>,
+    /// `None`: all clients.
+    refresh: Option<Vec<IpNet>>,
     /// Who may say who the client is.
     proxied: Vec<IpNet>,
 }
@@ -103,6 +119,9 @@ pub(crate) struct Limits {
     pub(crate) idle: Duration,
     pub(crate) head: Duration,
     pub(crate) client: Duration,
+    pub(crate) body_grace: Duration,
+    pub(crate) response_grace: Duration,
+    pub(crate) body: Duration,
     pub(crate) connect: Duration,
     pub(crate) origin: Duration,
     pub(crate) origin_idle: Duration,
@@ -113,10 +132,11 @@ pub(crate) struct Limits {
 impl Settings {
     /// Checks a configuration.
     pub(crate) fn new(config: &Config) -> Result<Self> {
+        check::refused(&check::bounds(config))?;
         let behind = config.origin.as_deref().map(Server::parse).transpose()?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            workers => workers.min(WORKERS_MAX),
+            workers => workers,
         };
         let (name, pseudonym) = names(config)?;
         if config.listen.is_empty() && config.tls.listen.is_empty() {
@@ -132,17 +152,23 @@ impl Settings {
             pseudonym,
             hosts: hosts(config)?,
             forwarded: forwarded(config),
-            memory: memory_each(config, workers),
+            memory: memory(config),
             memory_object: memory_object(config),
             at_hand: at_hand(config),
             object_max: config.cache.object.as_u64(),
             negative: config.cache.negative,
+            storing: storing(config)?,
             abandoned: config.cache.abandoned,
             access,
             timeouts: Limits::new(&config.timeouts),
             connections_max: (config.limits.connections as usize).min(connections_max()),
             connections_each_max: config.limits.connections_per_client,
+            origin_connections_max: config.limits.origin_connections,
             request_body_max: config.limits.request_body.as_u64(),
+            request_body_rate: config.limits.request_body_rate.as_u64(),
+            response_rate: config.limits.response_rate.as_u64(),
+            ahead_bytes: config.limits.request_ahead.as_u64().min(BUFFER_BYTES as u64) as usize,
+            ahead_max: (config.limits.request_ahead_memory.as_u64() / BUFFER_BYTES as u64) as usize,
             origin_idle_max: config.limits.origin_idle,
             transfer: config.transfer.clone(),
             tls,
@@ -204,9 +230,20 @@ fn forwarded(config: &Config) -> Policy {
     }
 }
 
-/// Bytes of memory of each worker.
-pub(crate) fn memory_each(config: &Config, workers: usize) -> usize {
-    usize::try_from(config.cache.memory.as_u64() / workers as u64).unwrap_or(usize::MAX)
+fn storing(config: &Config) -> Result<storing::Policy> {
+    let errors = &config.cache.store_errors;
+    let is_wrong = |status: &&u16| !(400..600).contains(*status) || storing::is_about_request(**status);
+    if let Some(status) = errors.iter().find(is_wrong) {
+        return Err(Error::Config(format!(
+            "cache.store_errors: {status} is not an error that other requests would get; leave it out"
+        )));
+    }
+    Ok(storing::Policy { errors: errors.clone(), set_cookie: config.cache.store_set_cookie })
+}
+
+/// Bytes of the memory cache.
+fn memory(config: &Config) -> usize {
+    usize::try_from(config.cache.memory.as_u64()).unwrap_or(usize::MAX)
 }
 
 impl Settings {
@@ -280,13 +317,8 @@ impl Admin {
     }
 }
 
-/// Workers at most.
-const WORKERS_MAX: usize = 256;
-/// Bytes of an object in memory at most: it is read in one piece.
-const MEMORY_OBJECT_MAX: u64 = 16 << 20;
-
 fn memory_object(config: &Config) -> usize {
-    usize::try_from(config.cache.memory_object.as_u64().min(MEMORY_OBJECT_MAX)).unwrap_or(0)
+    usize::try_from(config.cache.memory_object.as_u64()).unwrap_or(0)
 }
 
 /// What does not go by sendfile.
@@ -309,6 +341,17 @@ impl Server {
             return Err(wrong("it has a path".to_owned()));
         }
         Ok(Self::of(&uri))
+    }
+
+    /// The authority of its URIs, without the port where its scheme has that.
+    pub(crate) fn authority(&self) -> Authority<'_> {
+        let scheme = if self.is_tls { Scheme::Https } else { Scheme::Http };
+        let host = match self.host.parse() {
+            Ok(IpAddr::V4(address)) => Host::V4(address),
+            Ok(IpAddr::V6(address)) => Host::V6(address),
+            Err(_) => Host::Name(&self.host),
+        };
+        Authority { host, port: Some(self.port).filter(|port| *port != scheme.port()) }
     }
 
     pub(crate) fn of(uri: &Uri<'_>) -> Self {
@@ -339,6 +382,10 @@ impl Access {
             reach: networks("access.reach", &access.reach)?,
             connect_ports: access.connect_ports.clone(),
             purge: networks("access.purge", &access.purge)?,
+            refresh: match &access.refresh {
+                Some(texts) => Some(networks("access.refresh", texts)?),
+                None => is_reverse.then(Vec::new),
+            },
             proxied: networks("proxy_protocol.from", &config.proxy_protocol.from)?,
         })
     }
@@ -360,6 +407,11 @@ impl Access {
     /// Whether a client may use PURGE.
     pub(crate) fn allows_purge(&self, client: IpAddr) -> bool {
         contains(&self.purge, client)
+    }
+
+    /// Returns true if a client may demand a new response although a stored one is fresh.
+    pub(crate) fn allows_refresh(&self, client: IpAddr) -> bool {
+        self.refresh.as_ref().is_none_or(|allowed| contains(allowed, client))
     }
 
     /// Whether the forward proxy may connect to an address: one of the open Internet, or one that is named.
@@ -425,6 +477,9 @@ impl Limits {
             idle: limit(timeouts.idle),
             head: limit(timeouts.head),
             client: limit(timeouts.client),
+            body_grace: Duration::from_secs(timeouts.body_grace),
+            body: limit(timeouts.body),
+            response_grace: limit(timeouts.response_grace),
             connect: limit(timeouts.connect),
             origin: limit(timeouts.origin),
             origin_idle: limit(timeouts.origin_idle),
@@ -486,6 +541,13 @@ mod tests {
             ("listen = []", "listen"),
             ("access.allow = [\"x\"]", "access.allow"),
             ("cache.sise = 3", "sise"),
+            ("workers = 99999", "from 0 to 256"),
+            ("cache.abandoned = { past = 200 }", "0 to 100 per cent"),
+            ("cache.memory_object = \"17MiB\"", "16MiB is the most"),
+            ("cache.size = \"1MiB\"\ncache.dir = \"/tmp\"\nworkers = 1", "7MiB are the least"),
+            ("cache.store_errors = [503, 416]", "416"),
+            ("cache.store_errors = [200]", "200"),
+            ("access.refresh = [\"x\"]", "access.refresh"),
         ] {
             let error = settings(toml).unwrap_err().to_string();
             assert!(error.contains(expected), "{toml}: {error}");

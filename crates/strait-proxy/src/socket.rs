@@ -8,17 +8,19 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use strait_transfer::pipe::Pipe;
+use strait_transfer::tcp::acknowledged;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::account::Told;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::deadline::{Deadline, TimedOut};
+use crate::pace::{Pace, Uptake};
 use crate::stream::{Stream, poll_io};
 use crate::tls::Session;
 
@@ -26,6 +28,9 @@ use crate::tls::Session;
 const SENDFILE_MAX: u64 = 1 << 20;
 /// Where sendfile is not wanted: bytes that are read and sent at a time.
 const COPY_BYTES: usize = 64 << 10;
+
+/// Least time between two looks at what a slow client has taken.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long, and how often, what comes on a connection that ends is read and thrown away.
 const LINGER: Duration = Duration::from_secs(2);
@@ -92,6 +97,21 @@ impl Moved {
     }
 }
 
+/// Awaits `reading`, for `limit` at most and no longer than the pace of the body allows.
+async fn paced(
+    deadline: &mut Deadline,
+    pace: &mut Option<(Pace, Instant)>,
+    limit: Duration,
+    reading: impl Future<Output = io::Result<usize>>,
+) -> Result<usize, Gone> {
+    let Some((pace, begun)) = pace else { return Ok(deadline.within(limit, reading).await??) };
+    let before = Instant::now();
+    let limit = limit.min(pace.left(before - *begun));
+    let read = deadline.within(limit, reading).await??;
+    pace.note(read as u64, before.elapsed());
+    Ok(read)
+}
+
 /// A TCP connection, with TLS or without.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -101,6 +121,10 @@ pub(crate) struct Socket {
     pub(crate) patience: Duration,
     /// Whether nothing more is sent once the peer says something: it has answered before it had all.
     pub(crate) listens: bool,
+    /// Least pace of the body that is being read, and when that began.
+    pub(crate) pace: Option<(Pace, Instant)>,
+    /// Of a client: least pace at which it takes responses.
+    pub(crate) uptake: Option<Uptake>,
     pub(crate) moved: Moved,
     /// Of a client: what it was told last.
     pub(crate) told: Told,
@@ -115,6 +139,8 @@ impl Socket {
             deadline: Deadline::default(),
             patience,
             listens: false,
+            pace: None,
+            uptake: None,
             moved: Moved::default(),
             told: Told::default(),
         }
@@ -141,10 +167,10 @@ impl Socket {
 
     /// Reads what there is, `most` bytes at most, into an empty buffer; 0 at the end.
     pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, Gone> {
-        let Self { stream, deadline, patience, .. } = self;
+        let Self { stream, deadline, patience, pace, .. } = self;
         let most = most.min(BUFFER_BYTES as u64) as usize;
         let read = poll_fn(|context| stream.poll_read(context, buffer, most));
-        Ok(deadline.within(*patience, read).await??)
+        paced(deadline, pace, *patience, read).await
     }
 
     /// Reads what there is into the buffer, which has room; 0 at the end. Memory is taken when there is something to read.
@@ -154,9 +180,9 @@ impl Socket {
 
     /// The same with a patience of its own.
     pub(crate) async fn read_within(&mut self, limit: Duration, buffer: &mut Buffer) -> Result<usize, Gone> {
-        let Self { stream, deadline, .. } = self;
+        let Self { stream, deadline, pace, .. } = self;
         let read = poll_fn(|context| stream.poll_read(context, buffer, BUFFER_BYTES));
-        Ok(deadline.within(limit, read).await??)
+        paced(deadline, pace, limit, read).await
     }
 
     /// Sends one after the other.
@@ -165,34 +191,34 @@ impl Socket {
         if !self.stream.is_encrypted_here() {
             return Ok(());
         }
-        let Self { stream, deadline, patience, listens, .. } = self;
+        let listens = self.listens;
         loop {
-            let send = poll_fn(|context| match stream.poll_send(context) {
-                Poll::Pending if *listens => stream.poll_readable(context).map(|_| Err(Gone::Answered)),
+            let send = |stream: &mut Stream, context: &mut Context<'_>| match stream.poll_send(context) {
+                Poll::Pending if listens => stream.poll_readable(context).map(|_| Err(Gone::Answered)),
                 sent => sent.map_err(Gone::from),
-            });
-            if !deadline.within(*patience, send).await?? {
+            };
+            if !self.taken(send).await? {
                 return Ok(());
             }
         }
     }
 
     async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
-        let Self { stream, deadline, patience, listens, moved, .. } = self;
+        let listens = self.listens;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];
-            let write = poll_fn(|context| {
-                if *listens && stream.poll_readable(context).is_ready() {
+            let write = |stream: &mut Stream, context: &mut Context<'_>| {
+                if listens && stream.poll_readable(context).is_ready() {
                     return Poll::Ready(Err(Gone::Answered));
                 }
                 stream.poll_write(context, &parts).map_err(Gone::from)
-            });
-            let written = deadline.within(*patience, write).await??;
+            };
+            let written = self.taken(write).await?;
             if written == 0 {
                 return Err(Gone::Closed);
             }
-            moved.copied(written as u64, stream.is_encrypted_here());
+            self.count_copied(written as u64);
             let of_first = written.min(first.len());
             first = &first[of_first..];
             second = &second[written - of_first..];
@@ -251,8 +277,9 @@ impl Socket {
 
     /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those that can.
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
-        let Self { stream, deadline, patience, .. } = self;
-        Ok(deadline.within(*patience, poll_fn(|context| stream.poll_splice(context, pipe, most))).await??)
+        let Self { stream, deadline, patience, pace, .. } = self;
+        let moved = poll_fn(|context| stream.poll_splice(context, pipe, most));
+        paced(deadline, pace, *patience, moved).await
     }
 
     /// Moves up to `most` bytes more behind what a pipe holds, if they are here.
@@ -321,14 +348,42 @@ impl Socket {
         &mut self,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
     ) -> Result<usize, Gone> {
-        let Self { stream, deadline, patience, listens, .. } = self;
-        let done = poll_fn(|context| {
-            if *listens && stream.poll_readable(context).is_ready() {
+        let listens = self.listens;
+        let send = |stream: &mut Stream, context: &mut Context<'_>| {
+            if listens && stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Err(Gone::Answered));
             }
             let tcp = &stream.tcp;
             poll_io(tcp, context, Interest::WRITABLE, || Ok(call(tcp)?)).map_err(Gone::from)
-        });
-        deadline.within(*patience, done).await?
+        };
+        self.taken(send).await
+    }
+
+    /// Polls `send` until the peer lets it, for its patience at most and, of a client, no longer than its
+    /// pace allows. A client that is too slow is reset: bytes that wait for it would hold the kernel's
+    /// memory long after the connection is closed.
+    async fn taken<T>(
+        &mut self,
+        mut send: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<Result<T, Gone>>,
+    ) -> Result<T, Gone> {
+        let Self { stream, deadline, patience, uptake, .. } = self;
+        let Some(uptake) = uptake else {
+            return deadline.within(*patience, poll_fn(|context| send(stream, context))).await?;
+        };
+        let mut patience = *patience;
+        loop {
+            let limit = uptake.left().max(LOOK).min(patience);
+            let (done, waited) = deadline.timed(limit, poll_fn(|context| send(stream, context))).await;
+            uptake.wait(waited);
+            if let Ok(done) = done {
+                return done;
+            }
+            patience = patience.saturating_sub(waited);
+            let keeps_pace = acknowledged(&stream.tcp).is_some_and(|bytes| uptake.keeps_pace(bytes));
+            if patience.is_zero() || !keeps_pace {
+                self.reset();
+                return Err(Gone::TimedOut);
+            }
+        }
     }
 }

@@ -105,7 +105,11 @@ fn server(certificate: &Path, key: &Path, for_kernel: bool) -> Result<ServerConf
         .with_no_client_auth()
         .with_single_cert(chain, private)
         .map_err(|error| {
-            Error::Config(format!("tls.key = \"{}\": not for the certificate: {error}", key.display()))
+            let why = match error {
+                rustls::Error::InconsistentKeys(_) => "not for the certificate that tls.certificate names",
+                _ => "the certificate or the key cannot be used; RSA, ECDSA and Ed25519 are supported",
+            };
+            Error::Config(format!("tls.key = \"{}\": {why}", key.display()))
         })?;
     server.alpn_protocols = vec![PROTOCOL.to_vec()];
     server.ticketer = Ticketer::new().map_err(|error| Error::Config(format!("tls: {error}")))?;
@@ -118,9 +122,10 @@ fn client(more: Option<&Path>, for_kernel: bool) -> Result<ClientConfig> {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = more {
         for certificate in certificates("tls.origin_ca", path)? {
-            roots
-                .add(certificate)
-                .map_err(|error| Error::Config(format!("tls.origin_ca = \"{}\": {error}", path.display())))?;
+            roots.add(certificate).map_err(|_| {
+                let path = path.display();
+                Error::Config(format!("tls.origin_ca = \"{path}\": a certificate in it is damaged"))
+            })?;
         }
     }
     if roots.is_empty() {
@@ -144,9 +149,9 @@ fn certificates(name: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>>
 
 fn unread(name: &str, path: &Path, error: &pem::Error) -> Error {
     let why = match error {
-        pem::Error::Io(error) => error.to_string(),
+        pem::Error::Io(error) => format!("the file cannot be read: {error}"),
         pem::Error::NoItemsFound => "there is none in it, in PEM".to_owned(),
-        error => error.to_string(),
+        _ => "it is damaged: a block of PEM is not complete, or not in base64".to_owned(),
     };
     Error::Config(format!("{name} = \"{}\": {why}", path.display()))
 }

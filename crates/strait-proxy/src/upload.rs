@@ -1,22 +1,35 @@
 //! The body of a client's request.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
 use strait_http::framing::Body;
 
 use crate::buffer::Buffer;
 use crate::fetch::{Trouble, origin_gone};
-use crate::incoming::{Framed, TOO_LONG};
+use crate::incoming::{Framed, Piece, TOO_LONG};
+use crate::pace::Pace;
 use crate::passage::{self, Broken, From, What};
+use crate::settings::Limits;
 use crate::socket::{Gone, Socket};
-use crate::worker::Worker;
+use crate::worker::{Shared, Worker};
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A body that is on its way from a client.
 #[derive(Debug)]
 pub(crate) struct Upload {
     framed: Framed,
+    /// Bytes of data at most.
+    most: u64,
+    /// Of what was read ahead.
+    pace: Option<(Pace, Instant)>,
     /// What was read behind the request's head; in the end, what was read behind its body.
     pub(crate) buffer: Buffer,
     /// The client waits to be told that the body is wanted (RFC 9110, section 10.1.1).
     pub(crate) is_expected: bool,
+    /// The client waited for it and was sent 100 (Continue) before its origin was asked.
+    pub(crate) was_continued: bool,
     /// The client knows interim responses.
     pub(crate) takes_interim: bool,
 }
@@ -32,12 +45,86 @@ impl Upload {
         let has_body = body != Body::None;
         // What is here already is not waited for.
         let is_expected = is_expected && has_body && rest.is_empty();
-        Self { framed: Framed::limited(body, most), buffer, is_expected, takes_interim }
+        Self {
+            framed: Framed::limited(body, most),
+            most,
+            pace: None,
+            buffer,
+            is_expected,
+            was_continued: false,
+            takes_interim,
+        }
     }
 
     /// Whether some of it is still to come.
     pub(crate) fn has_body(&self) -> bool {
         !self.framed.is_over()
+    }
+
+    /// Reads all of it, or as much as `limits.request_ahead` allows, before its origin is asked: a client
+    /// that trickles then holds no connection there. A body beyond `limits.request_ahead_memory` is left
+    /// where it is, and so is a longer one that the client wants to be asked for.
+    pub(crate) async fn read_ahead(&mut self, worker: &Worker, client: &mut Socket) -> Result<(), Trouble> {
+        let settings = worker.settings();
+        let is_asked_for = self.is_expected && !self.fits(settings.ahead_bytes);
+        if !self.has_body() || is_asked_for || self.is_here(settings.ahead_bytes)? {
+            return Ok(());
+        }
+        let Some(_ahead) = Ahead::begin(&worker.shared, settings.ahead_max) else { return Ok(()) };
+        if std::mem::take(&mut self.is_expected) {
+            self.was_continued = true;
+            send_continue(client).await?;
+        }
+        let begun = self.begun(worker);
+        client.pace = Some(begun);
+        let done = loop {
+            match client.read(&mut self.buffer).await {
+                Ok(0) => break Err(Trouble::Client(Gone::Closed)),
+                Ok(_) => match self.is_here(settings.ahead_bytes) {
+                    Ok(false) => {}
+                    here => break here.map(drop),
+                },
+                Err(Gone::TimedOut) => break Err(Trouble::Slow),
+                Err(gone) => break Err(Trouble::Client(gone)),
+            }
+        };
+        self.pace = client.pace.take();
+        done
+    }
+
+    /// Returns true if the body is of a known length of at most `most` bytes.
+    fn fits(&self, most: usize) -> bool {
+        matches!(self.framed, Framed::Length(length) if length <= most as u64)
+    }
+
+    /// Returns true if the buffer holds the rest of the body, or `most` bytes of it.
+    fn is_here(&self, most: usize) -> Result<bool, Trouble> {
+        let (mut framed, mut bytes) = (self.framed, self.buffer.filled());
+        if bytes.len() >= most {
+            return Ok(true);
+        }
+        loop {
+            let len = match framed.next(bytes) {
+                Ok(Piece::End(_)) => return Ok(true),
+                Ok(Piece::More) => return Ok(framed.is_over()),
+                Ok(Piece::Data(len)) => {
+                    framed.advance(len as u64);
+                    len
+                }
+                Ok(Piece::Framing(len) | Piece::Trailer(len)) => len,
+                Err(TOO_LONG) => return Err(Trouble::TooLong(self.most)),
+                Err(error) => return Err(Trouble::Request(error)),
+            };
+            bytes = &bytes[len..];
+        }
+    }
+
+    /// The pace that the body has to keep, from its beginning on.
+    fn begun(&self, worker: &Worker) -> (Pace, Instant) {
+        let settings = worker.settings();
+        let Limits { body_grace, body, .. } = settings.timeouts;
+        let new = || (Pace::new(body_grace, settings.request_body_rate, body), Instant::now());
+        self.pace.unwrap_or_else(new)
     }
 
     /// Sends it to the origin; `false` where that answered before it had all, or closed.
@@ -48,20 +135,48 @@ impl Upload {
         origin: &mut Socket,
     ) -> Result<bool, Trouble> {
         let what = if self.framed.is_chunked() { What::Chunks } else { What::Data };
+        client.pace = Some(self.begun(worker));
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
         // Trailers of a request stay behind: an origin might put them among its fields.
-        let from = From { socket: client, buffer, framed, trailers: None };
+        let from = From { socket: &mut *client, buffer, framed, trailers: None };
         origin.listens = true;
         let passed = passage::pass(worker, from, origin, Vec::new(), what).await;
         origin.listens = false;
+        client.pace = None;
         match passed {
             Ok(()) => Ok(true),
             // What it has said before it closed is looked for.
             Err(Broken::To(Gone::Answered | Gone::Closed)) => Ok(false),
             Err(Broken::Malformed(TOO_LONG)) => Err(Trouble::TooLong(worker.settings().request_body_max)),
             Err(Broken::To(gone)) => Err(origin_gone(gone)),
+            Err(Broken::From(Gone::TimedOut)) => Err(Trouble::Slow),
             Err(Broken::From(gone)) => Err(Trouble::Client(gone)),
             Err(Broken::Malformed(error)) => Err(Trouble::Request(error)),
         }
+    }
+}
+
+/// Sends 100 (Continue) to a client that waits for it.
+pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), Trouble> {
+    client.told.add_overhead(CONTINUE.len());
+    client.write_all(CONTINUE, &[]).await.map_err(Trouble::Client)
+}
+
+/// Share of the memory for bodies that are read ahead, until it is dropped.
+struct Ahead<'a>(&'a AtomicUsize);
+
+impl<'a> Ahead<'a> {
+    /// `None` if `most` bodies are being read ahead already.
+    fn begin(shared: &'a Shared, most: usize) -> Option<Self> {
+        let count = &shared.read_ahead;
+        let more = |count: usize| (count < most).then_some(count + 1);
+        let taken = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        taken.then_some(Self(count))
+    }
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -2,12 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
+use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
 use strait_http::target::Uri;
 use strait_http::vary::Variant;
@@ -16,9 +19,9 @@ use strait_transfer::pipe::Pipes;
 
 use crate::account::Account;
 use crate::clock::Clock;
-use crate::contents::Asked;
 use crate::counters::Counters;
 use crate::fill::Fills;
+use crate::gate::Gates;
 use crate::hot::Hot;
 use crate::lease::Leases;
 use crate::log::Gathered;
@@ -36,9 +39,15 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) store: Option<Arc<Store>>,
     pub(crate) fills: Fills,
+    /// The memory cache.
+    pub(crate) hot: Hot,
     /// Of what is in memory alone.
     pub(crate) leases: Arc<Leases>,
     pub(crate) by_client: ByClient,
+    /// Connections to origins in use.
+    pub(crate) origins: Arc<Gates>,
+    /// Request bodies that are read ahead.
+    pub(crate) read_ahead: AtomicUsize,
     /// Of each worker.
     pub(crate) counters: Box<[Counters]>,
 }
@@ -71,7 +80,6 @@ pub(crate) struct Local {
     pub(crate) shared: Arc<Shared>,
     /// Its number: which lane of the store it writes to.
     pub(crate) lane: usize,
-    pub(crate) hot: RefCell<Hot>,
     pub(crate) pool: RefCell<Pool>,
     /// Of origins.
     pub(crate) names: Names,
@@ -108,7 +116,6 @@ const HEADS_MAX: usize = 64;
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, settings: Arc<Settings>, lane: usize) -> Rc<Self> {
         let local = Rc::new(Local {
-            hot: RefCell::new(Hot::new(settings.memory)),
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
             names: Names::default(),
             pipes: RefCell::new(Pipes::new(files_allowed() / (PIPE_FILES * FILES_PARTS * settings.workers))),
@@ -127,7 +134,6 @@ impl Worker {
 
     /// The same with other settings.
     pub(crate) fn with(&self, settings: Arc<Settings>) -> Rc<Self> {
-        self.hot.borrow_mut().limit(settings.memory);
         self.pool.borrow_mut().limit(settings.origin_idle_max);
         Rc::new(Self { settings, local: self.local.clone() })
     }
@@ -143,12 +149,13 @@ impl Worker {
             return Found::Answer(object);
         }
         let others = || {
-            let hot = self.hot.borrow();
-            let other = hot.peek(hash, |object| object.is_for(key) && object.is_alive());
+            let other = self.shared.hot.peek(hash, |object| object.is_for(key) && object.is_alive());
             let variant = other.and_then(|other| Variant::of(&other.fields(), asked));
             variant.map_or(Found::Nothing, Found::Others)
         };
         let Some(store) = &self.shared.store else { return others() };
+        // What is invalidated while it is read is not kept in memory.
+        let lease = self.shared.leases.take(hash);
         // What is read in one piece is checked by that, also where it is sent from its file then.
         match lookup::find(store, hash, key, asked, self.settings.memory_object) {
             Found::Answer(found) => {
@@ -156,7 +163,7 @@ impl Worker {
                 let object = Arc::new(found.with_negative(self.settings.negative));
                 // Another worker may add to what is there in parts.
                 if object.is_whole() {
-                    self.hot.borrow_mut().insert(hash, object.clone(), 1);
+                    self.shared.hot.insert(hash, object.clone(), 1, || lease.holds(key));
                 }
                 Found::Answer(object)
             }
@@ -166,9 +173,15 @@ impl Worker {
         }
     }
 
+    /// Directives of a request from `client`, without those that the client is not allowed to give (access.refresh).
+    pub(crate) fn directives(&self, client: IpAddr, fields: &Fields<'_>) -> OfRequest {
+        let directives = OfRequest::of(fields);
+        if self.settings.access.allows_refresh(client) { directives } else { directives.without_refresh() }
+    }
+
     /// Lets go of what is kept and nobody will ask for.
     pub(crate) fn tidy(&self) {
-        self.hot.borrow_mut().tidy();
+        self.shared.hot.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
     }
 
@@ -236,19 +249,7 @@ impl Local {
     /// The stored response to requests with such fields, if it is at hand.
     pub(crate) fn at_hand(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
         let is_wanted = |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked);
-        self.hot.borrow().find(hash, is_wanted).cloned()
-    }
-
-    /// Does what it is asked about what is at hand. Whoever has asked may not wait any more.
-    pub(crate) fn tell(&self, asked: Asked) {
-        match asked {
-            Asked::Hottest(most, answers) => {
-                let _ = answers.send(self.hot.borrow().hottest(most));
-            }
-            Asked::Forget(pattern, answers) => {
-                let _ = answers.send(self.hot.borrow_mut().forget(|object| pattern.matches(&object.key)));
-            }
-        }
+        self.shared.hot.find(hash, is_wanted)
     }
 
     /// Keeps an object in place of what answered the same requests. What the store has is at hand once it is asked for: most never are.
@@ -256,19 +257,20 @@ impl Local {
         if let Some(store) = &self.shared.store {
             lookup::replace(store, hash, object);
         }
-        let mut hot = self.hot.borrow_mut();
-        let was_at_hand = hot.remove(hash, |other| other.is_for_same(object));
+        let hot = &self.shared.hot;
+        let was_at_hand = hot.remove(hash, |other| other.is_for_same(object)) > 0;
         // Parts are put together when they are looked for.
         if object.is_whole() && (was_at_hand || !object.is_stored()) {
-            hot.insert(hash, object.clone(), 0);
+            hot.insert(hash, object.clone(), 0, || object.is_alive() && object.is_current());
         }
     }
 
-    /// Forgets all that is stored for a key.
+    /// Forgets all that is stored for a key, on disk and in memory; returns the number of objects.
     pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
         self.shared.fills.outdate(hash, key);
         self.shared.leases.end(hash);
-        self.hot.borrow_mut().remove(hash, |object| object.is_for(key));
-        self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key))
+        let in_memory = self.shared.hot.remove(hash, |object| object.is_for(key));
+        // What is in memory is mostly on disk, too.
+        self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key)).max(in_memory)
     }
 }

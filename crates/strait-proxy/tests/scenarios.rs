@@ -1,6 +1,7 @@
 //! What the proxy does, one behaviour at a time: the files in `scenarios`, in the language of `docs/internals/scenarios.md`; and what
-//! needs TLS.
+//! needs TLS; and the table of the rules for caches.
 
+mod rules;
 mod tls;
 
 use std::net::SocketAddr;
@@ -100,6 +101,7 @@ scenarios! {
     options
     origins
     parts
+    poisoning
     ranges
     refusals
     stale

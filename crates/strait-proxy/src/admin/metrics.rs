@@ -74,6 +74,7 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
     let numbers = [
         ("records", "gauge", "Records that can be found.", stats.records),
         ("used_bytes", "gauge", "Bytes of all files.", stats.used_bytes),
+        ("pinned_bytes", "gauge", "Bytes of evicted files that are still read.", stats.pinned_bytes),
         ("capacity_bytes", "gauge", "The limit of those.", stats.capacity_bytes),
         ("files", "gauge", "Files that are open.", stats.files),
         ("loaded", "gauge", "Whether records of earlier sessions can be found.", stats.is_loaded.into()),

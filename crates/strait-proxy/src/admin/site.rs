@@ -1,18 +1,16 @@
 //! What is shown, and what can be changed.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Page, metrics};
-use crate::contents::{Asked, AtHand, Contents, Pattern};
+use crate::contents::{AtHand, Contents, Pattern};
 use crate::fill::Filled;
 use crate::report::Report;
-use crate::serving::Control;
 use crate::settings::Settings;
 use crate::worker::Shared;
 
@@ -24,15 +22,12 @@ const FILLS_MAX: usize = 50;
 /// Stored responses that are told of where nothing is said, and at most.
 const LISTED: usize = 1000;
 const LISTED_MAX: usize = 1_000_000;
-/// How long workers are waited for: one may be at a large file on a slow disk.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What there is to tell of.
 #[derive(Debug)]
 pub(crate) struct Site {
     shared: Arc<Shared>,
     settings: Mutex<Arc<Settings>>,
-    workers: Vec<UnboundedSender<Control>>,
     started: Instant,
     end: Notify,
 }
@@ -50,13 +45,9 @@ struct Status {
 }
 
 impl Site {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        settings: Arc<Settings>,
-        workers: Vec<UnboundedSender<Control>>,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, settings: Arc<Settings>) -> Self {
         let settings = Mutex::new(settings);
-        Self { shared, settings, workers, started: Instant::now(), end: Notify::new() }
+        Self { shared, settings, started: Instant::now(), end: Notify::new() }
     }
 
     pub(crate) fn settings(&self) -> Arc<Settings> {
@@ -87,7 +78,7 @@ impl Site {
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
                 body: metrics::text(&self.shared).into_bytes(),
             },
-            "/status.json" => Page::json(&self.status().await),
+            "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
             "/object" => self.object(query),
             _ => Page::text(404, "there are /, /healthz, /metrics, /status.json, /objects and /object"),
@@ -116,51 +107,15 @@ impl Site {
         }
     }
 
-    async fn status(&self) -> Status {
-        let mut hottest = self.hottest().await;
-        hottest.truncate(HOTTEST);
+    fn status(&self) -> Status {
         Status {
             name: self.settings().name.clone(),
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             report: Report::of(&self.shared),
             filling: self.shared.fills.list(FILLS_MAX),
-            hottest,
+            hottest: self.shared.hot.hottest(HOTTEST),
         }
-    }
-
-    /// The objects that all workers together were asked for most often.
-    async fn hottest(&self) -> Vec<AtHand> {
-        let (sender, receiver) = unbounded_channel();
-        self.ask(&Asked::Hottest(HOTTEST, sender));
-        let mut all: Vec<AtHand> = Vec::new();
-        for told in self.answers(receiver).await.into_iter().flatten() {
-            match all.iter_mut().find(|own| own.uri == told.uri) {
-                Some(own) => own.hits += told.hits,
-                None => all.push(told),
-            }
-        }
-        all.sort_by_key(|object| std::cmp::Reverse(object.hits));
-        all
-    }
-
-    fn ask(&self, asked: &Asked) {
-        for worker in &self.workers {
-            // A worker that has ended has nothing.
-            let _ = worker.send(Control::Asked(asked.clone()));
-        }
-    }
-
-    /// What the workers say, those that say it in time.
-    async fn answers<T>(&self, mut receiver: UnboundedReceiver<T>) -> Vec<T> {
-        let mut answers = Vec::new();
-        let all = async {
-            while let Some(answer) = receiver.recv().await {
-                answers.push(answer);
-            }
-        };
-        let _ = tokio::time::timeout(PATIENCE, all).await;
-        answers
     }
 
     fn contents(&self) -> Result<Contents, Page> {
@@ -188,32 +143,37 @@ impl Site {
     }
 
     async fn purge(&self, uri: String) -> Page {
-        self.shared.fills.outdate_all(|key| key == uri);
-        self.shared.leases.end(strait_store::hash_of(uri.as_bytes()));
-        let stored = self.contents().map_or(0, |contents| contents.purge(&uri));
-        let at_hand = self.forget(Pattern::exact(uri)).await;
-        Page::json(&json!({"stored": stored, "at_hand": at_hand}))
+        self.forget(Pattern::exact(uri.clone()), move |contents| contents.purge(&uri)).await
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
-        self.shared.fills.outdate_all(|key| pattern.matches(key));
-        // Nobody knows which keys are meant of what is on its way; what is in memory alone is fetched again.
-        self.shared.leases.end_all();
-        let at_hand = self.forget(pattern.clone()).await;
+        self.forget(pattern.clone(), move |contents| contents.ban(&pattern)).await
+    }
+
+    /// Forgets what matches, in memory and, by `stored`, in the store; reports the numbers.
+    async fn forget(
+        &self,
+        pattern: Pattern,
+        stored: impl FnOnce(&Contents) -> usize + Send + 'static,
+    ) -> Page {
+        let at_hand = self.forget_in_memory(&pattern);
         let Ok(contents) = self.contents() else {
             return Page::json(&json!({"stored": 0, "at_hand": at_hand}));
         };
-        match tokio::task::spawn_blocking(move || contents.ban(&pattern)).await {
+        let stored = tokio::task::spawn_blocking(move || stored(&contents)).await;
+        // What was read from the store meanwhile may be in memory again.
+        self.forget_in_memory(&pattern);
+        match stored {
             Ok(stored) => Page::json(&json!({"stored": stored, "at_hand": at_hand})),
             Err(error) => Page::text(500, &error.to_string()),
         }
     }
 
-    /// Has all workers forget what matches; how many objects that were.
-    async fn forget(&self, pattern: Pattern) -> usize {
-        let (sender, receiver) = unbounded_channel();
-        self.ask(&Asked::Forget(Arc::new(pattern), sender));
-        self.answers(receiver).await.iter().sum()
+    /// Outdates what is on its way and matches, and removes it from the memory cache; returns the number of objects there.
+    fn forget_in_memory(&self, pattern: &Pattern) -> usize {
+        self.shared.fills.outdate_all(|key| pattern.matches(key));
+        self.shared.leases.end_matching(pattern);
+        self.shared.hot.forget(|object| pattern.matches(&object.key))
     }
 
     async fn verify(&self) -> Page {

@@ -34,7 +34,8 @@ pub(super) fn write(out: &mut Vec<u8>, format: Format, account: &Account<'_, '_>
     out.push(b'\n');
 }
 
-/// `host ident authuser [date] "request" status bytes`, as the servers of NCSA and Apache write it. The bytes are all that were sent.
+/// `host ident authuser [date] "request" status bytes`, as the servers of NCSA and Apache write it. The
+/// size is that of the body as sent, `-` if there was none (Apache's `%b`).
 fn common(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     let _ = write!(out, "{} - - [", account.client.ip().to_canonical());
     date(out, now.as_secs());
@@ -46,10 +47,14 @@ fn common(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         }
         None => out.extend_from_slice(b"\"-\""),
     }
-    let _ = write!(out, " {:03} {}", account.told.status, bytes(account));
+    let _ = match account.body_bytes() {
+        0 => write!(out, " {:03} -", account.told.status),
+        bytes => write!(out, " {:03} {bytes}", account.told.status),
+    };
 }
 
-/// `time elapsed client code/status bytes method URL user hierarchy/peer type`, as Squid writes it.
+/// `time elapsed client code/status bytes method URL user hierarchy/peer type`, as Squid writes it. Its
+/// size includes the head (`%<st`).
 fn squid(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     let (method, target) = account.request.map_or(("NONE", "error:no-request"), |it| (it.method, it.target));
     let _ = write!(
@@ -61,7 +66,7 @@ fn squid(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         account.client.ip().to_canonical(),
         code(account.told.outcome),
         account.told.status,
-        bytes(account)
+        account.sent_bytes()
     );
     percent(out, method.as_bytes());
     out.push(b' ');
@@ -112,10 +117,12 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     let (told, moved) = (account.told, account.moved);
     let _ = write!(
         out,
-        ",\"status\":{},\"cache\":\"{}\",\"mechanism\":\"{}\",\"copied\":{},\"sendfile\":{},\"spliced\":{},\"seconds\":{}.{:06},\"whole\":{}",
+        ",\"status\":{},\"cache\":\"{}\",\"mechanism\":\"{}\",\"body_bytes\":{},\"sent_bytes\":{},\"copied\":{},\"sendfile\":{},\"spliced\":{},\"seconds\":{}.{:06},\"whole\":{}",
         told.status,
         told.outcome.name(),
         account.mechanism(),
+        account.body_bytes(),
+        account.sent_bytes(),
         moved.sent,
         moved.sendfile,
         moved.spliced,
@@ -131,10 +138,6 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         json_string(out, why.as_bytes());
     }
     out.push(b'}');
-}
-
-fn bytes(account: &Account<'_, '_>) -> u64 {
-    account.moved.sent + account.moved.sendfile + account.moved.spliced
 }
 
 fn version(request: &Request<'_>) -> &'static str {
@@ -238,6 +241,7 @@ mod tests {
                 outcome: Outcome::Miss,
                 origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
                 why: Some("a \"b\"".to_owned()),
+                overhead_bytes: 296,
             },
             moved: Moved { sent: 300, sendfile: 4096, ..Moved::default() },
             took: Duration::from_micros(1_234_567),
@@ -252,11 +256,11 @@ mod tests {
     fn each_format_tells_of_cache_and_copies_and_escapes_what_came() {
         assert_eq!(
             line(Format::Common, REQUEST),
-            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4396 miss sendfile 300\n"
+            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4100 miss sendfile 300\n"
         );
         assert_eq!(
             line(Format::Combined, REQUEST),
-            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4396 \"http://r/\\\"\\\\\\xff\" \"me\\x091\" miss sendfile 300\n"
+            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4100 \"http://r/\\\"\\\\\\xff\" \"me\\x091\" miss sendfile 300\n"
         );
         assert_eq!(
             line(Format::Squid, REQUEST),
@@ -266,7 +270,7 @@ mod tests {
             line(Format::Json, REQUEST),
             "{\"time\":951827696.007000,\"client\":\"192.0.2.1\",\"method\":\"GET\",\"target\":\"/a\\\\\\\"b\",\
              \"host\":\"x.example\",\"version\":\"HTTP/1.1\",\"referer\":\"http://r/\\\"\\\\\\u00ff\",\"user_agent\":\"me\\u00091\",\
-             \"status\":200,\"cache\":\"miss\",\"mechanism\":\"sendfile\",\"copied\":300,\"sendfile\":4096,\"spliced\":0,\
+             \"status\":200,\"cache\":\"miss\",\"mechanism\":\"sendfile\",\"body_bytes\":4100,\"sent_bytes\":4396,\"copied\":300,\"sendfile\":4096,\"spliced\":0,\
              \"seconds\":1.234567,\"whole\":true,\"origin\":\"10.0.0.1:80\",\"why\":\"a \\\"b\\\"\"}\n"
         );
     }

@@ -181,3 +181,28 @@ fn changes_are_asked_for_by_post_from_here_alone() {
     let answer = elsewhere.ask(&format!("POST {path} HTTP/1.1\nHost: localhost"));
     assert_eq!(answer.status(), 403);
 }
+
+#[test]
+fn without_a_store_all_workers_share_one_memory_cache() {
+    let rig = Rig::start(&format!("{ADMIN}workers = 2\naccess.purge = [\"127.0.0.1\"]\n{MEMORY}"));
+    let post = |path: &str| rig.ask(&format!("POST {path} HTTP/1.1\nHost: localhost"));
+    for name in ["a", "b"] {
+        for _ in 0..20 {
+            rig.client().get(&format!("/200/60/10/{name}"));
+        }
+    }
+    assert_eq!(rig.origin.asked(), 2);
+    // A ban removes what matches and nothing else.
+    assert_eq!(post("/ban?pattern=*/none").json()["at_hand"], 0);
+    assert_eq!(post("/ban?pattern=*/a").json()["at_hand"], 1);
+    for _ in 0..20 {
+        rig.client().get("/200/60/10/b");
+    }
+    assert_eq!(rig.origin.asked(), 2);
+    let purge = || {
+        let mut client = rig.client();
+        client.send("PURGE /200/60/10/b HTTP/1.1\r\nHost: www.example\r\n\r\n");
+        client.answer().unwrap().status()
+    };
+    assert_eq!((purge(), purge()), (200, 404));
+}

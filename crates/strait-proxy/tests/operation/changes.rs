@@ -59,6 +59,23 @@ fn what_is_wrong_changes_nothing() {
 }
 
 #[test]
+fn a_reload_does_not_change_the_kind_of_proxy() {
+    let mut rig = Rig::start("name = \"one\"");
+    let mut config = rig.config("name = \"two\"");
+    config.origin = None;
+    let error = rig.proxy.reload(&config).unwrap_err().to_string();
+    assert!(error.starts_with("origin: missing; ") && error.contains("forward proxy"), "{error}");
+    assert!(rig.client().get("/200/60/5/a").field("via").unwrap().ends_with(" one"));
+    // The other way round.
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    config.cache.dir = None;
+    let mut forward = Proxy::start(&config, Clock::system()).unwrap();
+    config.origin = Some("http://127.0.0.1:1".to_owned());
+    let error = forward.reload(&config).unwrap_err().to_string();
+    assert!(error.starts_with("origin: set; "), "{error}");
+}
+
+#[test]
 fn what_counts_from_the_next_start_on_is_told() {
     let mut rig = Rig::start("");
     let config = rig.config("workers = 3\ncache.size = \"2GiB\"\nadmin.listen = \"127.0.0.1:0\"");

@@ -141,3 +141,108 @@ fn a_body_that_is_too_long_is_refused_however_it_is_framed() {
     client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n5\r\n01234\r\n0\r\n\r\n");
     assert_eq!(client.answer().unwrap().status(), 200);
 }
+
+/// Connections with a POST that has begun to bring its body.
+fn trickling(rig: &Rig, count: usize) -> Vec<Client> {
+    let begin = |_| {
+        let mut client = rig.client();
+        client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
+        client
+    };
+    (0..count).map(begin).collect()
+}
+
+#[test]
+fn trickling_bodies_hold_no_connection_to_the_origin() {
+    let rig = Rig::start("workers = 2\ntimeouts.body_grace = 3600");
+    let mut clients = trickling(&rig, 200);
+    assert!(wait_until(LIMIT, || rig.proxy.report().open == 200));
+    for client in &mut clients {
+        client.send("1\r\nx\r\n");
+    }
+    assert_eq!(rig.client().get("/200/0/1/b").status(), 200);
+    let report = rig.proxy.report();
+    assert!(report.origin_opened == 1 && rig.origin.asked() == 1, "{report:?}");
+    for client in &mut clients {
+        client.send("0\r\n\r\n");
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+}
+
+#[test]
+fn a_body_that_comes_too_slowly_is_refused_wherever_it_is() {
+    let timeouts = "timeouts.body_grace = 1\ntimeouts.client = 3600\n";
+    for limit in ["", "limits.request_ahead = 0\n", "limits.request_ahead_memory = 0\n"] {
+        let rig = Rig::start(&format!("{timeouts}{limit}"));
+        let mut client = trickling(&rig, 1).remove(0);
+        let answer = client.answer().unwrap();
+        assert_eq!(answer.status(), 408, "{limit}");
+        assert!(answer.text().contains("limits.request_body_rate") && client.is_ended());
+    }
+    let rig = Rig::start("limits.request_body_rate = 0\ntimeouts.body = 1\ntimeouts.client = 3600");
+    assert_eq!(trickling(&rig, 1).remove(0).answer().unwrap().status(), 408);
+}
+
+#[test]
+fn a_trickling_body_that_waited_for_100_holds_no_connection_to_the_origin() {
+    let rig = Rig::start("timeouts.body_grace = 3600");
+    let mut client = rig.client();
+    client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n");
+    assert_eq!(client.answer().unwrap().status(), 100);
+    client.send("x");
+    assert_eq!(rig.client().get("/200/0/1/b").status(), 200);
+    let report = rig.proxy.report();
+    assert!(report.origin_opened == 1 && rig.origin.asked() == 1, "{report:?}");
+}
+
+/// More than the buffers of two sockets hold.
+const LARGE: usize = 24 << 20;
+
+#[test]
+fn a_client_that_takes_a_response_too_slowly_loses_its_place() {
+    let limits = "timeouts.response_grace = 1\ntimeouts.client = 3600\n";
+    for (limit, fresh) in [("", 60), ("", 0), ("transfer = { sendfile = false, splice = false }", 60)] {
+        let rig = Rig::start(&format!("{limits}{limit}"));
+        let path = format!("/200/{fresh}/{LARGE}/a");
+        // A miss or a passed response, a follower or another, and a hit where it is stored.
+        let ask = || {
+            let mut client = rig.client();
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n"));
+            client
+        };
+        let mut slow = vec![ask(), ask()];
+        if fresh > 0 {
+            rig.wait_stored(1);
+            slow.push(ask());
+        }
+        rig.wait_counted(slow.len() as u64);
+        assert!(slow.iter_mut().all(|client| client.answer().is_none()), "{limit}");
+        // A client that takes what it is sent is served as ever.
+        let answer = rig.client().get(&path);
+        assert!(answer.status() == 200 && answer.body == crate::rig::body(LARGE));
+    }
+}
+
+#[test]
+fn a_full_origin_is_told_with_503_and_has_room_again_later() {
+    let rig = Rig::start(
+        "limits.origin_connections = 2\nlimits.request_ahead = 0\ntimeouts.connect = 1\ntimeouts.body_grace = 3600",
+    );
+    let mut holding = trickling(&rig, 2);
+    assert!(wait_until(LIMIT, || rig.proxy.report().origin_opened == 2));
+    let mut client = rig.client();
+    let answer = client.get("/200/0/1/b");
+    assert_eq!(answer.status(), 503);
+    assert!(answer.text().contains("limits.origin_connections"), "{}", answer.text());
+    drop(holding.pop());
+    // The same connection is good for another request.
+    assert!(wait_until(LIMIT, || client.get("/200/0/1/b").status() == 200));
+}
+
+#[test]
+fn one_address_does_not_take_all_connections_by_default() {
+    let limits = strait_proxy::Config::default().limits;
+    assert!(limits.connections_per_client > 0 && limits.connections_per_client < limits.connections);
+    // Its tunnels do not take all connections to an origin.
+    assert!((limits.connections_per_client as usize) < limits.origin_connections);
+}

@@ -1,5 +1,7 @@
 //! The access log.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use lab::wait_until;
@@ -96,4 +98,87 @@ fn a_log_that_cannot_be_opened_is_told() {
     let config = strait_proxy::Config::from_toml(config).unwrap();
     let error = strait_proxy::Proxy::start(&config, strait_proxy::Clock::system()).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/log"), "{error}");
+}
+
+/// Starts an origin that answers each request in two chunks, 10 bytes of data in all.
+fn chunked_origin() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().filter_map(Result::ok) {
+            let mut lines = BufReader::new(&stream).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n";
+            let _ =
+                write!(&stream, "{head}Cache-Control: no-store\r\n\r\n4\r\nabcd\r\n6\r\n012345\r\n0\r\n\r\n");
+        }
+    });
+    format!("http://{address}")
+}
+
+/// The status and the size in a line of the common format.
+fn status_and_size(line: &str) -> (String, String) {
+    let mut words = line.rsplit_once('"').unwrap().1.split_whitespace();
+    (words.next().unwrap().to_owned(), words.next().unwrap().to_owned())
+}
+
+#[test]
+fn the_common_log_has_the_size_of_the_body_alone() {
+    let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"common\"");
+    let path = rig.dir.path().join("log");
+    let mut expected = Vec::new();
+    for (request, status, size) in [
+        ("GET /200/60/100000/a HTTP/1.1", "200", "100000"),
+        // From the store by sendfile, and a small one from memory.
+        ("GET /200/60/100000/a HTTP/1.1", "200", "100000"),
+        ("GET /200/60/77/s HTTP/1.1", "200", "77"),
+        ("GET /200/60/77/s HTTP/1.1", "200", "77"),
+        ("GET /200/60/77/s HTTP/1.1", "200", "77"),
+        ("GET /200/0/33/p HTTP/1.1", "200", "33"),
+        ("GET /200/0/0/p HTTP/1.1", "200", "-"),
+        ("GET /200/60/77/s HTTP/1.1\r\nRange: bytes=0-9", "206", "10"),
+        ("GET /200/60/77/s HTTP/1.1\r\nRange: bytes=99-", "416", "-"),
+        ("HEAD /200/60/77/s HTTP/1.1", "200", "-"),
+    ] {
+        let mut client = rig.client();
+        client.send(format!("{request}\r\nHost: www.example\r\nConnection: close\r\n\r\n"));
+        let _ = client.answer();
+        expected.push((status.to_owned(), size.to_owned()));
+        let count = expected.len();
+        assert!(wait_until(LIMIT, || lines(&path).len() == count), "{request}: {:?}", lines(&path));
+    }
+    let logged: Vec<_> = lines(&path).iter().map(|line| status_and_size(line)).collect();
+    assert_eq!(logged, expected);
+}
+
+#[test]
+fn the_size_in_the_log_is_without_chunk_framing_and_own_words_count() {
+    let rig = Rig::start("");
+    let path = rig.dir.path().join("log");
+    let mut config = rig.config("log.format = \"json\"");
+    (config.log.access, config.cache.dir) = (Some(path.clone()), None);
+    config.origin = Some(chunked_origin());
+    let proxy = Proxy::start(&config, Clock::system()).unwrap();
+    let whole = |request: &str| {
+        let mut stream = TcpStream::connect(proxy.address()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answer.len() as u64
+    };
+    let sent = [
+        whole("GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+        whole("GET /a HTTP/1.0\r\nHost: a\r\n\r\n"),
+        whole("BAD\r\n\r\n"),
+    ];
+    assert!(wait_until(LIMIT, || lines(&path).len() == 3), "{:?}", lines(&path));
+    let logged: Vec<serde_json::Value> =
+        lines(&path).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (line, sent) in logged.iter().zip(sent) {
+        assert_eq!(line["sent_bytes"], sent, "{line}");
+    }
+    assert_eq!((&logged[0]["body_bytes"], &logged[1]["body_bytes"]), (&10.into(), &10.into()));
+    let own = format!("strait: {}\n", logged[2]["why"].as_str().unwrap());
+    assert_eq!(logged[2]["body_bytes"], own.len());
 }

@@ -3,6 +3,7 @@
 mod admin;
 mod chains;
 mod changes;
+mod churn;
 mod clients;
 mod log;
 mod rig;

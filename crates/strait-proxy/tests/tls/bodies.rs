@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::tls::origin::Origin;
 use crate::tls::origins::both;
@@ -86,6 +87,44 @@ fn who_reads_nothing_holds_nothing_back() {
         assert!(quick.body == body(LARGE) && origin.requests() == 1);
         assert!(slow.response().unwrap().body == body(LARGE));
     });
+}
+
+/// Settings under which a client is waited for no longer than a second.
+const STRICT: &str =
+    "forwarded = \"off\"\ntimeouts.response_grace = 1\ntimeouts.client = 3600\nlimits.response_rate = 500";
+
+#[test]
+fn who_takes_too_little_loses_its_place() {
+    let origin = Origin::plain();
+    let rig = Rig::with(Authority::new(), &format!("origin = \"{}\"\n{STRICT}", origin.url));
+    let mut counted = 0;
+    for path in ["passed", "kept", "kept"] {
+        let mut slow = [rig.tls(), rig.plain()];
+        for client in &mut slow {
+            client.ask(&format!("GET /{path}?{LARGE}"));
+        }
+        counted += slow.len() as u64;
+        assert!(lab::wait_until(LIMIT, || rig.proxy.report().requests == counted), "{path}");
+        assert!(slow.iter_mut().all(|client| client.response().is_err()), "{path}");
+    }
+}
+
+#[test]
+fn time_that_the_origin_takes_is_not_the_clients() {
+    let origin = Origin::plain();
+    let rig = Rig::with(Authority::new(), &format!("origin = \"{}\"\n{STRICT}", origin.url));
+    let mut clients = [rig.tls(), rig.plain()];
+    for client in &mut clients {
+        client.ask("GET /halves?300000");
+        client.head().unwrap();
+        assert!(client.read(150_000).unwrap() == body(150_000));
+    }
+    // Longer than a client may take.
+    std::thread::sleep(Duration::from_millis(2500));
+    origin.go_on.send(()).unwrap();
+    for client in &mut clients {
+        assert!(client.read(150_000).unwrap() == body(300_000)[150_000..]);
+    }
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn files_that_are_not_what_they_should_be_are_named_in_one_line() {
         ),
         (
             format!("{listen}certificate = \"/nowhere\"\nkey = \"{two}\""),
-            "tls.certificate = \"/nowhere\": No such file".to_owned(),
+            "tls.certificate = \"/nowhere\": the file cannot be read: No such file".to_owned(),
         ),
     ] {
         let config = Config::from_toml(&format!("[tls]\n{tls}")).unwrap();

@@ -1,0 +1,135 @@
+//! Checks of a configuration beyond the form of its values: bounds that depend on each other, and the
+//! system's directories, files and room.
+//!
+//! [`crate::settings`] asks for the bounds at each start and reload, `--check-config` for the system too.
+//! Nothing is made or changed.
+
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use rustix::fs::{Access, access, statvfs};
+
+use crate::buffer::BUFFER_BYTES;
+use crate::config::{Abandoned, Config};
+use crate::error::{Error, Result};
+
+/// Workers at most.
+const WORKERS_MAX: usize = 256;
+/// Bytes of an object in memory at most: it is read in one piece.
+const MEMORY_OBJECT_MAX: ByteSize = ByteSize::mib(16);
+/// The store's smallest segments are 1 MiB; it needs one for each worker and these beside.
+const SEGMENTS_BESIDE: u64 = 6;
+
+/// An error with a line for each problem, if there is one.
+pub(crate) fn refused(problems: &[String]) -> Result<()> {
+    if problems.is_empty() { Ok(()) } else { Err(Error::Config(problems.join("\n"))) }
+}
+
+/// Values out of bounds. Each text begins with the key.
+pub(crate) fn bounds(config: &Config) -> Vec<String> {
+    let (cache, limits) = (&config.cache, &config.limits);
+    let (workers, object) = (config.workers, cache.memory_object);
+    let is_past_end = matches!(cache.abandoned, Abandoned::Past(percent) if percent > 100);
+    // Without memory nothing is kept there, whatever its size.
+    let is_over_memory = cache.memory.as_u64() > 0 && object > cache.memory;
+    let (object, memory) = (size(object), size(cache.memory));
+    let ahead = limits.request_ahead;
+    [
+        (workers > WORKERS_MAX, format!("workers = {workers}: {WORKERS_MAX} are the most; 0 starts one a processor")),
+        (is_past_end, "cache.abandoned: past is a part in per cent, from 0 to 100, as { past = 80 }".to_owned()),
+        (cache.memory_object > MEMORY_OBJECT_MAX, format!("cache.memory_object = {object}: 16MiB is the most")),
+        (is_over_memory, format!("cache.memory_object = {object}: larger than cache.memory = {memory}, where such objects are kept; lower it, or raise cache.memory")),
+        (config.access.connect_ports.contains(&0), "access.connect_ports: ports are 1 to 65535, as [443]".to_owned()),
+        (limits.connections == 0, "limits.connections = 0: nobody could connect; 1 is the least".to_owned()),
+        (limits.origin_connections == 0, "limits.origin_connections = 0: no request would reach an origin; 1 is the least".to_owned()),
+        (ahead.as_u64() > BUFFER_BYTES as u64, format!("limits.request_ahead = {}: 32KiB is the most", size(ahead))),
+    ]
+    .into_iter()
+    .filter_map(|(is_wrong, text)| is_wrong.then_some(text))
+    .chain(too_small(config))
+    .collect()
+}
+
+/// A store that has no room for its workers.
+fn too_small(config: &Config) -> Option<String> {
+    config.cache.dir.as_ref()?;
+    let workers = match config.workers {
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        workers => workers.min(WORKERS_MAX),
+    };
+    let least = workers as u64 + SEGMENTS_BESIDE;
+    let has = config.cache.size;
+    (has < ByteSize::mib(least))
+        .then(|| format!("cache.size = {}: {least}MiB are the least with {workers} workers", size(has)))
+}
+
+/// A size as it can be written in the file.
+fn size(size: ByteSize) -> String {
+    let bytes = size.as_u64();
+    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes > 0 && bytes.trailing_zeros() >= shift {
+            return format!("\"{}{unit}\"", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+/// Directories and files that cannot be used, and too little room. Each text begins with the key.
+pub(crate) fn system(config: &Config) -> Vec<String> {
+    let log = config.log.access.as_deref().filter(|path| *path != Path::new("-"));
+    let mut problems = Vec::new();
+    if let Some(dir) = config.cache.dir.as_deref() {
+        match directory(dir) {
+            Ok(()) => problems.extend(too_large(config.cache.size, dir)),
+            Err(why) => problems.push(format!("cache.dir = \"{}\": {why}", dir.display())),
+        }
+    }
+    let wrong = log.and_then(|path| Some((path, log_file(path).err()?)));
+    problems.extend(wrong.map(|(path, why)| format!("log.access = \"{}\": {why}", path.display())));
+    problems
+}
+
+/// The path, or the nearest one above it that exists.
+fn existing(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// A directory that exists, or can be made, and written to.
+fn directory(path: &Path) -> Result<(), String> {
+    let existing = existing(path);
+    let shown = existing.display();
+    if !existing.is_dir() {
+        return Err(format!("{shown} is not a directory"));
+    }
+    access(&existing, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|error| format!("this user cannot write to {shown}: {}", std::io::Error::from(error)))
+}
+
+/// A file that can be appended to, or made in a directory that exists.
+fn log_file(path: &Path) -> Result<(), String> {
+    if path.is_dir() {
+        return Err("this is a directory; name a file in it".to_owned());
+    }
+    if path.exists() {
+        return access(path, Access::WRITE_OK)
+            .map_err(|error| format!("this user cannot write to it: {}", std::io::Error::from(error)));
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return Err(format!("{} is not a directory; make it first", parent.display()));
+    }
+    directory(parent)
+}
+
+/// A store that is larger than its file system.
+fn too_large(asked: ByteSize, dir: &Path) -> Option<String> {
+    let existing = existing(dir);
+    // Where the file system does not say its size there is nothing to compare.
+    let found = statvfs(&existing).ok()?;
+    let total = ByteSize::b(found.f_blocks.saturating_mul(found.f_frsize));
+    (asked > total).then(|| {
+        let shown = existing.display();
+        format!("cache.size = {}: the file system of {shown} has {total} in all; lower it", size(asked))
+    })
+}

@@ -1,0 +1,129 @@
+//! Least pace of a request's body, with a limit for the whole of it, and of a client that takes
+//! responses: a rate after a grace period.
+//!
+//! Only time spent waiting for the client counts towards the rate: a slow origin is not the client's
+//! fault. Pure; [`crate::socket`] waits and passes times in.
+
+use std::time::Duration;
+
+/// Pace of one body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Waiting that is allowed beside the rate.
+    grace: Duration,
+    /// Bytes per second; 0: none required.
+    rate: u64,
+    /// For the whole body, from its beginning.
+    total: Duration,
+    waited: Duration,
+    received_bytes: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(grace: Duration, rate: u64, total: Duration) -> Self {
+        Self { grace, rate, total, waited: Duration::ZERO, received_bytes: 0 }
+    }
+
+    /// How long the next bytes may take, `elapsed` after the body began.
+    pub(crate) fn left(&self, elapsed: Duration) -> Duration {
+        let of_total = self.total.saturating_sub(elapsed);
+        if self.rate == 0 {
+            return of_total;
+        }
+        let earned = Duration::from_millis(self.received_bytes.saturating_mul(1000) / self.rate);
+        self.grace.saturating_add(earned).saturating_sub(self.waited).min(of_total)
+    }
+
+    /// Notes `bytes` that came after a wait of `waited`.
+    pub(crate) fn note(&mut self, bytes: u64, waited: Duration) {
+        self.received_bytes += bytes;
+        self.waited += waited;
+    }
+}
+
+/// Pace at which a client takes responses, for as long as it is connected.
+///
+/// Waits are added up, and compared with the acknowledged bytes only when the time that is left is used
+/// up: a client that keeps up costs no system call. Bytes earn time up to the grace period, so that no
+/// fast beginning pays for a long hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uptake {
+    grace: Duration,
+    /// Bytes per second; 0: none required.
+    rate: u64,
+    /// Waiting that was allowed when the bytes were last compared.
+    allowed: Duration,
+    /// Waiting since then.
+    waited: Duration,
+    /// Bytes that were acknowledged by then.
+    acknowledged_bytes: u64,
+}
+
+impl Uptake {
+    pub(crate) fn new(grace: Duration, rate: u64) -> Self {
+        Self { grace, rate, allowed: grace, waited: Duration::ZERO, acknowledged_bytes: 0 }
+    }
+
+    /// Waiting until the bytes are to be compared.
+    pub(crate) fn left(&self) -> Duration {
+        if self.rate == 0 { Duration::MAX } else { self.allowed.saturating_sub(self.waited) }
+    }
+
+    /// Notes a wait for the client.
+    pub(crate) fn wait(&mut self, waited: Duration) {
+        self.waited = self.waited.saturating_add(waited);
+    }
+
+    /// Compares the waits with the bytes that the client has acknowledged since it connected. Returns
+    /// false if they were too few.
+    pub(crate) fn keeps_pace(&mut self, acknowledged_bytes: u64) -> bool {
+        let taken = acknowledged_bytes.saturating_sub(self.acknowledged_bytes);
+        let earned = Duration::from_millis(taken.saturating_mul(1000) / self.rate.max(1));
+        let allowed = self.allowed.saturating_add(earned).saturating_sub(self.waited);
+        self.allowed = allowed.min(self.grace);
+        self.waited = Duration::ZERO;
+        self.acknowledged_bytes = acknowledged_bytes;
+        self.rate == 0 || !self.allowed.is_zero()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_earns_time_by_what_it_takes_up_to_the_grace() {
+        let s = Duration::from_secs;
+        let mut uptake = Uptake::new(s(60), 500);
+        uptake.wait(s(59));
+        assert_eq!(uptake.left(), s(1));
+        uptake.wait(s(1));
+        assert!(uptake.keeps_pace(5000));
+        assert_eq!(uptake.left(), s(10));
+        uptake.wait(s(10));
+        assert!(uptake.keeps_pace(10_000_000));
+        assert_eq!(uptake.left(), s(60), "a fast time earns no more than the grace");
+        uptake.wait(s(60) + Duration::from_millis(10));
+        assert!(!uptake.keeps_pace(10_000_001), "a byte a minute");
+        let mut without_rate = Uptake::new(s(1), 0);
+        without_rate.wait(s(50));
+        assert!(without_rate.left() > s(60) && without_rate.keeps_pace(0));
+    }
+
+    #[test]
+    fn a_body_has_its_grace_then_its_rate_and_an_end() {
+        let s = Duration::from_secs;
+        let mut pace = Pace::new(s(20), 500, s(100));
+        assert_eq!(pace.left(s(0)), s(20));
+        pace.note(1000, s(19));
+        assert_eq!(pace.left(s(19)), s(3));
+        pace.note(1, s(3));
+        assert_eq!(pace.left(s(22)), Duration::from_millis(2));
+        pace.note(1_000_000, s(0));
+        assert_eq!(pace.left(s(90)), s(10));
+        assert_eq!(pace.left(s(101)), s(0));
+        let mut without_rate = Pace::new(s(1), 0, s(100));
+        without_rate.note(1, s(50));
+        assert_eq!(without_rate.left(s(60)), s(40));
+    }
+}

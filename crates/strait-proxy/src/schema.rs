@@ -1,0 +1,257 @@
+//! Keys of `strait.toml` and the values that they take, in Strait's own words.
+//!
+//! [`crate::config`] asks before the file becomes a [`Config`], so that all wrong values are reported at
+//! once, each with its key, its value, what is accepted and an example. Pure.
+
+use std::net::SocketAddr;
+
+use bytesize::ByteSize;
+use toml::{Table, Value};
+
+use crate::config::Config;
+
+/// Values that a key takes.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Bool,
+    /// From, to.
+    Number(u64, u64),
+    /// Seconds, up to a day.
+    Seconds,
+    Size,
+    Text,
+    Path,
+    Address,
+    Addresses,
+    Networks,
+    Hosts,
+    Ports,
+    /// Statuses of errors.
+    Statuses,
+    OneOf(&'static [&'static str]),
+    Abandoned,
+}
+
+/// Seconds of a day: nothing takes longer.
+const DAY: u64 = 86_400;
+
+/// Every key. One that is missing here is known to [`Config`] alone, and reported without details.
+const KEYS: &[(&str, Kind)] = &[
+    ("listen", Kind::Addresses),
+    ("workers", Kind::Number(0, 256)),
+    ("origin", Kind::Text),
+    ("name", Kind::Text),
+    ("hosts", Kind::Hosts),
+    ("forwarded", Kind::OneOf(&["off", "append", "replace"])),
+    ("cache.dir", Kind::Path),
+    ("cache.size", Kind::Size),
+    ("cache.memory", Kind::Size),
+    ("cache.memory_object", Kind::Size),
+    ("cache.object", Kind::Size),
+    ("cache.sync", Kind::Seconds),
+    ("cache.negative", Kind::Number(0, u64::MAX)),
+    ("cache.store_errors", Kind::Statuses),
+    ("cache.store_set_cookie", Kind::Bool),
+    ("cache.abandoned", Kind::Abandoned),
+    ("access.allow", Kind::Networks),
+    ("access.connect_ports", Kind::Ports),
+    ("access.reach", Kind::Networks),
+    ("access.purge", Kind::Networks),
+    ("access.refresh", Kind::Networks),
+    ("timeouts.idle", Kind::Seconds),
+    ("timeouts.head", Kind::Seconds),
+    ("timeouts.client", Kind::Seconds),
+    ("timeouts.body_grace", Kind::Seconds),
+    ("timeouts.body", Kind::Seconds),
+    ("timeouts.response_grace", Kind::Seconds),
+    ("timeouts.connect", Kind::Seconds),
+    ("timeouts.origin", Kind::Seconds),
+    ("timeouts.origin_idle", Kind::Seconds),
+    ("timeouts.tunnel", Kind::Seconds),
+    ("timeouts.drain", Kind::Seconds),
+    ("limits.connections", Kind::Number(1, u32::MAX as u64)),
+    ("limits.connections_per_client", Kind::Number(0, u32::MAX as u64)),
+    ("limits.origin_connections", Kind::Number(1, u32::MAX as u64)),
+    ("limits.request_body", Kind::Size),
+    ("limits.request_body_rate", Kind::Size),
+    ("limits.request_ahead", Kind::Size),
+    ("limits.request_ahead_memory", Kind::Size),
+    ("limits.response_rate", Kind::Size),
+    ("limits.origin_idle", Kind::Number(0, u32::MAX as u64)),
+    ("transfer.sendfile", Kind::Bool),
+    ("transfer.sendfile_from", Kind::Size),
+    ("transfer.splice", Kind::Bool),
+    ("transfer.splice_from", Kind::Size),
+    ("tls.listen", Kind::Addresses),
+    ("tls.certificate", Kind::Path),
+    ("tls.key", Kind::Path),
+    ("tls.origin_ca", Kind::Path),
+    ("tls.kernel", Kind::Bool),
+    ("log.access", Kind::Path),
+    ("log.format", Kind::OneOf(&["common", "combined", "squid", "json"])),
+    ("admin.listen", Kind::Address),
+    ("admin.allow", Kind::Networks),
+    ("admin.change", Kind::Networks),
+    ("admin.hosts", Kind::Hosts),
+    ("proxy_protocol.on", Kind::Addresses),
+    ("proxy_protocol.from", Kind::Networks),
+];
+
+/// Everything that is wrong with the keys and values of a file, in its order. Each text begins with the
+/// key.
+pub(crate) fn problems(file: &Table) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, value) in file {
+        let is_section = KEYS.iter().any(|(key, _)| key.split_once('.').is_some_and(|(own, _)| own == name));
+        match value {
+            Value::Table(section) if is_section => {
+                let of_key = |(key, value): (&String, &Value)| problem(&format!("{name}.{key}"), value);
+                problems.extend(section.iter().filter_map(of_key));
+            }
+            value if is_section => {
+                problems
+                    .push(format!("{name} = {value}: this is a section: write [{name}], its keys below it"));
+            }
+            value => problems.extend(problem(name, value)),
+        }
+    }
+    problems
+}
+
+fn problem(key: &str, value: &Value) -> Option<String> {
+    let Some((_, kind)) = KEYS.iter().find(|(own, _)| *own == key) else { return unlisted(key, value) };
+    if kind.takes(value) {
+        return None;
+    }
+    let shown = shown(value);
+    Some(format!("{key} = {shown}: {}", kind.expected()))
+}
+
+/// A key that is not listed above: asks [`Config`] by itself.
+fn unlisted(key: &str, value: &Value) -> Option<String> {
+    let (section, name) = key.split_once('.').unwrap_or(("", key));
+    let mut table = Table::from_iter([(name.to_owned(), value.clone())]);
+    if !section.is_empty() {
+        table = Table::from_iter([(section.to_owned(), Value::Table(table))]);
+    }
+    let error = table.try_into::<Config>().err()?;
+    if error.message().starts_with("unknown field") {
+        return Some(format!("{key}: there is no such key; strait proxy --print-default-config shows all"));
+    }
+    Some(format!(
+        "{key} = {}: the value is not accepted; see strait proxy --print-default-config",
+        shown(value)
+    ))
+}
+
+/// A value as the file has it, on one line and not too long.
+fn shown(value: &Value) -> String {
+    const MOST: usize = 60;
+    let text = value.to_string().replace('\n', " ");
+    if text.chars().count() <= MOST { text } else { text.chars().take(MOST).collect::<String>() + "..." }
+}
+
+/// Reads a size: a number of bytes, or one with a unit.
+pub(crate) fn size(text: &str) -> Option<ByteSize> {
+    text.parse().ok().filter(|_| text.starts_with(|first: char| first.is_ascii_digit()))
+}
+
+impl Kind {
+    fn takes(self, value: &Value) -> bool {
+        let strings = |is_right: fn(&str) -> bool| {
+            let right = |item: &Value| item.as_str().is_some_and(is_right);
+            value.as_array().is_some_and(|items| items.iter().all(right))
+        };
+        let within = |value: &Value, from: u64, to: u64| {
+            value
+                .as_integer()
+                .and_then(|number| u64::try_from(number).ok())
+                .is_some_and(|it| (from..=to).contains(&it))
+        };
+        match self {
+            Self::Bool => value.is_bool(),
+            Self::Number(from, to) => within(value, from, to),
+            Self::Seconds => within(value, 0, DAY),
+            Self::Size => {
+                within(value, 0, u64::MAX) || value.as_str().is_some_and(|text| size(text).is_some())
+            }
+            Self::Text => value.is_str(),
+            Self::Path => value.as_str().is_some_and(|path| !path.contains('\0')),
+            Self::Address => value.as_str().is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
+            Self::Addresses => strings(|text| text.parse::<SocketAddr>().is_ok()),
+            Self::Networks | Self::Hosts => strings(|_| true),
+            Self::Ports => {
+                value.as_array().is_some_and(|ports| ports.iter().all(|port| within(port, 1, 65_535)))
+            }
+            Self::Statuses => {
+                value.as_array().is_some_and(|all| all.iter().all(|status| within(status, 400, 599)))
+            }
+            Self::OneOf(words) => value.as_str().is_some_and(|text| words.contains(&text)),
+            Self::Abandoned => match value {
+                Value::String(word) => word == "finish" || word == "drop",
+                Value::Table(table) => {
+                    table.len() == 1 && table.get("past").is_some_and(|past| within(past, 0, 100))
+                }
+                _ => false,
+            },
+        }
+    }
+
+    /// What is accepted, with an example.
+    fn expected(self) -> String {
+        let text = match self {
+            Self::Bool => "expected true or false",
+            Self::Number(from, u64::MAX) => {
+                return format!("expected a whole number from {from}, for example 60");
+            }
+            Self::Number(from, to) => {
+                return format!(
+                    "expected a whole number from {from} to {to}, for example {}",
+                    from.max(4).min(to)
+                );
+            }
+            Self::Seconds => "expected whole seconds from 0 to 86400, for example 60",
+            Self::Size => {
+                "expected a size, in bytes or with a unit (KiB, MiB, GiB, TiB, kB, MB, GB, TB), for example \"512MiB\""
+            }
+            Self::Text => "expected text in quotes",
+            Self::Path => "expected a path in quotes, for example \"/var/cache/strait\"",
+            Self::Address => {
+                "expected an address with a port, for example \"127.0.0.1:3128\" or \"[::1]:3128\""
+            }
+            Self::Addresses => {
+                "expected a list of addresses with ports, for example [\"127.0.0.1:3128\", \"[::1]:3128\"]"
+            }
+            Self::Networks => "expected a list of networks, for example [\"10.0.0.0/8\", \"::1\"]",
+            Self::Hosts => "expected a list of host names, for example [\"www.example.org\"]",
+            Self::Ports => "expected a list of ports from 1 to 65535, for example [443]",
+            Self::Statuses => "expected a list of statuses from 400 to 599, for example [404, 410]",
+            Self::OneOf(words) => return format!("expected one of \"{}\"", words.join("\", \"")),
+            Self::Abandoned => "expected \"finish\", \"drop\" or { past = 80 }, with 0 to 100 per cent",
+        };
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every key of the configuration is listed, so that none is reported without details.
+    #[test]
+    fn every_key_of_the_default_file_is_listed() {
+        let uncomment = |line: &str| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase()) => rest.to_owned(),
+            _ => line.to_owned(),
+        };
+        let all = Config::DEFAULT_TOML.lines().map(uncomment).collect::<Vec<_>>().join("\n");
+        let file: Table = toml::from_str(&all).unwrap();
+        let sections = file.iter().filter_map(|(name, value)| value.as_table().map(|table| (name, table)));
+        let keys = sections.flat_map(|(name, table)| table.keys().map(move |key| format!("{name}.{key}")));
+        let top = file.iter().filter(|(_, value)| !value.is_table()).map(|(name, _)| name.clone());
+        for key in keys.chain(top) {
+            assert!(KEYS.iter().any(|(own, _)| *own == key), "{key}");
+        }
+        assert_eq!(problems(&file), Vec::<String>::new());
+    }
+}
