@@ -4,29 +4,27 @@
 //! Where io_uring is forbidden everything is copied, and the accounts say so. Nothing here waits but [`Engine::wait`].
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use slab::Slab;
 use strait_ledger::Transfer;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
-use strait_sys::clock::monotonic_coarse as now;
+use strait_sys::clock::{monotonic_coarse as now, thread_cpu_time};
 use strait_sys::egress::Egress;
 use strait_sys::uring::{Event, How, Ring};
 
 use crate::error::{Error, Result};
 use crate::plan::{Mixed, Policy, Segment};
-use crate::route::{Advice, Reason, Route, THRESHOLD_MIN};
+use crate::route::{Advice, Reason, THRESHOLD_MIN};
+use crate::way::{Way, Ways};
 
 /// Submissions at a time: each is handed over at once.
 const ENTRIES: u32 = 8;
-/// Routes that are remembered. Past that all are forgotten: what was learned is learned again.
-const ROUTES_MAX: usize = 4096;
 
 /// Whether buffers are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +58,12 @@ pub struct Options {
 
 impl Default for Options {
     /// For some hundred connections that send files or messages: 6 MiB of buffers, which an ordinary user's limit of locked memory (8 MiB)
-    /// has room for, and 64 MiB lent at most.
+    /// has room for, and 256 MiB lent at most: 4 MiB, the kernel's largest send buffer by default, for each of 64 peers.
     fn default() -> Self {
         Self {
             zero_copy: ZeroCopy::Adaptive,
             mixed: Mixed::Join,
-            lent_bytes_max: 64 << 20,
+            lent_bytes_max: 256 << 20,
             lent_max: 4096,
             buffer_bytes: 256 << 10,
             buffers: 24,
@@ -78,7 +76,7 @@ impl Default for Options {
 pub(crate) type Ends = (IpAddr, SocketAddr);
 
 /// What the senders on a route share.
-pub(crate) type SharedRoute = Rc<RefCell<Route>>;
+pub(crate) type SharedRoute = Rc<RefCell<Way>>;
 
 /// What a sender counts, also when a report comes after it is gone.
 #[derive(Debug, Default)]
@@ -121,7 +119,7 @@ pub struct Engine {
     /// What is left of the buffer in which small pieces are gathered.
     gathering: Option<BufMut>,
     options: Options,
-    routes: HashMap<Ends, SharedRoute>,
+    routes: Ways,
     /// By the token of the send.
     loans: Slab<Loan>,
     lent_bytes: usize,
@@ -147,7 +145,7 @@ impl Engine {
             pool,
             gathering: None,
             options,
-            routes: HashMap::new(),
+            routes: Ways::default(),
             loans: Slab::new(),
             lent_bytes: 0,
         };
@@ -213,10 +211,7 @@ impl Engine {
 
     /// What is known of the way between `ends`.
     pub(crate) fn route(&mut self, ends: Ends) -> SharedRoute {
-        if self.routes.len() >= ROUTES_MAX && !self.routes.contains_key(&ends) {
-            self.routes.clear();
-        }
-        self.routes.entry(ends).or_default().clone()
+        self.routes.find(ends)
     }
 
     /// Whether a buffer of `bytes` bytes is worth a closer look. What is short is never lent, whatever is known of the route.
@@ -268,7 +263,7 @@ impl Engine {
         let Some(ring) = self.ring.as_mut().filter(|_| fits) else {
             return Ok(not_lent("as much is lent as may be", route, tally));
         };
-        let began = route.borrow().is_curious(bytes).then(Instant::now);
+        let began = route.borrow().is_curious(bytes).then(thread_cpu_time);
         let probe = advice == Advice::Probe;
         // It stands here before the kernel knows of it: while its result is fetched, others come back.
         let is_copied = route.borrow().copies_unreported();
@@ -300,7 +295,11 @@ impl Engine {
         if self.ring.is_none() || !route.asks_for_device(now) {
             return;
         }
-        let gathers = Egress::find(Some(own), peer).and_then(|egress| egress.gathers()).unwrap_or(true);
+        let egress = Egress::find(Some(own), peer);
+        let gathers = egress.as_ref().ok().and_then(|egress| egress.gathers().ok()).unwrap_or(true);
+        if let Ok(egress) = egress {
+            route.leaves_by(egress.interface.index);
+        }
         route.device(gathers, now);
         if !gathers && self.options.zero_copy == ZeroCopy::Adaptive {
             tally.borrow_mut().account.fall_back(Reason::NoScatterGather.text());
@@ -453,14 +452,14 @@ fn poll_one(fd: PollFd<'_>, timeout: Duration) -> Result<bool> {
 /// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have no report, `began` that its
 /// cost is wanted.
 fn learn(
-    route: &mut Route,
+    route: &mut Way,
     bytes: usize,
     result: std::result::Result<usize, i32>,
     lost: bool,
-    began: Option<Instant>,
+    began: Option<Duration>,
 ) {
     match (result, began) {
-        (Ok(taken), Some(began)) => route.cost(bytes, taken, true, began.elapsed()),
+        (Ok(taken), Some(began)) => route.cost(bytes, taken, true, thread_cpu_time().saturating_sub(began)),
         (Err(errno::NOBUFS | errno::NOMEM), _) => route.refuse(Reason::NoMemory, now()),
         (Err(errno::OPNOTSUPP | errno::INVAL), _) => route.refuse(Reason::Unsupported, now()),
         (Ok(_), None) | (Err(_), _) => {}

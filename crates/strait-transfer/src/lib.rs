@@ -35,8 +35,11 @@
 //! # }
 //! ```
 
+pub mod descriptors;
+pub mod device;
 pub mod engine;
 mod error;
+pub mod hash;
 pub mod offer;
 pub mod pipe;
 pub mod plan;
@@ -45,7 +48,9 @@ pub mod relay;
 pub mod route;
 mod run;
 mod sender;
+pub mod tcp;
 pub mod tls;
+mod way;
 
 pub use engine::{Engine, Options, ZeroCopy};
 pub use error::{Error, Result};

@@ -1,30 +1,44 @@
-//! How `strait send` and `strait receive` agree on what is sent: three lines before the bytes, one after.
+//! The lines by which `strait send` and `strait receive` agree on what is sent, version 3.
 //!
 //! ```text
-//! sender:   strait-send 2 length=1048576          (or length=? of a stream)
+//! sender:   strait-send 3 length=1048576 mode=600 mtime=1700000000.000000000     (or length=? of a stream)
 //! receiver: have=524288 hash=0123456789abcdef     (of all that it has)
 //! sender:   from=524288                           (or 0, where its file does not begin so)
-//!           ... bytes from there to the end ...
+//! sender:   data=524288                           (as often as there is data)
+//!           ... as many bytes ...
+//! sender:   end=1048576 hash=0123456789abcdef     (of the whole; ? where it never saw the bytes)
 //! receiver: done=1048576
 //! ```
 //!
-//! Who needs long for an answer says `wait` meanwhile. The lines are ASCII and end with LF. A line that is not as it should be is
-//! refused whole.
+//! Between its own lines and bytes each end says `wait` at any time, so that the other one knows that it is alive. Instead of any
+//! line stands `refused=REASON`, which ends the transfer. The lines are ASCII and end with LF. An unexpected line is an error.
 
 use std::fmt;
-use std::io::{Read, Result as IoResult, Seek};
 use std::str::FromStr;
 
+/// The version of the protocol, in the first line.
+pub const VERSION: u32 = 3;
 /// The most bytes of a line, LF included.
-pub const LINE_BYTES_MAX: usize = 96;
-/// Said by who is at work on an answer.
+pub const LINE_BYTES_MAX: usize = 192;
+/// Said by an end that has nothing else to say, to show that it is alive.
 pub const WAIT: &str = "wait\n";
+
+/// Properties of the file that the received one is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Permission bits: at most 0o777.
+    pub mode: u32,
+    /// Time of the last change: seconds and nanoseconds since the epoch.
+    pub modified: (i64, u32),
+}
 
 /// What a sender has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Bytes; `None` of a stream, whose length shows at its end.
     pub length: Option<u64>,
+    /// Of a file.
+    pub attributes: Option<Attributes>,
 }
 
 /// What a receiver has of it already.
@@ -40,39 +54,83 @@ pub struct Have {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct From(pub u64);
 
+/// A line of the sender while it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// As many bytes follow.
+    Data(u64),
+    /// Nothing follows.
+    End {
+        /// Bytes of the whole, those that the receiver had before included.
+        bytes: u64,
+        /// Their hash; `None` where the sender never saw them.
+        hash: Option<u64>,
+    },
+}
+
 /// What the receiver has at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done(pub u64);
 
-/// A line that is none of the protocol.
+/// The end of a transfer that one end does not go on with, and its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+/// A line that is not of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{line}' where {expected} should stand: is the other end strait send or strait receive?")]
-pub struct Unexpected {
-    line: String,
-    expected: &'static str,
+pub enum Unexpected {
+    /// It is of no version.
+    #[error("'{line}' where {expected} should stand: is the other end strait send or strait receive?")]
+    Line {
+        /// The line, without control characters.
+        line: String,
+        /// What should have come.
+        expected: &'static str,
+    },
+    /// It is of another version.
+    #[error(
+        "the sender speaks version {found} of the protocol and this end version {VERSION}: use the same strait at both ends"
+    )]
+    Version {
+        /// The sender's version.
+        found: u32,
+    },
 }
 
 impl Have {
     /// Nothing yet.
     pub const NOTHING: Self = Self { bytes: 0, hash: 0 };
-
-    /// The first `bytes` bytes of a file, or as many as there are. The hash finds what changed by accident or by use, not what somebody
-    /// has forged.
-    ///
-    /// # Errors
-    /// read(2)'s and lseek(2)'s.
-    pub fn first(bytes: u64, mut of: impl Read + Seek) -> IoResult<Self> {
-        of.rewind()?;
-        Ok(Self { bytes, hash: rapidhash::v3::rapidhash_v3_file(of.take(bytes))? })
-    }
 }
 
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length {
-            Some(length) => writeln!(f, "strait-send 2 length={length}"),
-            None => writeln!(f, "strait-send 2 length=?"),
+            Some(length) => write!(f, "strait-send {VERSION} length={length}")?,
+            None => write!(f, "strait-send {VERSION} length=?")?,
         }
+        if let Some(Attributes { mode, modified: (seconds, nanoseconds) }) = self.attributes {
+            write!(f, " mode={mode:03o} mtime={seconds}.{nanoseconds:09}")?;
+        }
+        writeln!(f)
+    }
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Data(bytes) => writeln!(f, "data={bytes}"),
+            Self::End { bytes, hash: Some(hash) } => writeln!(f, "end={bytes} hash={hash:016x}"),
+            Self::End { bytes, hash: None } => writeln!(f, "end={bytes} hash=?"),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const START: &str = "refused=";
+        let plain = self.0.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' });
+        let reason: String = plain.take(LINE_BYTES_MAX - START.len() - 1).collect();
+        writeln!(f, "{START}{reason}")
     }
 }
 
@@ -100,7 +158,7 @@ fn number(text: &str) -> Option<u64> {
     (plain && (text == "0" || !text.starts_with('0'))).then(|| text.parse().ok())?
 }
 
-/// The line without its LF, and its words behind `start`, parsed.
+/// Parses the line without its LF.
 fn parse<T>(
     line: &str,
     expected: &'static str,
@@ -109,17 +167,73 @@ fn parse<T>(
     let found = line.strip_suffix('\n').and_then(read);
     found.ok_or_else(|| {
         let line = line.trim_end().chars().take(LINE_BYTES_MAX).map(|c| if c.is_control() { '?' } else { c });
-        Unexpected { line: line.collect(), expected }
+        Unexpected::Line { line: line.collect(), expected }
     })
+}
+
+/// A hash as it stands in a line.
+fn hash(text: &str) -> Option<u64> {
+    let is_hash = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hash.then(|| u64::from_str_radix(text, 16).ok())?
+}
+
+/// `mode=600 mtime=1700000000.000000000`.
+fn attributes(text: &str) -> Option<Attributes> {
+    let (mode, modified) = text.strip_prefix("mode=")?.split_once(" mtime=")?;
+    let is_mode = mode.len() == 3 && mode.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    let mode = is_mode.then(|| u32::from_str_radix(mode, 8).ok())??;
+    let (seconds, nanoseconds) = modified.split_once('.')?;
+    let magnitude = seconds.strip_prefix('-').unwrap_or(seconds);
+    let is_fraction = nanoseconds.len() == 9 && nanoseconds.bytes().all(|byte| byte.is_ascii_digit());
+    number(magnitude).filter(|&magnitude| is_fraction && (magnitude > 0 || !seconds.starts_with('-')))?;
+    Some(Attributes { mode, modified: (seconds.parse().ok()?, nanoseconds.parse().ok()?) })
 }
 
 impl FromStr for Offer {
     type Err = Unexpected;
 
     fn from_str(line: &str) -> Result<Self, Unexpected> {
-        parse(line, "strait send's offer", |line| match line.strip_prefix("strait-send 2 length=")? {
-            "?" => Some(Self { length: None }),
-            length => Some(Self { length: Some(number(length)?) }),
+        const EXPECTED: &str = "strait send's offer";
+        let version = parse(line, EXPECTED, |line| {
+            let (version, _) = line.strip_prefix("strait-send ")?.split_once(" length=")?;
+            u32::try_from(number(version)?).ok()
+        })?;
+        if version != VERSION {
+            return Err(Unexpected::Version { found: version });
+        }
+        parse(line, EXPECTED, |line| {
+            let (_, rest) = line.split_once(" length=")?;
+            let (length, rest) =
+                rest.split_once(' ').map_or((rest, None), |(length, rest)| (length, Some(rest)));
+            let length = if length == "?" { None } else { Some(number(length)?) };
+            let attributes = if let Some(rest) = rest { Some(attributes(rest)?) } else { None };
+            Some(Self { length, attributes })
+        })
+    }
+}
+
+impl FromStr for Frame {
+    type Err = Unexpected;
+
+    fn from_str(line: &str) -> Result<Self, Unexpected> {
+        parse(line, "the sender's next bytes or their end", |line| {
+            if let Some(bytes) = line.strip_prefix("data=") {
+                return number(bytes).filter(|bytes| *bytes > 0).map(Self::Data);
+            }
+            let (bytes, of_all) = line.strip_prefix("end=")?.split_once(" hash=")?;
+            let hash = if of_all == "?" { None } else { Some(hash(of_all)?) };
+            Some(Self::End { bytes: number(bytes)?, hash })
+        })
+    }
+}
+
+impl FromStr for Refused {
+    type Err = Unexpected;
+
+    fn from_str(line: &str) -> Result<Self, Unexpected> {
+        parse(line, "a refusal", |line| {
+            let reason = line.strip_prefix("refused=")?.chars();
+            Some(Self(reason.map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()))
         })
     }
 }
@@ -129,10 +243,8 @@ impl FromStr for Have {
 
     fn from_str(line: &str) -> Result<Self, Unexpected> {
         parse(line, "what the receiver has", |line| {
-            let (bytes, hash) = line.strip_prefix("have=")?.split_once(" hash=")?;
-            let is_hash = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let hash = is_hash.then(|| u64::from_str_radix(hash, 16).ok())??;
-            Some(Self { bytes: number(bytes)?, hash })
+            let (bytes, of_all) = line.strip_prefix("have=")?.split_once(" hash=")?;
+            Some(Self { bytes: number(bytes)?, hash: hash(of_all)? })
         })
     }
 }
@@ -161,9 +273,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(length: Option<u64>, bytes: u64, hash: u64) {
-            let offer = Offer { length };
+        fn what_is_written_is_read(
+            length: Option<u64>,
+            bytes: u64,
+            hash: u64,
+            attributes in proptest::option::of((0..=0o777_u32, any::<i64>(), 0..1_000_000_000_u32)),
+            reason in "[ -~]{0,100}",
+        ) {
+            let attributes = attributes.map(|(mode, seconds, ns)| Attributes { mode, modified: (seconds, ns) });
+            let offer = Offer { length, attributes };
             prop_assert_eq!(offer.to_string().parse(), Ok(offer));
+            prop_assert!(offer.to_string().len() <= LINE_BYTES_MAX);
+            for frame in [Frame::Data(bytes.max(1)), Frame::End { bytes, hash: Some(hash) }, Frame::End { bytes, hash: None }] {
+                prop_assert_eq!(frame.to_string().parse(), Ok(frame));
+            }
+            let refused = Refused(reason);
+            prop_assert_eq!(refused.to_string().parse(), Ok(refused));
             let have = Have { bytes, hash };
             prop_assert_eq!(have.to_string().parse(), Ok(have));
             prop_assert!(have.to_string().len() <= LINE_BYTES_MAX);
@@ -182,12 +307,15 @@ mod tests {
     #[test]
     fn lines_that_only_look_right_are_refused() {
         for line in [
-            "strait-send 2 length=1",
-            "strait-send 1 length=1\n",
-            "strait-send 2 length=01\n",
-            "strait-send 2 length=+1\n",
-            "strait-send 2 length=1 \n",
-            "strait-send 2 length=18446744073709551616\n",
+            "strait-send 3 length=1",
+            "strait-send 3 length=1 mode=600\n",
+            "strait-send 3 length=1 mode=4755 mtime=1.000000000\n",
+            "strait-send 3 length=1 mode=600 mtime=1\n",
+            "strait-send 3 length=1 mode=600 mtime=-0.000000000\n",
+            "strait-send 3 length=01\n",
+            "strait-send 3 length=+1\n",
+            "strait-send 3 length=1 \n",
+            "strait-send 3 length=18446744073709551616\n",
             "GET / HTTP/1.1\r\n",
         ] {
             assert!(line.parse::<Offer>().is_err(), "{line}");
@@ -200,7 +328,26 @@ mod tests {
         ] {
             assert!(line.parse::<Have>().is_err(), "{line}");
         }
+        for line in ["data=0\n", "data=\n", "end=1\n", "end=1 hash=\n", "wait\n"] {
+            assert!(line.parse::<Frame>().is_err(), "{line}");
+        }
         let error = "GET / HTTP/1.1\r\n".parse::<Offer>().unwrap_err().to_string();
         assert!(error.starts_with("'GET / HTTP/1.1' where strait send's offer"), "{error}");
+    }
+
+    #[test]
+    fn an_offer_of_another_version_names_both_versions() {
+        let error = "strait-send 2 length=1\n".parse::<Offer>().unwrap_err();
+        assert_eq!(error, Unexpected::Version { found: 2 });
+        assert!(
+            error.to_string().contains("version 2") && error.to_string().contains("version 3"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_reason_to_refuse_stays_one_short_line() {
+        let line = Refused("bad\nname\u{1b}[0m".repeat(100)).to_string();
+        assert!(line.len() <= LINE_BYTES_MAX && line.find('\n') == Some(line.len() - 1), "{line}");
     }
 }

@@ -2,10 +2,12 @@
 //! transfer. A pipe knows how much is in it. Nothing here waits.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice, tee};
 
+use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
 
 /// Bytes that a pipe is to hold. The kernel allows an ordinary user 1 MiB (`/proc/sys/fs/pipe-max-size`); past some hundred KiB
@@ -13,6 +15,8 @@ use crate::error::{Error, Result};
 const PIPE_BYTES: usize = 256 << 10;
 /// Pipes that are kept.
 const KEPT_MAX: usize = 64;
+/// Descriptors of a pipe.
+const DESCRIPTORS: u64 = 2;
 
 /// A pipe that does not block.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub struct Pipe {
     /// What it holds at most, and now.
     bytes: usize,
     held: usize,
+    /// Its part of a shared budget, returned when it is dropped.
+    _share: Option<Share>,
 }
 
 impl Pipe {
@@ -30,7 +36,7 @@ impl Pipe {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         // Past a user's share of pipe memory (pipe(7)) it stays small: it works all the same.
         let bytes = fcntl_setpipe_size(&writer, PIPE_BYTES).or_else(|_| fcntl_getpipe_size(&writer))?;
-        Ok(Self { reader, writer, bytes, held: 0 })
+        Ok(Self { reader, writer, bytes, held: 0, _share: None })
     }
 
     /// Bytes in it.
@@ -91,6 +97,7 @@ pub struct Pipes {
     kept: Vec<Pipe>,
     out: usize,
     out_max: usize,
+    budget: Option<Arc<Budget>>,
 }
 
 impl Default for Pipes {
@@ -102,15 +109,26 @@ impl Default for Pipes {
 impl Pipes {
     /// Of which so many may be out at a time.
     pub fn new(out_max: usize) -> Self {
-        Self { kept: Vec::new(), out: 0, out_max }
+        Self { kept: Vec::new(), out: 0, out_max, budget: None }
+    }
+
+    /// Pipes that take their descriptors from a budget, as many as it allows.
+    pub fn sharing(budget: Arc<Budget>) -> Self {
+        Self { budget: Some(budget), ..Self::default() }
     }
 
     /// An empty pipe.
     pub fn take(&mut self) -> Result<Pipe> {
-        let pipe = self.kept.pop().map_or_else(Pipe::new, Ok);
+        let pipe = self.kept.pop().map_or_else(|| self.make(), Ok);
         let pipe = pipe.map_err(|error| Error::os("make", "a pipe", error))?;
         self.out += 1;
         Ok(pipe)
+    }
+
+    fn make(&self) -> Result<Pipe, Errno> {
+        let Some(budget) = &self.budget else { return Pipe::new() };
+        let share = budget.take_for_pipe(DESCRIPTORS).ok_or(Errno::MFILE)?;
+        Ok(Pipe { _share: Some(share), ..Pipe::new()? })
     }
 
     /// An empty pipe, or none where as many are out as may be, or there are no descriptors.
@@ -128,10 +146,11 @@ impl Pipes {
         self.out -= 1;
     }
 
-    /// Keeps an empty pipe for the next; one that is not is closed with its bytes.
+    /// Keeps an empty pipe for the next; one that is not is closed with its bytes, and so is each while new connections lack descriptors.
     pub fn give_back(&mut self, pipe: Pipe) {
         self.out -= 1;
-        if pipe.held == 0 && self.kept.len() < KEPT_MAX {
+        let is_short = self.budget.as_ref().is_some_and(|budget| budget.is_short());
+        if pipe.held == 0 && self.kept.len() < KEPT_MAX && !is_short {
             self.kept.push(pipe);
         }
     }

@@ -25,6 +25,7 @@ use rustix::net::{
 };
 use strait_sys::tcp;
 
+use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
 use connection::{Connection, Side, State};
@@ -42,6 +43,9 @@ const DYING_MAX: Duration = Duration::from_secs(5);
 /// What is watched on the sockets of a connection.
 const WATCHED: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+/// Descriptors of a connection: two sockets; with copies to files a file and a pipe each way.
+const DESCRIPTORS: u64 = 2;
+const DESCRIPTORS_TEED: u64 = 8;
 /// The token of the listener.
 const LISTENER: u64 = u64::MAX;
 
@@ -54,8 +58,8 @@ pub struct Options {
     pub tee: Option<PathBuf>,
     /// Connections at a time; more wait in the listener's queue.
     pub connections_max: usize,
-    /// Pipes with bytes on their way at a time, two descriptors each; beyond that bytes are copied.
-    pub pipes_max: usize,
+    /// Descriptors for the connections and pipes of all relays that share it; where it leaves no pipe bytes are copied.
+    pub descriptors: Arc<Budget>,
     /// A connection on which nothing moves for so long is closed.
     pub idle: Option<Duration>,
     /// How long the server may take to accept.
@@ -66,6 +70,13 @@ pub struct Options {
     pub proxy_protocol: Option<Version>,
     /// Connections so far, of all relays that share it: what their numbers are taken from.
     pub numbers: Arc<AtomicU64>,
+}
+
+impl Options {
+    /// Descriptors of a connection without those of pipes that it has only while bytes are in them.
+    pub fn descriptors_each(tees: bool) -> u64 {
+        if tees { DESCRIPTORS_TEED } else { DESCRIPTORS }
+    }
 }
 
 /// Why a connection ended.
@@ -172,7 +183,7 @@ pub struct Relay {
     ready: Vec<usize>,
     pipes: Pipes,
     /// Sockets that are reset when what was passed on has arrived, or after [`DYING_MAX`].
-    dying: Vec<(Instant, OwnedFd)>,
+    dying: Vec<(Instant, OwnedFd, Share)>,
     account: Account,
 }
 
@@ -186,7 +197,7 @@ impl Relay {
         listener.set_nonblocking(true).map_err(|error| Error::os("watch", "the listening socket", error))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(failed)?;
-        let pipes = Pipes::new(options.pipes_max);
+        let pipes = Pipes::sharing(Arc::clone(&options.descriptors));
         Ok(Self {
             listener: Some(listener),
             listening: true,
@@ -254,15 +265,16 @@ impl Relay {
     /// Takes connections for as long as there are any and room for them.
     fn accept(&mut self, now: Instant, ended: &mut dyn FnMut(&Ended)) {
         for _ in 0..ACCEPTED_MAX {
-            let Some(listener) = &self.listener else { return };
             if self.connections() >= self.options.connections_max {
                 return self.pause();
             }
+            let Some(share) = self.take_share() else { return self.pause() };
+            let Some(listener) = &self.listener else { return };
             match acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((client, address)) => {
                     let peer = address.and_then(|address| SocketAddr::try_from(address).ok());
                     if let Some(peer) = peer {
-                        self.begin(client, peer, now, ended);
+                        self.begin((client, share), peer, now, ended);
                     }
                 }
                 Err(Errno::AGAIN) => return,
@@ -272,6 +284,16 @@ impl Relay {
                 Err(_) => return self.pause(),
             }
         }
+    }
+
+    /// Takes the descriptors of a connection, those of unused pipes if no others are free.
+    fn take_share(&mut self) -> Option<Share> {
+        let descriptors = Options::descriptors_each(self.options.tee.is_some());
+        let take = || self.options.descriptors.take_for_connection(descriptors);
+        take().or_else(|| {
+            self.pipes.clear();
+            take()
+        })
     }
 
     /// Leaves the listener alone until a connection has ended, or the next tick.
@@ -290,7 +312,13 @@ impl Relay {
     }
 
     /// Begins a connection: connects to the server, which may take a while.
-    fn begin(&mut self, client: OwnedFd, peer: SocketAddr, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+    fn begin(
+        &mut self,
+        client: (OwnedFd, Share),
+        peer: SocketAddr,
+        now: Instant,
+        ended: &mut dyn FnMut(&Ended),
+    ) {
         let number = self.options.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         self.account.connections += 1;
         if let Err(error) = self.try_begin(number, client, peer, now) {
@@ -311,7 +339,13 @@ impl Relay {
         self.account.connections_max = self.account.connections_max.max(self.connections() as u64);
     }
 
-    fn try_begin(&mut self, number: u64, client: OwnedFd, peer: SocketAddr, now: Instant) -> Result<()> {
+    fn try_begin(
+        &mut self,
+        number: u64,
+        (client, share): (OwnedFd, Share),
+        peer: SocketAddr,
+        now: Instant,
+    ) -> Result<()> {
         let failed = |error: Errno| Error::os("take", "a connection", error);
         // Bytes are passed on as they come, not gathered; and whoever sees it end early sees it reset, also if this process dies.
         sockopt::set_tcp_nodelay(&client, true).map_err(failed)?;
@@ -323,7 +357,7 @@ impl Relay {
         });
         let directions = (self.direction(number, "up"), self.direction(number, "down"));
         let connection =
-            Connection::new(number, (client, peer), server, told.unwrap_or_default(), directions, now);
+            Connection::new(number, (client, peer), server, told.unwrap_or_default(), directions, share, now);
         self.put(connection)
     }
 
@@ -451,12 +485,13 @@ impl Relay {
         self.account.copied += told.copied;
         self.account.teed += told.teed;
         self.account.failed += u64::from(cause != Cause::Closed);
-        for socket in connection.close(cause == Cause::Closed, &mut self.pipes) {
+        let (sockets, mut share) = connection.close(cause == Cause::Closed, &mut self.pipes);
+        for socket in sockets {
             if cause == Cause::Reset
                 && is_under_way(&socket)
                 && self.dying.len() < self.options.connections_max
             {
-                self.dying.push((now, socket));
+                self.dying.push((now, socket, share.split(1)));
             }
         }
         ended(&told);
@@ -466,7 +501,7 @@ impl Relay {
     /// Closes what has been idle for too long, and what did not reach its server in time.
     fn close_late(&mut self, now: Instant, ended: &mut dyn FnMut(&Ended)) {
         self.listen(true);
-        self.dying.retain(|(since, socket)| {
+        self.dying.retain(|(since, socket, _)| {
             now.saturating_duration_since(*since) < DYING_MAX && is_under_way(socket)
         });
         for index in 0..self.slots.len() {

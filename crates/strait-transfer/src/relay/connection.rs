@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send, sockopt};
 
 use super::direction::{Direction, Waits};
+use crate::descriptors::Share;
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
 
@@ -46,6 +47,8 @@ pub(crate) struct Connection {
     pub(crate) began: Instant,
     moved: u64,
     active: Instant,
+    /// Its descriptors, without those of pipes that it has for a while.
+    share: Share,
 }
 
 impl Connection {
@@ -56,6 +59,7 @@ impl Connection {
         (server, tried): (OwnedFd, usize),
         header: Vec<u8>,
         directions: (Direction, Direction),
+        share: Share,
         now: Instant,
     ) -> Self {
         let (up, down) = directions;
@@ -71,6 +75,7 @@ impl Connection {
             began: now,
             moved: 0,
             active: now,
+            share,
         }
     }
 
@@ -170,9 +175,9 @@ impl Connection {
         }
     }
 
-    /// Returns its pipes and its sockets. Those reset when they are closed (`SO_LINGER`), so that nobody takes a part for the whole,
+    /// Returns its pipes, its sockets and their descriptors' share. Those reset when they are closed (`SO_LINGER`), so that nobody takes a part for the whole,
     /// unless all ended in order.
-    pub(crate) fn close(mut self, in_order: bool, pipes: &mut Pipes) -> [OwnedFd; 2] {
+    pub(crate) fn close(mut self, in_order: bool, pipes: &mut Pipes) -> ([OwnedFd; 2], Share) {
         self.up.close(pipes);
         self.down.close(pipes);
         if in_order {
@@ -181,6 +186,6 @@ impl Connection {
                 let _ = sockopt::set_socket_linger(socket, None);
             }
         }
-        [self.client, self.server]
+        ([self.client, self.server], self.share)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::io::IoSlice;
-use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use smallvec::{SmallVec, smallvec};
 use strait_sys::buffer::Frozen;
+use strait_sys::clock::thread_cpu_time;
 
 use super::{Current, Step, To};
 use crate::engine::{Engine, Lent, Tally};
@@ -35,7 +35,7 @@ impl Copying {
     pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
         let more = if to.more { SendFlags::MORE } else { SendFlags::empty() };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
-        let began = (self.lendable && to.route.borrow().is_curious(self.left())).then(Instant::now);
+        let began = (self.lendable && to.route.borrow().is_curious(self.left())).then(thread_cpu_time);
         let (asked, sent) = self.send(to, flags);
         let sent = match sent {
             Ok(sent) => sent,
@@ -43,7 +43,7 @@ impl Copying {
             Err(error) => return Err(Error::os(OPERATION, to.peer, error)),
         };
         if let Some(began) = began {
-            to.route.borrow_mut().cost(asked, sent, false, began.elapsed());
+            to.route.borrow_mut().cost(asked, sent, false, thread_cpu_time().saturating_sub(began));
         }
         to.tally.borrow_mut().account.sent += sent as u64;
         self.advance(sent);

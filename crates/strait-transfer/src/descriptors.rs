@@ -1,0 +1,133 @@
+//! Budget of file descriptors that the connections and pipes of a process share, so that neither has a fixed part.
+//!
+//! Connections may take any free descriptor. Pipes leave an eighth of the budget for new connections, as long as more connections are
+//! allowed at all. A [`Share`] returns its descriptors when it is dropped. Counts only; opens nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Pipes leave one part in so many for new connections.
+const RESERVED_PART: u64 = 8;
+
+/// Descriptors that may be open at a time, and those that are.
+#[derive(Debug)]
+pub struct Budget {
+    limit: u64,
+    connections_limit: u64,
+    used: AtomicU64,
+    /// Of those in use, the descriptors of connections.
+    used_by_connections: AtomicU64,
+}
+
+/// Descriptors in use; dropping it returns them.
+#[derive(Debug)]
+pub struct Share {
+    budget: Arc<Budget>,
+    descriptors: u64,
+    is_connection: bool,
+}
+
+impl Budget {
+    /// Budget of `limit` descriptors, of which connections use at most `connections_limit`.
+    pub fn new(limit: u64, connections_limit: u64) -> Arc<Self> {
+        let (used, used_by_connections) = Default::default();
+        Arc::new(Self { limit, connections_limit, used, used_by_connections })
+    }
+
+    /// Descriptors in use.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes the descriptors of a connection; `None` where fewer are free.
+    pub fn take_for_connection(self: &Arc<Self>, descriptors: u64) -> Option<Share> {
+        let mut share = self.take(descriptors, 0)?;
+        self.used_by_connections.fetch_add(descriptors, Ordering::Relaxed);
+        share.is_connection = true;
+        Some(share)
+    }
+
+    /// Takes the descriptors of a pipe; `None` where too few would stay free for new connections.
+    pub fn take_for_pipe(self: &Arc<Self>, descriptors: u64) -> Option<Share> {
+        self.take(descriptors, self.reserved())
+    }
+
+    /// Returns true if fewer descriptors are free than pipes have to leave.
+    pub fn is_short(&self) -> bool {
+        self.limit.saturating_sub(self.used()) < self.reserved()
+    }
+
+    /// Descriptors that pipes leave: those that new connections may still take, up to the reserved part.
+    fn reserved(&self) -> u64 {
+        let used = self.used_by_connections.load(Ordering::Relaxed);
+        self.connections_limit.saturating_sub(used).min(self.limit / RESERVED_PART)
+    }
+
+    fn take(self: &Arc<Self>, descriptors: u64, left: u64) -> Option<Share> {
+        let fits = |used: u64| {
+            let sum = used.checked_add(descriptors)?;
+            (sum.checked_add(left)? <= self.limit).then_some(sum)
+        };
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Share { budget: Arc::clone(self), descriptors, is_connection: false })
+    }
+}
+
+impl Share {
+    /// Splits off at most `descriptors` of a connection, for sockets that outlive it.
+    #[must_use]
+    pub fn split(&mut self, descriptors: u64) -> Self {
+        let descriptors = descriptors.min(self.descriptors);
+        self.descriptors -= descriptors;
+        Self { budget: Arc::clone(&self.budget), descriptors, is_connection: self.is_connection }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.is_connection {
+            self.budget.used_by_connections.fetch_sub(self.descriptors, Ordering::Relaxed);
+        }
+        self.budget.used.fetch_sub(self.descriptors, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_take_free_descriptors_and_leave_an_eighth_for_connections() {
+        let budget = Budget::new(80, 80);
+        let connection = budget.take_for_connection(2).unwrap();
+        let pipes: Vec<_> = std::iter::from_fn(|| budget.take_for_pipe(2)).collect();
+        assert_eq!((pipes.len(), budget.used()), (34, 70));
+        assert!(!budget.is_short());
+        let connections: Vec<_> = std::iter::from_fn(|| budget.take_for_connection(2)).collect();
+        assert_eq!((connections.len(), budget.used()), (5, 80));
+        assert!(budget.is_short() && budget.take_for_pipe(2).is_none());
+        drop((pipes, connections));
+        assert!(budget.take_for_pipe(2).is_some());
+        drop(connection);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn pipes_take_the_last_descriptors_where_no_connection_may_follow() {
+        let budget = Budget::new(80, 72);
+        let connections: Vec<_> = (0..36).map(|_| budget.take_for_connection(2).unwrap()).collect();
+        let pipes: Vec<_> = std::iter::from_fn(|| budget.take_for_pipe(2)).collect();
+        assert_eq!((connections.len(), pipes.len()), (36, 4));
+    }
+
+    #[test]
+    fn a_socket_that_outlives_its_connection_keeps_its_descriptor() {
+        let budget = Budget::new(8, 8);
+        let mut connection = budget.take_for_connection(2).unwrap();
+        let socket = connection.split(1);
+        drop(connection);
+        assert_eq!(budget.used(), 1);
+        drop(socket);
+        assert_eq!(budget.used(), 0);
+    }
+}

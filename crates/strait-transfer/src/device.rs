@@ -1,0 +1,224 @@
+//! Knowledge about a device by which packets leave: whether the kernel copied what was lent by it, and which way to send costs less,
+//! by size class. Shared by all connections of the process. Pure: times and costs are arguments.
+//!
+//! A new route begins with what is known of its device. So a thousand short connections learn as much as a long one, and where
+//! the device copies, few of them probe.
+
+use std::time::Duration;
+
+use crate::route::{THRESHOLD_MAX, THRESHOLD_MIN};
+
+/// Size classes, a power of two each, from [`THRESHOLD_MIN`] to [`THRESHOLD_MAX`].
+const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
+
+/// The cost of a way is learned from runs of so many sends in a row, for sends next to each other share packets; the first of a run
+/// still share them with those of the other way and do not count.
+const RUN: u32 = 16;
+const RUN_UNCOUNTED: u32 = 4;
+/// Each run is compared with the one before it: the cost of a send falls by a factor while a connection starts, so that runs far
+/// apart tell nothing. A way is taken when it has won so many comparisons more than the other.
+const LEAD: i32 = 6;
+/// So many runs are made at most before a way is taken: where none takes the lead, it matters little.
+const RUNS_MAX: u32 = 20;
+/// Then each way has one run again in so many sends, so that the other way can win the lead back.
+const EXPLORED_EACH: u32 = 1024;
+/// A device by which the kernel copied is tried again after a while, longer each time; not as rarely as a route, for other
+/// routes may leave by it.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A probe whose report does not come is given up after this.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// So many routes in a row that copy, and the device counts as one that copies.
+const COPIED_MAX: u32 = 4;
+
+/// Expectation for a route of which nothing is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// Its first send may be a probe.
+    Unknown,
+    /// The kernel copies, or a probe of another route will soon tell.
+    Copies,
+    /// The kernel does not copy.
+    ZeroCopy,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    #[default]
+    Unknown,
+    Probing {
+        since: Duration,
+    },
+    /// So many routes in a row were found to copy since one that did not.
+    ZeroCopy {
+        copied: u32,
+    },
+    Copying {
+        until: Duration,
+    },
+}
+
+/// A device. Times are since any fixed moment.
+#[derive(Clone, Debug)]
+pub struct Device {
+    state: State,
+    pause: Duration,
+    classes: [Class; CLASSES],
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self { state: State::Unknown, pause: PAUSE_MIN, classes: [Class::default(); CLASSES] }
+    }
+}
+
+impl Device {
+    /// What a new route may expect.
+    pub fn outlook(&self, now: Duration) -> Outlook {
+        match self.state {
+            State::ZeroCopy { .. } => Outlook::ZeroCopy,
+            State::Copying { until } if now < until => Outlook::Copies,
+            State::Probing { since } if now.saturating_sub(since) <= PATIENCE => Outlook::Copies,
+            State::Unknown | State::Copying { .. } | State::Probing { .. } => Outlook::Unknown,
+        }
+    }
+
+    /// A route is probed.
+    pub fn probes(&mut self, now: Duration) {
+        if !matches!(self.state, State::ZeroCopy { .. }) {
+            self.state = State::Probing { since: now };
+        }
+    }
+
+    /// A probe told nothing.
+    pub fn abandon(&mut self) {
+        if matches!(self.state, State::Probing { .. }) {
+            self.state = State::Unknown;
+        }
+    }
+
+    /// The report of a probe.
+    pub fn probed(&mut self, copied: bool, now: Duration) {
+        match &mut self.state {
+            _ if !copied => (self.state, self.pause) = (State::ZeroCopy { copied: 0 }, PAUSE_MIN),
+            State::ZeroCopy { copied } if *copied + 1 < COPIED_MAX => *copied += 1,
+            _ => {
+                self.state = State::Copying { until: now + self.pause };
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+
+    /// Whether a buffer of `bytes` is to be lent where the kernel does not copy it.
+    pub fn lends(&self, bytes: usize) -> bool {
+        class_of(bytes).is_none_or(|class| self.classes[class].lends())
+    }
+
+    /// Size from which buffers are worth asking about.
+    pub fn threshold(&self) -> usize {
+        let dearer = self.classes.iter().take_while(|class| class.is_dearer_lent()).count();
+        THRESHOLD_MIN << dearer
+    }
+
+    /// Whether the cost of the next send of `bytes` is wanted.
+    pub fn is_curious(&self, bytes: usize) -> bool {
+        class_of(bytes).is_some_and(|class| self.classes[class].is_curious())
+    }
+
+    /// A send of `bytes`, of which the kernel took `taken`, cost the thread so much CPU time.
+    pub fn cost(&mut self, bytes: usize, taken: usize, lent: bool, took: Duration) {
+        if let Some(class) = class_of(bytes) {
+            self.classes[class].learn(taken, lent, took);
+        }
+    }
+
+    /// A send of `bytes` took place, measured or not.
+    pub fn sent(&mut self, bytes: usize) {
+        if let Some(class) = class_of(bytes) {
+            self.classes[class].count();
+        }
+    }
+}
+
+/// Costs of the sends of a size class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    /// Sends that were tried, both ways together, and those since a way was taken.
+    tries: u32,
+    since: u32,
+    /// Time and bytes of the run under way.
+    run: (Duration, usize),
+    /// Nanoseconds a byte of the run before, once there was one.
+    before: Option<f64>,
+    /// Comparisons that lending won, less those that copying won.
+    lead: i32,
+    /// A way was taken.
+    is_known: bool,
+}
+
+impl Class {
+    /// Whether a run is under way: until a way is taken, and then one of each way in a round.
+    fn is_curious(&self) -> bool {
+        !self.is_known || self.since >= EXPLORED_EACH
+    }
+
+    /// Whether copying is worth its while; where no way leads by much, less work for memory does.
+    fn is_dearer_lent(&self) -> bool {
+        self.is_known && self.lead <= -LEAD / 2
+    }
+
+    /// Whether the next try is to be lent.
+    fn tries_lending(&self) -> bool {
+        let turn = (self.tries / RUN).is_multiple_of(2);
+        if self.is_known { turn != self.is_dearer_lent() } else { turn }
+    }
+
+    fn lends(&self) -> bool {
+        if self.is_curious() { self.tries_lending() } else { !self.is_dearer_lent() }
+    }
+
+    fn count(&mut self) {
+        if self.is_known && !self.is_curious() {
+            self.since += 1;
+            (self.tries, self.before, self.run) = (0, None, Default::default());
+        }
+    }
+
+    /// Counts a try of the way that was to be tried.
+    fn learn(&mut self, taken: usize, lent: bool, took: Duration) {
+        if !self.is_curious() || lent != self.tries_lending() {
+            return;
+        }
+        if self.tries % RUN >= RUN_UNCOUNTED {
+            self.run = (self.run.0 + took, self.run.1 + taken);
+        }
+        self.tries += 1;
+        if !self.tries.is_multiple_of(RUN) {
+            return;
+        }
+        let (took, taken) = std::mem::take(&mut self.run);
+        let cost = took.as_nanos() as f64 / taken.max(1) as f64;
+        if let Some(before) = self.before.replace(cost) {
+            let winner = cost.total_cmp(&before) as i32;
+            self.lead = (self.lead + if lent { -winner } else { winner }).clamp(-LEAD, LEAD);
+        }
+        let is_over = if self.is_known {
+            self.tries >= 2 * RUN
+        } else {
+            self.lead.abs() >= LEAD || self.tries >= RUNS_MAX * RUN
+        };
+        if is_over {
+            self.is_known = true;
+            (self.since, self.tries, self.before) = (0, 0, None);
+        }
+    }
+}
+
+/// The size class; `None` from [`THRESHOLD_MAX`] on, or below [`THRESHOLD_MIN`].
+fn class_of(bytes: usize) -> Option<usize> {
+    let class = (bytes / THRESHOLD_MIN).checked_ilog2()? as usize;
+    (class < CLASSES).then_some(class)
+}
+
+#[cfg(test)]
+mod tests;

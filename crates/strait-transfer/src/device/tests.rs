@@ -1,0 +1,169 @@
+//! What a device is learned to be, and the loads of a server on simulated costs.
+
+use super::*;
+use crate::route::{Advice, Route};
+
+const KIB: usize = 1024;
+
+/// How long a report takes: a few packets' times on a local network.
+const REPORT: Duration = Duration::from_micros(200);
+
+/// A network of peers by one device.
+struct Simulation {
+    device: Device,
+    /// Of each peer, and when its probe is reported.
+    routes: Vec<(Route, Option<Duration>)>,
+    now: Duration,
+    copies: bool,
+    random: u64,
+}
+
+impl Simulation {
+    fn new(peers: usize, copies: bool) -> Self {
+        let routes = (0..peers).map(|_| (Route::default(), None)).collect();
+        Self { device: Device::default(), routes, now: Duration::ZERO, copies, random: 1 }
+    }
+
+    /// A number below `limit`.
+    fn random(&mut self, limit: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % limit
+    }
+
+    /// Sends to a peer; the bytes that were lent.
+    fn send(&mut self, peer: usize, bytes: usize) -> usize {
+        let noise = 100 + self.random(60);
+        for (route, probe) in &mut self.routes {
+            if let Some(due) = probe.take_if(|due| *due <= self.now) {
+                route.probed(&mut self.device, self.copies, due);
+            }
+        }
+        let (route, probe) = &mut self.routes[peer];
+        let asked = route.threshold(&self.device, self.now).is_some_and(|least| bytes >= least);
+        let advice = if asked {
+            route.advise(&mut self.device, bytes, self.now, probe.is_none())
+        } else {
+            Advice::Copy
+        };
+        if advice == Advice::Probe {
+            *probe = Some(self.now + REPORT);
+        }
+        let lent = advice != Advice::Copy;
+        self.device.sent(bytes);
+        if route.has_choice() && self.device.is_curious(bytes) {
+            // 4 us to lend, a nanosecond for six bytes to copy, up to three fifths more by chance.
+            let ns = if lent { 4000 } else { bytes as u64 / 6 } * noise / 100;
+            self.device.cost(bytes, bytes, lent, Duration::from_nanos(ns));
+        }
+        if lent { bytes } else { 0 }
+    }
+
+    /// So many sends to each peer in turn, with a pause after each; the lent share in percent.
+    fn share(&mut self, sends: usize, bytes: usize, pause: Duration) -> usize {
+        let (mut lent, peers) = (0, self.routes.len());
+        for send in 0..sends * peers {
+            lent += self.send(send % peers, bytes);
+            self.now += pause;
+        }
+        lent * 100 / (sends * peers * bytes)
+    }
+}
+
+#[test]
+fn many_short_connections_are_lent_to_where_nothing_copies_and_hardly_where_the_kernel_does() {
+    let us = Duration::from_micros;
+    let loads = [
+        (64, 64, 256 * KIB, us(20), 90),
+        (44, 32, 64 * KIB, us(20), 85),
+        (64, 4, KIB * KIB, us(50), 85),
+        (1, 400, 64 * KIB, us(50_000), 85),
+        (1, 1000, 256 * KIB, us(200_000), 85),
+    ];
+    for (peers, sends, bytes, pause, least) in loads {
+        let share = Simulation::new(peers, false).share(sends, bytes, pause);
+        assert!(share >= least, "{peers} x {sends} of {bytes}: {share} %");
+        let share = Simulation::new(peers, true).share(sends, bytes, pause);
+        assert!(share <= 3, "{peers} x {sends} of {bytes} where the kernel copies: {share} %");
+    }
+}
+
+/// Has a class compared until it is known.
+fn teach(device: &mut Device, bytes: usize, lent_ns: u64, copied_ns: u64) -> u32 {
+    for send in 0.. {
+        if !device.is_curious(bytes) {
+            return send;
+        }
+        let lends = device.lends(bytes);
+        let ns = if lends { lent_ns } else { copied_ns };
+        device.cost(bytes, bytes, lends, Duration::from_nanos(ns));
+    }
+    unreachable!("it is known after some rounds")
+}
+
+#[test]
+fn each_size_takes_the_way_that_costs_less() {
+    let mut device = Device::default();
+    teach(&mut device, 4 * KIB, 5000, 1000);
+    teach(&mut device, 8 * KIB, 5000, 2000);
+    teach(&mut device, 64 * KIB, 5000, 11_000);
+    assert!(!device.lends(4 * KIB) && device.lends(64 * KIB) && device.lends(2 * THRESHOLD_MAX));
+    assert_eq!(device.threshold(), 16 * KIB);
+}
+
+#[test]
+fn ways_that_cost_alike_are_compared_for_a_while_and_then_lent() {
+    let mut device = Device::default();
+    assert!(teach(&mut device, 64 * KIB, 5000, 5000) <= RUNS_MAX * RUN);
+    assert!(device.lends(64 * KIB));
+}
+
+#[test]
+fn a_way_that_became_cheaper_is_found_without_a_reset() {
+    let mut device = Device::default();
+    teach(&mut device, 64 * KIB, 5000, 11_000);
+    let mut copied = 0;
+    for _ in 0..20 {
+        for _ in 0..EXPLORED_EACH {
+            copied += u32::from(!device.lends(64 * KIB));
+            device.sent(64 * KIB);
+        }
+        teach(&mut device, 64 * KIB, 11_000, 5000);
+    }
+    assert!(copied > 0 && !device.lends(64 * KIB), "{copied}");
+}
+
+#[test]
+fn a_connection_that_starts_slowly_does_not_mislead() {
+    // Whichever send it is with which all becomes cheaper by a factor, and whichever way is tried then.
+    for fast in 0..500 {
+        let mut device = Device::default();
+        for send in 0..2000 {
+            let lends = device.lends(64 * KIB);
+            let us = if lends { 5 } else { 11 } * if send < fast { 7 } else { 1 };
+            device.sent(64 * KIB);
+            if device.is_curious(64 * KIB) {
+                device.cost(64 * KIB, 64 * KIB, lends, Duration::from_micros(us));
+            }
+        }
+        assert!(!class_is_dearer(&device), "{fast}");
+    }
+}
+
+fn class_is_dearer(device: &Device) -> bool {
+    device.classes[class_of(64 * KIB).unwrap()].is_dearer_lent()
+}
+
+#[test]
+fn a_device_copies_when_several_routes_in_a_row_do() {
+    let mut device = Device::default();
+    device.probed(false, Duration::ZERO);
+    for _ in 1..COPIED_MAX {
+        device.probed(true, Duration::ZERO);
+        assert_eq!(device.outlook(Duration::ZERO), Outlook::ZeroCopy);
+    }
+    device.probed(true, Duration::ZERO);
+    assert_eq!(device.outlook(Duration::ZERO), Outlook::Copies);
+    assert_eq!(device.outlook(PAUSE_MIN), Outlook::Unknown);
+    device.probed(false, PAUSE_MIN);
+    assert_eq!(device.outlook(PAUSE_MIN), Outlook::ZeroCopy);
+}

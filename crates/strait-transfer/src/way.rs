@@ -1,0 +1,162 @@
+//! Routes in use, each with the device by which it leaves. What is known of a device is shared by all threads of the process; routes
+//! belong to an engine.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::engine::{Ends, SharedRoute};
+use crate::route::{Advice, Reason, Route};
+
+/// Routes that are remembered. One more takes the place of the eighth that was not asked for the longest.
+const ROUTES_MAX: usize = 4096;
+/// Devices that are remembered, by index in a namespace: containers come and go. Past that all are learned anew.
+const DEVICES_MAX: usize = 256;
+
+type SharedDevice = Arc<Mutex<Device>>;
+
+/// A device of the process.
+fn device(index: u32) -> SharedDevice {
+    static DEVICES: OnceLock<Mutex<HashMap<u32, SharedDevice>>> = OnceLock::new();
+    let mut devices = lock(DEVICES.get_or_init(Mutex::default));
+    if devices.len() >= DEVICES_MAX && !devices.contains_key(&index) {
+        devices.clear();
+    }
+    devices.entry(index).or_default().clone()
+}
+
+/// A panic elsewhere leaves figures that are still figures.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A route and its device.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    route: Route,
+    index: Option<u32>,
+    /// One of its own until it is known by which it leaves.
+    device: SharedDevice,
+    used: u64,
+}
+
+impl Way {
+    /// It leaves by the device of that index.
+    pub(crate) fn leaves_by(&mut self, index: u32) {
+        if self.index.replace(index) != Some(index) {
+            self.device = device(index);
+        }
+    }
+
+    pub(crate) fn asks_for_device(&self, now: Duration) -> bool {
+        self.route.asks_for_device(now)
+    }
+
+    pub(crate) fn device(&mut self, gathers: bool, now: Duration) {
+        self.route.device(gathers, now);
+    }
+
+    pub(crate) fn copies_unreported(&self) -> bool {
+        self.route.copies_unreported()
+    }
+
+    pub(crate) fn advise(&mut self, bytes: usize, now: Duration, alone: bool) -> Advice {
+        let mut device = lock(&self.device);
+        let advice = self.route.advise(&mut device, bytes, now, alone);
+        device.sent(bytes);
+        advice
+    }
+
+    pub(crate) fn threshold(&self, now: Duration) -> Option<usize> {
+        self.route.threshold(&lock(&self.device), now)
+    }
+
+    pub(crate) fn abandon(&mut self) {
+        self.route.abandon(&mut lock(&self.device));
+    }
+
+    pub(crate) fn probed(&mut self, copied: bool, now: Duration) {
+        self.route.probed(&mut lock(&self.device), copied, now);
+    }
+
+    pub(crate) fn reported(&mut self, copied: bool) {
+        self.route.reported(copied);
+    }
+
+    pub(crate) fn refuse(&mut self, reason: Reason, now: Duration) {
+        self.route.refuse(reason, now);
+    }
+
+    pub(crate) fn is_curious(&self, bytes: usize) -> bool {
+        self.route.has_choice() && lock(&self.device).is_curious(bytes)
+    }
+
+    pub(crate) fn cost(&mut self, bytes: usize, taken: usize, lent: bool, took: Duration) {
+        lock(&self.device).cost(bytes, taken, lent, took);
+    }
+}
+
+/// The routes of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    ways: HashMap<Ends, SharedRoute>,
+    /// Counts the times that one was asked for.
+    clock: u64,
+}
+
+impl Ways {
+    pub(crate) fn find(&mut self, ends: Ends) -> SharedRoute {
+        self.clock += 1;
+        if self.ways.len() >= ROUTES_MAX && !self.ways.contains_key(&ends) {
+            self.evict();
+        }
+        let way = self.ways.entry(ends).or_default();
+        way.borrow_mut().used = self.clock;
+        Rc::clone(way)
+    }
+
+    fn evict(&mut self) {
+        let mut used: Vec<u64> = self.ways.values().map(|way| way.borrow().used).collect();
+        let (_, last, _) = used.select_nth_unstable(ROUTES_MAX / 8);
+        let last = *last;
+        self.ways.retain(|_, way| way.borrow().used > last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, SocketAddr};
+
+    use super::*;
+
+    fn ends(number: u32) -> Ends {
+        (IpAddr::from([127, 0, 0, 1]), SocketAddr::from((number.to_be_bytes(), 0)))
+    }
+
+    #[test]
+    fn one_route_too_many_forgets_the_oldest_and_no_other() {
+        let mut ways = Ways::default();
+        let first = ways.find(ends(0));
+        for number in 1..ROUTES_MAX as u32 {
+            ways.find(ends(number));
+        }
+        let used = ways.find(ends(0));
+        assert!(Rc::ptr_eq(&first, &used));
+        ways.find(ends(1 << 20));
+        assert!(ways.ways.len() > ROUTES_MAX / 2 && ways.ways.len() <= ROUTES_MAX);
+        assert!(Rc::ptr_eq(&first, &ways.find(ends(0))) && !ways.ways.contains_key(&ends(1)));
+    }
+
+    #[test]
+    fn routes_by_one_device_share_what_is_known_of_it() {
+        let (mut one, mut other) = (Way::default(), Way::default());
+        for way in [&mut one, &mut other] {
+            way.leaves_by(u32::MAX);
+        }
+        assert!(Arc::ptr_eq(&one.device, &other.device));
+        other.leaves_by(u32::MAX - 1);
+        assert!(!Arc::ptr_eq(&one.device, &other.device));
+    }
+}
