@@ -18,8 +18,10 @@
  *
  * poll() and recvmsg() hand the returned receive slots back to the NIC and wait
  * for frames; sendmsg() hands the filled transmit slots over and waits for room.
- * Neither takes data: recvmsg() returns the number of readable descriptors,
- * sendmsg() that of the frames handed over, or 0 if none was filled.
+ * Neither moves bytes of its message, so a message with room for a byte is
+ * refused (EOPNOTSUPP), and success is 0: how many descriptors are readable, or
+ * were taken, is in their states, and the totals are in ZEROCOPY_STATISTICS.
+ * splice() and sendfile() from the socket are refused (EINVAL).
  *
  * shutdown(SHUT_RDWR) takes the rings from the NIC and leaves what was received
  * readable. Where there is nothing to read or to wait for, calls do not wait:

@@ -301,34 +301,25 @@ static bool readable(struct zc_sock *zs)
 }
 
 /*
- * The number of readable frames; 0 when none will come for the socket was shut
+ * 0 if a frame is readable, or if none will come because the socket was shut
  * down; EAGAIN if one has to wait; or what ended the traffic.
  */
 static int receive(struct zc_sock *zs)
 {
-	struct zc_ring *rx = rx_ring(zs);
 	int why = ended(zs);
-	u32 slot, count;
 
-	if (!rx)
+	if (!rx_ring(zs))
 		return -ENOTCONN;
-	if (!readable(zs)) {
-		if (!why)
-			return -EAGAIN;
-		return sock_error(&zs->sk) ?: why == EPIPE ? 0 : -why;
-	}
-	slot = READ_ONCE(rx->shared->read) & rx->mask;
-	for (count = 0; count <= rx->mask; count++) {
-		if (zc_ring_state(rx, slot) != ZEROCOPY_READABLE)
-			break;
-		slot = zc_ring_next(rx, slot);
-	}
-	return count;
+	if (readable(zs))
+		return 0;
+	if (!why)
+		return -EAGAIN;
+	return sock_error(&zs->sk) ?: why == EPIPE ? 0 : -why;
 }
 
 /*
- * Sends what is filled: the number of frames; 0 if there is none, but room for
- * one; EAGAIN if one has to wait for room; or an error.
+ * Sends what is filled: 0 if a frame was handed over, or if there is none but
+ * room for one; EAGAIN if one has to wait for room; or an error.
  */
 static int send(struct zc_sock *zs)
 {
@@ -348,7 +339,8 @@ static int send(struct zc_sock *zs)
 				       zc_nic_send(tx->nic, tx) : -EAGAIN;
 	}
 	spin_unlock_bh(&tx->lock);
-	return sent;
+	/* The result of sendmsg() counts bytes of the message: there are none. */
+	return min(sent, 0);
 }
 
 /*
@@ -429,10 +421,14 @@ static int wait_until(struct sock *sk, int (*attempt)(struct zc_sock *zs),
 	return err ?: done;
 }
 
+/*
+ * Waits for a frame. Its callers take the result for the bytes written to @m,
+ * and pass that many on: it must never exceed what was copied, which is nothing.
+ */
 static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 		      int flags)
 {
-	if (flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT))
+	if (flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT) || length)
 		return -EOPNOTSUPP;
 	return wait_until(sock->sk, receive,
 			  sock_rcvtimeo(sock->sk, flags & MSG_DONTWAIT));
@@ -446,6 +442,17 @@ static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
 	    length)
 		return -EOPNOTSUPP;
 	return wait_until(sock->sk, send, timeout);
+}
+
+/*
+ * Frames have no way into a pipe. Without this, splice(2) and sendfile(2) would
+ * have recvmsg() fill pages of theirs. EINVAL is their word for such a file.
+ */
+static ssize_t zc_splice_read(struct socket *sock, loff_t *ppos,
+			      struct pipe_inode_info *pipe, size_t length,
+			      unsigned int flags)
+{
+	return -EINVAL;
 }
 
 /* Ends all traffic; what is in the receive ring stays readable. */
@@ -485,6 +492,7 @@ static const struct proto_ops zc_proto_ops = {
 	.sendmsg = zc_sendmsg,
 	.recvmsg = zc_recvmsg,
 	.mmap = zc_mmap,
+	.splice_read = zc_splice_read,
 };
 
 static int zc_create(struct net *net, struct socket *sock, int protocol,
