@@ -281,5 +281,7 @@ fn prepare(options: &Exec<'_>) -> Result<Command> {
         options.command.split_first().ok_or_else(|| Error::Usage("give a program to run after --".into()))?;
     let mut command = Command::new(program);
     command.args(arguments);
+    // It is ended by SIGINT, which this process ignores where a shell started it in the background.
+    process::with_default_signals(&mut command);
     Ok(command)
 }

@@ -6,15 +6,21 @@ use crate::results::Results;
 use crate::stats::Summary;
 use crate::table::{Shown, is_bound};
 
-/// Size of a plot, and the room around its frame, in pixels.
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 380.0;
-const LEFT: f64 = 72.0;
-const RIGHT: f64 = 176.0;
+/// Size of a plot without its legend, and the room around its frame, in pixels.
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 84.0;
+const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
-const BOTTOM: f64 = 52.0;
+const BOTTOM: f64 = 56.0;
+/// An entry of the legend, below the plot: its height, and the columns that a character and the mark take.
+const ENTRY_HEIGHT: f64 = 20.0;
+const CHARACTER_WIDTH: f64 = 7.5;
+const ENTRY_MARGIN: f64 = 36.0;
 /// Lines are told apart by colour and by mark; so many colours has the style sheet.
-const COLOURS: usize = 8;
+const COLOURS: usize = 16;
+/// From so many lines on they are dashed too, as more colours are hard to tell apart.
+const PLAIN_LINES: usize = 8;
 /// Where the largest value is so many times the smallest, the axis is logarithmic.
 const DECADES_MIN: f64 = 30.0;
 
@@ -73,8 +79,9 @@ fn step(most: f64) -> f64 {
 /// The plot of a figure; nothing where none was measured.
 pub(crate) fn svg(results: &Results, shown: &Shown) -> Option<String> {
     let plot = Plot::new(results, shown)?;
+    let height = plot.height();
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" xmlns=\"http://www.w3.org/2000/svg\">\n",
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\" xmlns=\"http://www.w3.org/2000/svg\">\n",
         escape(shown.title)
     );
     plot.axes(&mut svg);
@@ -111,8 +118,46 @@ impl<'a> Plot<'a> {
         LEFT + margin + place as f64 * (WIDTH - LEFT - RIGHT - 2.0 * margin) / steps
     }
 
+    /// A place's number, in KiB and so on where it is one of bytes; or its name.
     fn place_name(&self, place: f64) -> String {
-        if self.results.labels.is_empty() { number(place) } else { self.results.place_name(place) }
+        let is_bytes = self.results.axis.starts_with("bytes") || self.results.axis.ends_with("bytes");
+        match () {
+            () if !self.results.labels.is_empty() => self.results.place_name(place),
+            () if is_bytes => bytes(place),
+            () => number(place),
+        }
+    }
+
+    /// Where the legend's entries stand, from left to right in rows.
+    fn entries(&self) -> Vec<(f64, f64)> {
+        let (mut x, mut row) = (LEFT, 0.0);
+        let place = |contestant: &str| {
+            let width = contestant.chars().count() as f64 * CHARACTER_WIDTH + ENTRY_MARGIN;
+            if x > LEFT && x + width > WIDTH {
+                (x, row) = (LEFT, row + 1.0);
+            }
+            let at = (x, HEIGHT + ENTRY_HEIGHT / 2.0 + row * ENTRY_HEIGHT);
+            x += width;
+            at
+        };
+        self.results.contestants().into_iter().map(place).collect()
+    }
+
+    /// True if a mark is hollow, which needs its own entry.
+    fn has_bounds(&self) -> bool {
+        let bound = |contestant: &str| {
+            self.places.iter().any(|&place| {
+                self.results.summary(contestant, place, self.shown.figure).is_some()
+                    && is_bound(self.results, contestant, place, self.shown)
+            })
+        };
+        self.results.contestants().into_iter().any(bound)
+    }
+
+    /// Height of the plot with its legend.
+    fn height(&self) -> f64 {
+        let last = self.entries().last().map_or(HEIGHT, |(_, y)| *y);
+        last + ENTRY_HEIGHT * if self.has_bounds() { 2.0 } else { 1.0 }
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -151,6 +196,12 @@ impl<'a> Plot<'a> {
             HEIGHT - 10.0,
             escape(&self.results.axis)
         );
+        let middle = f64::midpoint(TOP, bottom);
+        let _ = writeln!(
+            svg,
+            "<text class=\"label\" transform=\"translate(16 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            escape(self.shown.title)
+        );
         let _ = writeln!(svg, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>");
     }
 
@@ -163,7 +214,7 @@ impl<'a> Plot<'a> {
         }
         let path: Vec<String> =
             points.iter().map(|(x, _, value)| format!("{x:.1},{:.1}", self.y(value.median))).collect();
-        let _ = writeln!(svg, "<g class=\"c{}\">", index % COLOURS);
+        let _ = writeln!(svg, "<g class=\"{}\">", class(index));
         if self.results.labels.is_empty() {
             let _ = writeln!(svg, "<polyline points=\"{}\"/>", path.join(" "));
         }
@@ -181,20 +232,36 @@ impl<'a> Plot<'a> {
     }
 
     fn legend(&self, svg: &mut String) {
-        let x = WIDTH - RIGHT + 20.0;
-        for (i, contestant) in self.results.contestants().into_iter().enumerate() {
-            let y = TOP + 12.0 + i as f64 * 20.0;
+        let entries = self.entries();
+        for (i, (contestant, &(x, y))) in self.results.contestants().into_iter().zip(&entries).enumerate() {
             let _ = writeln!(
                 svg,
-                "<g class=\"c{}\">{}<text class=\"legend\" x=\"{:.1}\" y=\"{:.1}\">{}</text></g>",
-                i % COLOURS,
+                "<g class=\"{}\">{}<text class=\"legend\" x=\"{:.1}\" y=\"{y:.1}\">{}</text></g>",
+                class(i),
                 mark(i, x, y - 4.0, ""),
                 x + 12.0,
-                y,
                 escape(contestant)
             );
         }
+        if self.has_bounds() {
+            let y = entries.last().map_or(HEIGHT, |(_, y)| *y) + ENTRY_HEIGHT;
+            let _ = writeln!(
+                svg,
+                "<g class=\"c0 open\">{}</g><text class=\"legend\" x=\"{:.1}\" y=\"{y:.1}\">{BOUND}</text>",
+                mark(0, LEFT, y - 4.0, ""),
+                LEFT + 12.0
+            );
+        }
     }
+}
+
+/// Legend text of hollow marks.
+const BOUND: &str = "hollow: at least this much, the generator reached no higher rate";
+
+/// The class of a contestant's line and marks: its colour, and dashes for the later ones.
+fn class(index: usize) -> String {
+    let dashed = if index >= PLAIN_LINES { " dashed" } else { "" };
+    format!("c{}{dashed}", index % COLOURS)
 }
 
 /// A disc, a square, a diamond or a triangle around a point, with a text that a pointer shows.
@@ -209,14 +276,43 @@ fn mark(index: usize, x: f64, y: f64, title: &str) -> String {
     format!("<path class=\"mark\" d=\"{path}\">{title}</path>")
 }
 
-/// A tick's number, in thousands and millions where it is large.
+/// A tick's number: in thousands and millions where they are whole or nearly so, else with all its digits.
 fn number(value: f64) -> String {
-    let text = |value: f64, unit: &str| format!("{}{unit}", trimmed(value));
+    let in_units = |unit: f64| (value / unit * 100.0).fract() == 0.0;
     match value {
-        value if value >= 1e6 => text(value / 1e6, "M"),
-        value if value >= 10_000.0 => text(value / 1e3, "k"),
-        value => text(value, ""),
+        value if value >= 1e6 && in_units(1e6) => format!("{}M", trimmed(value / 1e6)),
+        value if value >= 10_000.0 && in_units(1e3) && value % 100.0 == 0.0 => {
+            format!("{}k", trimmed(value / 1e3))
+        }
+        value if value >= 10_000.0 => grouped(value),
+        value => trimmed(value),
     }
+}
+
+/// Up to here bytes are written out, as frame sizes are.
+const BYTES_PLAIN: f64 = 10_000.0;
+
+/// A number of bytes: in units of 1024 where it is a multiple of them.
+fn bytes(value: f64) -> String {
+    let units = [(f64::from(1_u32 << 30), "GiB"), (f64::from(1_u32 << 20), "MiB"), (1024.0, "KiB")];
+    let fits = |(unit, _): &(f64, &str)| value >= BYTES_PLAIN.max(*unit) && value % unit == 0.0;
+    match units.into_iter().find(fits) {
+        Some((unit, name)) => format!("{} {name}", value / unit),
+        None => number(value),
+    }
+}
+
+/// The whole part with a comma between groups of three digits.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 fn trimmed(value: f64) -> String {
@@ -258,5 +354,35 @@ mod tests {
     #[test]
     fn large_numbers_are_short() {
         assert_eq!([64.0, 1518.0, 100_000.0, 2.5e6].map(number), ["64", "1518", "100k", "2.5M"]);
+        assert_eq!([16_384.0, 1_048_576.0].map(number), ["16,384", "1,048,576"]);
+        assert_eq!([64.0, 16_384.0, 1_048_576.0, 1518.0].map(bytes), ["64", "16 KiB", "1 MiB", "1518"]);
+    }
+
+    #[test]
+    fn more_than_eight_lines_differ_in_colour_and_dashes_and_have_entries_inside_the_plot() {
+        let names: Vec<String> = (0..16).map(|i| format!("contestant-{i}")).collect();
+        let series: Vec<(&str, f64, &[f64])> = names.iter().map(|name| (&**name, 64.0, &[1e6][..])).collect();
+        let results = results(&series);
+        let classes: std::collections::BTreeSet<String> = (0..16).map(class).collect();
+        assert_eq!(classes.len(), 16);
+        let plot = Plot::new(&results, &CAPTURE[0]).unwrap();
+        let entries = plot.entries();
+        assert!(entries.iter().all(|(x, y)| *x < WIDTH - 100.0 && *y < plot.height()), "{entries:?}");
+        let rows: std::collections::BTreeSet<u64> = entries.iter().map(|(_, y)| *y as u64).collect();
+        assert!(rows.len() > 1);
+        let style = include_str!("report.css");
+        assert!((0..COLOURS).all(|colour| style.contains(&format!(".c{colour} "))));
+    }
+
+    #[test]
+    fn axes_name_their_units_and_hollow_marks_are_explained() {
+        let mut results = results(&[("v3", 64.0, &[1e6])]);
+        let svg = |results: &Results| super::svg(results, &CAPTURE[0]).unwrap();
+        let plain = svg(&results);
+        assert!(plain.contains("rotate(-90)") && plain.contains(">loss-free rate, million packets/s</text>"));
+        assert!(plain.contains(">frame size, bytes</text>") && !plain.contains("hollow"));
+        let bound = Summary { median: 1.0, min: 1.0, max: 1.0, rounds: 1 };
+        results.series[0].summary.insert("generator_bound".into(), bound);
+        assert!(svg(&results).contains(BOUND));
     }
 }

@@ -11,7 +11,7 @@ const STYLE: &str = include_str!("report.css");
 
 /// The page.
 pub fn html(results: &Results) -> String {
-    let title = format!("strait bench {}", escape(&results.benchmark));
+    let title = escape(&title(&results.benchmark));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
@@ -22,7 +22,7 @@ pub fn html(results: &Results) -> String {
     for shown in &figures {
         let _ = write!(
             page,
-            "<section>\n<h2>{}</h2>\n{}",
+            "<section>\n<h2>{}</h2>\n<div class=\"plot\">\n{}</div>\n",
             capitalised(shown.title),
             svg(results, shown).unwrap_or_default()
         );
@@ -47,6 +47,27 @@ pub fn image(results: &Results) -> Result<String> {
     Ok(format!("{head}\n{style}{body}"))
 }
 
+/// The command that measures a benchmark, as its title; in words where there is no such command.
+fn title(benchmark: &str) -> String {
+    match benchmark.split_once(' ') {
+        None | Some(("send", _)) => format!("strait bench {benchmark}"),
+        Some(("proxy", figures)) => {
+            let figures = figures.strip_prefix("figures-").unwrap_or(figures);
+            format!("strait bench proxy --figures, Figures {figures}")
+        }
+        Some(("instructions", nic)) => format!("Instructions per frame, NIC {nic}"),
+        Some(_) => benchmark.to_owned(),
+    }
+}
+
+/// A figure with its spread on a line of its own, so that a table of many columns fits a page.
+fn figure(cell: &str) -> String {
+    match cell.split_once(" (") {
+        Some((median, spread)) => format!("{}<br><small>({}</small>", escape(median), escape(spread)),
+        None => escape(cell),
+    }
+}
+
 fn capitalised(title: &str) -> String {
     let mut characters = title.chars();
     let first = characters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
@@ -56,7 +77,7 @@ fn capitalised(title: &str) -> String {
 /// The figure's values as a table.
 fn values(results: &Results, shown: &Shown) -> String {
     let places = results.places();
-    let mut text = format!("<table>\n<tr><th>{}</th>", escape(&results.axis));
+    let mut text = format!("<div class=\"values\">\n<table>\n<tr><th>{}</th>", escape(&results.axis));
     for &place in &places {
         let _ = write!(text, "<th>{}</th>", escape(&results.place_name(place)));
     }
@@ -64,23 +85,23 @@ fn values(results: &Results, shown: &Shown) -> String {
     for contestant in results.contestants() {
         let _ = write!(text, "<tr><th>{}</th>", escape(contestant));
         for &place in &places {
-            let _ = write!(text, "<td>{}</td>", escape(&table::cell(results, contestant, place, shown)));
+            let _ = write!(text, "<td>{}</td>", figure(&table::cell(results, contestant, place, shown)));
         }
         text += "</tr>\n";
     }
     if let Some(row) = table::beside(results, shown) {
         let cells: Vec<String> =
-            row.iter().skip(1).map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+            row.iter().skip(1).map(|cell| format!("<td>{}</td>", figure(cell))).collect();
         let _ = writeln!(text, "<tr><th>{}</th>{}</tr>", escape(&row[0]), cells.concat());
     }
-    text + "</table>\n"
+    text + "</table>\n</div>\n"
 }
 
 fn remarks(results: &Results) -> String {
     let mut lines: Vec<String> = table::remarks(results).lines().map(escape).collect();
     if results.benchmark == "capture" {
         lines.push(
-            "&gt;=, and an open mark in a plot, stand for a rate that the generator did not exceed: the receiver may take \
+            "&gt;=, and a hollow mark in a plot, stand for a rate that the generator did not exceed: the receiver may take \
              more."
                 .into(),
         );
@@ -140,6 +161,14 @@ mod tests {
         let image = image(&results(&[("v3", 64.0, &[1e6])])).unwrap();
         assert!(image.starts_with("<svg ") && image.contains("<style>") && image.ends_with("</svg>\n"));
         assert!(super::image(&results(&[])).is_err());
+    }
+
+    #[test]
+    fn a_title_names_a_command_only_where_there_is_one() {
+        assert_eq!(title("capture"), "strait bench capture");
+        assert_eq!(title("send buffer"), "strait bench send buffer");
+        assert_eq!(title("instructions e1000"), "Instructions per frame, NIC e1000");
+        assert_eq!(title("proxy figures-6-7"), "strait bench proxy --figures, Figures 6-7");
     }
 
     #[test]
