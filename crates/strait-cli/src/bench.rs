@@ -128,7 +128,7 @@ struct LatencyArgs {
     #[command(flatten)]
     common: Common,
     /// Rates in packets a second
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = latency::RATES, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = latency::RATES, value_parser = crate::parse::rate_pps)]
     rates: Vec<u32>,
     /// Wait policies of Strait's paths
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["latency", "balanced", "busy"])]

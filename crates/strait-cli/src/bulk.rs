@@ -1,23 +1,30 @@
 //! What `strait send`, `strait receive` and `strait relay` have in common: addresses, the connection, the lines of the protocol, the
 //! line that shows how far they are.
 
-use std::io::{ErrorKind, IsTerminal as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::sync::mpsc::RecvTimeoutError;
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use strait_transfer::offer::{LINE_BYTES_MAX, WAIT};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use strait_transfer::offer::{LINE_BYTES_MAX, Refused, WAIT};
 
 use crate::Error;
 
 /// How often the line is drawn.
 const PERIOD: Duration = Duration::from_millis(200);
-/// How often who is at work says so; less than anybody waits for an answer.
-const WAIT_PERIOD: Duration = Duration::from_millis(500);
+/// How often an end says that it is alive: more often than the other one looks.
+pub(crate) const WAIT_PERIOD: Duration = Duration::from_millis(500);
+/// How long the reason of a refusal may take to arrive.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
 /// The addresses of a HOST:PORT.
 pub(crate) fn look_up(to: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error> {
-    to.to_socket_addrs().map_err(|error| match error.kind() {
+    crate::parse::host_and_port(to).to_socket_addrs().map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => Error::Usage(format!("'{to}': write it as HOST:PORT")),
         _ => Error::Failed(format!("look up {to}: {error}")),
     })
@@ -58,28 +65,158 @@ pub(crate) fn while_waited_for<T: Send>(
     })
 }
 
-/// Receives a line of the protocol and not a byte more: what follows is for the kernel to move.
-pub(crate) fn hear<T: std::str::FromStr<Err: std::fmt::Display>>(stream: &TcpStream) -> Result<T, Error> {
-    loop {
-        let line = hear_line(stream)?;
-        if line != WAIT {
-            return line.parse().map_err(|error: T::Err| Error::Failed(format!("{}: {error}", name(stream))));
+/// The lines of the protocol that the other end says. No byte behind a line is taken: those are for the kernel to move.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    /// The beginning of a line.
+    partial: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line, if it has come.
+    pub(crate) fn next(&mut self, stream: &TcpStream) -> Result<Option<String>, Error> {
+        let mut bytes = [0; LINE_BYTES_MAX];
+        let room = LINE_BYTES_MAX - self.partial.len();
+        let look = recv(stream, &mut bytes[..room], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let come = match look {
+            Ok((0, _)) if self.partial.is_empty() => return Err(closed(stream)),
+            Ok((come, _)) => come,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(error) => return Err(talk("hear", stream, &error.into())),
+        };
+        let line = bytes[..come].iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let take = line.unwrap_or(come);
+        if let Err(error) = recv(stream, &mut bytes[..take], RecvFlags::DONTWAIT) {
+            return Err(talk("hear", stream, &error.into()));
+        }
+        self.partial.extend_from_slice(&bytes[..take]);
+        // At the end of the stream, and where it is too long, it is what it is: no line of the protocol.
+        let is_line = line.is_some() || come == 0 || self.partial.len() == LINE_BYTES_MAX;
+        let line = is_line.then(|| std::mem::take(&mut self.partial));
+        Ok(line.map(|line| String::from_utf8_lossy(&line).into_owned()))
+    }
+
+    /// The next line but `wait`, if it has come, parsed; a refusal is an error.
+    pub(crate) fn hear_now<T: std::str::FromStr<Err: std::fmt::Display>>(
+        &mut self,
+        stream: &TcpStream,
+    ) -> Result<Heard<T>, Error> {
+        match self.next(stream)? {
+            None => Ok(Heard::Nothing),
+            Some(line) if line == WAIT => Ok(Heard::Alive),
+            Some(line) => match line.parse() {
+                Ok(Refused(reason)) => Err(Error::Failed(format!("{} refuses: {reason}", name(stream)))),
+                Err(_) => line
+                    .parse()
+                    .map(Heard::Line)
+                    .map_err(|error: T::Err| Error::Failed(format!("{}: {error}", name(stream)))),
+            },
+        }
+    }
+
+    /// Waits for a line. An end that says `wait` in time may take as long as it needs.
+    pub(crate) fn hear<T: std::str::FromStr<Err: std::fmt::Display>>(
+        &mut self,
+        stream: &TcpStream,
+        timeout: Duration,
+    ) -> Result<T, Error> {
+        let mut since = Instant::now();
+        loop {
+            match self.hear_now(stream)? {
+                Heard::Line(line) => return Ok(line),
+                Heard::Alive => since = Instant::now(),
+                Heard::Nothing => {
+                    let left = timeout.saturating_sub(since.elapsed());
+                    if left.is_zero() {
+                        return Err(talk("hear", stream, &ErrorKind::WouldBlock.into()));
+                    }
+                    if !readable(stream, left)? {
+                        return Err(Error::Failed("interrupted".into()));
+                    }
+                }
+            }
         }
     }
 }
 
-fn hear_line(mut stream: &TcpStream) -> Result<String, Error> {
-    let mut line = Vec::new();
-    while line.last() != Some(&b'\n') && line.len() < LINE_BYTES_MAX {
-        let mut byte = [0];
-        match stream.read(&mut byte) {
-            Ok(0) if line.is_empty() => return Err(closed(stream)),
-            Ok(0) => break,
-            Ok(_) => line.push(byte[0]),
-            Err(error) => return Err(talk("hear", stream, &error)),
+/// What the other end said.
+#[derive(Debug)]
+pub(crate) enum Heard<T> {
+    Nothing,
+    Alive,
+    Line(T),
+}
+
+/// Waits until there is something to read, or the time is over; false if a signal came.
+pub(crate) fn readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Error> {
+    let timeout = Timespec::try_from(timeout).ok();
+    match poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref()) {
+        Ok(_) => Ok(true),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(Error::Failed(format!("wait for the other end: {error}"))),
+    }
+}
+
+/// Ends a transfer with a reason, which the other end gets unless it is gone. What it still sends is thrown away meanwhile: a
+/// connection that is closed with unread bytes is reset, and the reason with it.
+pub(crate) fn refuse(stream: &TcpStream, reason: &str) {
+    let deadline = Instant::now() + REFUSAL_MAX;
+    let line = Refused(reason.to_owned()).to_string();
+    let said = send(stream, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok();
+    // An end that is gone needs no reason.
+    if !said || stream.shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    let mut chunk = vec![0; 64 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match recv(stream, &mut chunk[..], RecvFlags::DONTWAIT) {
+            _ if left.is_zero() => return,
+            Ok((0, _)) => return,
+            Ok(_) => {}
+            Err(Errno::AGAIN) if readable(stream, left).unwrap_or(false) => {}
+            Err(_) => return,
         }
     }
-    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+/// Says that this end is alive, from a thread of its own, until it is dropped: also while the disk or the reader of the output
+/// takes its time.
+#[derive(Debug)]
+pub(crate) struct Beat {
+    ended: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Beat {
+    pub(crate) fn start(stream: &TcpStream) -> Result<Self, Error> {
+        let failed = |error: std::io::Error| Error::Failed(format!("start to say wait: {error}"));
+        let stream = stream.try_clone().map_err(failed)?;
+        let (ended, told) = std::sync::mpsc::sync_channel::<()>(0);
+        let thread = std::thread::Builder::new().name("wait".into()).spawn(move || {
+            let mut rest = &b""[..];
+            while told.recv_timeout(WAIT_PERIOD) == Err(RecvTimeoutError::Timeout) {
+                let line = if rest.is_empty() { WAIT.as_bytes() } else { rest };
+                match send(&stream, line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Ok(sent) => rest = &line[sent..],
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    // The transfer itself finds out.
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok(Self { ended: Some(ended), thread: Some(thread.map_err(failed)?) })
+    }
+}
+
+impl Drop for Beat {
+    fn drop(&mut self) {
+        self.ended = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say any more.
+            let _ = thread.join();
+        }
+    }
 }
 
 fn talk(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
@@ -94,11 +231,11 @@ fn talk(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
     }
 }
 
-fn closed(stream: &TcpStream) -> Error {
+pub(crate) fn closed(stream: &TcpStream) -> Error {
     Error::Failed(format!("{} has closed the connection", name(stream)))
 }
 
-fn name(stream: &TcpStream) -> String {
+pub(crate) fn name(stream: &TcpStream) -> String {
     stream.peer_addr().map_or_else(|_| "the other end".into(), |address| address.to_string())
 }
 

@@ -1,5 +1,9 @@
 //! `strait capture`: packets from an interface or a file, to a file or the terminal, with the ledger at the end.
 
+mod interfaces;
+
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -10,69 +14,111 @@ use crate::input;
 use crate::lanes::{self, Until};
 use crate::live::LiveLine;
 use crate::output::{self, tell};
-use crate::parse::{NumberList, seconds};
+use crate::parse::{NumberList, count, kibibytes, mebibytes, seconds};
+
+pub(crate) use self::interfaces::Chosen;
 
 /// Options of `strait capture`.
 #[derive(ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Interface to capture on
-    #[arg(short, long, value_name = "IF", required_unless_present = "read", conflicts_with = "read")]
+    /// Interface to capture on, any for all of them [default: the one of the default route, else the first that is up]
+    #[arg(short, long, value_name = "IF", conflicts_with = "read")]
     interface: Option<String>,
+    /// List the interfaces and the paths that can capture on each
+    #[arg(short = 'D', long, conflicts_with_all = ["interface", "read"])]
+    list_interfaces: bool,
     /// Read packets from a pcap or pcapng file, `-` for standard input, instead of an interface
     #[arg(short, long, value_name = "FILE")]
     read: Option<String>,
+    /// Stop after this many packets
+    #[arg(short, long, value_name = "N", value_parser = count)]
+    count: Option<u64>,
+    /// Stop after this many seconds, or as in 500ms or 5m
+    #[arg(short, long, value_name = "S", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Bytes to keep of each packet; 0 is the default
+    #[arg(short, long, value_name = "BYTES", default_value_t = SNAPLEN)]
+    snaplen: u32,
+    /// Which packets: received, sent or both; xdp sees received ones only
+    #[arg(short = 'Q', long, value_enum, default_value_t = DirectionArg::Both, conflicts_with = "read")]
+    direction: DirectionArg,
+    /// Do not set the interface to promiscuous mode: tcpdump's -p
+    #[arg(long, conflicts_with = "read")]
+    no_promisc: bool,
+    /// Read the filter from this file
+    #[arg(short = 'F', long, value_name = "FILE", conflicts_with = "filter")]
+    filter_file: Option<PathBuf>,
+    /// Print the ledger as one JSON object on standard output, and nothing for each packet
+    #[arg(long)]
+    json: bool,
+    #[command(flatten, next_help_heading = "Kernel path")]
+    kernel: KernelArgs,
+    #[command(flatten, next_help_heading = "Files")]
+    output: output::Args,
+    #[command(flatten, next_help_heading = "Lines")]
+    lines: output::LineArgs,
+    /// Filter in libpcap's language, see pcap-filter(7)
+    #[arg(trailing_var_arg = true, value_name = "FILTER")]
+    filter: Vec<String>,
+}
+
+/// Options of how the kernel hands packets over.
+#[derive(ClapArgs)]
+// The group would be called KernelArgs, which is in no usage line.
+#[group(skip)]
+struct KernelArgs {
     /// Kernel path; xdp and xdp-zc take the packets they capture away from the host
     #[arg(short, long, value_enum, default_value_t = PathArg::Auto, conflicts_with = "read")]
     path: PathArg,
     /// How to wait for packets
     #[arg(long, value_enum, default_value_t = WaitArg::Balanced, conflicts_with = "read")]
     wait: WaitArg,
-    /// Bytes to keep of each packet
-    #[arg(short, long, value_name = "BYTES", default_value_t = 262_144)]
-    snaplen: u32,
-    /// Stop after this many packets
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-    /// Stop after this many seconds
-    #[arg(short, long, value_name = "S", value_parser = seconds)]
-    duration: Option<Duration>,
-    /// Which packets: received, sent or both; xdp sees received ones only
-    #[arg(long, value_enum, default_value_t = DirectionArg::Both, conflicts_with = "read")]
-    direction: DirectionArg,
     /// With xdp receive queues, one lane each; with packet sockets as many lanes: all, or as in 0,2,5-7 [default: one lane; for xdp all queues]
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     queues: Option<Queues>,
-    /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow together
-    #[arg(long, value_enum, default_value_t = FanoutArg::Hash, conflicts_with = "read")]
-    fanout: FanoutArg,
+    /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow together [default: hash]
+    #[arg(long, value_enum, conflicts_with = "read")]
+    fanout: Option<FanoutArg>,
     /// CPUs to pin the lanes to, in turn, as in 0,2,5-7
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     cpus: Option<NumberList>,
-    /// Ring memory for each lane, in MiB [default: 8; for xdp 32]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=2048), conflicts_with = "read")]
-    ring_mib: Option<u32>,
-    /// Do not set the interface to promiscuous mode
-    #[arg(long, conflicts_with = "read")]
-    no_promisc: bool,
+    /// Ring memory for each lane, in MiB or as in 512KiB or 1GiB [default: 8; for recv 16; for v2 136
+    /// where the NIC joins segments; for xdp 32, or 64 for one queue]
+    #[arg(long, value_name = "SIZE", value_parser = ring_mebibytes, conflicts_with = "read")]
+    ring_mib: Option<usize>,
+    /// Ring memory for each lane, in KiB as tcpdump's -B
+    #[arg(short = 'B', long, value_name = "KIB", value_parser = ring_kibibytes, conflicts_with_all = ["read", "ring_mib"])]
+    buffer_size: Option<usize>,
     /// Put AF_XDP's memory on huge pages
     #[arg(long, conflicts_with = "read")]
     huge_pages: bool,
-    /// Print nothing for each packet
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print the ledger as one JSON object on standard output, and nothing for each packet
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    output: output::Args,
-    /// Filter in libpcap's language, see pcap-filter(7)
-    #[arg(trailing_var_arg = true, value_name = "FILTER")]
-    filter: Vec<String>,
+}
+
+/// Bytes kept of a packet unless asked otherwise, libpcap's most.
+const SNAPLEN: u32 = 262_144;
+/// Bytes of a filter in a file; libpcap's compiler would take minutes for more.
+const FILTER_BYTES_MAX: u64 = 1 << 20;
+
+fn ring_mebibytes(text: &str) -> Result<usize, String> {
+    ring(mebibytes(text)?)
+}
+
+fn ring_kibibytes(text: &str) -> Result<usize, String> {
+    ring(kibibytes(text)?)
+}
+
+/// A ring of 2 GiB at most; the session knows the smallest.
+fn ring(bytes: u64) -> Result<usize, String> {
+    match bytes {
+        1..=0x8000_0000 => Ok(bytes as usize),
+        _ => Err("give more than 0 and at most 2 GiB".into()),
+    }
 }
 
 const EXAMPLES: &str = "Examples:
   strait capture -i eth0 tcp port 443
+  strait capture -nnvvXs0 -i any icmp
   strait capture -i eth0 -w web.pcapng --rotate-mib 100 --ring-files 10 port 80
   strait capture -i eth0 --path xdp --queues all --cpus 2-5 -w /dev/null
   strait capture -r web.pcapng --json host 10.0.0.1";
@@ -117,6 +163,7 @@ enum DirectionArg {
     /// Sent packets
     Out,
     /// Both
+    #[value(alias = "inout")]
     Both,
 }
 
@@ -134,32 +181,43 @@ enum FanoutArg {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    if args.list_interfaces {
+        return interfaces::list(args.json);
+    }
     args.check()?;
-    let terminated = strait_sys::process::on_termination()?;
-    if !input::has_come(args.read.as_deref(), terminated)? {
+    if !input::has_come(args.read.as_deref())? {
         return Ok(());
     }
-    let session = args.open()?;
-    for note in session.notes() {
-        tell(format_args!("strait: {note}\n"));
-    }
-    let interface = args.interface.as_deref().or(args.read.as_deref()).unwrap_or_default();
+    let chosen = args.read.is_none().then(|| Chosen::find(args.interface.as_deref())).transpose()?;
+    let source = chosen.as_ref().map(|chosen| &*chosen.name).or(args.read.as_deref()).unwrap_or_default();
+    let filter = args.filter()?;
+    let session = args.open(source, &filter)?;
+    // Not before: while libpcap compiles the filter, only the default action ends the process. Nothing needs cleaning up
+    // yet; the kernel takes back rings and programs.
+    let terminated = strait_sys::process::on_termination()?;
     let mut output = args.output.open(&output::Source {
-        interface,
-        filter: &args.filter.join(" "),
-        snaplen: args.snaplen,
+        interface: source,
+        filter: &filter,
+        snaplen: args.snaplen(),
         link_type: session.link_type(),
-        silent: args.quiet || args.json,
+        silent: args.is_silent(),
+        lines: args.lines,
     })?;
     args.drop_privileges()?;
+    args.announce(&session, source, chosen.as_ref());
     let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
-    let until = Until { count: args.count, duration: args.duration, terminated };
+    let until = Until { count: args.count, duration: args.limit(), terminated };
     let (report, failure) = lanes::run(session, &mut output, &until, live);
     let closed = output.close(&report);
     print_report(&report, args.json)?;
+    let written = closed.map(|summary| {
+        if let Some(summary) = summary.filter(|_| !args.json) {
+            tell(format_args!("{}\n", output::written(&summary)));
+        }
+    });
     match failure {
         Some(error) if !output::is_reader_gone(&error) => Err(error),
-        _ => closed,
+        _ => written,
     }
 }
 
@@ -178,38 +236,105 @@ fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error>
 }
 
 impl Args {
-    /// Refuses what contradicts itself, before anything is opened.
+    /// Refuses options that contradict each other, before anything is opened.
     fn check(&self) -> Result<(), Error> {
+        let usage = |text: String| Err(Error::Usage(text));
         self.output.check(self.json, self.read.as_deref())?;
-        if self.huge_pages && !matches!(self.path, PathArg::Xdp | PathArg::XdpZc) {
-            return Err(Error::Usage("--huge-pages is for --path xdp".into()));
+        let path = self.kernel.path;
+        if self.kernel.huge_pages && !matches!(path, PathArg::Xdp | PathArg::XdpZc) {
+            return usage("--huge-pages is for --path xdp".into());
         }
-        match self.filter.iter().find(|word| is_option(word)) {
-            Some(word) => Err(Error::Usage(format!("{word} stands in the filter: options go before it"))),
+        if self.kernel.fanout.is_some() && path.is_taken_from_the_host() {
+            let path = path.name();
+            return usage(format!(
+                "--fanout is for packet sockets, and --path {path} has none: the NIC spreads packets over its \
+                 queues (ethtool -X); leave --fanout out, or use --path v3"
+            ));
+        }
+        if let Some(word) = self.filter.iter().find(|word| is_option(word)) {
+            return usage(format!("{word} stands in the filter: options go before it"));
+        }
+        match interfaces::mistaken(&self.filter).filter(|_| self.read.is_none()) {
+            Some(name) => usage(format!("{name} is an interface: use -i {name}")),
             None => Ok(()),
         }
     }
 
-    fn open(&self) -> Result<Session, Error> {
-        let builder =
-            Session::builder(self.interface.as_deref().or(self.read.as_deref()).unwrap_or_default())
-                .path(self.path.into())
-                .wait(self.wait.into())
-                .snaplen(self.snaplen)
-                .directions(self.direction.into())
-                .queues(self.queues.clone().unwrap_or_default())
-                .fanout(self.fanout.into())
-                .cpus(self.cpus.clone().map_or_else(Vec::new, |list| list.0))
-                .promiscuous(!self.no_promisc)
-                .huge_pages(self.huge_pages)
-                // Who only counts packets asks for no times.
-                .timestamps(!self.output.counts_only(self.quiet || self.json))
-                .filter(self.filter.join(" "));
-        let builder = match self.ring_mib {
-            Some(mib) => builder.ring((mib as usize) << 20),
+    fn filter(&self) -> Result<String, Error> {
+        let Some(file) = &self.filter_file else { return Ok(self.filter.join(" ")) };
+        let failed = |why: String| Error::Usage(format!("read the filter from {}: {why}", file.display()));
+        let length = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
+        if length > FILTER_BYTES_MAX {
+            return Err(failed(format!("it has {length} bytes, more than {FILTER_BYTES_MAX}")));
+        }
+        fs::read_to_string(file).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Nothing is printed for each packet.
+    fn is_silent(&self) -> bool {
+        self.lines.quiet || self.json
+    }
+
+    /// tcpdump's -s 0 keeps whole packets.
+    fn snaplen(&self) -> u32 {
+        if self.snaplen == 0 { SNAPLEN } else { self.snaplen }
+    }
+
+    /// How long to capture: -G with -W and without -C ends after so many files, as tcpdump does.
+    fn limit(&self) -> Option<Duration> {
+        let files = self.output.files_limit().filter(|_| self.read.is_none());
+        let files = files.map(|(files, period)| period.saturating_mul(files));
+        [self.duration, files].into_iter().flatten().min()
+    }
+
+    fn open(&self, source: &str, filter: &str) -> Result<Session, Error> {
+        let kernel = &self.kernel;
+        let builder = Session::builder(source)
+            .path(kernel.path.into())
+            .wait(kernel.wait.into())
+            .snaplen(self.snaplen())
+            .directions(self.direction.into())
+            .queues(kernel.queues.clone().unwrap_or_default())
+            .fanout(kernel.fanout.unwrap_or(FanoutArg::Hash).into())
+            .cpus(kernel.cpus.clone().map_or_else(Vec::new, |list| list.0))
+            .promiscuous(!self.no_promisc)
+            .huge_pages(kernel.huge_pages)
+            // A capture that only counts packets needs no times.
+            .timestamps(!self.output.counts_only(self.is_silent()))
+            .filter(filter);
+        let builder = match kernel.ring_mib.or(kernel.buffer_size) {
+            Some(bytes) => builder.ring(bytes),
             None => builder,
         };
         Ok(if self.read.is_some() { builder.open_file()? } else { builder.open()? })
+    }
+
+    /// Says on standard error that the capture is open, of which interface and by which path; then each fallback.
+    fn announce(&self, session: &Session, source: &str, chosen: Option<&Chosen>) {
+        if !self.json {
+            let link_type = session.link_type();
+            let snaplen = self.snaplen();
+            match chosen {
+                Some(_) => {
+                    let (path, mode, ring) = (session.path(), session.mode(), session.ring());
+                    let ring = if ring.is_empty() { String::new() } else { format!(", {ring}") };
+                    tell(format_args!(
+                        "listening on {source}, {path}, {mode}{ring}, link type {}, snaplen {snaplen}\n",
+                        link_name(link_type)
+                    ));
+                }
+                None => tell(format_args!("reading from {source}, link type {}\n", link_name(link_type))),
+            }
+        }
+        if let Some(why) = chosen.and_then(|chosen| chosen.why) {
+            tell(format_args!("strait: no -i given: {source} is {why}\n"));
+        }
+        for note in session.notes() {
+            tell(format_args!("strait: {note}\n"));
+        }
+        if self.kernel.fanout.is_some() && self.kernel.queues.is_none() {
+            tell(format_args!("strait: --fanout has no effect on one lane: give --queues for more\n"));
+        }
     }
 
     /// Everything is open: from here on the program needs no privilege, but to make the files of a rotation.
@@ -218,7 +343,27 @@ impl Args {
     }
 }
 
+/// A link type by the name that tcpdump gives it, where it is a common one.
+fn link_name(link_type: u32) -> String {
+    match link_type {
+        0 => "NULL (BSD loopback)".into(),
+        1 => "EN10MB (Ethernet)".into(),
+        101 => "RAW (raw IP)".into(),
+        113 => "LINUX_SLL (Linux cooked v1)".into(),
+        276 => "LINUX_SLL2 (Linux cooked v2)".into(),
+        other => other.to_string(),
+    }
+}
+
 impl PathArg {
+    /// Returns true for paths that are no packet sockets: the host does not see what they capture.
+    fn is_taken_from_the_host(self) -> bool {
+        match self {
+            Self::Auto | Self::Recv | Self::V2 | Self::V3 => false,
+            Self::Xdp | Self::XdpZc | Self::XdpNative | Self::XdpGeneric | Self::ZeroCopy => true,
+        }
+    }
+
     /// As users spell it.
     pub(crate) fn name(self) -> String {
         spelled(&self)

@@ -1,26 +1,37 @@
-//! `strait demo`: the same traffic captured on every path, the files compared packet for packet, each ledger checked.
+//! `strait demo`: what Strait is for, in two minutes: the same traffic on every path, a burst beside tcpdump, the delay of a libpcap
+//! program, a miss and a hit of the proxy, a resumed transfer. It claims what it has just measured and no more.
 //!
-//! It needs nothing but itself: the two namespaces have no names and go with the process, however it ends. Without root
-//! it works in a user namespace, where AF_XDP is not allowed: that path is skipped and said to be.
+//! It needs nothing but itself and, for one line, tcpdump: the two namespaces have no names and go with the process, however it
+//! ends. Without root it works in a user namespace, where AF_XDP is not allowed: that path is skipped and said to be.
 
+mod burst;
+mod child;
+mod delay;
+mod http;
+mod resume;
 mod rig;
+mod story;
 mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
+use serde_json::{Map, Value, json};
 use strait_capture::Path;
+use strait_sys::netlink::Netlink;
 
 use self::rig::{Captured, Rig};
+use self::story::{Outcome, Progress, Shown, Topic};
 use self::table::Row;
 use crate::Error;
+use crate::output::print_line;
 
 /// Options of `strait demo`.
 #[derive(ClapArgs)]
 pub(crate) struct Args {
     /// Generated packets for each path
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = packets)]
     count: u64,
     /// Generated packets a second
     #[arg(long, value_name = "PPS", default_value = "100000")]
@@ -31,19 +42,89 @@ pub(crate) struct Args {
     /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
+    /// Be the libpcap program that the demo measures, on this interface
+    #[arg(long, value_name = "INTERFACE", hide = true)]
+    libpcap_program: Option<String>,
 }
 
 const PATHS: [(&str, Path); 4] =
     [("recv", Path::Recv), ("v2", Path::V2), ("v3", Path::V3), ("xdp", Path::Xdp)];
 
+const PATHS_TOPIC: Topic = Topic {
+    key: "paths",
+    title: "The same packets on every kernel path",
+    next: "{strait} doctor     # which paths this machine has, and what would improve them",
+};
+/// The parts after the first, with what runs each.
+type Part = (Topic, fn(&Rig, &AtomicBool) -> Result<Outcome, Error>);
+const PARTS: [Part; 4] = [
+    (burst::TOPIC, burst::run),
+    (delay::TOPIC, delay::run),
+    (http::TOPIC, |rig, _| http::run(rig)),
+    (resume::TOPIC, |rig, _| resume::run(rig)),
+];
+/// Interface number of the loopback.
+const LOOPBACK: u32 = 1;
+
+/// Generated packets: ten million at most.
+fn packets(text: &str) -> Result<u64, String> {
+    const MAX: u64 = 10_000_000;
+    crate::parse::count(text)
+        .and_then(|count| if count <= MAX { Ok(count) } else { Err(format!("give {MAX} at most")) })
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    if let Some(interface) = &args.libpcap_program {
+        return delay::read(interface);
+    }
     let terminated = strait_sys::process::on_termination()?;
     let privileged = strait_sys::process::is_root();
     if !privileged {
         strait_sys::netns::unshare_user()?;
+        Netlink::open()?.set_up(LOOPBACK, true)?;
     }
     let rig = Rig::lay()?;
+    let mut progress = Progress::new(1 + PARTS.len());
+    let mut figures = Map::new();
+    progress.next(PATHS_TOPIC.title);
+    let rows = captures(&rig, args, privileged, terminated, &progress);
+    progress.clear();
+    let rows = rows?;
+    let mut complaint = rows.iter().find_map(Row::complaint);
+    finish(args, 1, &PATHS_TOPIC, &paths(&rows, args, complaint.as_ref())?, &mut figures)?;
+    for (number, (topic, part)) in (2..).zip(&PARTS) {
+        progress.next(topic.title);
+        let outcome = part(&rig, terminated);
+        progress.clear();
+        if terminated.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
+        // The others go on; the exit code tells of it in the end.
+        let outcome = outcome.unwrap_or_else(|error| Outcome::of(&error));
+        let failure = outcome.failure().map(|why| format!("part {number} failed: {why}"));
+        complaint = complaint.or(failure);
+        finish(args, number, topic, &outcome, &mut figures)?;
+    }
+    if args.json {
+        print_line(&Value::Object(figures).to_string())?;
+    } else if complaint.is_none() {
+        print_line(
+            "Strait moves network bytes without copying them where the kernel can, and accounts for each one.",
+        )?;
+        print_line("More: README.md, strait --help")?;
+    }
+    complaint.map_or(Ok(()), |complaint| Err(Error::Failed(complaint)))
+}
+
+/// Captures the same traffic on every path.
+fn captures(
+    rig: &Rig,
+    args: &Args,
+    privileged: bool,
+    terminated: &AtomicBool,
+    progress: &Progress,
+) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     let mut reference: Option<Captured> = None;
     for (name, path) in PATHS {
@@ -54,15 +135,41 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             rows.push(Row::skipped(name, "needs root (CAP_BPF, CAP_NET_ADMIN)"));
             continue;
         }
+        progress.step(&format!("{}: {name}", PATHS_TOPIC.title));
         let captured = rig.capture(path, args, terminated)?;
         rows.push(Row::of(name, &captured, reference.as_ref().unwrap_or(&captured)));
         reference.get_or_insert(captured);
     }
-    table::print(&rows, args)?;
-    match rows.iter().find_map(Row::complaint) {
-        Some(complaint) => Err(Error::Failed(complaint)),
-        None => Ok(()),
+    Ok(rows)
+}
+
+fn paths(rows: &[Row], args: &Args, complaint: Option<&String>) -> Result<Outcome, Error> {
+    let sentence = match complaint {
+        None => "Each path delivered the same packets, byte for byte, and each ledger closes: received = delivered + filtered + lost.".into(),
+        Some(complaint) => format!("{complaint}."),
+    };
+    let figures = serde_json::to_value(rows).map_err(|error| Error::Failed(error.to_string()))?;
+    Ok(Outcome::Shown(Shown {
+        lines: table::lines(rows, &args.filter),
+        sentence,
+        is_failed: complaint.is_some(),
+        figures,
+    }))
+}
+
+/// Prints a part, or keeps it for the JSON object.
+fn finish(
+    args: &Args,
+    number: usize,
+    topic: &Topic,
+    outcome: &Outcome,
+    figures: &mut Map<String, Value>,
+) -> Result<(), Error> {
+    if args.json {
+        figures.insert(topic.key.to_owned(), json!(story::value(outcome)));
+        return Ok(());
     }
+    story::print(number, topic, outcome)
 }
 
 fn interrupted() -> Error {

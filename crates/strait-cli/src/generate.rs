@@ -13,7 +13,7 @@ use strait_sys::interface::Interface;
 
 use crate::Error;
 use crate::output::{print_account, tell};
-use crate::parse::{Rate, mac, seconds};
+use crate::parse::{Rate, count_u32, mac, seconds};
 
 mod live;
 
@@ -27,17 +27,17 @@ pub(crate) struct Args {
     /// Frame sizes with the frame check sequence: 64, or several in turn as in 64,512,1518, or imix
     #[arg(long, default_value = "64")]
     size: Sizes,
-    /// Packets a second, or max
+    /// Packets a second as in 5000 or 100k, or max
     #[arg(long, value_name = "PPS", default_value = "max")]
     rate: Rate,
     /// Stop after this many packets
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = crate::parse::count)]
     count: Option<u64>,
-    /// Stop after this many seconds [default: 10, unless --count is given]
+    /// Stop after this many seconds, or as in 500ms or 5m [default: 10, unless --count is given]
     #[arg(short, long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
     /// Flows to spread the packets over: addresses and ports vary
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     flows: u32,
     /// What the packets are, in turn
     #[arg(long, value_enum, value_delimiter = ',', default_value = "udp4")]
@@ -63,6 +63,11 @@ const EXAMPLES: &str = "Examples:
   strait generate -o veth0 --rate 100000 --duration 10
   strait generate -o veth0 --size imix --flows 10000 --kind udp4,tcp4,udp6,tcp6 --count 1000000
   strait generate -o veth0 --path live --rate max --duration 5";
+
+/// A number of flows; the traffic's builder says which are possible.
+fn flows(text: &str) -> Result<u32, String> {
+    if text == "0" { Ok(0) } else { count_u32(text) }
+}
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum KindArg {
@@ -126,7 +131,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         PathArg::Xdp => send(&args.output, InjectPath::Xdp, &traffic, args.rate, &limits)?,
         PathArg::ZeroCopy => send(&args.output, InjectPath::ZeroCopy, &traffic, args.rate, &limits)?,
     };
-    print_account(&sent, args.json)?;
+    // What failed before the first packet has no account.
+    if failure.is_none() || sent.offered() > 0 {
+        print_account(&sent, args.json)?;
+    }
     failure.map_or(Ok(()), Err)
 }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use strait_capture::{Batch, Frame, Lane, Session};
+use strait_capture::{Batch, Frame, Lane, LinkStatus, Session};
 use strait_ledger::{self as ledger, Report};
 
 use crate::Error;
 use crate::live::{self, LiveLine};
+use crate::output::tell;
 
 /// How long a lane waits before it looks whether the capture is to end.
 const TICK: Duration = Duration::from_millis(100);
@@ -38,6 +39,10 @@ pub(crate) trait Taker: Send {
     fn flush(&mut self) -> Result<(), Error>;
     /// Frames taken that errors have lost since the start.
     fn lost(&self) -> u64;
+    /// Bytes of files written so far, if files are written.
+    fn written_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Runs the session to its end and returns the ledger, with the error that ended it early, if one did.
@@ -96,7 +101,7 @@ struct Run<'a, T> {
     session: Mutex<Session>,
     taker: Mutex<&'a mut T>,
     snapshots: Mutex<Vec<ledger::Lane>>,
-    /// Packets that may still be delivered.
+    /// Packets that may still be delivered; it changes under the taker's lock alone.
     left: AtomicU64,
     /// Lanes that have not ended.
     running: AtomicU64,
@@ -112,8 +117,10 @@ impl<T: Taker> Run<'_, T> {
         let pumped = lane.enter_thread().map_err(Error::from).and_then(|()| self.pump(i, &mut lane));
         let stopped = lock(&self.session).stop().map_err(Error::from);
         let flushed = lock(&self.taker).flush();
+        // After the last packet that was asked for the capture is over, whatever the rings hold.
+        let over = pumped.is_ok() && self.left.load(Ordering::Acquire) == 0;
         let ended = pumped.and(stopped).and(flushed);
-        match lane.finish() {
+        match if over { lane.finish_here() } else { lane.finish() } {
             Ok(account) => (account, ended.err()),
             Err(error) => {
                 (ledger::Lane { queue, ..Default::default() }, ended.and::<()>(Err(error.into())).err())
@@ -145,40 +152,51 @@ impl<T: Taker> Run<'_, T> {
 
     /// Hands the frames of a batch to the taker, as many as the count allows.
     fn take(&self, mut batch: Batch<'_>) -> Result<(), Error> {
-        let allowed = self.claim(batch.len() as u64);
-        let mut taken = 0;
         let mut taker = lock(&self.taker);
-        let result = batch.try_each(allowed as usize, |frame| {
-            taken += 1;
-            taker.take(frame)
-        });
-        let result = result.and_then(|()| taker.batch_taken());
-        // Fewer came than the batch held at most: others may have them.
-        if self.until.count.is_some() {
-            self.left.fetch_add(allowed - taken, Ordering::AcqRel);
+        let mut left = self.left.load(Ordering::Acquire);
+        if left == 0 {
+            return Ok(());
         }
-        result
+        // The batch counts frames that its filter has yet to reject, so that the limit is kept here.
+        let taken = batch.try_each(usize::MAX, |frame| {
+            taker.take(frame).map_err(Some)?;
+            left -= 1;
+            if left == 0 { Err(None) } else { Ok(()) }
+        });
+        self.left.store(left, Ordering::Release);
+        match taken {
+            Err(Some(error)) => Err(error),
+            Err(None) | Ok(()) => taker.batch_taken(),
+        }
     }
 
-    /// How many of `wanted` packets may be delivered.
-    fn claim(&self, wanted: u64) -> u64 {
-        if self.until.count.is_none() {
-            return wanted;
-        }
-        let mut claimed = 0;
-        // The closure always returns a value, so the update always succeeds.
-        let _ = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
-            claimed = left.min(wanted);
-            Some(left - claimed)
-        });
-        claimed
+    /// Says that the link went down or came up, once each time.
+    fn note_link(&self, noted: &mut LinkStatus, live: Option<&mut LiveLine>) {
+        let (link, name) = {
+            let session = lock(&self.session);
+            (session.link(), session.interface().to_owned())
+        };
+        let before = std::mem::replace(noted, link);
+        let news = match (before, link) {
+            (LinkStatus { is_down: false, .. }, LinkStatus { is_down: true, .. }) => {
+                format!("{name} is down: the capture goes on when it is up again")
+            }
+            _ if link.is_down || (link.downs == before.downs && !before.is_down) => return,
+            _ => {
+                format!("{name} is up again; it was down for {:.1} s in all", link.down_for.as_secs_f64())
+            }
+        };
+        live.into_iter().for_each(LiveLine::clear);
+        tell(format_args!("strait: note: {news}\n"));
     }
 
     /// Watches for the end from outside, and draws the line, until all lanes have ended.
     fn watch(&self, mut live: Option<LiveLine>) {
         let mut drawn = Instant::now();
+        let mut noted = LinkStatus::default();
         while self.running.load(Ordering::Acquire) > 0 {
             strait_sys::wait::sleep(TICK / 4);
+            self.note_link(&mut noted, live.as_mut());
             let over = self.until.duration.is_some_and(|duration| self.started.elapsed() >= duration);
             if over || self.until.terminated.load(Ordering::Relaxed) {
                 // A failure to stop is told by the lane that stops the session again.
@@ -187,7 +205,9 @@ impl<T: Taker> Run<'_, T> {
             if let Some(live) = live.as_mut().filter(|_| drawn.elapsed() >= live::PERIOD) {
                 drawn = Instant::now();
                 let lanes = lock(&self.snapshots).clone();
-                live.draw(&lock(&self.session).report(lanes));
+                let report = lock(&self.session).report(lanes);
+                let written_bytes = lock(&self.taker).written_bytes();
+                live.draw(&report, written_bytes);
             }
         }
         if let Some(live) = &mut live {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
-use strait_ledger::Report;
+use strait_ledger::{Grouped, Report};
 
 /// How often the line is drawn.
 pub(crate) const PERIOD: Duration = Duration::from_millis(500);
@@ -21,8 +21,8 @@ impl LiveLine {
         std::io::stderr().is_terminal().then_some(Self { last: None, drawn: false })
     }
 
-    /// Draws the account as it is now.
-    pub(crate) fn draw(&mut self, report: &Report) {
+    /// Draws the account as it is now, with the bytes of files written if there are any.
+    pub(crate) fn draw(&mut self, report: &Report, written_bytes: Option<u64>) {
         let now = Instant::now();
         let capture = &report.capture;
         let (packets, bytes) = (capture.delivered, capture.wire_bytes);
@@ -34,13 +34,7 @@ impl LiveLine {
         }
         let packet_rate = packets.saturating_sub(packets_before) as f64 / seconds;
         let megabits = bytes.saturating_sub(bytes_before) as f64 * 8.0 / seconds / 1e6;
-        let mut line = format!("{packets} packets  {packet_rate:.0}/s  {megabits:.1} Mbit/s");
-        let lost: Vec<_> = capture.lost.named().into_iter().filter(|(_, count)| *count > 0).collect();
-        for (cause, count) in lost {
-            // Writing to a String cannot fail.
-            let _ = write!(line, "  {}: {count}", cause.replace('_', " "));
-        }
-        self.show(&line);
+        self.show(&line(report, packet_rate, megabits, written_bytes));
     }
 
     fn show(&mut self, line: &str) {
@@ -54,5 +48,46 @@ impl LiveLine {
         if std::mem::take(&mut self.drawn) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+/// `12 s  1,234 packets  100/s  0.8 Mbit/s  lost 3 (ring full 3)  1.2 MB written`
+fn line(report: &Report, packet_rate: f64, megabits: f64, written_bytes: Option<u64>) -> String {
+    let lost = &report.capture.lost;
+    let (packets, all) = (Grouped(report.capture.delivered), Grouped(lost.total()));
+    let mut line = format!(
+        "{:.0} s  {packets} packets  {packet_rate:.0}/s  {megabits:.1} Mbit/s  lost {all}",
+        report.seconds
+    );
+    let causes = lost.named().into_iter().filter(|(_, count)| *count > 0);
+    let causes: Vec<String> =
+        causes.map(|(cause, count)| format!("{} {}", cause.replace('_', " "), Grouped(count))).collect();
+    // Writing to a String cannot fail.
+    if !causes.is_empty() {
+        let _ = write!(line, " ({})", causes.join(", "));
+    }
+    if let Some(bytes) = written_bytes {
+        let _ = write!(line, "  {:.1} MB written", bytes as f64 / 1e6);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_ledger::{Capture, Losses};
+
+    use super::*;
+
+    #[test]
+    fn the_line_shows_time_losses_and_the_size_of_the_file() {
+        let lost = Losses { ring_full: 1200, ..Losses::default() };
+        let capture = Capture { delivered: 5000, lost, ..Capture::default() };
+        let report = Report { seconds: 12.4, ..Report::from_lanes(Vec::new(), &capture) };
+        assert_eq!(
+            line(&report, 100.0, 0.84, Some(2_345_678)),
+            "12 s  5,000 packets  100/s  0.8 Mbit/s  lost 1,200 (ring full 1,200)  2.3 MB written"
+        );
+        let quiet = Report::from_lanes(Vec::new(), &Capture::default());
+        assert_eq!(line(&quiet, 0.0, 0.0, None), "0 s  0 packets  0/s  0.0 Mbit/s  lost 0");
     }
 }

@@ -70,7 +70,7 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Say what this machine and an interface allow, why, and what would improve it.
     Doctor(doctor::Args),
-    /// See it work: capture the same traffic on every path, in network namespaces of its own.
+    /// See what it is for: five short parts on traffic of its own, in network namespaces of its own.
     Demo(demo::Args),
     /// Print a completion script for a shell.
     Completions(shell::CompletionArgs),

@@ -1,24 +1,22 @@
 //! Where captured packets go: to a file, to a line each on standard output, or nowhere but the count.
 
 mod file;
+mod lines;
 mod origin;
 
 use std::fmt::Display;
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
 use std::time::Instant;
 
 use serde::Serialize;
 use strait_capture::Frame;
-use strait_capture::sink::SinkError;
+use strait_capture::sink::{SinkError, Summary};
 use strait_ledger::Report;
-use strait_packet::summary;
-use strait_sys::clock;
 
-pub(crate) use self::file::Args;
 use self::file::FileOutput;
-use self::origin::Origin;
+pub(crate) use self::file::{Args, written};
+use self::lines::Text;
+pub(crate) use self::lines::{Args as LineArgs, Lines};
 use crate::Error;
 use crate::lanes::Taker;
 
@@ -34,6 +32,8 @@ pub(crate) struct Source<'a> {
     pub(crate) link_type: u32,
     /// Print nothing for each packet.
     pub(crate) silent: bool,
+    /// How each packet is printed.
+    pub(crate) lines: Lines,
 }
 
 /// One of the three.
@@ -49,12 +49,12 @@ impl Output {
         matches!(self, Self::Text(_))
     }
 
-    /// Ends the output: a file gets its statistics and its name, text is flushed.
-    pub(crate) fn close(self, report: &Report) -> Result<(), Error> {
+    /// Ends the output: a file gets its statistics and its name, text is flushed. Returns what is in the files.
+    pub(crate) fn close(self, report: &Report) -> Result<Option<Summary>, Error> {
         match self {
-            Self::File(file) => file.close(report),
-            Self::Text(mut text) => text.flush(),
-            Self::Nothing => Ok(()),
+            Self::File(file) => file.close(report).map(Some),
+            Self::Text(mut text) => text.flush().map(|()| None),
+            Self::Nothing => Ok(None),
         }
     }
 
@@ -104,80 +104,16 @@ impl Taker for Output {
     fn lost(&self) -> u64 {
         match self {
             Self::File(file) => file.lost(),
-            Self::Text(text) => text.lost,
+            Self::Text(text) => text.lost(),
             Self::Nothing => 0,
         }
     }
-}
 
-/// One line a packet.
-pub(crate) struct Text {
-    out: File,
-    /// Whole lines that are not written yet.
-    lines: String,
-    options: summary::Options,
-    /// A person is watching: each line is shown at once.
-    watched: bool,
-    /// Packets whose line could not be written whole.
-    lost: u64,
-    /// A quarter of an hour since the epoch, in which no clock is changed, and the local time's distance from UTC then.
-    zone: (u64, i64),
-    /// On all interfaces: which one.
-    origin: Option<Origin>,
-}
-
-const QUARTER_NS: u64 = 900 * 1_000_000_000;
-
-/// Bytes of lines gathered before they are written.
-const GATHERED_BYTES_MAX: usize = 1 << 16;
-
-impl Text {
-    /// Lines on standard output.
-    pub(crate) fn open(link_type: u32) -> Result<Self, Error> {
-        let origin = Origin::of(link_type);
-        let out = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?.into();
-        let link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
-        let options = summary::Options { link_type, ..summary::Options::default() };
-        let watched = io::stdout().is_terminal();
-        Ok(Self { out, lines: String::new(), options, watched, lost: 0, zone: (u64::MAX, 0), origin })
-    }
-
-    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        let local_ns = self.local_ns(frame.timestamp_ns);
-        // Writing to a String cannot fail.
-        let _ = summary::write_time(&mut self.lines, local_ns);
-        self.lines.push(' ');
-        if let Some(origin) = &mut self.origin {
-            origin.write(&mut self.lines, frame);
+    fn written_bytes(&self) -> Option<u64> {
+        match self {
+            Self::File(file) => Some(file.written_bytes()),
+            Self::Text(_) | Self::Nothing => None,
         }
-        let _ = summary::write(&mut self.lines, frame.bytes, frame.wire_len, &self.options);
-        self.lines.push('\n');
-        if self.watched || self.lines.len() >= GATHERED_BYTES_MAX { self.flush() } else { Ok(()) }
-    }
-
-    /// The time of day that clocks on the wall show, as tcpdump prints it.
-    fn local_ns(&mut self, timestamp_ns: u64) -> u64 {
-        let quarter = timestamp_ns / QUARTER_NS;
-        if self.zone.0 != quarter {
-            self.zone = (quarter, clock::local_offset_s((timestamp_ns / 1_000_000_000) as i64));
-        }
-        timestamp_ns.saturating_add_signed(self.zone.1 * 1_000_000_000)
-    }
-
-    fn flush(&mut self) -> Result<(), Error> {
-        let mut left = self.lines.as_bytes();
-        let mut result = Ok(());
-        while !left.is_empty() && result.is_ok() {
-            match self.out.write(left) {
-                Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => left = &left[written..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => result = Err(error),
-            }
-        }
-        self.lost += left.split(|&byte| byte == b'\n').count() as u64 - 1;
-        self.lines.clear();
-        result.map_err(Error::Output)
     }
 }
 

@@ -1,7 +1,11 @@
-//! Values on the command line that are more than a number: lists of queues, sizes, rates.
+//! Values on the command line that are more than a number: durations, sizes, rates, addresses, lists of queues.
+//!
+//! Every command parses them here, so that `10s`, `100k`, `10GiB` and `:9000` mean the same in each option. A plain number
+//! has the unit that the option names.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
+use std::time::Duration;
 
 use strait_capture::Queues;
 use strait_packet::ethernet::MacAddress;
@@ -21,7 +25,7 @@ impl FromStr for NumberList {
     }
 }
 
-/// Packets a second: a number, or `max`.
+/// Packets a second: a number as in 1000, 100k or 1.5M, or `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate(Option<u64>);
 
@@ -50,10 +54,14 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            _ if text == "max" => Ok(Self::MAX),
-            Ok(0) | Err(_) => Err(format!("'{text}': give a number of packets a second above 0, or max")),
-            Ok(rate) => Ok(Self(Some(rate))),
+        let wrong = || format!("'{text}': give packets a second above 0, as in 5000 or 100k, or max");
+        if text == "max" {
+            return Ok(Self::MAX);
+        }
+        let number = text.strip_suffix("pps").or_else(|| text.strip_suffix("/s")).unwrap_or(text);
+        match scaled(number, 1, thousands) {
+            Some(rate) if rate > 0 => Ok(Self(Some(rate))),
+            _ => Err(wrong()),
         }
     }
 }
@@ -73,27 +81,171 @@ pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
     if parts.next().is_none() { Ok(MacAddress(octets)) } else { Err(wrong()) }
 }
 
-/// An address and a port.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "give ADDRESS:PORT, as in 127.0.0.1:3128 or [::1]:3128".to_owned())
+/// A positive number as in 5000, 100k or 2M.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    let counted = scaled(text, 1, thousands).filter(|&count| count > 0);
+    counted.ok_or_else(|| format!("'{text}': give a number above 0, as in 5000 or 100k"))
 }
 
-/// A positive time in seconds, fractions allowed.
-pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
-    match std::time::Duration::try_from_secs_f64(seconds) {
+/// The same, below 4 billion.
+pub(crate) fn count_u32(text: &str) -> Result<u32, String> {
+    u32::try_from(count(text)?).map_err(|_| format!("'{text}' is too large: give {} at most", u32::MAX))
+}
+
+/// Packets a second of a benchmark, at most ten million.
+pub(crate) fn rate_pps(text: &str) -> Result<u32, String> {
+    const MAX: u64 = 10_000_000;
+    match text.parse::<Rate>()?.pps() {
+        Some(rate) if rate <= MAX => Ok(rate as u32),
+        _ => Err(format!("'{text}': give 1 to {MAX} packets a second")),
+    }
+}
+
+/// A number of bytes as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    size(text, 1)
+}
+
+/// A size that is in MiB without a unit, in bytes.
+pub(crate) fn mebibytes(text: &str) -> Result<u64, String> {
+    size(text, 1 << 20)
+}
+
+/// A size that is in KiB without a unit, as of tcpdump's -B, in bytes.
+pub(crate) fn kibibytes(text: &str) -> Result<u64, String> {
+    size(text, 1 << 10)
+}
+
+/// A size that is in millions of bytes without a unit, as of tcpdump's -C, in bytes.
+pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
+    size(text, 1_000_000)
+        .and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("give a size above 0".into()) })
+}
+
+/// A size for the proxy's options.
+pub(crate) fn byte_size(text: &str) -> Result<bytesize::ByteSize, String> {
+    bytes(text).map(bytesize::ByteSize)
+}
+
+fn size(text: &str, unit: u64) -> Result<u64, String> {
+    scaled(text, unit, bytes_in)
+        .ok_or_else(|| format!("'{text}': give a size as in 4096, 100k, 64KiB or 10GiB"))
+}
+
+/// The factor of a decimal suffix.
+fn thousands(suffix: &str) -> Option<u64> {
+    Some(match suffix {
+        "k" | "K" => 1_000,
+        "m" | "M" => 1_000_000,
+        "g" | "G" => 1_000_000_000,
+        _ => return None,
+    })
+}
+
+/// The bytes of a unit: powers of 1024 are those with an i (IEC 80000-13).
+fn bytes_in(unit: &str) -> Option<u64> {
+    let unit = unit.to_ascii_lowercase();
+    let prefix = unit.strip_suffix('b').unwrap_or(&unit);
+    Some(match prefix {
+        "" => 1,
+        "k" => 1_000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
+        "t" => 1_000_000_000_000,
+        "ki" => 1 << 10,
+        "mi" => 1 << 20,
+        "gi" => 1 << 30,
+        "ti" => 1 << 40,
+        _ => return None,
+    })
+}
+
+/// A number with an optional suffix, whose factor `factor_of` gives; without one it is of `plain`. `None` where it is none or
+/// does not fit.
+fn scaled(text: &str, plain: u64, factor_of: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let suffix = suffix.trim_start();
+    let factor = if suffix.is_empty() { plain } else { factor_of(suffix)? };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor);
+    }
+    let product = number.parse::<f64>().ok()? * factor as f64;
+    // Below 2^53 a float holds each whole number.
+    (product < (1_u64 << 53) as f64).then_some(product.round() as u64)
+}
+
+/// An address and a port to reach: `:PORT` is on this machine, a name is looked up.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    resolve(text, "127.0.0.1")
+}
+
+/// An address and a port to listen on: `:PORT` is on every IPv4 address, a name is looked up.
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
+    resolve(text, "0.0.0.0")
+}
+
+fn resolve(text: &str, host: &str) -> Result<SocketAddr, String> {
+    const AS_IN: &str = "give ADDRESS:PORT, as in 127.0.0.1:3128, [::1]:3128, localhost:3128 or :3128";
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let Some((name, port)) = text.rsplit_once(':') else { return Err(AS_IN.into()) };
+    // An IPv6 address needs its brackets: the last of its groups would be taken for the port.
+    if name.contains(':') || port.parse::<u16>().is_err() {
+        return Err(AS_IN.into());
+    }
+    let port = port.parse().unwrap_or_default();
+    let name = if name.is_empty() { host } else { name };
+    let found =
+        (name, port).to_socket_addrs().map_err(|error| format!("look up {name}: {error}; {AS_IN}"))?;
+    let all: Vec<SocketAddr> = found.collect();
+    // Programs listen on IPv4 alone more often than on IPv6 alone.
+    all.iter()
+        .find(|address| address.is_ipv4())
+        .or(all.first())
+        .copied()
+        .ok_or_else(|| format!("look up {name}: it has no address"))
+}
+
+/// HOST:PORT to connect to, where an empty host is this machine.
+pub(crate) fn host_and_port(text: &str) -> String {
+    if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() }
+}
+
+/// A positive time: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().ok().or_else(|| {
+        let end = text.find(|c: char| c.is_ascii_alphabetic())?;
+        let (number, unit) = text.split_at(end);
+        Some(number.trim_end().parse::<f64>().ok()? * seconds_in(unit)?)
+    });
+    let wrong = || format!("'{text}' is not a number of seconds, nor a time as in 500ms, 10s or 5m");
+    match Duration::try_from_secs_f64(number.ok_or_else(wrong)?) {
         Ok(duration) if !duration.is_zero() && duration <= DURATION_MAX => Ok(duration),
         _ => Err(format!("give more than 0 and at most {} seconds", DURATION_MAX.as_secs())),
     }
 }
 
+fn seconds_in(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "sec" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return None,
+    })
+}
+
 /// The same, or 0.
-pub(crate) fn seconds_or_none(text: &str) -> Result<std::time::Duration, String> {
-    if text == "0" { Ok(std::time::Duration::ZERO) } else { seconds(text) }
+pub(crate) fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { seconds(text) }
 }
 
 /// Ten years.
-const DURATION_MAX: std::time::Duration = std::time::Duration::from_hours(87_600);
+const DURATION_MAX: Duration = Duration::from_hours(87_600);
 
 #[cfg(test)]
 mod tests {
@@ -119,6 +271,23 @@ mod tests {
         assert!("0".parse::<Rate>().is_err() && "fast".parse::<Rate>().is_err());
     }
 
+    /// A sender that is held up has sent as many frames afterwards as one that was not.
+    #[test]
+    fn frames_that_were_held_up_catch_up_with_their_rate() {
+        const CALL_NS: u64 = 300;
+        for (pps, held_ns) in [(5000, 50_000_000), (1_000_000, 3_000_000), (7, 0)] {
+            let rate: Rate = pps.to_string().parse().unwrap();
+            let (mut now_ns, mut sent) = (0, 0_u64);
+            while now_ns < 1_000_000_000 {
+                let due_ns = rate.due_ns(sent).unwrap();
+                assert_eq!(due_ns, sent * 1_000_000_000 / pps);
+                now_ns = due_ns.max(now_ns + CALL_NS) + if sent == pps / 3 { held_ns } else { 0 };
+                sent += 1;
+            }
+            assert!(sent.abs_diff(pps) <= 1, "{sent} of {pps}");
+        }
+    }
+
     #[test]
     fn a_mac_address_has_six_octets() {
         assert_eq!(mac("02:0:a:B:ff:01").unwrap(), MacAddress([2, 0, 10, 11, 255, 1]));
@@ -130,18 +299,74 @@ mod tests {
     }
 
     #[test]
+    fn rates_counts_and_sizes_have_units() {
+        for (text, pps) in
+            [("100k", 100_000), ("1.5M", 1_500_000), ("2G", 2_000_000_000), ("7kpps", 7000), ("9/s", 9)]
+        {
+            assert_eq!(text.parse::<Rate>().unwrap().pps(), Some(pps), "{text}");
+        }
+        assert_eq!((count("10k"), count("7")), (Ok(10_000), Ok(7)));
+        for (text, expected) in [
+            ("4096", 4096),
+            ("100k", 100_000),
+            ("10GiB", 10 << 30),
+            ("10 GiB", 10 << 30),
+            ("1.5KiB", 1536),
+            ("3MB", 3_000_000),
+        ] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        assert_eq!((mebibytes("8"), mebibytes("512KiB")), (Ok(8 << 20), Ok(512 << 10)));
+        assert_eq!(
+            (kibibytes("4096"), megabytes("2"), megabytes("1MiB")),
+            (Ok(4 << 20), Ok(2_000_000), Ok(1 << 20))
+        );
+        for bad in ["", "k", "-1", "1.2.3", "10XB", "10 0", "99999999999TiB", "1e3", "1 k b"] {
+            assert!(bytes(bad).is_err() && count(bad).is_err() && bad.parse::<Rate>().is_err(), "{bad}");
+        }
+        assert!(count("0").is_err() && megabytes("0").is_err() && rate_pps("max").is_err());
+    }
+
+    #[test]
     fn an_address_has_a_port() {
         assert_eq!(address("[::1]:3128").unwrap().port(), 3128);
-        for bad in ["3128", ":3128", "localhost:3128", "::1", "127.0.0.1"] {
+        for bad in ["3128", "::1", "127.0.0.1", ":65536", "localhost:http", ":"] {
             assert!(address(bad).unwrap_err().contains("as in 127.0.0.1:3128"), "{bad}");
         }
     }
 
     #[test]
+    fn an_address_may_be_a_name_or_a_port_alone() {
+        assert_eq!(address(":9000").unwrap(), "127.0.0.1:9000".parse().unwrap());
+        assert_eq!(listen(":9000").unwrap(), "0.0.0.0:9000".parse().unwrap());
+        let named = address("localhost:9000").unwrap();
+        assert!(named.ip().is_loopback() && named.port() == 9000);
+        assert_eq!(
+            (host_and_port(":9000"), host_and_port("there:1")),
+            ("localhost:9000".into(), "there:1".into())
+        );
+    }
+
+    #[test]
     fn a_duration_is_positive_and_finite() {
-        assert_eq!(seconds("0.5").unwrap(), std::time::Duration::from_millis(500));
-        for bad in ["0", "-1", "nan", "inf", "x", "1e30"] {
+        assert_eq!(seconds("0.5").unwrap(), Duration::from_millis(500));
+        for bad in ["0", "-1", "nan", "inf", "x", "1e30", "0s", "-1s", "5 weeks", "s", "1sm"] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_duration_may_have_a_unit() {
+        for (text, millis) in [
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("1.5m", 90_000),
+            ("2h", 7_200_000),
+            ("1 d", 86_400_000),
+            ("10", 10_000),
+        ] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        assert_eq!(seconds_or_none("0s"), Ok(Duration::ZERO));
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:3128]
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    #[arg(long, value_name = "ADDR", value_parser = crate::parse::listen)]
     listen: Vec<SocketAddr>,
     /// Stand before this server: a reverse proxy
     #[arg(long, value_name = "URL")]
@@ -36,10 +36,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// What they may take on disk [default: 1 GiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = crate::parse::byte_size)]
     cache_size: Option<ByteSize>,
     /// What small ones may take in memory [default: 64 MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = crate::parse::byte_size)]
     memory: Option<ByteSize>,
     /// Threads [default: one a processor]
     #[arg(long, value_name = "N")]
@@ -87,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.check_config {
         // Whatever is wrong with it, it is the file that is to be mended.
         let config = config.map_err(|error| Error::Usage(error.to_string()))?;
+        check_system(args, &config)?;
         return print_text(&as_checked(&config));
     }
     let signals = process::on_service_signals()?;
@@ -182,13 +183,16 @@ fn announce(proxy: &Proxy) {
 /// Goes by the configuration as it is now. What is wrong with it is told, and nothing is changed.
 fn reload(args: &Args, proxy: &mut Proxy) {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
-    match config(args).and_then(|config| Ok(proxy.reload(&config)?)) {
+    match again(args).and_then(|config| Ok(proxy.reload(&config)?)) {
         Ok(_) if args.config.is_none() => {
             tell(format_args!("strait: nothing to reload: --config names no file\n"));
         }
         Ok(kept) if kept.is_empty() => tell(format_args!("reloaded\n")),
         Ok(kept) => tell(format_args!("reloaded; from the next start on: {}\n", kept.join(", "))),
-        Err(error) => tell(format_args!("strait: not reloaded: {error}\n")),
+        Err(error) => {
+            let line = error.to_string().replace('\n', "; ");
+            tell(format_args!("strait: not reloaded: {line}\n"));
+        }
     }
     reopen_log(proxy);
     notify("READY=1");
@@ -214,6 +218,17 @@ fn as_checked(config: &Config) -> String {
     listen.chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
 }
 
+/// The configuration for a reload, checked. A file without a key is being written or was truncated: it is
+/// refused, although it would be a valid configuration to start with.
+fn again(args: &Args) -> Result<Config, Error> {
+    if let Some(path) = &args.config
+        && std::fs::read_to_string(path).is_ok_and(|text| Config::is_blank(&text))
+    {
+        return Err(Error::Usage(format!("{}: the file is empty; is it being written?", path.display())));
+    }
+    config(args)
+}
+
 /// The configuration, checked.
 fn config(args: &Args) -> Result<Config, Error> {
     let Some(path) = &args.config else {
@@ -221,7 +236,7 @@ fn config(args: &Args) -> Result<Config, Error> {
         config.check()?;
         return Ok(config);
     };
-    let of_file = |error: &dyn std::fmt::Display| Error::Usage(format!("{}: {error}", path.display()));
+    let of_file = |error: &dyn std::fmt::Display| Error::Usage(located(args, &error.to_string()));
     let text = std::fs::read_to_string(path).map_err(|error| of_file(&error))?;
     let config = Config::from_toml(&text).map_err(|error| of_file(&error))?;
     let config = with_options(config, args);
@@ -230,6 +245,21 @@ fn config(args: &Args) -> Result<Config, Error> {
         Err(error @ strait_proxy::Error::Config(_)) => Err(of_file(&Config::locate(&text, error))),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Checks what the system has to offer.
+fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
+    let Err(error) = config.check_system() else { return Ok(()) };
+    let text = args.config.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    let error = Config::locate(&text.unwrap_or_default(), error);
+    Err(Error::Usage(located(args, &error.to_string())))
+}
+
+/// Problems, each with the name of the file and the line that sets its key.
+fn located(args: &Args, problems: &str) -> String {
+    let Some(path) = &args.config else { return problems.to_owned() };
+    let of_file = |line: &str| format!("{}: {line}", path.display());
+    problems.lines().map(of_file).collect::<Vec<_>>().join("\n")
 }
 
 /// What was given as options goes before the file.

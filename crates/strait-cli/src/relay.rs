@@ -1,6 +1,7 @@
 //! `strait relay`: TCP connections from one address to another, in the kernel.
 
-use std::io::Write as _;
+mod log;
+
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,13 +12,15 @@ use clap::Args as ClapArgs;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
+use strait_transfer::descriptors::Budget;
 use strait_transfer::relay::proxy_protocol::Version;
-use strait_transfer::relay::{Account, Ended, Options, Relay};
+use strait_transfer::relay::{Account, Options, Relay};
 
 use crate::Error;
 use crate::bulk::{look_up, no_address};
 use crate::output::{print_line, tell};
 use crate::parse::{seconds, seconds_or_none};
+use log::Log;
 
 /// Options of `strait relay`.
 #[derive(ClapArgs)]
@@ -27,7 +30,7 @@ use crate::parse::{seconds, seconds_or_none};
   strait relay --listen 127.0.0.1:8080 --to localhost:80 --tee web     # web.1.up, web.1.down, ...")]
 pub(crate) struct Args {
     /// Address and port to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = crate::parse::listen)]
     listen: SocketAddr,
     /// Host and port that connections go to; the name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
@@ -53,9 +56,12 @@ pub(crate) struct Args {
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: u32,
-    /// Print a JSON object a connection, when it has ended
+    /// Print a JSON object a connection, when it has ended; while nothing reads them, --log-queue are kept and more are dropped and counted
     #[arg(long)]
     json_log: bool,
+    /// Lines of --json-log that are kept while nothing reads them
+    #[arg(long, value_name = "N", default_value_t = log::LINES, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    log_queue: u32,
     /// Print the account as one JSON object
     #[arg(long)]
     json: bool,
@@ -65,16 +71,13 @@ pub(crate) struct Args {
 const BACKLOG: i32 = 4096;
 /// Connections at a time unless told otherwise.
 const CONNECTIONS_MAX: u32 = 10_000;
-/// Descriptors of a connection: two sockets; with files a file and a pipe each way. While its ends take less than comes it has a pipe
-/// each way beside.
-const DESCRIPTORS: u64 = 2;
-const DESCRIPTORS_TEED: u64 = 8;
+/// Descriptors that a connection has beside its sockets while both its ends take less than comes: a pipe each way.
 const DESCRIPTORS_HELD_UP: u64 = 4;
-/// Descriptors beside those: a listener and an epoll set a worker, standard streams.
+/// Descriptors beside those: standard streams and the log; a listener, an epoll set and a socket to the server's next address a worker.
 const DESCRIPTORS_BESIDE: u64 = 16;
-const DESCRIPTORS_WORKER: u64 = 2;
-/// Pipes that a worker has at least; past those that there are it copies.
-const PIPES_MIN: u64 = 128;
+const DESCRIPTORS_WORKER: u64 = 3;
+/// Descriptors that connections never take: those of 128 pipes a worker, so that streams that move need no copy.
+const DESCRIPTORS_PIPES_MIN: u64 = 2 * 128;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -98,28 +101,38 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         tell(format_args!("relaying {address} to {}, {} connections at a time\n", args.to, room.connections));
     }
     let options = options(args, to, &room, numbers);
-    let account = relay(args, &options, listeners, terminated)?;
-    let line = if args.json { as_json(&account).to_string() } else { as_text(&account) };
+    let log = Log::start(args.json_log, args.log_queue as usize)?;
+    let account = relay(&log, &options, listeners, terminated);
+    let (dropped, is_stalled) = log.end();
+    let account = account?;
+    let line = if args.json { as_json(&account, dropped).to_string() } else { as_text(&account) };
+    if dropped > 0 || is_stalled {
+        tell(format_args!("strait: the log's reader was too slow or gone: {dropped} lines were dropped\n"));
+    }
+    if is_stalled {
+        // It would take no account either.
+        tell(format_args!("{line}\n"));
+        return Ok(());
+    }
     print_line(&line)
 }
 
-/// What the limit of open files has room for.
+/// Connections that the limit of open files allows, and the descriptors that these share with pipes.
 struct Room {
     connections: u32,
-    /// Pipes of each worker.
-    pipes: u64,
+    descriptors: Arc<Budget>,
 }
 
 impl Room {
     /// The limit of open files is raised as far as it is needed and may be.
     fn of(args: &Args) -> Result<Self, Error> {
-        let each = if args.tee.is_some() { DESCRIPTORS_TEED } else { DESCRIPTORS };
+        let each = Options::descriptors_each(args.tee.is_some());
         let workers = u64::from(args.workers);
         let wanted = args.max_connections.unwrap_or(CONNECTIONS_MAX);
         let beside = DESCRIPTORS_BESIDE + workers * DESCRIPTORS_WORKER;
         let all = beside + u64::from(wanted) * (each + DESCRIPTORS_HELD_UP);
         let allowed = allow_files(all)?;
-        let least = if allowed < all { beside + workers * 2 * PIPES_MIN } else { beside };
+        let least = if allowed < all { beside + workers * DESCRIPTORS_PIPES_MIN } else { beside };
         let fitting = u32::try_from(allowed.saturating_sub(least) / each).unwrap_or(wanted).min(wanted);
         if fitting == 0 || fitting < args.max_connections.unwrap_or(0) {
             let connections = args.max_connections.unwrap_or(1);
@@ -128,8 +141,8 @@ impl Room {
                 "{allowed} open files are allowed, and for {connections} connections {files} are needed: ulimit -n {files}"
             )));
         }
-        let pipes = (allowed - beside - u64::from(fitting) * each) / 2 / workers;
-        Ok(Self { connections: fitting, pipes })
+        let descriptors = Budget::new(allowed - beside, u64::from(fitting) * each);
+        Ok(Self { connections: fitting, descriptors })
     }
 }
 
@@ -195,7 +208,7 @@ fn options(args: &Args, to: Vec<SocketAddr>, room: &Room, first_number: u64) -> 
         to,
         tee: args.tee.clone(),
         connections_max: (room.connections / args.workers).max(1) as usize,
-        pipes_max: usize::try_from(room.pipes).unwrap_or(usize::MAX),
+        descriptors: Arc::clone(&room.descriptors),
         idle: args.idle,
         connect: args.connect_timeout,
         drain: args.drain,
@@ -205,15 +218,15 @@ fn options(args: &Args, to: Vec<SocketAddr>, room: &Room, first_number: u64) -> 
 }
 
 fn relay(
-    args: &Args,
+    log: &Log,
     options: &Options,
     listeners: Vec<TcpListener>,
     terminated: &AtomicBool,
 ) -> Result<Account, Error> {
     std::thread::scope(|scope| {
         let work = |listener| {
-            let options = options.clone();
-            move || Relay::new(listener, options)?.run(terminated, &mut |ended| report(args, ended))
+            let (options, writer) = (options.clone(), log.writer());
+            move || Relay::new(listener, options)?.run(terminated, &mut |ended| writer.report(ended))
         };
         let workers: Vec<_> = listeners.into_iter().map(|listener| scope.spawn(work(listener))).collect();
         let mut sum = Account::default();
@@ -225,27 +238,12 @@ fn relay(
     })
 }
 
-/// Tells of a connection's end: all of them with --json-log, else those that went wrong.
-fn report(args: &Args, ended: &Ended) {
-    let tee = ended.tee_failure.as_ref().map(|failure| format!("the copy ended early: {failure}"));
-    if args.json_log {
-        let line = json!({
-            "number": ended.number, "client": ended.client.to_string(), "seconds": ended.lasted.as_secs_f64(),
-            "up": ended.up, "down": ended.down, "copied": ended.copied, "teed": ended.teed, "end": ended.cause.name(),
-            "failure": ended.failure, "tee_failure": ended.tee_failure,
-        });
-        // A log whose reader is gone ends no connection.
-        let _ = writeln!(std::io::stdout(), "{line}");
-    } else if let Some(failure) = ended.failure.as_ref().or(tee.as_ref()) {
-        tell(format_args!("strait: connection {} of {}: {failure}\n", ended.number, ended.client));
-    }
-}
-
-fn as_json(account: &Account) -> serde_json::Value {
+fn as_json(account: &Account, log_dropped: u64) -> serde_json::Value {
     json!({
         "connections": account.connections, "failed": account.failed, "spliced": account.bytes - account.copied, "copied": account.copied,
         "teed": account.teed,
         "full": account.full, "connections_max": account.connections_max,
+        "log_dropped": log_dropped,
     })
 }
 

@@ -46,10 +46,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.file == "-" && args.times > 1 {
         return Err(Error::Usage("standard input can be sent once only: leave --loop out".into()));
     }
-    let terminated = strait_sys::process::on_termination()?;
-    if !input::has_come(Some(&args.file), terminated)? {
+    if !input::has_come(Some(&args.file))? {
         return Ok(());
     }
+    let terminated = strait_sys::process::on_termination()?;
+    let mut reader = Some(open(&args.file)?);
     let injector = Injector::open(&args.output, InjectPath::Sendmmsg)?;
     let start_ns = clock::monotonic_ns();
     let mut replay = Replay { args, injector, terminated, start_ns, sequence: 0, too_long: 0 };
@@ -58,12 +59,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         if terminated.load(Ordering::Relaxed) || failure.is_some() {
             break;
         }
-        failure = replay.pass().err();
+        // Standard input can be opened once only; a file is read anew for each pass.
+        failure = reader.take().map_or_else(|| open(&args.file), Ok).and_then(|file| replay.pass(file)).err();
     }
     let (mut account, unsent) = finish(replay.injector);
     account.refused += replay.too_long;
-    print_account(&account, args.json)?;
-    failure.or(unsent).map_or(Ok(()), Err)
+    let failure = failure.or(unsent);
+    if failure.is_none() || replay.sequence > 0 {
+        print_account(&account, args.json)?;
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+fn open(file: &str) -> Result<FileReader, Error> {
+    Ok(FileReader::open(file).map_err(strait_capture::Error::from)?)
 }
 
 struct Replay<'a> {
@@ -79,8 +88,7 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     /// Sends the file once, a damaged one up to the damage.
-    fn pass(&mut self) -> Result<(), Error> {
-        let mut reader = FileReader::open(&self.args.file).map_err(strait_capture::Error::from)?;
+    fn pass(&mut self, mut reader: FileReader) -> Result<(), Error> {
         let mut first = None;
         let pass_start_ns = clock::monotonic_ns();
         loop {

@@ -52,6 +52,13 @@ const LIBRARY: &str = "libstrait_pcap.so";
 /// Where a package puts it.
 const PLACES: [&str; 2] = ["/usr/lib/strait", "/usr/local/lib/strait"];
 
+/// Names the library's file where it is somewhere else.
+const VARIABLE: &str = "STRAIT_PCAP_LIBRARY";
+/// Where Cargo built this program.
+const BUILT_IN: &str = env!("STRAIT_BUILT_IN");
+const REMEDY: &str = "In Strait's source directory: cargo build --release -p strait-pcap && \
+    sudo install -D target/release/libstrait_pcap.so /usr/local/lib/strait/libstrait_pcap.so";
+
 /// Runs the command; returns only if that failed.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let Some((program, rest)) = args.program.split_first() else {
@@ -163,26 +170,60 @@ fn names_a_loader(head: &[u8]) -> Option<bool> {
     Some(kinds?.contains(&PT_INTERP))
 }
 
-/// The library beside this program, or where a package puts it.
+/// The library: the file that the variable names, one beside this program, or one where a package or Cargo puts it.
 fn library() -> Result<PathBuf, Error> {
-    let own = env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned));
-    let places: Vec<PathBuf> = own.into_iter().chain(PLACES.map(PathBuf::from)).collect();
-    let found = places.iter().map(|place| place.join(LIBRARY)).find(|path| path.is_file());
-    // What LD_PRELOAD and LD_LIBRARY_PATH take for the end of a name (ld.so(8)).
+    if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
+        let named = PathBuf::from(named);
+        if !named.is_file() {
+            return Err(Error::Refused(format!("{VARIABLE}={}: no such file. {REMEDY}", named.display())));
+        }
+        return loadable(named);
+    }
+    let program = env::current_exe().ok();
+    let own = program.as_deref().and_then(Path::parent);
+    // `cargo build` leaves it beside the program or, as a dependency, in `deps`; `make install` in `lib/strait`.
+    let near = ["", "deps", "../lib/strait"].into_iter().filter_map(|place| Some(own?.join(place)));
+    let installed: Vec<PathBuf> = near.chain(PLACES.map(PathBuf::from)).collect();
+    let built = [BUILT_IN.into(), Path::new(BUILT_IN).join("deps")];
+    let trusted = |path: &PathBuf| program.as_deref().is_some_and(|program| is_trusted(path, program));
+    // Not by way of `..` and links, which might lead elsewhere when the loader follows them.
+    let whole = |place: &PathBuf| fs::canonicalize(place.join(LIBRARY)).ok();
+    match installed.iter().chain(&built).filter_map(whole).find(trusted) {
+        Some(path) => loadable(path),
+        None => Err(not_found(installed.iter().chain(&built))),
+    }
+}
+
+/// Returns true if the library belongs to root, to this user or to the owner of `program`, as all directories above it do, and
+/// others can write to none of them: another user could have put a library there. Directories further up may have the sticky bit.
+fn is_trusted(library: &Path, program: &Path) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    let Ok(program) = fs::metadata(program) else { return false };
+    let is_ours = |found: &fs::Metadata| [0, me, program.uid()].contains(&found.uid());
+    let safe = |(depth, path): (usize, &Path)| {
+        fs::symlink_metadata(path).is_ok_and(|found| {
+            let is_kept = found.mode() & 0o002 == 0 || (depth > 1 && found.mode() & 0o1000 != 0);
+            is_ours(&found) && is_kept
+        })
+    };
+    library.is_file() && library.ancestors().enumerate().all(safe)
+}
+
+fn not_found<'a>(places: impl Iterator<Item = &'a PathBuf>) -> Error {
+    let searched: Vec<_> = places.map(|place| place.display().to_string()).collect();
+    Error::Refused(format!("{LIBRARY} is not in {}. {REMEDY}", searched.join(", ")))
+}
+
+/// Refuses what LD_PRELOAD and LD_LIBRARY_PATH take for the end of a name (ld.so(8)).
+fn loadable(library: PathBuf) -> Result<PathBuf, Error> {
     let ends = |byte: &u8| matches!(byte, b':' | b';' | b' ' | b'\t' | b'\n');
-    if let Some(path) = found.as_ref().filter(|path| path.as_os_str().as_encoded_bytes().iter().any(ends)) {
-        let path = path.display();
+    if library.as_os_str().as_encoded_bytes().iter().any(ends) {
         return Err(Error::Refused(format!(
-            "{path}: the loader takes no name with a space or a colon: move it"
+            "{}: the loader takes no name with a space or a colon: move it",
+            library.display()
         )));
     }
-    found.ok_or_else(|| {
-        let searched: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-        Error::Refused(format!(
-            "{LIBRARY} is not in {}: build it with cargo build --release -p strait-pcap",
-            searched.join(", ")
-        ))
-    })
+    Ok(library)
 }
 
 /// The directory beside the library that has it under libpcap's names. A package brings it; after a build it is made.
@@ -198,7 +239,15 @@ fn stand_in(library: &Path) -> Result<PathBuf, Error> {
         }
         Ok(())
     };
-    make().map_err(|error| Error::Failed(format!("make links in {}: {error}", directory.display())))?;
+    make().map_err(|error| {
+        let failure = format!("make links in {}: {error}", directory.display());
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                Error::Refused(format!("{failure}; run it once as the owner of that directory"))
+            }
+            _ => Error::Failed(failure),
+        }
+    })?;
     Ok(directory)
 }
 
@@ -210,4 +259,36 @@ fn first(value: &OsStr, variable: &str) -> OsString {
         list.push(others);
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_named_with_the_places_that_were_searched_and_the_command() {
+        let said = not_found([PathBuf::from("/bin"), PathBuf::from("/usr/lib/strait")].iter()).to_string();
+        assert!(said.starts_with("libstrait_pcap.so is not in /bin, /usr/lib/strait. "), "{said}");
+        assert!(said.contains("cargo build --release -p strait-pcap && sudo install -D "), "{said}");
+    }
+
+    #[test]
+    fn a_built_library_that_anyone_may_write_is_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join(LIBRARY);
+        let program = env::current_exe().unwrap();
+        assert!(!is_trusted(&library, &program));
+        fs::write(&library, "").unwrap();
+        assert!(is_trusted(&library, &program));
+        for open in [directory.path(), &library] {
+            let before = fs::metadata(open).unwrap().permissions();
+            fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
+            assert!(!is_trusted(&library, &program), "{}", open.display());
+            fs::set_permissions(open, before).unwrap();
+        }
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&library, Some(65534), None).unwrap();
+            assert!(!is_trusted(&library, &program));
+        }
+    }
 }

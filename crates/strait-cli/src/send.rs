@@ -1,22 +1,27 @@
 //! `strait send`: a file or standard input to a listening `strait receive`, or to any program that reads a connection.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read as _, Seek as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use strait_sys::buffer::BufMut;
-use strait_transfer::offer::{Done, From, Have, Offer};
-use strait_transfer::plan::TO_THE_END;
+use strait_transfer::hash::{Follower, Hasher};
+use strait_transfer::offer::{Attributes, Done, Frame, From, Have, Offer, WAIT};
 use strait_transfer::{Engine, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy};
 
 use crate::Error;
-use crate::bulk::{Bar, hear, look_up, no_address, reset_on_death, say, set_timeouts, while_waited_for};
+use crate::bulk::{
+    Bar, Heard, Lines, WAIT_PERIOD, look_up, no_address, refuse, reset_on_death, say, set_timeouts,
+    while_waited_for,
+};
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
 
@@ -42,7 +47,10 @@ pub(crate) struct Args {
     /// Send the bytes alone: no resuming, and no word from the other end that it has them
     #[arg(long)]
     raw: bool,
-    /// Seconds that the other end may take for an answer, or to take bytes
+    /// Do not hash a file so that the other end can compare what it got; of a pipe no byte is seen, and only their number is compared
+    #[arg(long)]
+    no_verify: bool,
+    /// Seconds that the other end may be silent; one that only waits for its disk or its reader is not
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
     /// Print the account as one JSON object
@@ -69,9 +77,9 @@ enum Threshold {
 }
 
 fn threshold(text: &str) -> Result<Threshold, String> {
-    match text.parse() {
+    match crate::parse::bytes(text).map(usize::try_from) {
         _ if text == "auto" => Ok(Threshold::Auto),
-        Ok(bytes) if bytes > 0 => Ok(Threshold::Bytes(bytes)),
+        Ok(Ok(bytes)) if bytes > 0 => Ok(Threshold::Bytes(bytes)),
         _ => Err("give a number of bytes above 0, or auto".into()),
     }
 }
@@ -84,13 +92,30 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
     let source = Source::open(&args.file, args.mode)?;
     let stream = connect(&args.to, args.timeout)?;
-    let from = if args.raw { 0 } else { agree(&stream, &source)? };
+    let mut lines = Lines::default();
+    let (from, hasher) =
+        if args.raw { (0, Hasher::default()) } else { agree(&stream, &mut lines, &source, args.timeout)? };
     reset_on_death(&stream, true)?;
     let engine = Engine::new(options(args, source.kernel))?;
-    let own = stream.try_clone().map_err(|error| Error::Failed(format!("duplicate a socket: {error}")))?;
-    let sender = Sender::new(own)?;
-    let mut sending = Sending { args, source, engine, sender, terminated, first: from, at: from };
-    let failure = sending.all().and_then(|()| sending.end(&stream)).err();
+    let duplicate = |error: std::io::Error| Error::Failed(format!("duplicate a socket: {error}"));
+    let sender = Sender::new(stream.try_clone().map_err(duplicate)?)?;
+    let hashing = Hashing::start(args, &source, hasher)?;
+    let mut sending = Sending {
+        args,
+        source,
+        engine,
+        sender,
+        terminated,
+        first: from,
+        at: from,
+        stream,
+        lines,
+        line: Vec::new(),
+        hashing,
+        last: Instant::now(),
+        said: Instant::now(),
+    };
+    let failure = sending.all().and_then(|()| sending.end()).err();
     let account = sending.sender.account();
     if let Some(error) = sending.engine.no_zero_copy() {
         tell(format_args!("strait: {error}\n"));
@@ -115,6 +140,8 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
         match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => {
                 set_timeouts(&stream, timeout)?;
+                let set = stream.set_nodelay(true);
+                set.map_err(|error| Error::Failed(format!("set TCP_NODELAY: {error}")))?;
                 return Ok(stream);
             }
             Err(error) => last = Some(Error::Failed(format!("connect to {to}: {error}"))),
@@ -123,19 +150,28 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
     Err(last.unwrap_or_else(|| no_address(to)))
 }
 
-/// Offers the bytes, hears what the receiver has, and says from where they come.
-fn agree(stream: &TcpStream, source: &Source) -> Result<u64, Error> {
-    say(stream, &Offer { length: source.length })?;
-    let have: Have = hear(stream)?;
-    let from = if while_waited_for(stream, || source.begins_so(&have))?? { have.bytes } else { 0 };
+/// Offers the bytes, hears what the receiver has, and says from where they come; the hash of those before.
+fn agree(
+    stream: &TcpStream,
+    lines: &mut Lines,
+    source: &Source,
+    timeout: Duration,
+) -> Result<(u64, Hasher), Error> {
+    say(stream, &Offer { length: source.length, attributes: source.attributes() })?;
+    let have: Have = lines.hear(stream, timeout)?;
+    let hasher = while_waited_for(stream, || source.begins_so(&have))??;
+    let (from, hasher) = hasher.map_or((0, Hasher::default()), |hasher| (have.bytes, hasher));
     say(stream, &From(from))?;
     if let Some(length) = source.length.filter(|_| have.bytes > 0) {
         match from {
             0 => tell(format_args!("the other end has something else: sending all {length} bytes\n")),
+            _ if from == length => {
+                tell(format_args!("the other end has all {length} bytes: sending nothing\n"));
+            }
             _ => tell(format_args!("the other end has {from} of {length} bytes: sending the rest\n")),
         }
     }
-    Ok(from)
+    Ok((from, hasher))
 }
 
 /// Where the bytes come from.
@@ -146,6 +182,8 @@ struct Source {
     length: Option<u64>,
     /// How the kernel can move the bytes by itself.
     kernel: Option<ByKernel>,
+    /// Before the transfer.
+    metadata: Metadata,
 }
 
 #[derive(Clone, Copy)]
@@ -181,17 +219,80 @@ impl Source {
             }
             _ => None,
         };
-        Ok(Self { name: name.to_owned(), file: Arc::new(file), length, kernel })
+        Ok(Self { name: name.to_owned(), file: Arc::new(file), length, kernel, metadata })
     }
 
-    /// Whether the file begins with the bytes that the receiver has.
-    fn begins_so(&self, have: &Have) -> Result<bool, Error> {
+    /// The hash of the bytes that the receiver has, where the file begins with them.
+    fn begins_so(&self, have: &Have) -> Result<Option<Hasher>, Error> {
         if have.bytes == 0 || self.length.is_none_or(|length| have.bytes > length) {
-            return Ok(false);
+            return Ok(None);
         }
-        let own = Have::first(have.bytes, &*self.file);
-        Ok(own.map_err(|error| Error::Failed(format!("{}: {error}", self.name)))? == *have)
+        let mut hasher = Hasher::default();
+        hasher.read_up_to(have.bytes, &self.file).map_err(|error| self.failed(&error))?;
+        Ok(Some(hasher).filter(|own| (own.bytes(), own.value()) == (have.bytes, have.hash)))
     }
+
+    fn failed(&self, error: &std::io::Error) -> Error {
+        Error::Failed(format!("{}: {error}", self.name))
+    }
+
+    /// Of a file, for the received one.
+    fn attributes(&self) -> Option<Attributes> {
+        let modified = (self.metadata.mtime(), u32::try_from(self.metadata.mtime_nsec()).unwrap_or(0));
+        self.length.map(|_| Attributes { mode: self.metadata.mode() & 0o777, modified })
+    }
+
+    /// Whether a file is as it was before the transfer, for all that its metadata say.
+    fn is_unchanged(&self) -> Result<bool, Error> {
+        let now = self.file.metadata().map_err(|error| self.failed(&error))?;
+        let stamp = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
+        Ok(self.length.is_none() || stamp(&now) == stamp(&self.metadata))
+    }
+
+    /// Whether a read returns at once, or would at the end.
+    fn is_ready(&self) -> Result<bool, Error> {
+        let mut fds = [PollFd::new(&*self.file, PollFlags::IN)];
+        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(self.failed(&error.into())),
+        }
+    }
+}
+
+/// How the bytes are hashed.
+enum Hashing {
+    /// The kernel moves a file's pages: a thread reads them, too.
+    Behind(Follower),
+    /// They are read here.
+    Here(Hasher),
+    Not,
+}
+
+impl Hashing {
+    fn start(args: &Args, source: &Source, hasher: Hasher) -> Result<Self, Error> {
+        match source.kernel {
+            _ if args.raw || args.no_verify => Ok(Self::Not),
+            None => Ok(Self::Here(hasher)),
+            Some(ByKernel::Splice) => Ok(Self::Not),
+            Some(ByKernel::Sendfile) => {
+                let follower = source.file.try_clone().and_then(|file| Follower::start(hasher, file));
+                Ok(Self::Behind(follower.map_err(|error| source.failed(&error))?))
+            }
+        }
+    }
+}
+
+/// What the next step waits for.
+enum Next {
+    Moved,
+    /// Room in the socket, or input of a splice.
+    Sender(Progress),
+    /// A lent buffer.
+    Buffer,
+    /// The source.
+    Source,
+    End,
 }
 
 struct Sending<'a> {
@@ -203,95 +304,236 @@ struct Sending<'a> {
     /// Where the transfer began, and how far the source has been read or planned.
     first: u64,
     at: u64,
+    stream: TcpStream,
+    lines: Lines,
+    /// What is left to say of a line.
+    line: Vec<u8>,
+    hashing: Hashing,
+    /// When bytes went or the receiver said something, and when something was said here.
+    last: Instant,
+    said: Instant,
 }
 
 impl Sending<'_> {
     /// Hands all bytes over to the kernel.
     fn all(&mut self) -> Result<(), Error> {
         let mut bar = Bar::new(self.source.length, self.first);
-        let mut last = Instant::now();
-        let mut planned = self.plan_by_kernel();
         loop {
             let before = self.sender.account().bytes();
-            let progress = self.sender.advance(&mut self.engine)?;
+            let next = match self.step() {
+                Ok(next) => next,
+                // The receiver may have said why it takes no more.
+                Err(error) => return Err(self.hear().err().unwrap_or(error)),
+            };
             let sent = self.sender.account().bytes();
             bar.at(self.first + sent);
-            if self.terminated.load(Ordering::Relaxed) {
-                return Err(Error::Failed("interrupted".into()));
+            if let Hashing::Behind(follower) = &self.hashing {
+                follower.follow(self.first + sent);
             }
-            last = if sent > before { Instant::now() } else { last };
-            match progress {
-                Progress::More => continue,
-                Progress::Idle if planned => return Ok(()),
-                // Reading may take a while, so that all that was read before is on its way.
-                Progress::Idle => match self.engine.buffer() {
-                    Some(buffer) => {
-                        planned = self.read_one(buffer)?;
-                        last = Instant::now();
-                        continue;
-                    }
-                    None => self.engine.wait(None, TICK)?,
-                },
-                Progress::Room | Progress::Input => {
-                    self.engine.wait(self.sender.waits_for(progress), TICK)?
+            if sent > before {
+                self.last = Instant::now();
+            }
+            self.hear()?;
+            match next {
+                Next::End => return Ok(()),
+                Next::Moved => {}
+                Next::Sender(progress) => {
+                    self.engine.wait(self.sender.waits_for(progress), TICK)?;
+                    self.check_patience()?;
                 }
-            };
-            if progress != Progress::Input && last.elapsed() > self.args.timeout {
-                let (peer, seconds) = (self.sender.peer(), self.args.timeout.as_secs_f64());
-                return Err(Error::Failed(format!("{peer} has taken nothing for {seconds} s")));
+                Next::Buffer => {
+                    self.engine.wait(None, TICK)?;
+                    self.check_patience()?;
+                }
+                Next::Source => {
+                    self.last = Instant::now();
+                    self.engine.wait(Some((self.source.file.as_fd(), PollFlags::IN)), TICK)?;
+                    self.say_wait();
+                }
             }
         }
     }
 
-    /// Plans what the kernel moves by itself; false where bytes have to be read.
-    fn plan_by_kernel(&mut self) -> bool {
-        let segment = match (self.source.kernel, self.source.length) {
-            (Some(ByKernel::Sendfile), Some(length)) => Segment::File(FilePart {
-                file: self.source.file.clone(),
-                offset: self.at,
-                len: length - self.at,
-            }),
-            (Some(ByKernel::Splice), _) => match self.source.file.as_fd().try_clone_to_owned() {
-                Ok(pipe) => Segment::Socket(StreamPart { socket: Arc::new(pipe), len: TO_THE_END }),
-                Err(_) => return false,
-            },
-            _ => return false,
-        };
-        self.sender.push(&mut self.engine, Plan::new().with(segment));
-        true
+    /// Takes what the receiver says; in the stream of bytes alone it says nothing.
+    fn hear(&mut self) -> Result<(), Error> {
+        if self.terminated.load(Ordering::Relaxed) {
+            return Err(Error::Failed("interrupted".into()));
+        }
+        while !self.args.raw {
+            match self.lines.hear_now::<Done>(&self.stream)? {
+                Heard::Nothing => break,
+                Heard::Alive => self.last = Instant::now(),
+                Heard::Line(Done(got)) => {
+                    return Err(Error::Failed(format!("{} has ended at byte {got}", self.sender.peer())));
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// Reads into a buffer and plans it; true at the end.
-    fn read_one(&mut self, mut buffer: BufMut) -> Result<bool, Error> {
+    fn check_patience(&self) -> Result<(), Error> {
+        if self.last.elapsed() <= self.args.timeout {
+            return Ok(());
+        }
+        let (peer, seconds) = (self.sender.peer(), self.args.timeout.as_secs_f64());
+        Err(Error::Failed(format!("{peer} has taken nothing for {seconds} s")))
+    }
+
+    /// Says that this end is alive, where nothing else is under way.
+    fn say_wait(&mut self) {
+        if !self.args.raw && self.line.is_empty() && self.said.elapsed() >= WAIT_PERIOD {
+            self.line.extend_from_slice(WAIT.as_bytes());
+        }
+    }
+
+    /// Makes one call that moves something.
+    fn step(&mut self) -> Result<Next, Error> {
+        if !self.put_line()? {
+            return Ok(Next::Sender(Progress::Room));
+        }
+        match self.sender.advance(&mut self.engine)? {
+            Progress::More => Ok(Next::Moved),
+            Progress::Idle => self.plan(),
+            waits => Ok(Next::Sender(waits)),
+        }
+    }
+
+    /// Says what is left of a line; false where the socket has no room.
+    fn put_line(&mut self) -> Result<bool, Error> {
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let flags =
+            if self.line.starts_with(b"data=") { flags | rustix::net::SendFlags::MORE } else { flags };
+        while !self.line.is_empty() {
+            match rustix::net::send(self.sender.socket(), &self.line, flags) {
+                Ok(sent) => drop(self.line.drain(..sent)),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+                Err(error) => {
+                    return Err(Error::Failed(format!("send to {}: {error}", self.sender.peer())));
+                }
+            }
+            self.said = Instant::now();
+        }
+        Ok(true)
+    }
+
+    /// Plans the next bytes.
+    fn plan(&mut self) -> Result<Next, Error> {
+        let segment = match (self.source.kernel, self.source.length) {
+            (Some(ByKernel::Sendfile), Some(length)) => {
+                let (offset, len) = (self.at, length - self.at);
+                Segment::File(FilePart { file: self.source.file.clone(), offset, len })
+            }
+            (Some(ByKernel::Splice), _) => {
+                let come = rustix::io::ioctl_fionread(&*self.source.file);
+                let len = come.map_err(|error| self.source.failed(&error.into()))?;
+                if len == 0 && !self.source.is_ready()? {
+                    return Ok(Next::Source);
+                }
+                // Bytes may have come in between; at the end none have.
+                let come = rustix::io::ioctl_fionread(&*self.source.file);
+                let len = come.map_err(|error| self.source.failed(&error.into()))?;
+                let pipe = self.source.file.as_fd().try_clone_to_owned();
+                let socket = Arc::new(pipe.map_err(|error| self.source.failed(&error))?);
+                Segment::Socket(StreamPart { socket, len })
+            }
+            _ => {
+                if self.source.length.is_none() && !self.source.is_ready()? {
+                    return Ok(Next::Source);
+                }
+                let Some(buffer) = self.engine.buffer() else { return Ok(Next::Buffer) };
+                return self.read_one(buffer);
+            }
+        };
+        if segment.is_empty() {
+            return Ok(Next::End);
+        }
+        self.push(segment);
+        Ok(Next::Moved)
+    }
+
+    /// Plans a segment, behind a line that says how long it is.
+    fn push(&mut self, segment: Segment) {
+        if self.source.kernel.is_some() {
+            self.at += segment.len();
+        }
+        if !self.args.raw {
+            self.line.extend_from_slice(Frame::Data(segment.len()).to_string().as_bytes());
+        }
+        self.sender.push(&mut self.engine, Plan::new().with(segment));
+    }
+
+    /// Reads into a buffer and plans it.
+    fn read_one(&mut self, mut buffer: BufMut) -> Result<Next, Error> {
         let read = match self.source.length {
             Some(_) => self.source.file.read_at(&mut buffer, self.at),
             None => (&*self.source.file).read(&mut buffer),
         };
         let read = match read {
             Ok(read) => read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(false),
-            Err(error) => return Err(Error::Failed(format!("{}: {error}", self.source.name))),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(Next::Moved),
+            Err(error) => return Err(self.source.failed(&error)),
         };
-        self.at += read as u64;
+        // A file that grew ends where it did when it was offered.
+        let left = self.source.length.map_or(usize::MAX, |length| (length - self.at) as usize);
+        let read = read.min(left);
         if read == 0 {
             return match self.source.length {
                 Some(length) if self.at < length => {
                     Err(Error::Failed(format!("{} ended {} bytes early", self.source.name, length - self.at)))
                 }
-                _ => Ok(true),
+                _ => Ok(Next::End),
             };
         }
-        self.sender.push(&mut self.engine, Plan::new().with(Segment::Shared(buffer.freeze(0..read))));
-        Ok(false)
+        self.at += read as u64;
+        let view = buffer.freeze(0..read);
+        if let Hashing::Here(hasher) = &mut self.hashing {
+            hasher.write(&view);
+        }
+        self.push(Segment::Shared(view));
+        Ok(Next::Moved)
+    }
+
+    /// The hash of all bytes, where they are seen.
+    fn hash(&mut self) -> Result<Option<u64>, Error> {
+        let total = self.first + self.sender.account().bytes();
+        let mut follower = match std::mem::replace(&mut self.hashing, Hashing::Not) {
+            Hashing::Not => return Ok(None),
+            Hashing::Here(hasher) => return Ok(Some(hasher.value())),
+            Hashing::Behind(follower) => follower,
+        };
+        follower.end(total);
+        loop {
+            if let Some(result) = follower.result(WAIT_PERIOD) {
+                return Ok(Some(result.map_err(|error| self.source.failed(&error))?.value()));
+            }
+            self.hear()?;
+            self.say_wait();
+            self.put_line()?;
+        }
     }
 
     /// Ends the stream, waits for what is lent and for the receiver's word.
-    fn end(&mut self, stream: &TcpStream) -> Result<(), Error> {
+    fn end(&mut self) -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::Failed(format!("end the stream: {error}"));
-        reset_on_death(stream, false)?;
-        stream.shutdown(Shutdown::Write).map_err(failed)?;
+        let sent = self.first + self.sender.account().bytes();
+        if !self.args.raw {
+            let hash = self.hash()?;
+            if !self.source.is_unchanged()? {
+                let reason = format!("{} changed while it was sent: send it again", self.source.name);
+                refuse(&self.stream, &reason);
+                return Err(Error::Failed(reason));
+            }
+            self.line.extend_from_slice(Frame::End { bytes: sent, hash }.to_string().as_bytes());
+            while !self.put_line()? {
+                self.hear()?;
+                self.engine.wait(Some((self.stream.as_fd(), PollFlags::OUT)), TICK)?;
+                self.check_patience()?;
+            }
+        }
+        reset_on_death(&self.stream, false)?;
+        self.stream.shutdown(Shutdown::Write).map_err(failed)?;
         let mut lent = self.sender.lent();
-        while lent > 0 {
+        while lent > 0 && self.args.raw {
             let left = self.sender.finish(&mut self.engine, self.args.timeout)?;
             if left == lent {
                 return Err(Error::Failed(format!(
@@ -304,9 +546,9 @@ impl Sending<'_> {
         if self.args.raw {
             return Ok(());
         }
-        stream.set_nonblocking(false).map_err(failed)?;
-        let Done(got) = hear(stream)?;
-        let sent = self.first + self.sender.account().bytes();
+        let Done(got) = self.lines.hear(&self.stream, self.args.timeout)?;
+        // The receiver has all, so that nothing is lent for long.
+        self.sender.finish(&mut self.engine, self.args.timeout)?;
         if got == sent {
             return Ok(());
         }

@@ -21,7 +21,7 @@ use strait_capture::{Queues, Session};
 use self::keyboard::Keyboard;
 use self::model::{Model, Reaction};
 use self::reader::{Reader, Source};
-use crate::capture::{PathArg, WaitArg};
+use crate::capture::{Chosen, PathArg, WaitArg};
 use crate::parse::seconds;
 use crate::{Error, output};
 
@@ -40,7 +40,7 @@ Examples:
 pub(crate) struct Args {
     /// Interface to watch
     #[arg(short, long, value_name = "IF")]
-    interface: String,
+    interface: Option<String>,
     /// Kernel path
     #[arg(short, long, value_enum, default_value = "auto")]
     path: PathArg,
@@ -71,16 +71,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             "standard output is no terminal: give --json for a stream of objects".into(),
         ));
     }
-    let terminated = strait_sys::process::on_termination()?;
     let filter = args.filter.join(" ");
-    let session = Session::builder(args.interface.clone())
+    let Chosen { name: interface, why } = Chosen::find(args.interface.as_deref())?;
+    if let Some(why) = why {
+        output::tell(format_args!("strait: no -i given: {interface} is {why}\n"));
+    }
+    let session = Session::builder(interface.clone())
         .path(args.path.into())
         .wait(args.wait.into())
         .queues(args.queues.clone().unwrap_or_default())
         .filter(filter.clone())
         .open()?;
-    let title = format!("{}, path {} ({})", args.interface, session.path(), session.mode());
-    let source = Source::new(session, &args.interface)?;
+    // Not before: while libpcap compiles the filter, only the default action ends the process.
+    let terminated = strait_sys::process::on_termination()?;
+    let title = format!("{interface}, path {} ({})", session.path(), session.mode());
+    let source = Source::new(session, &interface);
     // Before the thread is started: it parses what strangers send, and capabilities are each thread's own.
     strait_sys::process::drop_capabilities(false)?;
     let reader = Reader::start(source)?;

@@ -147,7 +147,7 @@ fn clear_progress() {
 }
 
 fn try_seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
+    match crate::parse::seconds(text).map(|duration| duration.as_secs_f64()) {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
         _ => Err("give 0.1 to 600 seconds".into()),
     }

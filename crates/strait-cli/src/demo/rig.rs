@@ -31,10 +31,6 @@ pub(super) struct Rig {
 /// What one path captured.
 pub(super) struct Captured {
     pub(super) report: Report,
-    /// CPU time of the reading thread.
-    pub(super) cpu: Duration,
-    /// How long traffic was sent.
-    pub(super) sending: Duration,
     /// Bytes and wire length of each packet in the file.
     pub(super) packets: Vec<(Vec<u8>, u32)>,
 }
@@ -63,18 +59,18 @@ impl Rig {
         let file = self.directory.0.join("capture.pcapng");
         let mut output = Output::to_file(&file, &Self::source(&session, args))?;
         let before = self.received()?;
-        let (read, sending) = std::thread::scope(|scope| {
+        let (read, arrived) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| read(lane, &mut output));
-            let sending = self.send(args, terminated);
-            let arrived = sending.as_ref().is_ok_and(|&(frames, _)| {
+            let sent = self.send(args, terminated);
+            let arrived = sent.as_ref().is_ok_and(|&frames| {
                 settle(terminated, || self.received().is_ok_and(|now| now - before >= frames))
             });
             let stopped = self.wire.receiver().run(|| session.stop());
             let read = reader.join();
-            (read, sending.and_then(|(_, time)| stopped?.map(|()| (time, arrived)).map_err(Error::from)))
+            (read, sent.and_then(|_| stopped?.map(|()| arrived).map_err(Error::from)))
         });
-        let (sending, arrived) = sending?;
-        let (account, cpu) = read.map_err(|_| Error::Failed("the reading thread died".to_owned()))??;
+        let arrived = arrived?;
+        let account = read.map_err(|_| Error::Failed("the reading thread died".to_owned()))??;
         let report = session.report(vec![account]);
         output.close(&report)?;
         if terminated.load(Ordering::Relaxed) {
@@ -83,11 +79,12 @@ impl Rig {
         if !arrived {
             return Err(Error::Failed("the traffic did not arrive at the other end of the link".to_owned()));
         }
-        Ok(Captured { report, cpu, sending, packets: packets(&file)? })
+        Ok(Captured { report, packets: packets(&file)? })
     }
 
     fn source<'a>(session: &Session, args: &'a Args) -> output::Source<'a> {
         output::Source {
+            lines: output::Lines::default(),
             interface: "receiver",
             filter: &args.filter,
             snaplen: 262_144,
@@ -96,14 +93,14 @@ impl Rig {
         }
     }
 
-    /// Sends the generated packets and the protocols' among them; returns how many, and how long it took.
-    fn send(&self, args: &Args, terminated: &AtomicBool) -> Result<(u64, Duration), Error> {
+    /// Sends the generated packets and the protocols' among them; returns how many.
+    fn send(&self, args: &Args, terminated: &AtomicBool) -> Result<u64, Error> {
         let sender = self.wire.sender();
         sender.run(|| {
             let traffic = traffic()?;
             let mut injector = Injector::open(sender.interface(), InjectPath::Sendmmsg)?;
             let protocols = self.protocols()?;
-            let (started, start_ns) = (Instant::now(), clock::monotonic_ns());
+            let start_ns = clock::monotonic_ns();
             let every = (args.count / (protocols.len() as u64 + 1)).max(1);
             let mut protocols = protocols.iter();
             for sequence in 0..args.count {
@@ -121,9 +118,61 @@ impl Rig {
                     injector.push(packet.len());
                 }
             }
-            let sent = injector.finish()?;
-            Ok((sent.frames, started.elapsed()))
+            Ok(injector.finish()?.frames)
         })?
+    }
+
+    /// Sends packets as fast as the link takes them; returns how many.
+    pub(super) fn send_burst(&self, count: u64, terminated: &AtomicBool) -> Result<u64, Error> {
+        self.send_each(count, |_, _| Ok(()), terminated)
+    }
+
+    /// Sends packets one by one.
+    pub(super) fn send_slowly(
+        &self,
+        count: u64,
+        pause: Duration,
+        terminated: &AtomicBool,
+    ) -> Result<u64, Error> {
+        let start_ns = clock::monotonic_ns();
+        let wait = |injector: &mut Injector, sequence: u64| {
+            injector.wait_until(start_ns + sequence * pause.as_nanos() as u64)
+        };
+        self.send_each(count, wait, terminated)
+    }
+
+    fn send_each(
+        &self,
+        count: u64,
+        wait: impl Fn(&mut Injector, u64) -> Result<(), strait_capture::Error> + Send + Sync,
+        terminated: &AtomicBool,
+    ) -> Result<u64, Error> {
+        let sender = self.wire.sender();
+        sender.run(|| {
+            let traffic = traffic()?;
+            let mut injector = Injector::open(sender.interface(), InjectPath::Sendmmsg)?;
+            for sequence in (0..count).take_while(|_| !terminated.load(Ordering::Relaxed)) {
+                wait(&mut injector, sequence)?;
+                let len = traffic.write_frame(sequence, 0, injector.buffer()?);
+                injector.push(len);
+            }
+            Ok(injector.finish()?.frames)
+        })?
+    }
+
+    /// The receiving interface.
+    pub(super) fn interface(&self) -> &str {
+        self.wire.receiver().interface()
+    }
+
+    /// Runs `work` where the receiving interface is.
+    pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        Ok(self.wire.receiver().run(work)?)
+    }
+
+    /// A file that goes with the demo.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.directory.0.join(name)
     }
 
     /// The packets of the protocols' file.
@@ -135,7 +184,7 @@ impl Rig {
     }
 
     /// Packets that the receiving interface has counted.
-    fn received(&self) -> Result<u64, Error> {
+    pub(super) fn received(&self) -> Result<u64, Error> {
         Ok(self.wire.receiver().stats()?.rx_packets)
     }
 }
@@ -161,14 +210,14 @@ fn traffic() -> Result<Traffic, Error> {
 }
 
 /// Reads a lane until the session has stopped and the ring is empty.
-fn read(mut lane: Lane, output: &mut Output) -> Result<(strait_ledger::Lane, Duration), Error> {
+fn read(mut lane: Lane, output: &mut Output) -> Result<strait_ledger::Lane, Error> {
     lane.enter_thread()?;
     while let Some(mut batch) = lane.next_batch(Instant::now() + TICK)? {
         for frame in batch.frames() {
             output.take(&frame)?;
         }
     }
-    Ok((lane.finish()?, clock::thread_cpu_time()))
+    Ok(lane.finish()?)
 }
 
 /// Every packet of a file.

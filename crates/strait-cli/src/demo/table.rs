@@ -1,12 +1,9 @@
-//! The demo's result: a row a path, as a table or as JSON.
+//! The captures of the same traffic: a row a path.
 
 use serde::Serialize;
 use strait_ledger::Report;
 
-use super::Args;
 use super::rig::Captured;
-use crate::Error;
-use crate::output::print_line;
 
 /// What one path did.
 #[derive(Serialize)]
@@ -15,10 +12,6 @@ pub(super) struct Row {
     /// Why the path did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<&'static str>,
-    /// Packets a second while traffic ran.
-    packets_per_second: f64,
-    /// CPU time of the reading thread.
-    cpu_seconds_per_million: f64,
     /// Whether the file holds the same packets as the first path's.
     same_packets: bool,
     /// Packets in the file.
@@ -29,12 +22,9 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn of(path: &'static str, captured: &Captured, reference: &Captured) -> Self {
-        let delivered = captured.report.capture.delivered.max(1) as f64;
         Self {
             path,
             skipped: None,
-            packets_per_second: captured.report.capture.delivered as f64 / captured.sending.as_secs_f64(),
-            cpu_seconds_per_million: captured.cpu.as_secs_f64() * 1e6 / delivered,
             same_packets: captured.packets == reference.packets,
             packets: captured.packets.len(),
             ledger: Some(captured.report.clone()),
@@ -42,15 +32,7 @@ impl Row {
     }
 
     pub(super) fn skipped(path: &'static str, why: &'static str) -> Self {
-        Self {
-            path,
-            skipped: Some(why),
-            packets_per_second: 0.0,
-            cpu_seconds_per_million: 0.0,
-            same_packets: false,
-            packets: 0,
-            ledger: None,
-        }
+        Self { path, skipped: Some(why), same_packets: false, packets: 0, ledger: None }
     }
 
     /// What is wrong with this path, if something is.
@@ -75,11 +57,10 @@ impl Row {
         };
         let capture = &report.capture;
         format!(
-            "{:<6} {:<12} {:>9.0} {:>11.3} {:>9} {:>9} {:>6}   {:<4}   {}",
+            "{:<6} {:<12} {:>9} {:>9} {:>9} {:>6}   {:<4}   {}",
             self.path,
             report.mode,
-            self.packets_per_second,
-            self.cpu_seconds_per_million,
+            capture.received,
             capture.delivered,
             capture.filtered,
             capture.lost.total(),
@@ -89,13 +70,12 @@ impl Row {
     }
 }
 
-/// Prints the rows.
-pub(super) fn print(rows: &[Row], args: &Args) -> Result<(), Error> {
-    if args.json {
-        let text = serde_json::to_string(&rows).map_err(|error| Error::Failed(error.to_string()))?;
-        return print_line(&text);
-    }
-    print_line(&format!("filter: {}", args.filter))?;
-    print_line("path   mode         packets/s  CPU s/mill delivered  filtered   lost   same   ledger")?;
-    rows.iter().try_for_each(|row| print_line(&row.line()))
+/// The rows as lines.
+pub(super) fn lines(rows: &[Row], filter: &str) -> Vec<String> {
+    let mut lines = vec![
+        format!("filter: {filter}"),
+        "path   mode          received delivered  filtered   lost   same   ledger".to_owned(),
+    ];
+    lines.extend(rows.iter().map(Row::line));
+    lines
 }

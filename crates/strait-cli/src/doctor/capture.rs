@@ -101,7 +101,8 @@ fn libpcap(interface: Option<&Interface>, raw: bool, notebook: &mut Notebook<'_>
         Ok(version) => version,
         Err(error) => {
             let says = format!("{error}: text filters and strait run need it");
-            return notebook.better("libpcap", says, "apt-get install libpcap0.8");
+            let fix = if cfg!(target_feature = "crt-static") { "" } else { "apt-get install libpcap0.8" };
+            return notebook.better("libpcap", says, fix);
         }
     };
     if !raw {

@@ -93,24 +93,86 @@ pub(super) fn kernel() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// The findings as a page of text.
+/// Columns before the text of a finding, but for its subject.
+const MARGIN: usize = 2 + 6 + 2 + 2;
+/// The fewest columns of text that are worth wrapping to.
+const TEXT_COLUMNS_MIN: usize = 24;
+
+/// The findings as a page of text, as wide as the terminal; lines are whole where there is none, for grep(1).
 pub(super) fn text(findings: &[Finding]) -> String {
-    let coloured =
-        std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let terminal = std::io::stdout().is_terminal();
+    let coloured = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    page(findings, coloured, columns(terminal))
+}
+
+/// Columns of the terminal: those of $COLUMNS, else its own, else 80.
+fn columns(terminal: bool) -> Option<usize> {
+    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let own = || ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns));
+    told.or_else(|| terminal.then(own)).filter(|&columns| columns > 0)
+}
+
+fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String {
     let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
+    let indent = MARGIN + width;
+    let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(TEXT_COLUMNS_MIN));
     let mut page = String::new();
+    let mut shown: Vec<&Finding> = Vec::new();
     for group in findings.chunk_by(|one, other| one.face == other.face) {
         // Writing to a String cannot fail.
         let _ = writeln!(page, "{}", format!("{:?}", group[0].face).to_lowercase());
         for finding in group {
-            let state = mark(finding.state, coloured);
-            let _ = writeln!(page, "  {state}  {:width$}  {}", finding.subject, finding.says);
-            if let Some(fix) = &finding.fix {
-                let _ = writeln!(page, "  {:6}  {:width$}  -> {fix}", "", "");
+            let before = shown.iter().find(|before| before.fix == finding.fix && finding.fix.is_some());
+            let is_repeated =
+                shown.iter().any(|before| before.says == finding.says && before.subject == finding.subject);
+            let says = if is_repeated { "as above" } else { &finding.says };
+            let mut lines = wrapped(says, room).into_iter();
+            let (state, first) = (mark(finding.state, coloured), lines.next().unwrap_or_default());
+            let _ = writeln!(page, "  {state}  {:width$}  {first}", finding.subject);
+            for line in lines {
+                let _ = writeln!(page, "{:indent$}{line}", "");
             }
+            let fix = match (before, &finding.fix) {
+                (Some(_), _) if is_repeated => None,
+                (Some(before), _) => Some(format!("-> as for {}", before.subject)),
+                (None, fix) => fix.as_ref().map(|fix| format!("-> {fix}")),
+            };
+            for line in fix.iter().flat_map(|fix| wrapped(fix, room)) {
+                let _ = writeln!(page, "{:indent$}{line}", "");
+            }
+            shown.push(finding);
         }
     }
-    page
+    page + &summary(findings)
+}
+
+/// `text` in lines of at most `room` columns, broken at blanks; a longer word has a line of its own, so that it can be copied.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The last line: how many findings are in each state, and the one to begin with.
+fn summary(findings: &[Finding]) -> String {
+    let count = |state| findings.iter().filter(|finding| finding.state == state).count();
+    let (broken, better, ok) = (count(State::Broken), count(State::Better), count(State::Ok));
+    let mut line = format!("summary: {broken} broken, {better} could be better, {ok} ok");
+    let first = |state| findings.iter().find(|finding| finding.state == state && finding.fix.is_some());
+    if let Some(finding) = first(State::Broken).or_else(|| first(State::Better)) {
+        let fix = finding.fix.as_deref().unwrap_or_default();
+        // Writing to a String cannot fail.
+        let _ = write!(line, "; first, for {}: {fix}", finding.subject);
+    }
+    line + "\n"
 }
 
 /// The state as a word of six columns.
@@ -134,14 +196,35 @@ mod tests {
         notebook.ok("kernel", "Linux 6.1");
         notebook.better("memlock", "64 KiB", "ulimit -l unlimited");
         assert_eq!(
-            text(&findings),
-            "capture\n  OK      kernel   Linux 6.1\n  better  memlock  64 KiB\n                   -> ulimit -l unlimited\n"
+            page(&findings, false, None),
+            "capture\n  OK      kernel   Linux 6.1\n  better  memlock  64 KiB\n                   -> ulimit -l unlimited\n\
+             summary: 0 broken, 1 could be better, 1 ok; first, for memlock: ulimit -l unlimited\n"
         );
         let json: serde_json::Value = serde_json::from_str(&json(Some("a"), &findings)).unwrap();
         assert_eq!((&json["verdict"], &json["interface"]), (&"better".into(), &"a".into()));
         assert!(json["version"].is_string() && json["kernel"].is_string());
         assert_eq!(json["findings"][1]["state"], "better");
         assert!(json["findings"][0].get("fix").is_none());
+    }
+
+    #[test]
+    fn lines_are_wrapped_and_what_was_said_is_not_repeated() {
+        let mut findings = Vec::new();
+        for face in [Face::Capture, Face::Send] {
+            let mut notebook = Notebook::new(face, &mut findings);
+            notebook.better(
+                "memory",
+                "one two three four five six seven eight nine ten",
+                "ulimit -l unlimited",
+            );
+        }
+        Notebook::new(Face::Send, &mut findings).broken("ring", "none", "ulimit -l unlimited");
+        let page = page(&findings, false, Some(50));
+        let (findings, summary) = page.split_once("summary: ").unwrap();
+        assert!(findings.lines().all(|line| line.chars().count() <= 50), "{page}");
+        assert_eq!((page.matches("one two").count(), page.matches("-> ulimit").count()), (1, 1), "{page}");
+        assert!(page.contains("as above") && page.contains("-> as for memory"), "{page}");
+        assert_eq!(summary, "1 broken, 2 could be better, 0 ok; first, for ring: ulimit -l unlimited\n");
     }
 
     #[test]

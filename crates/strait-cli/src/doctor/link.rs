@@ -19,15 +19,9 @@ const INTERRUPTS_MAX: usize = 512;
 
 pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Notebook<'_>) -> Result<(), Error> {
     let name = interface.name.as_str();
-    if interface.is_up() {
-        notebook.ok(
-            "link",
-            format!("{name} is up{}", if interface.is_running() { "" } else { ", without a carrier" }),
-        );
-    } else {
-        notebook.broken("link", format!("{name} is down"), capture::set_up(name));
-    }
     let ethtool = Ethtool::open(name)?;
+    let driver = ethtool.driver().map_or_else(|_| String::new(), |driver| driver.name);
+    state(interface, &driver, notebook);
     queues::examine(interface, args, &ethtool, notebook);
     rings(name, &ethtool, notebook);
     match Netlink::open()?.stats(interface.index) {
@@ -41,6 +35,29 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
         busy_poll(&directory, args.wait, notebook);
     }
     Ok(())
+}
+
+/// `IF_OPER_UNKNOWN` (linux/if.h): a driver that does not say whether it has a carrier, such as a tunnel's.
+const OPER_UNKNOWN: u8 = 0;
+
+/// Whether packets can come at all: up, and with a carrier.
+fn state(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
+    const SUBJECT: &str = "link";
+    let name = &interface.name;
+    if !interface.is_up() {
+        return notebook.broken(SUBJECT, format!("{name} is down"), capture::set_up(name));
+    }
+    if interface.is_running() || interface.operational_state == OPER_UNKNOWN {
+        return notebook.ok(SUBJECT, format!("{name} is up"));
+    }
+    let fix = match driver {
+        "bridge" => {
+            format!("ip link set PORT master {name}, and ip link set PORT up, with a PORT that has a carrier")
+        }
+        "veth" => "ip link set PEER up, at its other end".into(),
+        _ => format!("plug a cable in, or switch the other end on; ip link show {name} tells the state"),
+    };
+    notebook.better(SUBJECT, format!("{name} is up, without a carrier: no packet can come"), fix);
 }
 
 fn rings(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
@@ -227,6 +244,20 @@ mod tests {
         assert_eq!(nic.fix.as_deref(), Some("ethtool -K a gro off lro off, while capturing"));
         assert!(joined(Device::Nic, &[], true).says.contains("this machine sends"));
         assert!(joined(Device::Nic, &[], false).says.ends_with("on the wire"));
+    }
+
+    #[test]
+    fn a_link_without_a_carrier_is_not_as_it_should_be() {
+        let link = |operational_state, driver: &str| {
+            let interface =
+                Interface { name: "a".into(), flags: 1, operational_state, ..Interface::default() };
+            found(|notebook| state(&interface, driver, notebook)).remove(0)
+        };
+        for (driver, advice) in [("bridge", "PORT master a"), ("veth", "PEER up"), ("ice", "cable")] {
+            let finding = link(2, driver);
+            assert!(finding.state == State::Better && finding.fix.unwrap().contains(advice), "{driver}");
+        }
+        assert!(link(6, "bridge").state == State::Ok && link(OPER_UNKNOWN, "tun").state == State::Ok);
     }
 
     #[test]

@@ -6,21 +6,12 @@
 use rustix::process::{Resource, getrlimit};
 use strait_sys::bpf::Map;
 use strait_sys::packet::{self, v2, v3};
-use strait_sys::process::{
-    self, CAP_BPF, CAP_IPC_LOCK, CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, has_capability,
-};
+use strait_sys::process::{self, AF_XDP_CAPABILITIES, CAP_IPC_LOCK, CAP_NET_RAW, has_capability};
 use strait_sys::{Kind, Result};
 
 use super::Face;
 use super::finding::Notebook;
 
-/// What AF_XDP needs, and the verifier of its program.
-const AF_XDP_NEEDS: [(u32, &str); 4] = [
-    (CAP_NET_RAW, "CAP_NET_RAW"),
-    (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
-    (CAP_BPF, "CAP_BPF"),
-    (CAP_PERFMON, "CAP_PERFMON"),
-];
 /// A ring that is made to see whether one can be.
 const RING_BYTES: usize = 256 << 10;
 /// For all that a user namespace's own root cannot do.
@@ -74,7 +65,7 @@ fn who_refuses_packet_sockets(faces: &[Face]) -> Result<(&'static str, String)> 
 pub(super) fn af_xdp(faces: &[Face], notebook: &mut Notebook<'_>) -> Result<()> {
     const SUBJECT: &str = "af_xdp privilege";
     let mut missing = Vec::new();
-    for (capability, name) in AF_XDP_NEEDS {
+    for (capability, name) in AF_XDP_CAPABILITIES {
         if !has_capability(capability)? {
             missing.push(name);
         }
@@ -149,7 +140,7 @@ fn setcap(faces: &[Face]) -> String {
         _ => faces.contains(&Face::Capture),
     };
     let has = |capability| !process::is_root() && has_capability(capability).unwrap_or(false);
-    let capabilities = AF_XDP_NEEDS.into_iter().chain([(CAP_IPC_LOCK, "CAP_IPC_LOCK")]);
+    let capabilities = AF_XDP_CAPABILITIES.into_iter().chain([(CAP_IPC_LOCK, "CAP_IPC_LOCK")]);
     let capabilities = capabilities.filter(|&(capability, _)| needs(capability) || has(capability));
     let capabilities: Vec<String> = capabilities.map(|(_, name)| name.to_lowercase()).collect();
     let program = std::env::current_exe().map_or_else(|_| "strait".into(), |path| path.display().to_string());

@@ -10,6 +10,7 @@ use strait_sys::ethtool::Ethtool;
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpAttachment, xdp_abilities};
 
+use super::device::Device;
 use super::finding::Notebook;
 use super::{Args, capture, holder, privilege, queues};
 use crate::Error;
@@ -40,7 +41,7 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
         probe(interface, args, &ethtool, notebook);
     } else {
         let driver = ethtool.driver().map_or("its driver".into(), |driver| driver.name);
-        declared(interface, &driver, notebook);
+        declared(interface, &driver, Device::of(interface, &ethtool), notebook);
     }
     Ok(())
 }
@@ -61,13 +62,17 @@ fn occupied(name: &str, attached: XdpAttachment, notebook: &mut Notebook<'_>) {
 }
 
 /// What the driver declares.
-fn declared(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
+fn declared(interface: &Interface, driver: &str, device: Device, notebook: &mut Notebook<'_>) {
     let probe = format!("strait doctor {} --probe tries it", interface.name);
     match xdp_abilities(interface.index) {
         Err(error) => notebook.better("xdp", format!("unknown of {driver}: {}", error.failure()), probe),
         Ok(can) if can.zero_copy => notebook.ok("xdp", format!("{driver} declares zero-copy; {probe}")),
         Ok(can) if can.native && can.redirect => {
             let says = format!("{driver} declares native XDP without zero-copy: frames are copied once");
+            // No purchase changes the driver of a link that is none of a NIC's.
+            if device.is_virtual() {
+                return notebook.ok("xdp", format!("{says}, as on every link of this kind; {probe}"));
+            }
             notebook.better(
                 "xdp",
                 says,
@@ -77,7 +82,8 @@ fn declared(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
         Ok(_) => {
             let says =
                 format!("{driver} has no native XDP: the kernel's generic program only, no faster than v3");
-            notebook.better("xdp", says, "use --path v3 here, or a NIC with native XDP");
+            let nic = if device.is_virtual() { "" } else { ", or a NIC with native XDP" };
+            notebook.better("xdp", says, format!("use --path v3 here{nic}"));
         }
     }
 }
@@ -90,6 +96,7 @@ fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut N
         Ok(queue) => queue,
         Err(error) => return notebook.unknown("xdp", &error),
     };
+    let device = Device::of(interface, ethtool);
     let tried = MODES.map(|(mode, path)| (mode, path, bind(name, path, queue)));
     if let [(_, _, Err(first)), rest @ ..] = &tried
         && rest
@@ -105,6 +112,7 @@ fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut N
             Ok(()) => notebook.ok(subject, format!("{mode} binds to queue {queue} of {name}")),
             Err(error) => {
                 let fix = error.errno().map_or("", |errno| fix(path, Errno::from_raw_os_error(errno)));
+                let fix = if fix.starts_with("a NIC") && device.is_virtual() { "" } else { fix };
                 notebook.better(subject, format!("no {mode} on queue {queue} of {name}: {error}"), fix);
             }
         }

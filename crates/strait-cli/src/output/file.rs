@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::Frame;
 use strait_capture::sink::{
-    FileSink, Format, LinkType, SinkInterface, SinkOptions, Statistics, Target, frame_ref,
+    FileSink, Format, LinkType, SinkInterface, SinkOptions, Statistics, Summary, Target, frame_ref,
 };
-use strait_ledger::Report;
+use strait_ledger::{Grouped, Report};
 use strait_sys::clock;
 
 use super::{Output, Source, Text};
 use crate::Error;
-use crate::parse::seconds;
+use crate::parse::{count, mebibytes, megabytes, seconds};
 
 /// Options of an output file.
 #[derive(ClapArgs)]
@@ -25,18 +25,32 @@ pub(crate) struct Args {
     /// Write packets to this file, `-` for standard output, instead of printing them
     #[arg(short, long, value_name = "FILE")]
     write: Option<String>,
-    /// File format
-    #[arg(long, value_enum, default_value_t = FormatArg::Pcapng, requires = "write")]
-    format: FormatArg,
-    /// Start another file before one grows past this many MiB
-    #[arg(long, value_name = "N", requires = "write", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    /// File format [default: pcap for a name in .pcap or .cap, else pcapng]
+    #[arg(long, value_enum, requires = "write")]
+    format: Option<FormatArg>,
+    /// Start another file before one grows past this many MiB, or as in 500k or 2GiB
+    #[arg(long, value_name = "SIZE", requires = "write", value_parser = rotation)]
     rotate_mib: Option<u64>,
-    /// Start another file every so many seconds
-    #[arg(long, value_name = "N", requires = "write", value_parser = seconds)]
+    /// The same in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
+    #[arg(short = 'C', long, value_name = "SIZE", requires = "write", conflicts_with = "rotate_mib", value_parser = megabytes)]
+    rotate_size: Option<u64>,
+    /// Start another file every so many seconds, or as in 5m or 1h
+    #[arg(short = 'G', long, value_name = "S", requires = "write", value_parser = seconds)]
     rotate_s: Option<Duration>,
     /// Keep the newest N files of a rotation
     #[arg(long, value_name = "N", requires = "write")]
     ring_files: Option<usize>,
+    /// With -C keep the newest N files, with -G alone end after N files: tcpdump's -W
+    #[arg(short = 'W', long, value_name = "N", requires = "write", conflicts_with = "ring_files", value_parser = count)]
+    files: Option<u64>,
+    /// Write out packets as they come
+    #[arg(short = 'U', long, requires = "write")]
+    packet_buffered: bool,
+}
+
+/// A positive size, in MiB without a unit.
+fn rotation(text: &str) -> Result<u64, String> {
+    mebibytes(text).and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("give a size above 0".into()) })
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -52,6 +66,7 @@ impl Args {
     pub(crate) fn check(&self, json: bool, read: Option<&str>) -> Result<(), Error> {
         let usage = |text: &str| Err(Error::Usage(text.into()));
         match (self.write.as_deref(), read) {
+            (Some(""), _) => usage("-w needs the name of a file, or - for standard output"),
             (Some("-"), _) if json => usage("--json and -w - both want standard output: give -w a file"),
             (Some("-"), _) if io::stdout().is_terminal() => {
                 usage("-w - would write to the terminal: redirect it, or give -w a file")
@@ -65,7 +80,23 @@ impl Args {
 
     /// Whether more files will be made later.
     pub(crate) fn rotates(&self) -> bool {
-        self.rotate_mib.is_some() || self.rotate_s.is_some()
+        self.rotate_bytes().is_some() || self.rotate_s.is_some()
+    }
+
+    fn rotate_bytes(&self) -> Option<u64> {
+        self.rotate_mib.or(self.rotate_size)
+    }
+
+    /// After how many files of which period a capture ends: -W without -C.
+    pub(crate) fn files_limit(&self) -> Option<(u32, Duration)> {
+        let files = self.files.filter(|_| self.rotate_bytes().is_none())?;
+        Some((u32::try_from(files).unwrap_or(u32::MAX), self.rotate_s?))
+    }
+
+    /// How many files are kept: -W with -C, and without any rotation, which the sink refuses.
+    fn ring_files(&self) -> Option<usize> {
+        let files = self.files.filter(|_| self.files_limit().is_none());
+        self.ring_files.or(files.map(|files| usize::try_from(files).unwrap_or(usize::MAX)))
     }
 
     /// Whether nothing but the number of packets is asked for; `silent`: no packet is printed.
@@ -76,27 +107,29 @@ impl Args {
     /// Opens the output that the options ask for.
     pub(crate) fn open(&self, source: &Source<'_>) -> Result<Output, Error> {
         let Some(file) = &self.write else {
-            let text = || Ok(Output::Text(Box::new(Text::open(source.link_type)?)));
+            let text = || Ok(Output::Text(Box::new(Text::open(source.link_type, source.lines)?)));
             return if source.silent { Ok(Output::Nothing) } else { text() };
         };
         let options = SinkOptions {
             format: match self.format {
-                FormatArg::Pcapng => Format::Pcapng,
-                FormatArg::Pcap => Format::Pcap,
+                Some(FormatArg::Pcapng) => Format::Pcapng,
+                Some(FormatArg::Pcap) => Format::Pcap,
+                None => format_of(file),
             },
-            rotate_bytes: self.rotate_mib.map(|mib| mib << 20),
+            rotate_bytes: self.rotate_bytes(),
             rotate_every: self.rotate_s,
-            ring_files: self.ring_files,
+            ring_files: self.ring_files(),
+            files_max: self.files_limit().map(|(files, _)| files.into()),
             ..options(Target::parse(file), source)
         };
-        FileOutput::create(options)
+        FileOutput::create(options, self.packet_buffered)
     }
 }
 
 impl Output {
     /// One pcapng file.
     pub(crate) fn to_file(path: &std::path::Path, source: &Source<'_>) -> Result<Self, Error> {
-        FileOutput::create(options(Target::Path(path.to_owned()), source))
+        FileOutput::create(options(Target::Path(path.to_owned()), source), false)
     }
 }
 
@@ -112,6 +145,15 @@ fn options(target: Target, source: &Source<'_>) -> SinkOptions {
     SinkOptions { interfaces: vec![interface], ..SinkOptions::new(target, clock::realtime_ns()) }
 }
 
+/// Returns the format that the extension of `file` stands for; pcapng, which holds more, where it stands for none. What
+/// pcap cannot hold, directions, queues and the counts of losses, is left out of it; frames of all interfaces have a header
+/// of their own in both.
+fn format_of(file: &str) -> Format {
+    let extension = std::path::Path::new(file).extension().unwrap_or_default();
+    let is_pcap = ["pcap", "cap"].iter().any(|pcap| extension.eq_ignore_ascii_case(pcap));
+    if is_pcap { Format::Pcap } else { Format::Pcapng }
+}
+
 fn is_same_file(one: &str, other: &str) -> bool {
     let place = |path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
     matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
@@ -120,13 +162,13 @@ fn is_same_file(one: &str, other: &str) -> bool {
 /// An open file, or a series of them.
 pub(crate) struct FileOutput {
     sink: FileSink,
-    /// Somebody reads it as it is written.
+    /// It is written out with each batch: a program reads it, or the user asked for it.
     streams: bool,
 }
 
 impl FileOutput {
-    fn create(options: SinkOptions) -> Result<Output, Error> {
-        let streams = options.target == Target::Stdout;
+    fn create(options: SinkOptions, prompt: bool) -> Result<Output, Error> {
+        let streams = prompt || options.target == Target::Stdout;
         Ok(Output::File(Box::new(Self { sink: FileSink::create(options)?, streams })))
     }
 
@@ -151,8 +193,13 @@ impl FileOutput {
         self.sink.lost()
     }
 
+    /// Bytes written or gathered so far, in all files.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.sink.written_bytes()
+    }
+
     /// Completes the file, with the ledger in its statistics block.
-    pub(super) fn close(self, report: &Report) -> Result<(), Error> {
+    pub(super) fn close(self, report: &Report) -> Result<Summary, Error> {
         let capture = &report.capture;
         let statistics = Statistics {
             interface: 0,
@@ -163,7 +210,18 @@ impl FileOutput {
             delivered: Some(capture.delivered),
             ..Statistics::default()
         };
-        self.sink.close(&[statistics])?;
-        Ok(())
+        Ok(self.sink.close(&[statistics])?)
     }
+}
+
+/// The line that names the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
+pub(crate) fn written(summary: &Summary) -> String {
+    let Summary { packets, bytes, files, deleted, first_file, last_file, .. } = summary;
+    let (packets, bytes) = (Grouped(*packets), Grouped(*bytes));
+    let to = match files - deleted {
+        0 | 1 => last_file.clone(),
+        kept => format!("{kept} files, {first_file} to {last_file}"),
+    };
+    let deleted = if *deleted > 0 { format!("; {deleted} older files were deleted") } else { String::new() };
+    format!("wrote {packets} packets, {bytes} bytes, to {to}{deleted}")
 }

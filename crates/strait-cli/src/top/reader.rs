@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strait_capture::{FilterCompiler, Lane, Session};
 use strait_ledger::Report;
-use strait_sys::interface::Interface;
-use strait_sys::{Kind, clock, wait};
+use strait_sys::clock;
 
 use super::tally::Tally;
 use crate::Error;
@@ -20,10 +19,6 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE_OF_EACH: Duration = Duration::from_millis(1);
 /// How often the kernel's counters are read.
 const ACCOUNT_PERIOD: Duration = Duration::from_millis(200);
-/// All interfaces at once.
-const ANY: &str = "any";
-/// How often a link that is down is looked at.
-const LINK_PERIOD: Duration = Duration::from_millis(100);
 
 /// What to do about a filter for which there is no privilege any more; it fits in a line of 80.
 const FILTER_STAYS: &str = "xdp needs privilege to change its filter: give it at the start, or --path v3";
@@ -42,14 +37,6 @@ pub(super) struct Source {
     session: Session,
     lanes: Vec<Lane>,
     compiler: Result<FilterCompiler, String>,
-    link: Link,
-}
-
-/// The interface that is read.
-struct Link {
-    name: String,
-    /// Its number when the capture was opened; another interface may have the name later.
-    index: u32,
 }
 
 /// The reading thread.
@@ -88,12 +75,11 @@ impl Shared {
 
 impl Source {
     /// Of `session`, which is on `interface`.
-    pub(super) fn new(mut session: Session, interface: &str) -> Result<Self, Error> {
+    pub(super) fn new(mut session: Session, interface: &str) -> Self {
         let lanes = session.take_lanes();
         // Filters that come later are compiled on a handle that is opened while there is the privilege.
         let compiler = FilterCompiler::open(interface).map_err(|error| error.to_string());
-        let index = if interface == ANY { 0 } else { Interface::find(interface)?.index };
-        Ok(Self { session, lanes, compiler, link: Link { name: interface.to_owned(), index } })
+        Self { session, lanes, compiler }
     }
 }
 
@@ -166,7 +152,7 @@ impl Work {
     }
 
     fn read_until_stopped(&mut self) -> Result<(), Error> {
-        let (mut accounted, mut looked) = (Instant::now(), Instant::now());
+        let mut accounted = Instant::now();
         while !self.shared.stopping.load(Ordering::Acquire) {
             while let Ok((text, reply)) = self.orders.try_recv() {
                 // Whoever asked waits for the answer, so that it can be sent.
@@ -176,11 +162,6 @@ impl Work {
             if accounted.elapsed() >= ACCOUNT_PERIOD {
                 accounted = Instant::now();
                 self.account()?;
-            }
-            let is_down = self.shared.counts().is_down;
-            if is_down && looked.elapsed() >= LINK_PERIOD {
-                looked = Instant::now();
-                self.shared.counts().is_down = !self.source.link.is_up()?;
             }
         }
         Ok(())
@@ -192,21 +173,16 @@ impl Work {
         Ok(())
     }
 
-    /// Reads each lane once; false when none has more to come, or can have because the link is down.
+    /// Reads each lane once; false when none has more to come.
     fn read(&mut self) -> Result<bool, Error> {
         let patience = if self.source.lanes.len() == 1 { PATIENCE } else { PATIENCE_OF_EACH };
         // Those of live captures are small numbers.
         let link_type = self.source.session.link_type() as u16;
-        let (mut more, mut is_down) = (false, false);
+        let mut more = false;
         for lane in &mut self.source.lanes {
             let mut batch = match lane.next_batch(Instant::now() + patience) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => continue,
-                // Its last frames came before this, and it brings more when the link is up again.
-                Err(error) if error.errno() == Some(Errno::NETDOWN.raw_os_error()) => {
-                    is_down = true;
-                    continue;
-                }
                 Err(error) => return Err(error.into()),
             };
             more = true;
@@ -220,11 +196,7 @@ impl Work {
                 Ok::<_, Error>(())
             })?;
         }
-        if is_down {
-            self.shared.counts().is_down = true;
-            // AF_XDP tells it at every call.
-            wait::sleep(PATIENCE);
-        }
+        self.shared.counts().is_down = self.source.session.link().is_down;
         Ok(more)
     }
 
@@ -237,20 +209,5 @@ impl Work {
             Some(errno) if errno == Errno::PERM.raw_os_error() => Error::Refused(FILTER_STAYS.into()),
             _ => error.into(),
         })
-    }
-}
-
-impl Link {
-    /// Whether frames can come; that of all interfaces at once is always up.
-    ///
-    /// # Errors
-    /// It is gone.
-    fn is_up(&self) -> Result<bool, Error> {
-        match Interface::find(&self.name) {
-            _ if self.index == 0 => Ok(true),
-            Ok(interface) if interface.index == self.index => Ok(interface.is_up()),
-            Err(error) if error.kind() != Kind::Usage => Err(error.into()),
-            _ => Err(Error::Failed(format!("capture on {}: the interface is gone", self.name))),
-        }
     }
 }

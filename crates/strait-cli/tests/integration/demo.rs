@@ -11,6 +11,8 @@ use crate::refusals::{AS_NOBODY, everyones_copy};
 use crate::rig::{LIMIT, STRAIT, closes, failure, lost};
 
 const SHORT: [&str; 5] = ["demo", "--count", "3000", "--rate", "30000"];
+/// The parts of the demo, as its JSON object names them.
+const PARTS: [&str; 5] = ["paths", "burst", "delay", "http", "resume"];
 
 fn is_root() -> bool {
     strait_sys::process::is_root()
@@ -24,20 +26,63 @@ fn every_path_gives_the_same_answer_and_every_ledger_closes() {
     let directory = tempfile::tempdir().unwrap();
     let launch = || Launch::new(STRAIT).args(SHORT).env("TMPDIR", directory.path());
     let text = launch().run(LIMIT).unwrap().success().text();
-    let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+    let rows = rows(&text);
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["recv", "v2", "v3", "xdp"], "{text}");
     assert!(rows.iter().all(|row| row.ends_with(&["0", "yes", "closes"])), "{text}");
+    assert_explained(&text);
 
     let finished = launch().arg("--json").run(LIMIT).unwrap().success();
     assert_eq!(finished.text().lines().count(), 1);
-    let rows: Value = serde_json::from_str(&finished.text()).unwrap();
+    let parts: Value = serde_json::from_str(&finished.text()).unwrap();
+    let rows = &parts["paths"];
     for row in rows.as_array().unwrap() {
         assert!(closes(&row["ledger"]) && lost(&row["ledger"]) == 0, "{row}");
         assert_eq!((&row["same_packets"], &row["packets"]), (&true.into(), &row["ledger"]["delivered"]));
         assert!(row["packets"].as_u64().unwrap() > 1000, "{row}");
     }
     assert_eq!(rows.as_array().unwrap().len(), 4);
+    assert_parts(&parts);
     assert_empty(directory.path());
+}
+
+/// The rows of the first part's table.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    let lines = text.lines().skip_while(|line| !line.trim_start().starts_with("path ")).skip(1);
+    lines.take(4).map(|line| line.split_whitespace().collect()).collect()
+}
+
+/// Each part has a sentence, or the reason why it was skipped, and a command to go on with; the end says what it was.
+fn assert_explained(text: &str) {
+    let count = |start: &str| text.lines().filter(|line| line.trim_start().starts_with(start)).count();
+    let parts = PARTS.len();
+    assert_eq!((count("=> ") + count("SKIP: "), count("next: ")), (parts, parts), "{text}");
+    let commands: Vec<_> = text.lines().filter(|line| line.contains("next: ")).collect();
+    // As this program was called, by its path here.
+    assert!(commands.iter().all(|line| line.contains("/strait ")), "{text}");
+    assert!(text.contains("accounts for each one"), "{text}");
+}
+
+/// The figures of the parts after the first. What depends on the machine's speed is not looked at.
+fn assert_parts(parts: &Value) {
+    assert_eq!(parts.as_object().unwrap().len(), PARTS.len(), "{parts}");
+    let burst = &parts["burst"];
+    assert!(closes(&burst["ledger"]), "{burst}");
+    assert_eq!(burst["ledger"]["received"], burst["arrived"], "{burst}");
+    assert!(
+        burst["ledger"]["lost"]["ring_full"].as_u64().unwrap() > 0,
+        "the ring holds no such burst: {burst}"
+    );
+    let delay = &parts["delay"];
+    assert!(delay["skipped"].is_string() || delay["under_strait_run"]["packets"] == 100, "{delay}");
+    let http = &parts["http"];
+    assert!(http["requests"][0]["cache_status"].as_str().unwrap().contains("stored"), "{http}");
+    assert!(http["requests"][1]["cache_status"].as_str().unwrap().contains("hit"), "{http}");
+    // What the proxy read of the body together with the origin's head depends on the moment; nothing else is copied.
+    assert_eq!(http["copied"], http["account"]["filled_copied"], "{http}");
+    let resume = &parts["resume"];
+    let bytes = |name: &str| resume[name].as_u64().unwrap();
+    assert!(bytes("kept") > 0 && resume["same"] == true, "{resume}");
+    assert_eq!(bytes("kept") + bytes("sent"), bytes("bytes"), "{resume}");
 }
 
 #[test]
@@ -48,12 +93,44 @@ fn an_ordinary_user_sees_the_packet_sockets_and_why_xdp_is_skipped() {
         return skip(failure(&finished).1);
     }
     let text = finished.success().text();
-    let rows: Vec<&str> = text.lines().skip(2).collect();
+    let rows = rows(&text);
     assert_eq!(rows.len(), 4, "{text}");
     for (row, path) in rows.iter().zip(["recv", "v2", "v3"]) {
-        assert!(row.starts_with(path) && row.contains(" yes ") && row.ends_with(" closes"), "{text}");
+        assert!(row[0] == path && row.ends_with(&["yes", "closes"]), "{text}");
     }
-    assert!(rows[3].starts_with("xdp    SKIP: needs root"), "{text}");
+    assert_eq!(rows[3][..4], ["xdp", "SKIP:", "needs", "root"], "{text}");
+    assert_explained(&text);
+    // These need no privilege at all.
+    assert!(text.contains("second request") && text.contains("the files are   the same"), "{text}");
+}
+
+#[test]
+fn a_part_that_fails_makes_the_demo_fail() {
+    if !lab::root_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    // No file may be longer than 20 MiB, in blocks of 512 bytes: enough for the first part alone.
+    let script = "trap '' XFSZ; ulimit -f 40960; exec \"$0\" \"$@\"";
+    let launch = || {
+        let launch = Launch::new("sh").args(["-c", script, STRAIT]).args(SHORT);
+        launch.env("TMPDIR", directory.path())
+    };
+    let finished = launch().run(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let text = finished.text();
+    assert!(text.contains("FAILED: write a file to send"), "{text}");
+    assert!(
+        !text.contains("accounts for each one") && text.matches("next: ").count() == PARTS.len(),
+        "{text}"
+    );
+    assert!(finished.stderr.contains("failed: "), "{}", finished.stderr);
+
+    let finished = launch().arg("--json").run(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let parts: Value = serde_json::from_str(&finished.text()).unwrap();
+    assert!(parts["resume"]["failed"].is_string() && parts["resume"]["skipped"].is_null(), "{parts}");
+    assert_empty(directory.path());
 }
 
 fn as_ordinary_user(directory: &Path) -> Finished {

@@ -2,7 +2,10 @@
 
 use lab::Wire;
 
-use crate::rig::{Capture, PATHS, Packet, assert_complete, count, ledger, numbered, packets, send, tagged};
+use crate::refusals::RECORDING;
+use crate::rig::{
+    Capture, PATHS, Packet, assert_complete, count, ledger, numbered, packets, run, send, tagged,
+};
 use crate::tools::{self, AS_BLOCKS, capinfos, tcpdump, tshark};
 
 #[test]
@@ -54,6 +57,37 @@ fn read_by_others(format: &str) {
     assert_eq!(seen, sent.iter().map(expected).collect::<Vec<_>>());
     if format == "pcapng" {
         assert_eq!(interface_statistics(&file), ["120", "40", "0", "40"]);
+    }
+}
+
+#[test]
+fn the_extension_of_the_file_selects_its_format() {
+    // pcap with nanoseconds, and the section header of pcapng.
+    const PCAP: u32 = 0xa1b2_3c4d;
+    const PCAPNG: u32 = 0x0a0d_0d0a;
+    if !tools::present() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let wrote = |name: &str, options: &[&str]| {
+        let file = directory.path().join(name);
+        let _ =
+            run(&[&["capture", "-r", RECORDING, "-w", file.to_str().unwrap()], options].concat()).success();
+        let magic: [u8; 4] = std::fs::read(&file).unwrap()[..4].try_into().unwrap();
+        (u32::from_le_bytes(magic), capinfos(&file).1)
+    };
+    for (name, options, magic, says) in [
+        ("a.pcap", &[][..], PCAP, "nsecpcap"),
+        ("a.CAP", &[], PCAP, "nsecpcap"),
+        ("a.pcapng", &[], PCAPNG, "pcapng"),
+        ("a", &[], PCAPNG, "pcapng"),
+        ("b.pcap", &["--format", "pcapng"], PCAPNG, "pcapng"),
+        ("b.pcapng", &["--format", "pcap"], PCAP, "nsecpcap"),
+    ] {
+        let (found, text) = wrote(name, options);
+        assert_eq!(found, magic, "{name}");
+        let kind = text.lines().find(|line| line.starts_with("File type:")).unwrap();
+        assert!(kind.contains(says), "{name}: {kind}");
     }
 }
 

@@ -155,32 +155,29 @@ fn a_size_that_the_link_does_not_take_is_told_before_anything_is_sent() {
 }
 
 #[test]
-fn a_rate_is_kept() {
+fn no_frame_leaves_before_it_is_due() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
     for path in ["sendmmsg", "ring", "xdp"] {
-        assert_pace(|| Wire::builder().or_skip(), path, 5000.0, 2500);
+        assert_not_early(&wire, path, 1.0);
     }
 }
 
 #[test]
-fn a_rate_of_live_frames_is_kept() {
-    // So slow that the receiving ring holds what falls due while the generator does not run.
-    assert_pace(live_wire, "live", 1000.0, 1500);
+fn no_live_frame_leaves_before_it_is_due() {
+    let Some(wire) = live_wire() else { return };
+    // Frames that were held up follow each other in 15/16 of the interval.
+    assert_not_early(&wire, "live", 15.0 / 16.0);
 }
 
-/// The pace is kept within 5 %, over a longer time if a busy machine holds the generator up.
-fn assert_pace(lay: impl Fn() -> Option<Wire>, path: &str, rate: f64, frames: u64) {
-    let mut seen = Vec::new();
-    for frames in [frames, frames * 2, frames * 4, frames * 8] {
-        let Some(wire) = lay() else { return };
-        let options = ["-p", path, "--rate", &rate.to_string(), "--count", &frames.to_string()];
-        let account = generate(wire.left(), &options);
-        assert_eq!(count(&account, "frames") + count(&account, "dropped"), frames, "{path}: {account}");
-        seen.push(account["achieved_pps"].as_f64().unwrap());
-        if seen.iter().any(|pace| (pace / rate - 1.0).abs() <= 0.05) {
-            return;
-        }
-    }
-    panic!("{path}: {seen:?}");
+/// All frames leave, and none before a `share` of the time that the rate gives it. How late they are
+/// is the machine's choice: that frames catch up is tested with a simulated clock (`parse::tests`).
+fn assert_not_early(wire: &Wire, path: &str, share: f64) {
+    const FRAMES: u64 = 1000;
+    let options = ["-p", path, "--rate", "5000", "--count", &FRAMES.to_string()];
+    let account = generate(wire.left(), &options);
+    assert_eq!(count(&account, "frames") + count(&account, "dropped"), FRAMES, "{path}: {account}");
+    let earliest = (FRAMES - 1) as f64 / 5000.0 * share;
+    assert!(account["seconds"].as_f64().unwrap() >= earliest * 0.99, "{path}: {account}");
 }
 
 #[test]

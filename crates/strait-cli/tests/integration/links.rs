@@ -1,6 +1,7 @@
 //! A link that is down, goes down or vanishes: one clear line, and nothing is lost that was captured.
 
-use lab::{End, Wire};
+use lab::{End, Wire, wait_until};
+use strait_capture::file::FileReader;
 
 use crate::rig::{
     Capture, LIMIT, PATHS, SOCKET_PATHS, assert_complete, count, failure, ledger, numbered, send, strait,
@@ -29,25 +30,75 @@ fn an_interface_that_is_down_is_told_at_once() {
 }
 
 #[test]
-fn an_interface_that_goes_down_ends_the_capture_with_all_that_came() {
+fn a_link_that_was_down_is_noted_and_the_capture_goes_on() {
     for path in PATHS {
-        lose(path, &[], "down", |end| end.set_up(false));
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("capture.pcapng");
+        let arguments = ["-p", path, "-w", file.to_str().unwrap(), "--json"];
+        let capture = Capture::start(wire.right(), &arguments);
+        let frames = numbered(FRAMES);
+        let (first, second) = frames.split_at(frames.len() / 2);
+        send(&wire, first);
+        // XDP loses what has not reached its ring when the link goes down.
+        assert!(wait_until(LIMIT, || part_holds(&file, first.len())));
+        wire.right().set_up(false);
+        assert!(wait_until(LIMIT, || capture.stderr().contains("right is down")), "{path}");
+        wire.right().set_up(true);
+        assert!(wait_until(LIMIT, || capture.stderr().contains("right is up again")), "{path}");
+        let running = || wire.left().interface().is_running() && wire.right().interface().is_running();
+        assert!(wait_until(LIMIT, running));
+        send(&wire, second);
+        let finished = capture.finish();
+        let ledger = ledger(&finished);
+        assert_eq!((count(&ledger, "delivered"), count(&ledger["events"], "link_downs")), (FRAMES, 1));
+        assert!(ledger["link_down_seconds"].as_f64().unwrap() > 0.0, "{ledger}");
+        assert_eq!(finished.stderr.matches("strait: note: right is ").count(), 2, "{}", finished.stderr);
+        assert_complete(&file, FRAMES);
     }
+}
+
+/// Whether a capture that goes on has written so many packets.
+fn part_holds(file: &std::path::Path, packets: usize) -> bool {
+    let part = file.with_extension("pcapng.part");
+    let Ok(mut reader) = FileReader::open(part.to_str().unwrap()) else { return false };
+    let mut found = 0;
+    while let Ok(Some(_)) = reader.next() {
+        found += 1;
+    }
+    found >= packets
 }
 
 #[test]
 fn an_interface_that_vanishes_ends_the_capture_with_all_that_came() {
     for path in PATHS {
-        lose(path, &[], "", End::delete);
+        lose(path, &[], GONE, End::delete);
     }
 }
 
 #[test]
 fn an_interface_that_vanishes_ends_every_lane() {
     for path in SOCKET_PATHS {
-        lose(path, &["--queues", "0-2"], "", End::delete);
+        lose(path, &["--queues", "0-2"], GONE, End::delete);
     }
 }
+
+#[test]
+fn an_interface_that_moves_to_another_namespace_is_gone() {
+    for path in PATHS {
+        lose(path, &[], GONE, |end| {
+            let process = lab::Launch::new("unshare").args(["--net", "sleep", "100"]).spawn().unwrap();
+            let id = process.id().to_string();
+            let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+            let elsewhere = || std::fs::read_link(format!("/proc/{id}/ns/net")).is_ok_and(|link| link != own);
+            assert!(wait_until(LIMIT, elsewhere));
+            let _ =
+                end.command("ip").args(["link", "set", "right", "netns", &id]).run(LIMIT).unwrap().success();
+        });
+    }
+}
+
+const GONE: &str = "capture on right: the interface is gone";
 
 const FRAMES: u64 = 200;
 

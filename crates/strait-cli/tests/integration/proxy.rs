@@ -102,7 +102,7 @@ fn a_configuration_is_checked_and_what_is_wrong_has_its_line() {
     let checked = run(&[&["proxy", "--check-config", "--config", &path], &options[..]].concat());
     assert_eq!(checked.success().text(), "ok\nlisten 127.0.0.1:1\nadmin 127.0.0.1:2\n");
     for (toml, expected) in [
-        ("workers = 1\nsise = 3\n", "strait.toml: line 2: unknown field `sise`"),
+        ("workers = 1\nsise = 3\n", "strait.toml: line 2: sise: there is no such key"),
         ("\n\nlisten = []\n", "strait.toml: line 3: listen: "),
         ("listen = [\"0.0.0.0:3128\"]", "access.allow"),
     ] {
@@ -124,7 +124,7 @@ fn a_signal_has_the_configuration_read_again_and_what_is_wrong_changes_nothing()
     assert!(proxy.get("/a").contains("Via: 1.1 one"));
     write(dir.path(), "nothing = 1");
     proxy.process.signal(Signal::HUP);
-    proxy.process.wait_for_stderr("strait.toml: line 1: unknown field", LIMIT).unwrap();
+    proxy.process.wait_for_stderr("strait.toml: line 1: nothing: there is no such key", LIMIT).unwrap();
     assert!(proxy.process.stderr().contains("not reloaded: "));
     assert!(proxy.get("/a").contains("Via: 1.1 one"));
     write(dir.path(), &of("two"));
@@ -134,6 +134,128 @@ fn a_signal_has_the_configuration_read_again_and_what_is_wrong_changes_nothing()
     let (requests, statuses) = (account["requests"].as_u64().unwrap(), &account["statuses"]);
     assert!(requests >= 3 && account["cut"] == 0 && account["outcomes"]["hit"].is_u64(), "{account}");
     assert!(statuses["2xx"] == requests && statuses["5xx"] == 0, "{account}");
+}
+
+/// Phrases of libraries, which do not help the author of the file.
+const FOREIGN: [&str; 8] = [
+    "parse \"",
+    "ByteSize",
+    "unknown field",
+    "unknown variant",
+    "invalid type",
+    "expected u",
+    "TOML parse",
+    "KeyMismatch",
+];
+
+/// A file, and a part of the line that is reported for it.
+const WRONG: [(&str, &str); 37] = [
+    ("workers = 99999", "line 1: workers = 99999: expected a whole number from 0 to 256"),
+    ("workers = -1", "from 0 to 256"),
+    ("workers = \"two\"", "workers = \"two\": expected a whole number"),
+    ("listen = [\"localhost\"]", "expected a list of addresses with ports"),
+    ("listen = 3128", "expected a list of addresses with ports"),
+    ("forwarded = \"no\"", "expected one of \"off\", \"append\", \"replace\""),
+    ("origin = \"ftp://a\"", "http://HOST:PORT"),
+    ("hosts = 3", "expected a list of host names"),
+    ("cache = 3", "write [cache]"),
+    ("[cache]\nsize = \"banana\"", "line 2: cache.size = \"banana\": expected a size"),
+    ("[cache]\nsize = \"\"", "expected a size"),
+    ("[cache]\nsize = -5", "expected a size"),
+    ("[cache]\nabandoned = { past = 200 }", "with 0 to 100 per cent"),
+    ("[cache]\nabandoned = \"never\"", "with 0 to 100 per cent"),
+    (
+        "[cache]\nmemory = \"1MiB\"\nmemory_object = \"2MiB\"",
+        "line 3: cache.memory_object = \"2MiB\": larger than cache.memory",
+    ),
+    ("[cache]\nmemory_object = \"1GiB\"\nmemory = \"2GiB\"", "16MiB is the most"),
+    (
+        "[cache]\ndir = \"/proc/version/x\"",
+        "line 2: cache.dir = \"/proc/version/x\": /proc/version is not a directory",
+    ),
+    ("[cache]\ndir = \"/tmp\"\nsize = \"9999PiB\"", "in all; lower it"),
+    ("[cache]\ndir = \"/tmp\"\nsize = \"1MiB\"", "are the least with"),
+    (
+        "[log]\naccess = \"/nonexistent/log\"",
+        "line 2: log.access = \"/nonexistent/log\": /nonexistent is not a directory",
+    ),
+    ("[log]\naccess = \"/tmp\"", "this is a directory"),
+    ("[log]\nformat = \"clf\"", "expected one of \"common\""),
+    ("[access]\nallow = [\"10.0.0.0/99\"]", "access.allow"),
+    ("[access]\nallow = \"10.0.0.0/8\"", "expected a list of networks"),
+    ("[access]\nconnect_ports = [70000]", "ports from 1 to 65535"),
+    ("[timeouts]\nidle = 99999999", "whole seconds from 0 to 86400"),
+    ("[timeouts]\nidle = \"10s\"", "whole seconds from 0 to 86400"),
+    ("[limits]\nconnections = 0", "from 1 to"),
+    ("[limits]\norigin_connections = 0", "from 1 to"),
+    ("[limits]\nrequest_ahead = \"1MiB\"", "32KiB is the most"),
+    ("[transfer]\nsendfile = 1", "expected true or false"),
+    ("[admin]\nlisten = \"9128\"", "expected an address with a port"),
+    ("[proxy_protocol]\non = [\"127.0.0.1:9\"]", "proxy_protocol.on"),
+    (
+        "[tls]\nlisten = [\"127.0.0.1:0\"]\ncertificate = \"/none\"\nkey = \"/none\"",
+        "the file cannot be read",
+    ),
+    ("[nothing]\na = 1", "nothing: there is no such key"),
+    ("name = a b", "line 1: this is not TOML"),
+    ("name = \"a\"\nname = \"b\"", "line 2: a key or section is there twice"),
+];
+
+#[test]
+fn check_config_reports_every_problem_in_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |toml: &str| run(&["proxy", "--check-config", "--config", &write(dir.path(), toml)]);
+    for (toml, expected) in WRONG {
+        let wrong = check(toml);
+        assert_eq!(wrong.status.code(), Some(2), "{toml}: {}", wrong.stderr);
+        assert_eq!(wrong.stderr.lines().count(), 1, "{toml}: {}", wrong.stderr);
+        assert!(wrong.stderr.contains(expected), "{toml}: {}", wrong.stderr);
+        assert!(FOREIGN.iter().all(|phrase| !wrong.stderr.contains(phrase)), "{toml}: {}", wrong.stderr);
+    }
+    let wrong = check("workers = 99999\nsise = 1\n[cache]\nsize = \"x\"\n").stderr;
+    assert_eq!(wrong.lines().filter(|line| line.contains("strait.toml: line ")).count(), 3, "{wrong}");
+    let wrong = run(&["proxy", "--check-config", "--cache-size", "banana"]).stderr;
+    assert!(wrong.contains("give a size as in 4096") && !wrong.contains("ByteSize"), "{wrong}");
+}
+
+#[test]
+fn a_file_that_is_empty_or_half_written_is_not_reloaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(
+        dir.path(),
+        &format!("listen = [\"127.0.0.1:0\"]\nname = \"one\"\norigin = \"{}\"\n", origin()),
+    );
+    let proxy = Proxy::start(&["--config", &path]);
+    for (text, expected) in [
+        ("", "the file is empty"),
+        ("# name = \"two\"\n\n", "the file is empty"),
+        ("listen = [\"127.0.0.1:0\"]\nname = \"two\"\n", "not reloaded: origin: missing; "),
+    ] {
+        let before = proxy.process.stderr().len();
+        write(dir.path(), text);
+        proxy.process.signal(Signal::HUP);
+        let said = || proxy.process.stderr()[before..].to_owned();
+        assert!(wait_until(LIMIT, || said().contains(expected)), "{text:?}: {}", said());
+        assert!(said().lines().count() == 1 && !said().contains("reloaded\n"), "{}", said());
+        assert!(proxy.get("/a").contains("Via: 1.1 one"));
+    }
+    proxy.end();
+}
+
+#[test]
+fn a_proxy_started_with_sighup_ignored_reloads_on_sighup() {
+    let dir = tempfile::tempdir().unwrap();
+    let of =
+        |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
+    let path = write(dir.path(), &of("one"));
+    let launch = Launch::new("bash").args(["-c", "trap '' HUP; exec \"$@\"", "bash", STRAIT, "proxy"]);
+    let proxy = Proxy::launch(launch.args(["--json", "--workers", "1", "--config", &path]));
+    assert!(proxy.get("/a").contains("Via: 1.1 one"));
+    write(dir.path(), &of("two"));
+    proxy.process.signal(Signal::HUP);
+    proxy.process.wait_for_stderr("reloaded", LIMIT).unwrap();
+    assert!(wait_until(LIMIT, || proxy.get("/a").contains("Via: 1.1 two")));
+    proxy.end();
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! `strait relay`: bytes both ways, ends of streams, many connections, what is left when one side dies.
 
+mod limits;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -222,9 +225,13 @@ fn nothing_is_left_of_connections_whose_ends_die() {
 }
 
 fn sockets(relay: &Relay) -> usize {
+    open_of_kind(relay, "socket:")
+}
+
+fn open_of_kind(relay: &Relay, kind: &str) -> usize {
     let links = fs::read_dir(format!("/proc/{}/fd", relay.process.id())).unwrap();
     let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
-    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    targets.filter(|target| target.to_string_lossy().starts_with(kind)).count()
 }
 
 #[test]
@@ -315,38 +322,13 @@ fn connections_of_a_killed_relay_are_reset() {
     assert!([client, stream].iter().all(|mut end| end.read(&mut [0]).is_err()));
 }
 
-/// What a held-up client leaves others: the relay has as many pipes as its open files allow for, and copies beyond.
-#[test]
-fn without_a_pipe_bytes_are_copied() {
-    const HELD_UP: usize = 260;
-    let server = server();
-    // Root could raise the limit again.
-    let limit = "ulimit -n 1100
-        [ $(id -u) != 0 ] || exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \"$@\"
-        exec \"$@\"";
-    let launch = Launch::new("sh").args(["-c", limit, "sh"]);
-    let relay =
-        Relay::launch(launch, &server.local_addr().unwrap().to_string(), &["--max-connections", "400"]);
-    // None of these reads, and more comes for each than its socket has room for.
-    let held_up: Vec<_> = (0..HELD_UP)
-        .map(|_| {
-            let pair = (relay.connect(), accept(&server));
-            rustix::net::sockopt::set_socket_recv_buffer_size(&pair.0, 4096).unwrap();
-            pair.1.set_nonblocking(true).unwrap();
-            let chunk = vec![0; 1 << 20];
-            while (&pair.1).write(&chunk).is_ok() {}
-            pair
-        })
-        .collect();
-    let (client, stream) = (relay.connect(), accept(&server));
-    let bytes = content(3_000_000, 1);
-    let sent = bytes.clone();
-    let writer = thread::spawn(move || (&stream).write_all(&sent).unwrap());
-    assert!(read_all(&client) == bytes);
-    writer.join().unwrap();
-    drop((client, held_up));
-    let account = account(relay.end());
-    assert!(account["copied"].as_u64().unwrap() >= bytes.len() as u64, "{account}");
+/// Raises the limit of open files of these tests, which one that needs many has for itself.
+fn allow_many_files() -> (MutexGuard<'static, ()>, Option<u64>) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    (guard, maximum)
 }
 
 #[test]
@@ -428,8 +410,7 @@ fn thousands_of_connections_at_a_time() {
     const CONNECTIONS_MAX: u64 = 10_000;
     const BESIDE: u64 = 600;
     const IDLE_KIB_MAX: f64 = 4.0;
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let (_files, maximum) = allow_many_files();
     let fitting = maximum.map_or(CONNECTIONS_MAX, |files| files.saturating_sub(BESIDE) / 2);
     let connections = fitting.min(CONNECTIONS_MAX) as usize;
     let server = server();
@@ -458,7 +439,7 @@ fn thousands_of_connections_at_a_time() {
 fn mistakes_are_told() {
     for (arguments, code, words) in [
         (vec!["--listen", "127.0.0.1:0", "--to", "nowhere"], 2, "HOST:PORT"),
-        (vec!["--listen", "here", "--to", "localhost:1"], 2, "invalid socket address"),
+        (vec!["--listen", "here", "--to", "localhost:1"], 2, "give ADDRESS:PORT"),
         (vec!["--listen", "127.0.0.1:9", "--to", "127.0.0.1:9"], 2, "relay to itself"),
         (vec!["--listen", "192.0.2.1:0", "--to", "127.0.0.1:9"], 1, "listen on 192.0.2.1:0"),
         (
@@ -471,4 +452,86 @@ fn mistakes_are_told() {
         assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
         assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
     }
+}
+
+/// Resets so many connections, which the relay takes.
+fn reset(relay: &Relay, server: &TcpListener, connections: usize) {
+    for _ in 0..connections {
+        let (client, far) = (relay.connect(), accept(server));
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        drop(client);
+        // It ends when the reset has come, whatever read(2) calls that.
+        let _ = (&far).read(&mut [0]);
+    }
+}
+
+#[test]
+fn a_log_that_nothing_reads_holds_up_no_connection_and_each_lost_line_is_counted() {
+    const CONNECTIONS: usize = 200;
+    const QUEUE: usize = 16;
+    let server = server();
+    let (mut log, output) = std::io::pipe().unwrap();
+    // As small as a pipe can be: some lines fill it.
+    rustix::pipe::fcntl_setpipe_size(&output, 4096).unwrap();
+    let mut relay = std::process::Command::new(STRAIT)
+        .args([
+            "relay",
+            "--json",
+            "--json-log",
+            "--log-queue",
+            &QUEUE.to_string(),
+            "--listen",
+            "127.0.0.1:0",
+            "--to",
+        ])
+        .arg(server.local_addr().unwrap().to_string())
+        .stdout(output)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = std::io::BufReader::new(relay.stderr.take().unwrap());
+    let mut said = String::new();
+    std::io::BufRead::read_line(&mut errors, &mut said).unwrap();
+    let address: SocketAddr = said.split_whitespace().nth(1).unwrap().parse().unwrap();
+    for turn in 0..CONNECTIONS {
+        let client = TcpStream::connect(address).unwrap();
+        let stream = accept(&server);
+        drop(client);
+        assert_eq!(read_all(&stream), b"", "{turn}");
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&relay), Signal::TERM).unwrap();
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).unwrap();
+    assert!(relay.wait().unwrap().success());
+    assert!(rest.contains("reader was too slow") && rest.contains("\"connections\":200"), "{rest}");
+    let account: Value =
+        serde_json::from_str(rest.lines().find(|line| line.starts_with('{')).unwrap()).unwrap();
+    let mut read = String::new();
+    log.read_to_string(&mut read).unwrap();
+    let (read, dropped) = (read.lines().count(), account["log_dropped"].as_u64().unwrap() as usize);
+    assert_eq!(read + dropped, CONNECTIONS, "{rest}");
+    // The pipe and the queue hold a part only.
+    assert!(read > 0 && dropped > QUEUE, "{read} read, {dropped} dropped");
+}
+
+#[test]
+fn many_connections_that_fail_at_once_become_few_lines() {
+    let server = server();
+    let relay = Relay::start(&server, &[]);
+    reset(&relay, &server, 500);
+    let finished = relay.end();
+    let lines = finished.stderr.lines().filter(|line| line.starts_with("strait: ")).count();
+    let hidden: u64 = finished
+        .stderr
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("strait: ")?.strip_suffix(" more connections failed; --json-log names each")
+        })
+        .map(|number| number.parse::<u64>().unwrap())
+        .sum();
+    let summaries = finished.stderr.matches(" more connections failed").count();
+    let shown = (lines - summaries) as u64;
+    let failed = account(finished)["failed"].as_u64().unwrap();
+    assert!(failed > 0 && shown + hidden == failed, "{shown} + {hidden} of {failed}");
+    assert!(shown < failed || failed <= 10, "{shown} of {failed}");
 }

@@ -64,6 +64,11 @@ impl Capture {
         self.process.signal(Signal::CONT);
     }
 
+    /// Its standard error so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
     /// Its end by itself.
     pub(crate) fn wait(self) -> Finished {
         self.process.wait(LIMIT).unwrap()

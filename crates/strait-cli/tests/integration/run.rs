@@ -79,14 +79,24 @@ fn a_static_program_is_told() {
     }
 }
 
+/// As `cargo install` leaves it: the program alone in a directory, the library where Cargo built both.
 #[test]
-fn a_missing_library_is_named_with_the_places_that_were_searched() {
+fn a_program_that_was_installed_alone_finds_the_library_that_was_built_with_it() {
     let directory = tempfile::tempdir().unwrap();
     let strait = directory.path().join("strait");
     fs::copy(STRAIT, &strait).unwrap();
-    let finished = Launch::new(&strait).args(["run", "--", "true"]).run(LIMIT).unwrap();
-    let (code, line) = failure(&finished);
-    assert_eq!(code, 3, "{line}");
-    assert!(line.contains("libstrait_pcap.so is not in") && line.contains("/usr/lib/strait"), "{line}");
+    let launch = Launch::new(&strait).args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let finished = launch.run(LIMIT).unwrap().success();
+    assert!(finished.text().trim().ends_with("/libstrait_pcap.so"), "{}", finished.text());
+    assert_eq!(finished.stderr, "", "the loader takes it");
     assert!(env::var_os("LD_PRELOAD").is_none(), "this test's own loader is as usual");
+}
+
+#[test]
+fn a_library_that_is_named_and_not_there_is_told_with_the_command_that_builds_it() {
+    let launch = Launch::new(STRAIT).args(["run", "--", "true"]).env("STRAIT_PCAP_LIBRARY", "/nosuch.so");
+    let (code, line) = failure(&launch.run(LIMIT).unwrap());
+    assert_eq!(code, 3, "{line}");
+    assert!(line.contains("STRAIT_PCAP_LIBRARY=/nosuch.so: no such file"), "{line}");
+    assert!(line.contains("cargo build --release -p strait-pcap"), "{line}");
 }

@@ -39,7 +39,7 @@ fn a_thousand_followers_of_one_fill() {
     }
     let gate = Gate::default();
     let origin = Origin::of_bodies_behind(&gate);
-    let proxy = Setup::before(origin.address).start();
+    let proxy = Setup::before(origin.address).config("limits.connections_per_client = 0\n").start();
     let begun = Arc::new(AtomicUsize::new(0));
     gate.open(BEGINNING);
     let follow = {
@@ -96,7 +96,9 @@ fn ten_thousand_idle_connections_in_a_hundred_megabytes() {
     }
     let origin = Origin::of_bodies();
     // The kernel does not spread connections evenly over the workers, and each takes its share.
-    let proxy = Setup::before(origin.address).config("[limits]\nconnections = 14000\n").start();
+    let proxy = Setup::before(origin.address)
+        .config("[limits]\nconnections = 14000\nconnections_per_client = 0\n")
+        .start();
     let body = Body::new(1, 1000);
     await_hit(proxy.address, &body);
     let before = proxy.memory();

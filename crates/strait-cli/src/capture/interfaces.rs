@@ -1,0 +1,232 @@
+//! Which interfaces there are, which one a capture takes unless told, and which paths can capture on each.
+//!
+//! `strait capture` and `strait top` call it. Nothing is opened on an interface, and nothing is changed.
+
+use serde::Serialize;
+use strait_sys::ethtool::Ethtool;
+use strait_sys::interface::Interface;
+use strait_sys::libpcap::{Compiler, LINKTYPE_ETHERNET};
+use strait_sys::netlink::{Netlink, xdp_abilities};
+
+use crate::Error;
+use crate::output::{print_line, print_text};
+
+/// The name that stands for all interfaces at once.
+const ANY: &str = "any";
+/// An address beyond any local network (RFC 5737): the way to it is the default route. Nothing is sent there.
+const FAR: &str = "192.0.2.1:9";
+/// The same for IPv6 (RFC 3849).
+const FAR_V6: &str = "[2001:db8::1]:9";
+/// The module's name as a driver.
+const PF_ZEROCOPY: &str = "pf_zerocopy";
+
+/// The interface of a capture.
+pub(crate) struct Chosen {
+    pub(crate) name: String,
+    /// Why it was chosen, where the user named none.
+    pub(crate) why: Option<&'static str>,
+}
+
+impl Chosen {
+    /// The named interface, by name or by its number in the list of -D; without a name the interface of the default
+    /// route, else the first that has a carrier, else the first that is up, else the loopback.
+    ///
+    /// # Errors
+    /// No interface is up.
+    pub(crate) fn find(named: Option<&str>) -> Result<Self, Error> {
+        match named {
+            Some(name) if name.parse::<usize>().is_ok() && Interface::find(name).is_err() => numbered(name),
+            Some(name) => Ok(Self { name: name.to_owned(), why: None }),
+            None => default(all()?, default_route()),
+        }
+    }
+}
+
+fn numbered(number: &str) -> Result<Chosen, Error> {
+    let names = all()?.into_iter().map(|interface| interface.name).chain([ANY.to_owned()]);
+    let nth = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    match nth.and_then(|nth| names.into_iter().nth(nth)) {
+        Some(name) => Ok(Chosen { name, why: None }),
+        None => Err(Error::Usage(format!("-i {number}: no such interface; strait capture -D lists them"))),
+    }
+}
+
+/// The interfaces of this namespace, by number.
+fn all() -> Result<Vec<Interface>, Error> {
+    let mut indices = Interface::indices()?;
+    indices.sort_unstable();
+    let mut netlink = Netlink::open()?;
+    // One that vanished meanwhile is none.
+    Ok(indices.into_iter().filter_map(|index| netlink.interface_at(index).ok()).collect())
+}
+
+/// The index of the interface by which packets to the rest of the world leave.
+fn default_route() -> Option<u32> {
+    let mut netlink = Netlink::open().ok()?;
+    let mut by = |address: &str| netlink.route(None, address.parse().ok()?).ok().map(|route| route.index);
+    by(FAR).or_else(|| by(FAR_V6))
+}
+
+fn default(interfaces: Vec<Interface>, route: Option<u32>) -> Result<Chosen, Error> {
+    let up: Vec<_> =
+        interfaces.into_iter().filter(|found| found.is_up() && found.link_type().is_some()).collect();
+    let of_route = |found: &&Interface| Some(found.index) == route && !found.is_loopback();
+    let (first, why) = if let Some(found) = up.iter().find(of_route) {
+        (Some(found), "the interface of the default route")
+    } else if let Some(found) = up.iter().find(|found| !found.is_loopback() && found.is_running()) {
+        (Some(found), "the first interface with a carrier")
+    } else if let Some(found) = up.iter().find(|found| !found.is_loopback()) {
+        (Some(found), "the first interface that is up")
+    } else {
+        (up.first(), "the only interface that is up")
+    };
+    match first {
+        Some(found) => Ok(Chosen { name: found.name.clone(), why: Some(why) }),
+        None => Err(Error::Usage("no interface is up: name one with -i; `ip link` lists them".into())),
+    }
+}
+
+/// The interface that was given as a filter, as in `strait capture eth0`; none where the words are a filter.
+pub(super) fn mistaken(words: &[String]) -> Option<&str> {
+    let first = words.first().filter(|word| Interface::find(word).is_ok() || *word == ANY)?;
+    // Some interfaces have names that are filters too.
+    let compiled =
+        Compiler::offline(LINKTYPE_ETHERNET, super::SNAPLEN).and_then(|pcap| pcap.compile(first, false));
+    compiled.is_err().then_some(first)
+}
+
+/// What can capture on an interface.
+#[derive(Serialize)]
+struct Entry {
+    number: usize,
+    name: String,
+    up: bool,
+    running: bool,
+    loopback: bool,
+    driver: Option<String>,
+    /// Paths of packet sockets.
+    packet_sockets: &'static [&'static str],
+    /// Modes of AF_XDP that the driver declares, the best first.
+    xdp: Vec<&'static str>,
+    /// The module of that name drives it.
+    zerocopy: bool,
+}
+
+const PACKET_SOCKETS: &[&str] = &["v3", "v2", "recv"];
+
+impl Entry {
+    fn of(number: usize, found: &Interface) -> Self {
+        let driver =
+            Ethtool::open(&found.name).and_then(|ethtool| ethtool.driver()).ok().map(|driver| driver.name);
+        let xdp = if found.is_ethernet() { declared(found.index) } else { Vec::new() };
+        Self {
+            number,
+            name: found.name.clone(),
+            up: found.is_up(),
+            running: found.is_running(),
+            loopback: found.is_loopback(),
+            zerocopy: driver.as_deref() == Some(PF_ZEROCOPY),
+            driver,
+            packet_sockets: if found.link_type().is_some() { PACKET_SOCKETS } else { &[] },
+            xdp,
+        }
+    }
+
+    fn any(number: usize) -> Self {
+        Self {
+            number,
+            name: ANY.into(),
+            up: true,
+            running: true,
+            loopback: false,
+            driver: None,
+            packet_sockets: PACKET_SOCKETS,
+            xdp: Vec::new(),
+            zerocopy: false,
+        }
+    }
+
+    /// `1.eth0 [up, running, ice]  v3, v2, recv; xdp zero-copy, native copy, generic`
+    fn line(&self, width: usize) -> String {
+        let states = [(self.up, "up"), (self.running && self.up, "running"), (self.loopback, "loopback")];
+        let mut states: Vec<&str> = states.into_iter().filter_map(|(is, word)| is.then_some(word)).collect();
+        if self.name == ANY {
+            states = vec!["all interfaces"];
+        } else if !self.up {
+            states.push("down");
+        }
+        states.extend(self.driver.as_deref());
+        let mut paths = Vec::new();
+        if self.zerocopy {
+            paths.push("zerocopy".to_owned());
+        }
+        if !self.packet_sockets.is_empty() {
+            paths.push(self.packet_sockets.join(", "));
+        }
+        paths.push(if self.xdp.is_empty() {
+            "no xdp".into()
+        } else {
+            format!("xdp {}", self.xdp.join(", "))
+        });
+        let name = format!("{}.{}", self.number, self.name);
+        format!("{name:width$}  [{}]  {}", states.join(", "), paths.join("; "))
+    }
+}
+
+/// Modes of AF_XDP; the kernel's generic program is for every driver.
+fn declared(index: u32) -> Vec<&'static str> {
+    let can = xdp_abilities(index).ok();
+    let native = can.as_ref().is_some_and(|can| can.native && can.redirect);
+    let modes =
+        [(can.is_some_and(|can| can.zero_copy), "zero-copy"), (native, "native copy"), (true, "generic")];
+    modes.into_iter().filter_map(|(has, mode)| has.then_some(mode)).collect()
+}
+
+/// Prints the interfaces, those of -i by number too.
+pub(super) fn list(json: bool) -> Result<(), Error> {
+    let found = all()?;
+    let mut entries: Vec<Entry> =
+        found.iter().zip(1..).map(|(found, number)| Entry::of(number, found)).collect();
+    entries.push(Entry::any(entries.len() + 1));
+    if json {
+        let text = serde_json::to_string(&entries).map_err(|error| Error::Failed(error.to_string()))?;
+        return print_line(&text);
+    }
+    let width =
+        entries.iter().map(|entry| entry.name.len() + entry.number.to_string().len() + 1).max().unwrap_or(0);
+    let lines: Vec<String> = entries.iter().map(|entry| entry.line(width) + "\n").collect();
+    print_text(&lines.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, index: u32, flags: u32, operational_state: u8) -> Interface {
+        Interface {
+            name: name.into(),
+            index,
+            flags,
+            operational_state,
+            hardware_type: 1,
+            ..Interface::default()
+        }
+    }
+
+    #[test]
+    fn the_default_interface_is_of_the_route_else_with_a_carrier_else_up_else_the_loopback() {
+        const UP: u32 = 1;
+        const LOOPBACK: u32 = 8;
+        let lo = interface("lo", 1, UP | LOOPBACK, 0);
+        let (down, idle) = (interface("down", 2, 0, 2), interface("idle", 3, UP, 2));
+        let (first, second) = (interface("first", 4, UP, 6), interface("second", 5, UP, 6));
+        let all = [lo, down, idle, first, second];
+        let chosen = |count: usize, route| default(all[..count].to_vec(), route).map(|chosen| chosen.name);
+        assert_eq!(chosen(5, Some(5)).unwrap(), "second");
+        assert_eq!(chosen(5, None).unwrap(), "first");
+        assert_eq!(chosen(5, Some(1)).unwrap(), "first");
+        assert_eq!(chosen(3, None).unwrap(), "idle");
+        assert_eq!(chosen(2, Some(2)).unwrap(), "lo");
+        assert!(chosen(0, None).is_err());
+    }
+}

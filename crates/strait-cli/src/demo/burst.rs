@@ -1,0 +1,158 @@
+//! A burst that neither tcpdump nor `strait capture` can hold: what each says of the packets that it lost.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::child::{Child, strait};
+use super::interrupted;
+use super::rig::Rig;
+use super::story::{Outcome, Shown, Topic};
+use crate::Error;
+
+pub(super) const TOPIC: Topic = Topic {
+    key: "burst",
+    title: "A burst while the reader pauses: each lost packet has a place",
+    next: "sudo {strait} capture -i any -w web.pcapng port 80",
+};
+
+/// Packets of the burst: several times what either program's ring holds.
+const PACKETS: u64 = 200_000;
+/// How long the programs have for what is left in their rings.
+const REST: Duration = Duration::from_millis(1500);
+
+/// Runs the part.
+pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> {
+    let capture = capture(rig)?;
+    let tcpdump = tcpdump(rig);
+    let before = rig.received()?;
+    let both = || [Some(&capture), tcpdump.as_ref().ok()].into_iter().flatten();
+    both().for_each(|child| child.signal(Signal::STOP));
+    let sent = rig.send_burst(PACKETS, terminated);
+    both().for_each(|child| child.signal(Signal::CONT));
+    let sent = sent?;
+    strait_sys::wait::sleep(REST);
+    let arrived = rig.received()? - before;
+    both().for_each(|child| child.signal(Signal::INT));
+    let report = capture.end()?.json("strait capture")?;
+    if terminated.load(Ordering::Relaxed) {
+        return Err(interrupted());
+    }
+    let theirs = tcpdump.and_then(|child| Ok(counts(&child.end()?.stderr)));
+    Ok(Outcome::Shown(show(sent, arrived, &report, theirs.as_ref())))
+}
+
+fn capture(rig: &Rig) -> Result<Child, Error> {
+    let file = rig.file("burst.pcapng");
+    let options =
+        ["capture", "-i", rig.interface(), "--direction", "in", "--json", "-w", &*file.to_string_lossy()];
+    let command = strait(&options)?;
+    let mut child = rig.inside(|| Child::start(command))??;
+    let part = rig.file("burst.pcapng.part");
+    child.wait_until(|_| part.exists().then_some(()))?;
+    Ok(child)
+}
+
+fn tcpdump(rig: &Rig) -> Result<Child, Error> {
+    let mut command = Command::new("tcpdump");
+    // In a user namespace it could not give /dev/null to the user that it becomes.
+    let file = rig.file("tcpdump.pcap");
+    command.args(["-n", "-Q", "in", "-Z", "root", "-i", rig.interface(), "-w"]).arg(file);
+    let mut child = rig.inside(|| Child::start(command))??;
+    child.wait_for("listening on")?;
+    Ok(child)
+}
+
+/// What tcpdump says at its end: packets captured, received by filter, dropped by kernel.
+fn counts(said: &str) -> Option<[u64; 3]> {
+    let count = |words: &str| {
+        let line = said.lines().find(|line| line.contains(words))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    Some([count("captured")?, count("received by filter")?, count("dropped by kernel")?])
+}
+
+fn show(sent: u64, arrived: u64, report: &Value, theirs: Result<&Option<[u64; 3]>, &Error>) -> Shown {
+    let count = |name: &str| report[name].as_u64().unwrap_or_default();
+    let losses = report["lost"].as_object().into_iter().flatten();
+    let lost: Vec<(String, u64)> = losses
+        .filter_map(|(place, count)| Some((place.replace('_', " "), count.as_u64()?)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let total: u64 = lost.iter().map(|(_, count)| count).sum();
+    let places: Vec<String> = lost.iter().map(|(place, count)| format!("{place} {count}")).collect();
+    let mut lines = vec![format!("sent {sent}, of which the interface counted {arrived}")];
+    let mut has_tcpdump_failed = false;
+    let tcpdump = match theirs {
+        Ok(Some([captured, received, dropped])) => {
+            lines.push(format!(
+                "tcpdump         captured {captured}, received by filter {received}, dropped by kernel {dropped}"
+            ));
+            json!({ "captured": captured, "received": received, "dropped": dropped })
+        }
+        Err(error) if is_missing(error) => without_tcpdump(&mut lines, "SKIP", &error.to_string()),
+        failed => {
+            has_tcpdump_failed = true;
+            let why = failed.map_or_else(ToString::to_string, |_| "it printed no counts".into());
+            without_tcpdump(&mut lines, "FAILED", &why)
+        }
+    };
+    lines.push(format!(
+        "strait capture  received {} = delivered {} + filtered {} + lost {total}{}",
+        count("received"),
+        count("delivered"),
+        count("filtered"),
+        if places.is_empty() { String::new() } else { format!(" ({})", places.join(", ")) },
+    ));
+    let closes = count("received") == count("delivered") + count("filtered") + total;
+    let is_failed = has_tcpdump_failed || !closes || count("received") != arrived;
+    let sentence = match (total, closes && count("received") == arrived) {
+        (_, true) if is_failed => "tcpdump failed, so there is nothing to compare with.".into(),
+        (_, false) => format!("Strait's ledger does not account for the {arrived} packets that arrived."),
+        (0, true) => "Nothing was lost on this machine; the ledger accounts for every packet all the same.".into(),
+        (_, true) => "Strait's ledger accounts for every packet that the interface counted, and names the place of each loss.".into(),
+    };
+    let figures = json!({ "sent": sent, "arrived": arrived, "tcpdump": tcpdump, "ledger": report });
+    Shown { lines, sentence, is_failed, figures }
+}
+
+/// Returns true if tcpdump is not installed, or may not capture here.
+fn is_missing(error: &Error) -> bool {
+    const REFUSALS: [&str; 3] = ["permission", "Permission denied", "Operation not permitted"];
+    let said = error.to_string();
+    matches!(error, Error::NoProgram(_)) || REFUSALS.iter().any(|words| said.contains(words))
+}
+
+fn without_tcpdump(lines: &mut Vec<String>, mark: &str, why: &str) -> Value {
+    let why = why.lines().next_back().unwrap_or_default();
+    lines.push(format!("tcpdump         {mark}: {why}"));
+    let key = if mark == "SKIP" { "skipped" } else { "failed" };
+    json!({ key: why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_that_does_not_close_is_a_failure() {
+        let report = |delivered: u64| json!({ "received": 10, "delivered": delivered, "filtered": 0, "lost": { "ring_full": 4 } });
+        let missing = Error::NoProgram("tcpdump".into());
+        let shown = |arrived, delivered| show(10, arrived, &report(delivered), Err(&missing)).is_failed;
+        assert!(!shown(10, 6));
+        assert!(shown(10, 5), "it does not close");
+        assert!(shown(11, 6), "it closes without a packet that arrived");
+    }
+
+    #[test]
+    fn tcpdump_that_fails_is_not_skipped() {
+        let report = json!({ "received": 1, "delivered": 1, "filtered": 0, "lost": {} });
+        let failed = |error: &Error| show(1, 1, &report, Err(error)).is_failed;
+        assert!(failed(&Error::Failed("tcpdump: syntax error".into())));
+        assert!(!failed(&Error::Failed("tcpdump: eth0: You don't have permission to capture".into())));
+        assert!(show(1, 1, &report, Ok(&None)).is_failed);
+    }
+}

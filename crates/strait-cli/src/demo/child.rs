@@ -1,0 +1,159 @@
+//! A program that a part of the demo runs: this one or tcpdump. It ends with the demo.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Child as Process, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::story::REFUSED;
+use crate::Error;
+
+/// The longest that a program may take for one step.
+const STEP_MAX: Duration = Duration::from_secs(30);
+/// How often to look whether a step is done.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A running program with its output.
+pub(super) struct Child {
+    name: String,
+    process: Process,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Arc<Mutex<String>>,
+}
+
+/// What a program wrote before it ended.
+pub(super) struct Ended {
+    /// Its exit code; `None` if a signal ended it.
+    code: Option<i32>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+/// A command of this program, with `arguments`.
+pub(super) fn strait(arguments: &[&str]) -> Result<Command, Error> {
+    let own =
+        std::env::current_exe().map_err(|error| Error::Failed(format!("find this program: {error}")))?;
+    let mut command = Command::new(own);
+    command.args(arguments);
+    Ok(command)
+}
+
+impl Child {
+    /// Starts `command` in the calling thread's namespace.
+    pub(super) fn start(mut command: Command) -> Result<Self, Error> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::NoProgram(name.clone()),
+            _ => Error::Failed(format!("run {name}: {error}")),
+        })?;
+        let stdout = process.stdout.take().map(|pipe| thread::spawn(move || all(pipe)));
+        let stderr = Arc::new(Mutex::new(String::new()));
+        if let Some(pipe) = process.stderr.take() {
+            let said = Arc::clone(&stderr);
+            thread::spawn(move || follow(pipe, &said));
+        }
+        Ok(Self { name, process, stdout, stderr })
+    }
+
+    /// What it has written to standard error so far.
+    pub(super) fn stderr(&self) -> String {
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until `done`; fails where the program ends before, or takes too long.
+    pub(super) fn wait_until<T>(&mut self, mut done: impl FnMut(&Self) -> Option<T>) -> Result<T, Error> {
+        let deadline = Instant::now() + STEP_MAX;
+        loop {
+            if let Some(found) = done(self) {
+                return Ok(found);
+            }
+            let ended = self.process.try_wait().ok().flatten();
+            if ended.is_some() || Instant::now() > deadline {
+                // The last words may still be on their way.
+                strait_sys::wait::sleep(10 * LOOK);
+                let code = ended.and_then(|status| status.code());
+                return Err(failed(&self.name, &self.stderr(), code));
+            }
+            strait_sys::wait::sleep(LOOK);
+        }
+    }
+
+    /// Waits for the rest of the line on standard error after `words`.
+    pub(super) fn wait_for(&mut self, words: &str) -> Result<String, Error> {
+        self.wait_until(|child| {
+            let said = child.stderr();
+            let (rest, _) = said.split_once(words)?.1.split_once('\n')?;
+            Some(rest.trim().to_owned())
+        })
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        // One that has ended needs no signal: its result is read by `end`.
+        let _ = kill_process(Pid::from_child(&self.process), signal);
+    }
+
+    /// Waits for its end.
+    pub(super) fn end(mut self) -> Result<Ended, Error> {
+        let deadline = Instant::now() + STEP_MAX;
+        let status = loop {
+            match self.process.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < deadline => strait_sys::wait::sleep(LOOK),
+                Ok(None) => return Err(Error::Failed(format!("{} does not end", self.name))),
+                Err(error) => return Err(Error::Failed(format!("wait for {}: {error}", self.name))),
+            }
+        };
+        let stdout = self.stdout.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
+        strait_sys::wait::sleep(LOOK);
+        Ok(Ended { code: status.code(), stdout, stderr: self.stderr() })
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Both fail for a program that has ended, which is what they are for.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Ended {
+    /// Its standard output as JSON: the last line.
+    pub(super) fn json(&self, what: &str) -> Result<serde_json::Value, Error> {
+        let line = self.stdout.lines().next_back().unwrap_or_default();
+        match serde_json::from_str(line) {
+            Ok(value) if self.code == Some(0) => Ok(value),
+            _ => Err(failed(what, &self.stderr, self.code)),
+        }
+    }
+}
+
+/// Error of a program that ended with an exit code, `None` if it did not end or a signal ended it. That
+/// something is missing for it stays distinguishable.
+fn failed(name: &str, stderr: &str, code: Option<i32>) -> Error {
+    let said = match (stderr.trim(), code) {
+        ("", Some(code)) => format!("{name}: ended with exit code {code} and no message"),
+        ("", None) => format!("{name}: did not do its part in {} s", STEP_MAX.as_secs()),
+        (said, _) => format!("{name}: {said}"),
+    };
+    if code == Some(i32::from(REFUSED)) { Error::Refused(said) } else { Error::Failed(said) }
+}
+
+fn all(mut pipe: impl Read) -> String {
+    let mut text = Vec::new();
+    // A pipe that breaks ends the text; the exit code says the rest.
+    let _ = pipe.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn follow(pipe: impl Read, said: &Mutex<String>) {
+    for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.push_str(&line);
+        said.push('\n');
+    }
+}

@@ -1,0 +1,154 @@
+//! The demo's parts as they are printed: figures, one sentence, and the next command to type.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use serde_json::{Value, json};
+
+use crate::Error;
+use crate::output::{print_line, print_text};
+
+/// What a part is about.
+pub(super) struct Topic {
+    /// Its name in the JSON object.
+    pub(super) key: &'static str,
+    pub(super) title: &'static str,
+    /// The next command to type; `{strait}` stands for this program.
+    pub(super) next: &'static str,
+}
+
+/// What a part showed.
+pub(super) struct Shown {
+    /// Lines of figures.
+    pub(super) lines: Vec<String>,
+    /// What they mean.
+    pub(super) sentence: String,
+    /// They are not what Strait promises.
+    pub(super) is_failed: bool,
+    pub(super) figures: Value,
+}
+
+/// The result of a part.
+pub(super) enum Outcome {
+    Shown(Shown),
+    /// A privilege, a feature of this machine or a program is missing.
+    Skipped(String),
+    /// An error ended it.
+    Failed(String),
+}
+
+impl Outcome {
+    /// Outcome of a part that an error ended.
+    pub(super) fn of(error: &Error) -> Self {
+        let is_missing = matches!(error.exit_code(), REFUSED | NO_PROGRAM);
+        let why = error.to_string();
+        if is_missing { Self::Skipped(why) } else { Self::Failed(why) }
+    }
+
+    /// Returns what went wrong, if something did.
+    pub(super) fn failure(&self) -> Option<&str> {
+        match self {
+            Self::Shown(shown) => shown.is_failed.then_some(&*shown.sentence),
+            Self::Skipped(_) => None,
+            Self::Failed(why) => Some(why),
+        }
+    }
+}
+
+/// Exit code of this program where a privilege, a library or a feature is missing.
+pub(super) const REFUSED: u8 = 3;
+/// Exit code where a program is missing.
+const NO_PROGRAM: u8 = 127;
+
+/// Where the demo is, on a terminal.
+pub(super) struct Progress {
+    is_terminal: bool,
+    parts: usize,
+    at: usize,
+}
+
+impl Progress {
+    pub(super) fn new(parts: usize) -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal(), parts, at: 0 }
+    }
+
+    /// The next part begins.
+    pub(super) fn next(&mut self, what: &str) {
+        self.at += 1;
+        self.step(what);
+    }
+
+    /// A step of the part.
+    pub(super) fn step(&self, what: &str) {
+        if self.is_terminal {
+            // A terminal that cannot be written to loses the line, not the demo.
+            let _ = write!(std::io::stderr(), "\r[{}/{}] {what} ...\x1b[K", self.at, self.parts);
+        }
+    }
+
+    /// Leaves the line for what comes next.
+    pub(super) fn clear(&self) {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Prints a part.
+pub(super) fn print(number: usize, topic: &Topic, outcome: &Outcome) -> Result<(), Error> {
+    print_line(&format!("{number}. {}", topic.title))?;
+    match outcome {
+        Outcome::Shown(shown) => {
+            shown.lines.iter().try_for_each(|line| print_line(&format!("   {line}")))?;
+            let mark = if shown.is_failed { "FAILED:" } else { "=>" };
+            print_line(&format!("   {mark} {}", shown.sentence))?;
+        }
+        Outcome::Skipped(why) => print_line(&format!("   SKIP: {why}"))?,
+        Outcome::Failed(why) => print_line(&format!("   FAILED: {why}"))?,
+    }
+    print_text(&format!("   next: {}\n\n", topic.next.replace("{strait}", &program())))
+}
+
+/// This program as it was called: it may not be on the PATH.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "strait".to_owned())
+}
+
+/// The part in the JSON object.
+pub(super) fn value(outcome: &Outcome) -> Value {
+    match outcome {
+        Outcome::Shown(shown) if shown.is_failed => {
+            json!({ "failed": shown.sentence, "figures": shown.figures })
+        }
+        Outcome::Shown(shown) => shown.figures.clone(),
+        Outcome::Skipped(why) => json!({ "skipped": why }),
+        Outcome::Failed(why) => json!({ "failed": why }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_missing_privilege_or_program_is_a_skip() {
+        for error in [Error::Refused("needs root".into()), Error::NoProgram("tcpdump".into())] {
+            let outcome = Outcome::of(&error);
+            assert!(outcome.failure().is_none() && value(&outcome)["skipped"].is_string());
+        }
+        for error in [Error::Failed("disk full".into()), Error::Usage("no such interface".into())] {
+            let outcome = Outcome::of(&error);
+            assert!(outcome.failure().is_some() && value(&outcome)["failed"].is_string());
+        }
+    }
+
+    #[test]
+    fn figures_that_break_a_promise_are_a_failure() {
+        let shown = |is_failed| {
+            let figures = json!({ "same": false });
+            Outcome::Shown(Shown { lines: Vec::new(), sentence: "differs".into(), is_failed, figures })
+        };
+        assert_eq!(shown(true).failure(), Some("differs"));
+        assert_eq!(value(&shown(true))["figures"]["same"], false);
+        assert!(shown(false).failure().is_none());
+    }
+}

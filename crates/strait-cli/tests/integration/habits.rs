@@ -1,0 +1,214 @@
+//! Options that users know from tcpdump, alone and run together, with tcpdump as the oracle where its lines are the same.
+
+use std::path::Path;
+
+use lab::{Launch, Wire};
+use serde_json::Value;
+
+use crate::refusals::RECORDING;
+use crate::rig::{Capture, LIMIT, STRAIT, count, numbered, run, send, strait};
+use crate::tools;
+
+/// What `strait capture` with `options` prints for the recording.
+fn printed(options: &[&str]) -> String {
+    run(&[&["capture", "-r", RECORDING], options].concat()).success().text()
+}
+
+/// What tcpdump prints for it.
+fn theirs(options: &[&str]) -> String {
+    Launch::new("tcpdump").args(["-r", RECORDING]).args(options).run(LIMIT).unwrap().success().text()
+}
+
+#[test]
+fn options_of_habit_are_taken_alone_and_run_together() {
+    let plain = printed(&["-c", "5"]);
+    for options in [&["-n"][..], &["-nn"], &["-S"], &["-l"], &["-nnlS"], &["-s0"], &["-nnSs0"]] {
+        assert_eq!(printed(&[options, &["-c", "5"]].concat()), plain, "{options:?}");
+    }
+    for options in ["-v", "-vv", "-e", "-X", "-XX", "-A", "-x", "-tttt", "-nnvvXSs0", "-nevvXX"] {
+        let text = printed(&[options, "-c", "5"]);
+        assert!(text.len() > plain.len() && text != plain, "{options}: {text}");
+    }
+    let quick = printed(&["-q", "-c", "50", "tcp"]);
+    assert!(quick.lines().all(|line| line.contains(": tcp ") || line.contains("tcp")), "{quick}");
+    assert!(quick.lines().count() == 50 && !quick.contains("Flags"), "{quick}");
+    assert_eq!(printed(&["--quiet"]), "");
+}
+
+#[test]
+fn hexadecimal_dumps_are_tcpdumps() {
+    if !tools::present() {
+        return;
+    }
+    let dumps = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.starts_with("\t0x")).map(|line| line.trim_end().to_owned()).collect()
+    };
+    for options in ["-x", "-X", "-xx", "-XX"] {
+        let (ours, theirs) = (printed(&[options, "udp"]), theirs(&["-nn", options, "udp"]));
+        assert!(dumps(&ours).len() > 10, "{ours}");
+        assert!(dumps(&ours) == dumps(&theirs), "{options}: {ours}\n{theirs}");
+    }
+}
+
+#[test]
+fn link_headers_and_times_are_tcpdumps() {
+    if !tools::present() {
+        return;
+    }
+    let filter = "udp and ip";
+    let heads = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split(": ").next().unwrap().to_owned()).collect()
+    };
+    let (ours, theirs_e) = (printed(&["-te", filter]), theirs(&["-nnte", filter]));
+    assert!(heads(&ours).len() > 10);
+    assert_eq!(heads(&ours), heads(&theirs_e));
+    for options in ["-tt", "-ttt", "-tttt", "-ttttt"] {
+        // tcpdump prints the digits that the file has, or microseconds.
+        let ours = printed(&[options, filter]);
+        for (ours, theirs) in ours.lines().zip(theirs(&["-nn", options, filter]).lines()) {
+            let (their_time, _) = theirs.trim_start().split_once(" IP").unwrap();
+            let (time, _) = ours.split_once(" IP").unwrap();
+            // -ttt and -ttttt round to microseconds what is subtracted in nanoseconds.
+            let digits = if options.len() % 2 == 0 { their_time.len() - 1 } else { their_time.len() };
+            assert!(time.starts_with(&their_time[..digits]), "{options}: {time} {their_time}");
+        }
+    }
+}
+
+#[test]
+fn verbose_lines_have_the_fields_of_tcpdumps() {
+    if !tools::present() {
+        return;
+    }
+    let filter = "udp and ip";
+    let fields = |text: String| -> Vec<String> {
+        let firsts = text.lines().filter(|line| !line.starts_with([' ', '\t']));
+        firsts.filter_map(|line| line.split_once("IP (").map(|(_, fields)| fields.to_owned())).collect()
+    };
+    let ours = fields(printed(&["-v", filter]));
+    assert!(ours.len() > 10, "{ours:?}");
+    assert_eq!(ours, fields(theirs(&["-nnv", filter])));
+}
+
+#[test]
+fn a_filter_is_read_from_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "udp and\n  ip\n").unwrap();
+    assert_eq!(printed(&["-F", file.path().to_str().unwrap()]), printed(&["udp and ip"]));
+    let missing = run(&["capture", "-r", RECORDING, "-F", "/no/such/file"]);
+    assert!(
+        missing.status.code() == Some(2) && missing.stderr.contains("/no/such/file"),
+        "{}",
+        missing.stderr
+    );
+}
+
+#[test]
+fn interfaces_are_listed_with_the_paths_of_each() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let text = strait(wire.right(), &["capture", "-D"]).run(LIMIT).unwrap().success().text();
+    let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{text}"));
+    let right = line(".right ");
+    assert!(
+        right.contains("up, running, veth") && right.contains("v3, v2, recv; xdp native copy, generic"),
+        "{text}"
+    );
+    assert!(line(".any ").contains("no xdp") && line(".lo ").contains("loopback"), "{text}");
+    let json = strait(wire.right(), &["capture", "-D", "--json"]).run(LIMIT).unwrap().success().text();
+    let entries: Vec<Value> = serde_json::from_str(&json).unwrap();
+    assert!(
+        entries.iter().any(|entry| entry["name"] == "right" && entry["xdp"][0] == "native copy"),
+        "{json}"
+    );
+}
+
+#[test]
+fn without_an_interface_the_default_is_taken_and_named() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for command in ["capture", "top"] {
+        let arguments = [command, "--json", "--duration", "0.1"];
+        let arguments = if command == "top" { &arguments[..2] } else { &arguments[..] };
+        let process = strait(wire.right(), arguments).spawn().unwrap();
+        process
+            .wait_for_stderr("strait: no -i given: right is the first interface with a carrier\n", LIMIT)
+            .unwrap();
+        if command == "top" {
+            process.wait_for_stdout("}\n", LIMIT).unwrap();
+            let _ = process.interrupt(LIMIT).unwrap().success();
+        } else {
+            assert_eq!(
+                process.wait(LIMIT).unwrap().success().text().matches("\"interface\":\"right\"").count(),
+                1
+            );
+        }
+    }
+}
+
+#[test]
+fn rotation_options_of_habit_rotate() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("web.pcap");
+    let name = file.to_str().unwrap();
+    let rotated = |options: &[&str]| {
+        let finished = run(&[&["capture", "-r", RECORDING, "-w", name], options].concat()).success();
+        let mut files: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let sizes: Vec<u64> = files.iter().map(|file| std::fs::metadata(file).unwrap().len()).collect();
+        for file in &files {
+            std::fs::remove_file(file).unwrap();
+        }
+        (finished.stderr, files, sizes)
+    };
+    let (said, files, sizes) = rotated(&["-C", "10k"]);
+    assert!(files.len() > 2 && sizes.iter().all(|&size| size <= 10_000), "{sizes:?}");
+    let (first, last) = (files[0].display(), files[files.len() - 1].display());
+    let last_line = said.lines().next_back().unwrap();
+    assert!(last_line.ends_with(&format!("to {} files, {first} to {last}", files.len())), "{last_line}");
+    let (said, files, _) = rotated(&["-C", "10k", "-W", "2"]);
+    assert!(files.len() == 2 && said.contains("older files were deleted"), "{files:?} {said}");
+    let (_, files, _) = rotated(&["-C", "1"]);
+    assert_eq!(files.len(), 1, "a million bytes");
+    let (_, files, _) = rotated(&["-U", "-G", "1h", "-W", "1"]);
+    assert_eq!(files.len(), 1);
+}
+
+#[test]
+fn a_capture_by_time_ends_after_as_many_files_as_were_asked_for() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.pcapng");
+    let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "-G", "500ms", "-W", "2"]);
+    send(&wire, &numbered(20));
+    let _ = capture.wait().success();
+    let files = std::fs::read_dir(directory.path()).unwrap().count();
+    assert!((1..=2).contains(&files), "{files}");
+}
+
+#[test]
+fn a_ring_of_habit_and_units_are_taken() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    for options in
+        [&["-B", "4096"][..], &["--ring-mib", "512KiB"], &["-Q", "inout", "-d", "1m"], &["-i", "right"]]
+    {
+        let all = [&["capture", "--json", "-d", "100ms"], options].concat();
+        let all = if options.contains(&"-d") {
+            [&["capture", "--json", "-c", "1k"], &options[..2]].concat()
+        } else {
+            all
+        };
+        if all.contains(&"1k") {
+            let process = strait(wire.right(), &all).spawn().unwrap();
+            process.wait_for_stderr("no -i given", LIMIT).unwrap();
+            let _ = process.interrupt(LIMIT).unwrap().success();
+            continue;
+        }
+        let finished = strait(wire.right(), &all).run(LIMIT).unwrap().success();
+        let ledger: Value = serde_json::from_str(&finished.text()).unwrap();
+        assert_eq!(count(&ledger, "received"), 0, "{options:?}");
+    }
+    let listening =
+        Launch::new(STRAIT).args(["receive", "-l", "localhost:0", "--timeout", "1m"]).spawn().unwrap();
+    listening.wait_for_stderr("listening on 127.0.0.1:", LIMIT).unwrap();
+    assert!(Path::new(RECORDING).exists());
+}

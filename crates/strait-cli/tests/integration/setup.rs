@@ -1,0 +1,70 @@
+//! `scripts/setup` and `scripts/setup-programs`: each job asks for its own packages alone, and a fetch that failed is not repeated.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use lab::{Finished, Launch};
+
+use crate::rig::LIMIT;
+
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts");
+
+/// The packages that a job lacks where no program is on the PATH.
+fn needed(job: &str) -> Vec<String> {
+    let empty = tempfile::tempdir().unwrap();
+    let script = format!("{SCRIPTS}/setup");
+    // The script adds the folders of the system's daemons, none of which it asks for.
+    let asked = Launch::new("/bin/bash").args([&*script, job, "--dry-run"]).env("PATH", empty.path());
+    let text = asked.env("HOME", empty.path()).run(LIMIT).unwrap().success().text();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_demo_asks_for_a_linker_libpcap_and_tcpdump_alone() {
+    let needed = needed("demo");
+    let allowed = ["gcc", "libc6-dev", "libpcap0.8", "tcpdump"];
+    assert!(needed.iter().all(|package| allowed.contains(&package.as_str())), "{needed:?}");
+    assert!(needed.iter().any(|package| package == "tcpdump"), "{needed:?}");
+}
+
+#[test]
+fn each_job_asks_for_its_own_programs() {
+    let (tests, bench, vm) = (needed("test"), needed("bench"), needed("vm"));
+    for package in ["valgrind", "chromium-headless-shell", "tshark"] {
+        let asks = |packages: &[String]| packages.iter().any(|asked| asked == package);
+        assert_eq!((asks(&tests), asks(&bench), asks(&vm)), (true, false, false), "{package}");
+    }
+    let unknown = Launch::new(format!("{SCRIPTS}/setup")).arg("all").run(LIMIT).unwrap();
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(unknown.stderr.starts_with("usage: "), "{}", unknown.stderr);
+}
+
+#[test]
+fn a_fetch_that_failed_is_not_repeated_before_the_user_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let calls = folder.path().join("calls");
+    write_program(&folder.path().join("apt-get"), &format!("echo >>{}; exit 1", calls.display()));
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let fetch = || -> Finished {
+        let script = Launch::new(format!("{SCRIPTS}/setup-programs")).arg("suricata");
+        script.env("XDG_CACHE_HOME", folder.path()).env("PATH", &path).run(LIMIT).unwrap().success()
+    };
+    let tried = || fs::read_to_string(&calls).unwrap().lines().count();
+    let stamp = folder.path().join("strait/programs/suricata.failed");
+    let retry = format!("To try again: rm {}", stamp.display());
+
+    assert!(fetch().stderr.contains(&retry));
+    let first = tried();
+    assert!(first > 0);
+    assert!(fetch().stderr.contains(&retry));
+    assert_eq!(tried(), first);
+    fs::remove_file(stamp).unwrap();
+    fetch();
+    assert!(tried() > first);
+}
+
+fn write_program(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}

@@ -1,0 +1,287 @@
+//! What `strait send` and `strait receive` guard against: planted files, changed bytes, silent connections, slow readers.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::sync::mpsc::{Receiver as Gate, channel};
+use std::time::{Duration, SystemTime};
+
+use lab::{Finished, Launch};
+
+use crate::rig::{LIMIT, STRAIT, failure, run};
+use crate::transfer::{Files, Receiver, account, content};
+
+const LEN: usize = 3_000_000;
+
+/// Passes bytes between a sender and `to`; `change` sees the sender's.
+fn middlebox(to: &str, mut change: impl FnMut(u64, &mut [u8]) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, to) = (listener.local_addr().unwrap().to_string(), to.to_owned());
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(to).unwrap();
+        let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || {
+            // An end that is gone ends it.
+            let _ = std::io::copy(&mut answers, &mut back);
+            let _ = back.shutdown(Shutdown::Write);
+        });
+        let (mut from, mut to, mut chunk, mut at) = (client, server, vec![0; 16 << 10], 0);
+        while let Ok(read @ 1..) = from.read(&mut chunk) {
+            change(at, &mut chunk[..read]);
+            at += read as u64;
+            if to.write_all(&chunk[..read]).is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    address
+}
+
+fn both_failed(sent: &Finished, received: &Finished, words: &str) {
+    for (code, line) in [failure(sent), failure(received)] {
+        assert!(code == 1 && line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_fails_both_ends_and_leaves_no_part() {
+    for mode in ["auto", "copy", "zc"] {
+        let files = Files::with_source(LEN);
+        let receiver = Receiver::into(&files.path("out"));
+        let address = middlebox(&receiver.address, |at, bytes| {
+            let place = 1_000_000_u64.checked_sub(at).and_then(|place| bytes.get_mut(place as usize));
+            if let Some(byte) = place {
+                *byte ^= 1;
+            }
+        });
+        let source = files.path("source").display().to_string();
+        let sent = run(&["send", "--mode", mode, &source, &address]);
+        both_failed(&sent, &receiver.end(), "differs from what was sent");
+        assert!(!files.path("out").exists() && !files.path("out.part").exists());
+    }
+}
+
+/// Lets bytes pass once something has come through the gate.
+fn stopped_at(
+    place: u64,
+    reached: std::sync::mpsc::Sender<()>,
+    gate: Gate<()>,
+) -> impl FnMut(u64, &mut [u8]) {
+    let mut is_open = false;
+    move |at, bytes| {
+        if !is_open && at + bytes.len() as u64 > place {
+            reached.send(()).unwrap();
+            gate.recv().unwrap();
+            is_open = true;
+        }
+    }
+}
+
+#[test]
+fn a_source_that_is_overwritten_meanwhile_fails_both_ends() {
+    const LONG: usize = 64 << 20;
+    let files = Files::with_source(LONG);
+    let receiver = Receiver::into(&files.path("out"));
+    let ((reached, is_reached), (open, gate)) = (channel(), channel());
+    let address = middlebox(&receiver.address, stopped_at(100_000, reached, gate));
+    let source = files.path("source");
+    let sender = Launch::new(STRAIT).args(["send", &source.display().to_string(), &address]).spawn().unwrap();
+    is_reached.recv_timeout(LIMIT).unwrap();
+    let mut file = fs::File::options().write(true).open(&source).unwrap();
+    file.write_all(b"overwritten").unwrap();
+    drop(file);
+    open.send(()).unwrap();
+    both_failed(&sender.wait(LIMIT).unwrap(), &receiver.end(), "changed while it was sent");
+    assert!(!files.path("out").exists() && !files.path("out.part").exists());
+}
+
+#[test]
+fn a_planted_part_is_neither_followed_nor_written() {
+    let files = Files::with_source(10);
+    let (out, part, evil) = (files.path("out"), files.path("out.part"), files.path("evil"));
+    let refused = |words: &str| {
+        let (code, line) = failure(&run(&["receive", "-o", &out.display().to_string()]));
+        assert!(code == 1 && line.contains(words) && line.contains("out.part"), "{line}");
+        assert_eq!(fs::read(&evil).unwrap(), b"untouched");
+        fs::remove_file(&part).unwrap();
+    };
+    fs::write(&evil, "untouched").unwrap();
+    symlink(&evil, &part).unwrap();
+    refused("a symbolic link");
+    fs::hard_link(&evil, &part).unwrap();
+    refused("a second name");
+    rustix::fs::mknodat(rustix::fs::CWD, &part, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    refused("a named pipe");
+    if rustix::process::geteuid().is_root() {
+        fs::write(&part, "theirs").unwrap();
+        std::os::unix::fs::chown(&part, Some(65534), None).unwrap();
+        refused("a file of another user");
+    }
+    // A link to nothing creates nothing where it leads.
+    symlink(files.path("new"), &part).unwrap();
+    refused("a symbolic link");
+    assert!(!files.path("new").exists());
+}
+
+#[test]
+fn an_output_that_is_the_link_of_another_user_is_refused() {
+    if !lab::root_or_skip() {
+        return;
+    }
+    let files = Files::with_source(10);
+    let (link, evil) = (files.path("link"), files.path("evil"));
+    fs::write(&evil, "untouched").unwrap();
+    symlink(&evil, &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+    let (code, line) = failure(&run(&["receive", "-o", &link.display().to_string()]));
+    assert!(code == 1 && line.contains("a symbolic link of another user"), "{line}");
+    assert_eq!(fs::read(&evil).unwrap(), b"untouched");
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn mode_and_time_of_the_source_arrive_and_a_part_is_private() {
+    for (mode, arrived) in [(0o600, 0o600), (0o4755, 0o755), (0o640, 0o640)] {
+        let files = Files::with_source(LEN);
+        let (source, out) = (files.path("source"), files.path("out"));
+        let modified = SystemTime::UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789);
+        fs::File::open(&source).unwrap().set_modified(modified).unwrap();
+        set_mode(&source, mode);
+        let receiver = Receiver::into(&out);
+        // It is made right behind the line that names the address.
+        let part = files.path("out.part");
+        assert!(lab::wait_until(LIMIT, || part.exists()));
+        assert_eq!(fs::metadata(&part).unwrap().mode() & 0o777, 0o600);
+        let _ = files.send(&receiver, &[]).success();
+        let _ = receiver.end().success();
+        let metadata = fs::metadata(&out).unwrap();
+        assert_eq!((metadata.mode() & 0o7777, metadata.modified().unwrap()), (arrived, modified));
+    }
+}
+
+#[test]
+fn a_complete_file_is_not_sent_again_and_both_ends_say_so() {
+    let files = Files::with_source(LEN);
+    for (name, received) in [("out", "out is complete already"), ("out.part", "are here: receiving nothing")]
+    {
+        fs::write(files.path(name), content(LEN)).unwrap();
+        let before = fs::metadata(files.path(name)).unwrap().ino();
+        let receiver = Receiver::into(&files.path("out"));
+        let sent = files.send(&receiver, &[]);
+        assert!(sent.stderr.contains("has all 3000000 bytes: sending nothing"), "{}", sent.stderr);
+        assert_eq!(account(sent)["sendfile"], 0);
+        let finished = receiver.end().success();
+        assert!(finished.stderr.contains(received), "{}", finished.stderr);
+        assert!(fs::read(files.path("out")).unwrap() == content(LEN) && !files.path("out.part").exists());
+        assert_eq!(fs::metadata(files.path("out")).unwrap().ino(), before);
+        fs::remove_file(files.path("out")).unwrap();
+    }
+    // As long, and something else.
+    fs::write(files.path("out"), vec![7; LEN]).unwrap();
+    let receiver = Receiver::into(&files.path("out"));
+    assert_eq!(account(files.send(&receiver, &[]))["sendfile"], LEN);
+    let _ = receiver.end().success();
+    assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+}
+
+#[test]
+fn a_sender_gets_the_reason_of_a_refusal() {
+    let files = Files::with_source(1000);
+    let out = files.path("out").display().to_string();
+    let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
+    let sent = files.send(&receiver, &[]);
+    both_failed(&sent, &receiver.end(), "--size-max 999 refuses");
+    // Of a stream the size shows late.
+    let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
+    let (input, mut feed) = std::io::pipe().unwrap();
+    feed.write_all(&[1; 1000]).unwrap();
+    drop(feed);
+    let sent = Launch::new(STRAIT).args(["send", "-", &receiver.address]).stdin(input).run(LIMIT).unwrap();
+    both_failed(&sent, &receiver.end(), "more than 999 bytes came");
+}
+
+#[test]
+fn silent_connections_do_not_hold_up_a_sender() {
+    let files = Files::with_source(LEN);
+    let receiver = Receiver::into(&files.path("out"));
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(&receiver.address).unwrap()).collect();
+    // One after the other they would take longer than the sender waits.
+    let _ = files.send(&receiver, &["--timeout", "20"]).success();
+    let _ = receiver.end().success();
+    assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+    // Those that were still waited for get the reason.
+    let reasons = silent.iter().filter(|stream| {
+        let mut line = String::new();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        BufReader::new(*stream).read_line(&mut line).is_ok() && line.contains("another sender was first")
+    });
+    assert!(reasons.count() > 0);
+}
+
+#[test]
+fn an_offer_of_another_version_is_refused_with_one_line() {
+    let files = Files::with_source(10);
+    let receiver = Receiver::into(&files.path("out"));
+    let stream = TcpStream::connect(&receiver.address).unwrap();
+    (&stream).write_all(b"strait-send 2 length=10\n").unwrap();
+    let mut line = String::new();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    BufReader::new(&stream).read_line(&mut line).unwrap();
+    assert!(
+        line.starts_with("refused=") && line.contains("version 2") && line.contains("version 3"),
+        "{line}"
+    );
+    let _ = files.send(&receiver, &[]).success();
+    let _ = receiver.end().success();
+}
+
+#[test]
+fn a_reader_slower_than_the_timeout_ends_no_transfer() {
+    let files = Files::with_source(LEN);
+    let (mut reader, output) = std::io::pipe().unwrap();
+    let mut receiver = std::process::Command::new(STRAIT)
+        .args(["receive", "--timeout", "1"])
+        .stdout(output)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut errors = BufReader::new(receiver.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    let address = said.trim().strip_prefix("listening on ").unwrap().to_owned();
+    let source = files.path("source").display().to_string();
+    let sender = Launch::new(STRAIT).args(["send", "--timeout", "1", &source, &address]).spawn().unwrap();
+    // Three times as long as either end would wait for one that is silent.
+    std::thread::sleep(Duration::from_secs(3));
+    let mut got = Vec::new();
+    reader.read_to_end(&mut got).unwrap();
+    assert!(got == content(LEN));
+    let _ = sender.wait(LIMIT).unwrap().success();
+    assert!(receiver.wait().unwrap().success());
+}
+
+#[test]
+fn an_input_slower_than_the_timeout_ends_no_transfer() {
+    for mode in ["auto", "copy"] {
+        let files = Files::with_source(0);
+        let out = files.path("out").display().to_string();
+        let receiver = Receiver::start(&["--timeout", "1", "-o", &out]);
+        let (input, mut feed) = std::io::pipe().unwrap();
+        let arguments = ["send", "--timeout", "1", "--mode", mode, "-", &receiver.address];
+        let sender = Launch::new(STRAIT).args(arguments).stdin(input).spawn().unwrap();
+        feed.write_all(b"first ").unwrap();
+        std::thread::sleep(Duration::from_secs(3));
+        feed.write_all(b"second").unwrap();
+        drop(feed);
+        let _ = sender.wait(LIMIT).unwrap().success();
+        let _ = receiver.end().success();
+        assert_eq!(fs::read(files.path("out")).unwrap(), b"first second");
+    }
+}
