@@ -16,26 +16,33 @@ BENCH_ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what is missing (apt-get; as root or with sudo); nothing to do is no work
-	@scripts/setup
+setup: ## install what all targets need (apt-get; as root or with sudo); each target installs its own part by itself
+	@scripts/setup test
+	@scripts/setup bench
 
-demo: setup ## capture the same traffic on every kernel path and compare
-	cargo run --release --package strait-cli -- demo
+demo: ## see in two minutes what Strait is for
+	@scripts/setup demo
+	cargo build --locked --profile demo --package strait-cli --package strait-pcap
+	"$${CARGO_TARGET_DIR:-target}/demo/strait" demo
 
-test: setup ## format, lints, house rules, all tests, count of skipped tests
+test: ## format, lints, house rules, all tests, count of skipped tests
+	@scripts/setup test
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features strait-cli/vm -- -D warnings
 	cargo xtask tidy
 	cargo xtask layers
+	scripts/test-musl
 	scripts/test
 	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
 		cargo test --package strait-sys --lib --release loom
 	$(MAKE) test-vm
 
-test-vm: setup ## the tests in virtual machines: other kernels, emulated NICs, instructions counted
+test-vm: ## the tests in virtual machines: other kernels, emulated NICs, instructions counted
+	@scripts/setup vm
 	@scripts/test-vm
 
-bench: setup ## measure Strait beside its peers (BENCH_ARGS="..."); results in bench/results/
+bench: ## measure Strait beside its peers (BENCH_ARGS="..."); results in bench/results/
+	@scripts/setup bench
 	cargo run --release --package bench -- $(BENCH_ARGS)
 	if [[ -z "$(BENCH_ARGS)" ]]; then scripts/bench-paths; fi
 

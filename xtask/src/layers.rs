@@ -51,6 +51,11 @@ const FLOORS: &[(&str, Floor)] = &[
 /// Imports that pass over an engine, with the reason.
 const SHORT_CUTS: &[(&str, &str, &str)] = &[
     ("strait-bench", "strait-sys", "it makes network namespaces, and measures processes and libpcap"),
+    (
+        "strait-cli",
+        "strait-pcap",
+        "nothing is imported: `run` preloads the library that Cargo builds with it",
+    ),
     ("strait-cli", "strait-sys", "`demo` makes network namespaces, `doctor` probes the kernel"),
 ];
 
