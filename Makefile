@@ -9,9 +9,11 @@ SHELL := bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 FUZZ_SECONDS ?= 30
+PREFIX ?= /usr/local
+DESTDIR ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo test test-vm bench fuzz audit
+.PHONY: help setup demo install test test-vm bench fuzz audit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +26,10 @@ demo: ## see in two minutes what Strait is for
 	@scripts/setup demo
 	cargo build --locked --profile demo --package strait-cli --package strait-pcap
 	"$${CARGO_TARGET_DIR:-target}/demo/strait" demo
+
+install: ## copy the program, its library, man pages and completions below DESTDIR and PREFIX (/usr/local)
+	@scripts/setup build
+	@scripts/install "$(DESTDIR)$(PREFIX)"
 
 test: ## format, lints, house rules, all tests, count of skipped tests
 	@scripts/setup test
