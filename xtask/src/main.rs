@@ -1,19 +1,20 @@
 //! `cargo xtask`: the project's own checks, run by `make test`.
 //!
 //! `tidy` reads the sources and `layers` the crates' dependencies; each prints a line a problem and exits 1
-//! if there was any. Contributors and continuous integration call it; nothing that is shipped does. It
+//! if there was any. `prose` counts habits of language, here or in another project. Contributors and continuous integration call it; nothing that is shipped does. It
 //! changes no file.
 
 mod layers;
+mod prose;
 mod source;
 mod tidy;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What xtask can do, printed where it is asked for anything else.
-const USAGE: &str = "usage: cargo xtask tidy | layers";
+const USAGE: &str = "usage: cargo xtask tidy | layers | prose [--list] [DIRECTORY]";
 
 /// Something to mend: `path:line: what`, or without a line where it concerns the file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let root = source::root();
     let found = match arguments[..] {
+        ["prose", ref rest @ ..] => return count_prose(rest, &root),
         ["tidy"] => tidy::check(&root),
         ["layers"] => layers::check(&root),
         _ => {
@@ -55,6 +57,34 @@ fn main() -> ExitCode {
         Ok(problems) => report(arguments[0], problems),
         Err(error) => {
             eprintln!("xtask {}: {error}", arguments[0]);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the counts of a tree, with `--list` every place; fails where a habit is beyond its limit.
+fn count_prose(arguments: &[&str], root: &Path) -> ExitCode {
+    let is_list = arguments.first() == Some(&"--list");
+    let rest = &arguments[usize::from(is_list)..];
+    if rest.len() > 1 {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    }
+    match prose::of_tree(&prose::directory(rest.first().copied(), root)) {
+        Ok(prose) => {
+            if is_list {
+                prose.places().for_each(|place| println!("{place}"));
+            }
+            println!("{prose}");
+            let beyond = prose.beyond_limits().len();
+            if beyond == 0 {
+                return ExitCode::SUCCESS;
+            }
+            println!("prose: {beyond} places of habits beyond their limits");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("xtask prose: {error}");
             ExitCode::FAILURE
         }
     }
