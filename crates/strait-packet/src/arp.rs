@@ -1,7 +1,8 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 //!
-//! Layout: hardware type 2 bytes, protocol type 2, hardware length 1, protocol length 1, operation 2, then
-//! sender MAC 6, sender IPv4 4, target MAC 6, target IPv4 4. Other hardware and protocol pairs are refused.
+//! Layout: hardware type 2 bytes, protocol type 2, hardware length 1, protocol length 1, operation
+//! 2, then sender MAC 6, sender IPv4 4, target MAC 6, target IPv4 4. Other hardware and protocol
+//! pairs are refused.
 
 use std::net::Ipv4Addr;
 
@@ -12,7 +13,7 @@ use crate::protocol::ether_type;
 /// Bytes of an ARP packet for IPv4 over Ethernet.
 pub const PACKET_LEN: usize = 28;
 
-/// What an ARP packet asks or says.
+/// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Who has this address?
@@ -30,7 +31,8 @@ pub struct Arp<'a> {
 }
 
 impl<'a> Arp<'a> {
-    /// Reads the packet behind an Ethernet type of ARP. Fails if it is cut, or is not IPv4 over Ethernet.
+    /// Reads the packet behind an Ethernet type of ARP. Fails if it is cut, or is not IPv4 over
+    /// Ethernet.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, _) = split_head(Header::Arp, bytes)?;
         let invalid = |field, value: u16, expected| {
@@ -44,7 +46,7 @@ impl<'a> Arp<'a> {
         }
     }
 
-    /// What the packet asks or says.
+    /// Operation of the packet.
     pub fn operation(&self) -> Operation {
         match be16(self.head, 6) {
             1 => Operation::Request,

@@ -1,7 +1,8 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! The generator and the tests use it. A [`Sum`] takes the bytes in pieces; a sum of 16-bit words does not
-//! care how the words are grouped, so 32- and 64-bit pieces are added whole and folded at the end.
+//! The generator and the tests use it. A [`Sum`] takes the bytes in pieces; a sum of 16-bit words
+//! does not care how the words are grouped, so 32- and 64-bit pieces are added whole and folded at
+//! the end.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -51,7 +52,8 @@ impl Sum {
         self.sum = sum + u64::from(carried);
     }
 
-    /// Adds the pseudo header of TCP and UDP over IPv4 (RFC 9293 s3.1); `len` counts header and payload.
+    /// Adds the pseudo header of TCP and UDP over IPv4 (RFC 9293 s3.1); `len` counts header and
+    /// payload.
     pub fn add_pseudo_v4(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: u32) {
         self.add(&source.octets());
         self.add(&destination.octets());
@@ -59,7 +61,8 @@ impl Sum {
         self.add_u32(len);
     }
 
-    /// Adds the pseudo header of upper layers over IPv6 (RFC 8200 s8.1); `len` counts header and payload.
+    /// Adds the pseudo header of upper layers over IPv6 (RFC 8200 s8.1); `len` counts header and
+    /// payload.
     pub fn add_pseudo_v6(&mut self, source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, len: u32) {
         self.add(&source.octets());
         self.add(&destination.octets());

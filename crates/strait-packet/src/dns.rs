@@ -1,7 +1,8 @@
-//! DNS messages (RFC 1035): the header, the questions, and the answers as far as a summary needs them.
+//! DNS messages (RFC 1035): the header, the questions, and the answers as far as a summary needs
+//! them.
 //!
-//! Layout: identifier 2 bytes, flags 2, four counts of 2 bytes, then questions and records. Names are
-//! compressed by pointers; a pointer here must lead backwards, so that no name can loop.
+//! Layout: identifier 2 bytes, flags 2, four counts of 2 bytes, then questions and records. Names
+//! are compressed by pointers; a pointer here must lead backwards, so that no name can loop.
 
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -74,9 +75,9 @@ pub struct Name<'a> {
 /// A question.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// What is asked about.
+    /// Name in question.
     pub name: Name<'a>,
-    /// The record type that is asked for.
+    /// Requested record type.
     pub kind: u16,
     /// The class; 1 is the Internet.
     pub class: u16,
@@ -85,19 +86,19 @@ pub struct Question<'a> {
 /// A record of the answer section.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// What the record is about.
+    /// Owner name of the record.
     pub name: Name<'a>,
     /// The record type.
     pub kind: u16,
     /// The class; 1 is the Internet.
     pub class: u16,
-    /// How long it may be kept, in seconds.
+    /// Time to live, in seconds.
     pub ttl: u32,
-    /// What it says.
+    /// Data of the record.
     pub data: Data<'a>,
 }
 
-/// What a record says.
+/// Data of a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// An IPv4 address.
@@ -127,7 +128,7 @@ impl<'a> Dns<'a> {
         be16(self.head, 2)
     }
 
-    /// Whether this is a response.
+    /// Returns true if this is a response.
     pub fn is_response(&self) -> bool {
         self.flags() & 0x8000 != 0
     }
@@ -217,8 +218,9 @@ fn fixed<const N: usize>(message: &[u8], at: usize) -> Result<&[u8; N]> {
 }
 
 impl<'a> Name<'a> {
-    /// Checks the name that starts at `at`, and returns it with the offset behind it. Fails on a name that
-    /// is cut, is longer than 255 bytes, has a reserved label type, or a pointer that does not lead back.
+    /// Checks the name that starts at `at`, and returns it with the offset behind it. Fails on a
+    /// name that is cut, is longer than 255 bytes, has a reserved label type, or a pointer that
+    /// does not lead back.
     fn take(message: &'a [u8], at: usize) -> Result<(Self, usize)> {
         let mut steps = Labels { message, at, run_start: at, len: 0, after_jump: None };
         while steps.step()?.is_some() {}
@@ -240,7 +242,8 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// A byte of a label: graphic characters as they are, dots and everything else as `\ddd` (RFC 1035 s5.1).
+/// A byte of a label: graphic characters as they are, dots and everything else as `\ddd` (RFC 1035
+/// s5.1).
 fn write_byte(f: &mut fmt::Formatter<'_>, byte: u8) -> fmt::Result {
     match byte {
         b'.' | b'\\' => write!(f, "\\{}", char::from(byte)),

@@ -1,7 +1,7 @@
 //! The one error of this crate: which header was wrong, and what was expected of it.
 //!
-//! Every view's `parse` returns it. It is `Copy` and holds no text of its own, so that a broken packet
-//! costs no allocation.
+//! Every view's `parse` returns it. It is `Copy` and holds no text of its own, so that a broken
+//! packet costs no allocation.
 
 use std::fmt;
 
@@ -60,7 +60,7 @@ impl fmt::Display for Header {
     }
 }
 
-/// Why bytes are not the header that they were taken for, or why traffic cannot be generated as asked.
+/// Error of a parser or of the traffic generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The bytes end before the header does: the packet was cut, or is too short.
@@ -82,7 +82,7 @@ pub enum Error {
         field: &'static str,
         /// The value found.
         value: u32,
-        /// What the specification allows.
+        /// Values that the specification allows.
         expected: &'static str,
     },
     /// A chain of headers is longer than this crate follows.
@@ -90,27 +90,27 @@ pub enum Error {
     TooMany {
         /// The header that repeats.
         header: Header,
-        /// How many are followed.
+        /// Limit of headers.
         limit: usize,
     },
-    /// A number that was asked for is outside what can be generated.
+    /// A requested number is out of range.
     #[error("{what} {value}: expected {min} to {max}")]
     OutOfRange {
-        /// What the number is.
+        /// Meaning of the number.
         what: &'static str,
         /// The number.
         value: u64,
-        /// The least that is possible.
+        /// Smallest possible value.
         min: u64,
-        /// The most that is possible.
+        /// Largest possible value.
         max: u64,
     },
-    /// A text that was asked for cannot be read.
+    /// A requested text has the wrong form.
     #[error("{what}: expected {expected}")]
     Malformed {
-        /// What the text stands for.
+        /// Meaning of the text.
         what: &'static str,
-        /// How it is written.
+        /// Expected form.
         expected: &'static str,
     },
 }

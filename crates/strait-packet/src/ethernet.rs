@@ -1,7 +1,7 @@
 //! The Ethernet II header, and MAC addresses.
 //!
-//! Layout (IEEE 802.3): destination 6 bytes, source 6, type or length 2, payload. Frames here never include
-//! the frame check sequence: Linux does not hand it over.
+//! Layout (IEEE 802.3): destination 6 bytes, source 6, type or length 2, payload. Frames here never
+//! include the frame check sequence: Linux does not hand it over.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl MacAddress {
     /// All hosts.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether the group bit is set: multicast and broadcast.
+    /// Returns true if the group bit is set: multicast and broadcast.
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
     }
@@ -46,22 +46,23 @@ impl<'a> Ethernet<'a> {
         Ok(Self { head, payload })
     }
 
-    /// Where the frame goes.
+    /// Destination address.
     pub fn destination(&self) -> MacAddress {
         MacAddress(array_at(self.head, 0))
     }
 
-    /// Where the frame comes from.
+    /// Source address.
     pub fn source(&self) -> MacAddress {
         MacAddress(array_at(self.head, 6))
     }
 
-    /// The type field; below [`ether_type::MIN`](crate::protocol::ether_type::MIN) it is the length of an 802.3 frame.
+    /// The type field; below [`ether_type::MIN`](crate::protocol::ether_type::MIN) it is the length
+    /// of an 802.3 frame.
     pub fn ether_type(&self) -> u16 {
         be16(self.head, 12)
     }
 
-    /// What follows the header, padding included.
+    /// Bytes behind the header, padding included.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

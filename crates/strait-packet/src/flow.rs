@@ -32,14 +32,15 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow of an Ethernet frame; `None` if it is not IP or its IP header is cut or wrong. Every
-    /// fragment of a packet, the first one too, has ports 0, so that all of them are in one flow.
+    /// The flow of an Ethernet frame; `None` if it is not IP or its IP header is cut or wrong.
+    /// Every fragment of a packet, the first one too, has ports 0, so that all of them are in
+    /// one flow.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let (untagged, network) = network(frame).ok()?;
         Self::of_network(&untagged, &network)
     }
 
-    /// The same of a frame that was taken apart already, by [`network_on`](crate::network_on).
+    /// Flow key of a frame that [`network_on`](crate::network_on) has parsed.
     pub fn of_network(untagged: &Untagged<'_>, network: &Network<'_>) -> Option<Self> {
         let carried = network.carried()?;
         let [source_port, destination_port] = match carried.protocol {

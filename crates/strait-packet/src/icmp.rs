@@ -7,12 +7,12 @@ use crate::error::{Header, Result, be16, be32, split_head};
 /// Bytes of an ICMP header.
 pub const HEADER_LEN: usize = 8;
 
-/// What an ICMP message says.
+/// Content of an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Echo request (8) or reply (0).
     Echo {
-        /// Whether it is the reply.
+        /// True if it is the reply.
         reply: bool,
         /// The sender's identifier.
         id: u16,
@@ -61,7 +61,7 @@ impl<'a> Icmp<'a> {
         Ok(Self { head, payload })
     }
 
-    /// What the message says.
+    /// Content of the message.
     pub fn message(&self) -> Message {
         let [kind, code, ..] = *self.head;
         let (id, sequence) = (be16(self.head, 4), be16(self.head, 6));
@@ -79,7 +79,7 @@ impl<'a> Icmp<'a> {
         be16(self.head, 2)
     }
 
-    /// What follows the eight bytes: echo data, or the start of the packet that an error is about.
+    /// Bytes behind the first eight: echo data, or the start of the packet that caused an error.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

@@ -9,7 +9,7 @@ use crate::error::{Header, Result, be16, split_head};
 /// Bytes of an `ICMPv6` header.
 pub const HEADER_LEN: usize = 4;
 
-/// What an `ICMPv6` message says.
+/// Content of an `ICMPv6` message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Destination unreachable (1): 0 no route, 1 prohibited, 2 beyond scope, 3 address, 4 port.
@@ -29,7 +29,7 @@ pub enum Message {
     },
     /// Echo request (128) or reply (129).
     Echo {
-        /// Whether it is the reply.
+        /// True if it is the reply.
         reply: bool,
         /// The sender's identifier.
         id: u16,
@@ -55,7 +55,7 @@ pub enum Message {
         /// Group records in the report.
         records: u16,
     },
-    /// Any other type, or one whose body is cut.
+    /// Any other type, or a truncated body.
     Other {
         /// The type.
         kind: u8,
@@ -78,7 +78,7 @@ impl<'a> Icmpv6<'a> {
         Ok(Self { head, body })
     }
 
-    /// What the message says.
+    /// Content of the message.
     pub fn message(&self) -> Message {
         let [kind, code, ..] = *self.head;
         self.known(kind, code).unwrap_or(Message::Other { kind, code })
@@ -116,7 +116,7 @@ impl<'a> Icmpv6<'a> {
         be16(self.head, 2)
     }
 
-    /// What follows the first four bytes.
+    /// Bytes behind the first four.
     pub fn body(&self) -> &'a [u8] {
         self.body
     }

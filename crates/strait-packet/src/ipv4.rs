@@ -30,8 +30,8 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Reads the packet. Fails on another version, a header shorter than 20 bytes or cut, and a total
-    /// length below the header's. The payload may be cut: see [`Ipv4::payload`].
+    /// Reads the packet. Fails on another version, a header shorter than 20 bytes or cut, and a
+    /// total length below the header's. The payload may be cut: see [`Ipv4::payload`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, _) = split_head::<HEADER_LEN>(Header::Ipv4, bytes)?;
         if head[0] >> 4 != 4 {
@@ -57,8 +57,9 @@ impl<'a> Ipv4<'a> {
         HEADER_LEN + self.options.len()
     }
 
-    /// The packet's length with its header, as the sender wrote it. 0 stands for "longer than 65,535 or
-    /// not known yet": the kernel leaves it so in segments that the NIC or GRO will cut or has joined.
+    /// The packet's length with its header, as the sender wrote it. 0 stands for "longer than
+    /// 65,535 or not known yet": the kernel leaves it so in segments that the NIC or GRO will
+    /// cut or has joined.
     pub fn total_len(&self) -> u16 {
         be16(self.head, 2)
     }
@@ -96,7 +97,7 @@ impl<'a> Ipv4<'a> {
         u32::from(be16(self.head, 6) & 0x1fff) * 8
     }
 
-    /// Whether the packet is a part of a larger one.
+    /// Returns true if the packet is a part of a larger one.
     pub fn is_fragment(&self) -> bool {
         self.more_fragments() || self.fragment_offset() > 0
     }
@@ -116,7 +117,8 @@ impl<'a> Ipv4<'a> {
         be16(self.head, 10)
     }
 
-    /// Whether the header checksum is right. Packets that this host is sending may not have it yet.
+    /// Returns true if the header checksum is right. Packets that this host is sending may not have
+    /// it yet.
     pub fn checksum_holds(&self) -> bool {
         let mut sum = Sum::new();
         sum.add(self.head);

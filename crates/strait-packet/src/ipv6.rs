@@ -1,8 +1,8 @@
 //! The IPv6 header and its chain of extension headers (RFC 8200).
 //!
-//! Layout: version 4 bits, traffic class 8, flow label 20, payload length 2 bytes, next header 1, hop
-//! limit 1, source 16, destination 16. Extension headers follow, each naming the next; [`Extensions`]
-//! walks them, [`Ipv6::upper`] goes straight to what they carry.
+//! Layout: version 4 bits, traffic class 8, flow label 20, payload length 2 bytes, next header 1,
+//! hop limit 1, source 16, destination 16. Extension headers follow, each naming the next;
+//! [`Extensions`] walks them, [`Ipv6::upper`] goes straight to the payload behind them.
 
 use std::net::Ipv6Addr;
 
@@ -22,7 +22,7 @@ pub struct Ipv6<'a> {
     payload: &'a [u8],
 }
 
-/// What the extension headers carry.
+/// Payload behind the extension headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Upper<'a> {
     /// The protocol behind the last extension header.
@@ -80,8 +80,8 @@ impl<'a> Ipv6<'a> {
         be32(self.head, 0) & 0x000f_ffff
     }
 
-    /// Bytes after the fixed header as the sender wrote it. 0 stands for a jumbogram (RFC 2675), or for a
-    /// segment that the NIC will cut or GRO has joined.
+    /// Bytes after the fixed header as the sender wrote it. 0 stands for a jumbogram (RFC 2675), or
+    /// for a segment that the NIC will cut or GRO has joined.
     pub fn payload_len(&self) -> usize {
         match usize::from(be16(self.head, 4)) {
             0 => self.payload.len(),
@@ -136,8 +136,8 @@ impl<'a> Ipv6<'a> {
     }
 }
 
-/// An iterator over extension headers. It ends behind the last one, after a fragment header that is not
-/// the first of its packet (what follows is the middle of something), and after an error.
+/// An iterator over extension headers. It ends behind the last one, after a fragment header that is
+/// not the first of its packet (what follows is the middle of something), and after an error.
 #[derive(Clone, Debug)]
 pub struct Extensions<'a> {
     next: u8,
@@ -149,7 +149,7 @@ pub struct Extensions<'a> {
 }
 
 impl<'a> Extensions<'a> {
-    /// What follows the headers that the iterator has passed.
+    /// Payload behind the headers that the iterator has passed.
     pub fn upper(&self) -> Upper<'a> {
         let Self { next: protocol, fragment, rest: payload, rest_len: payload_len, .. } = *self;
         Upper { protocol, fragment, payload, payload_len }
@@ -201,7 +201,8 @@ impl Fragment {
     }
 }
 
-/// Whether a next-header value is an extension header that is walked. ESP is not: the rest is encrypted.
+/// Returns true if a next-header value is an extension header that is walked. ESP is not: the rest
+/// is encrypted.
 fn is_extension(next: u8) -> bool {
     matches!(
         next,

@@ -33,7 +33,8 @@ pub fn network(frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     behind(ethernet.ether_type(), ethernet.payload())
 }
 
-/// The same of a frame that begins with what `link_type` says, one of [`link_type`]: cooked packets and plain IP too.
+/// Like [`network`], for a frame of `link_type`, one of [`link_type`]: cooked packets and plain IP
+/// too.
 pub fn network_on(link_type: u16, frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     if link_type == link_type::ETHERNET {
         return network(frame);
@@ -49,8 +50,8 @@ pub fn network_on(link_type: u16, frame: &[u8]) -> Result<(Untagged<'_>, Network
     behind(ether_type.ok_or(cut)?, frame.get(header_len..).ok_or(cut)?)
 }
 
-/// The Ethernet type that a link header other than Ethernet's stands for, `None` where it is cut, and the header's
-/// bytes; `None` for a link type that is not read here.
+/// The Ethernet type that a link header other than Ethernet's stands for, `None` where it is cut,
+/// and the header's bytes; `None` for a link type that is not read here.
 pub(crate) fn header_without_addresses(link_type: u16, frame: &[u8]) -> Option<(Option<u16>, usize)> {
     Some(match link_type {
         link_type::RAW | link_type::IPV4 | link_type::IPV6 => (version_type(frame), 0),
@@ -76,7 +77,7 @@ fn behind(ether_type: u16, payload: &[u8]) -> Result<(Untagged<'_>, Network<'_>)
     Ok((untagged, network))
 }
 
-/// What an IP packet of either version carries.
+/// Payload of an IP packet of either version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carried<'a> {
     pub(crate) source: IpAddr,
@@ -117,8 +118,8 @@ fn version_type(packet: &[u8]) -> Option<u16> {
     }
 }
 
-/// The Ethernet type that a loopback address family stands for, in either byte order. `AF_INET` is 2
-/// everywhere, `AF_INET6` 10, 24, 28 or 30.
+/// The Ethernet type that a loopback address family stands for, in either byte order. `AF_INET` is
+/// 2 everywhere, `AF_INET6` 10, 24, 28 or 30.
 fn family_type(frame: &[u8]) -> Option<u16> {
     match frame.first_chunk()? {
         [2, 0, 0, 0] | [0, 0, 0, 2] => Some(ether_type::IPV4),

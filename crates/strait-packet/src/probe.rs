@@ -1,13 +1,15 @@
-//! Numbered, timed payloads: what the generator puts into every frame, and how the other end reads it.
+//! Numbered, timed payloads: what the generator puts into every frame, and how the other end reads
+//! it.
 //!
 //! ```text
 //!  0     2                        10                       18
-//!  |magic|sequence number, 64 bit |time sent, 64 bit ns    |  big endian; zeros up to the frame's end
+//!  |magic|sequence number, 64 bit |time sent, 64 bit ns|  big endian; zeros to the end
 //! ```
 //!
-//! 18 bytes are what the shortest Ethernet frame holds of UDP over IPv4, so that one layout serves all
-//! sizes. The flow is not in it: the ports say it. [`Tracker`] turns a stream of probes into counts of lost,
-//! duplicated and reordered frames. It reads no clock: the caller says when a probe came.
+//! 18 bytes are what the shortest Ethernet frame holds of UDP over IPv4, so that one layout serves
+//! all sizes. The flow is not in it: the ports say it. [`Tracker`] turns a stream of probes into
+//! counts of lost, duplicated and reordered frames. It reads no clock: the caller says when a probe
+//! came.
 
 use crate::link::network;
 use crate::protocol::ip;
@@ -56,8 +58,9 @@ impl Probe {
     }
 }
 
-/// Reads the probe of an Ethernet frame: the payload of UDP or TCP over IPv4 or IPv6, behind any VLAN tags.
-/// `None` if the frame is anything else, is a fragment, or is cut before the probe's end.
+/// Reads the probe of an Ethernet frame: the payload of UDP or TCP over IPv4 or IPv6, behind any
+/// VLAN tags. `None` if the frame is anything else, is a fragment, or is cut before the probe's
+/// end.
 pub fn read(frame: &[u8]) -> Option<Probe> {
     let (_, network) = network(frame).ok()?;
     let carried = network.carried()?;
@@ -69,7 +72,8 @@ pub fn read(frame: &[u8]) -> Option<Probe> {
     }
 }
 
-/// How far behind the highest sequence number a probe may come and still be told from a duplicate.
+/// Sequence numbers below the highest one within which a late probe is distinguished from a
+/// duplicate.
 pub const WINDOW: u64 = 1 << 16;
 
 const WORDS: usize = (WINDOW / 64) as usize;
@@ -120,7 +124,7 @@ impl Tracker {
         self.distinct
     }
 
-    /// Probes that came again, as far back as [`WINDOW`] tells.
+    /// Duplicate probes within the last [`WINDOW`] sequence numbers.
     pub fn duplicated(&self) -> u64 {
         self.duplicated
     }
@@ -130,15 +134,15 @@ impl Tracker {
         self.reordered
     }
 
-    /// Sequence numbers between the lowest and the highest seen that never came. Losses before the first
-    /// and after the last probe are known only to who knows how many were sent.
+    /// Sequence numbers between the lowest and the highest seen that never came. Losses before the
+    /// first and after the last probe are known only to the sender.
     pub fn lost(&self) -> u64 {
         let span = self.highest.map_or(0, |highest| (highest - self.first).saturating_add(1));
         span.saturating_sub(self.distinct)
     }
 
-    /// A sequence number that is not above the highest; returns whether it is new. Beyond the window that
-    /// cannot be known, and it counts as new.
+    /// A sequence number that is not above the highest; returns whether it is new. Beyond the
+    /// window that cannot be known, and it counts as new.
     fn behind(&mut self, highest: u64, sequence: u64) -> bool {
         let is_new = highest - sequence >= WINDOW || !self.mark(sequence);
         self.reordered += u64::from(is_new);

@@ -1,7 +1,8 @@
 //! The TCP header and its options (RFC 9293).
 //!
-//! Layout: source port 2 bytes, destination port 2, sequence 4, acknowledgment 4, data offset 4 bits,
-//! reserved 3 bits, nine flags, window 2, checksum 2, urgent pointer 2, options up to 40 bytes.
+//! Layout: source port 2 bytes, destination port 2, sequence 4, acknowledgment 4, data offset 4
+//! bits, reserved 3 bits, nine flags, window 2, checksum 2, urgent pointer 2, options up to 40
+//! bytes.
 
 use crate::error::{Error, Header, Result, be16, be32, part, split_head};
 
@@ -138,7 +139,8 @@ pub enum TcpOption<'a> {
     },
 }
 
-/// An iterator over options. It ends behind the last one, after [`TcpOption::End`] and after an error.
+/// An iterator over options. It ends behind the last one, after [`TcpOption::End`] and after an
+/// error.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     rest: &'a [u8],
@@ -159,7 +161,8 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Reads an option with a length; `rest` starts at the length byte, which counts kind and length too.
+/// Reads an option with a length; `rest` starts at the length byte, which counts kind and length
+/// too.
 fn take_option(kind: u8, rest: &[u8]) -> Result<(TcpOption<'_>, &[u8])> {
     let len = usize::from(*rest.first().unwrap_or(&0));
     let data = rest.get(1..len.wrapping_sub(1)).ok_or(Error::Invalid {
@@ -179,7 +182,7 @@ fn take_option(kind: u8, rest: &[u8]) -> Result<(TcpOption<'_>, &[u8])> {
     Ok((option, &rest[len - 1..]))
 }
 
-/// The timestamps option, whose data is two numbers of four bytes.
+/// The timestamps option: two numbers of four bytes.
 fn timestamps(data: &[u8]) -> TcpOption<'_> {
     match data.as_chunks() {
         (&[value, echo], []) => {

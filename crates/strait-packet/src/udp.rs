@@ -13,8 +13,8 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Reads the datagram. Fails on fewer than 8 bytes, and on a length field from 1 to 7. Length 0 is a
-    /// jumbogram (RFC 2675) or a segment not yet cut, and reaches to the end.
+    /// Reads the datagram. Fails on fewer than 8 bytes, and on a length field from 1 to 7. Length 0
+    /// is a jumbogram (RFC 2675) or a segment not yet cut, and reaches to the end.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, rest) = split_head::<HEADER_LEN>(Header::Udp, bytes)?;
         let payload = match usize::from(be16(head, 4)) {
@@ -43,7 +43,7 @@ impl<'a> Udp<'a> {
         be16(self.head, 4)
     }
 
-    /// Whether the datagram has no payload.
+    /// Returns true if the datagram has no payload.
     pub fn is_empty(&self) -> bool {
         usize::from(self.len()) == HEADER_LEN
     }

@@ -1,7 +1,7 @@
 //! VLAN tags: the four bytes between the MAC addresses and the real Ethernet type.
 //!
-//! Layout (IEEE 802.1Q): after a type of 0x8100, 0x88a8 or 0x9100 come 3 bits of priority, 1 bit drop
-//! eligible, 12 bits VLAN identifier, and then the next type. Tags stack.
+//! Layout (IEEE 802.1Q): after a type of 0x8100, 0x88a8 or 0x9100 come 3 bits of priority, 1 bit
+//! drop eligible, 12 bits VLAN identifier, and then the next type. Tags stack.
 
 use crate::error::{Error, Header, Result, be16, split_head};
 use crate::protocol::ether_type;
@@ -41,7 +41,7 @@ impl Tag {
     }
 }
 
-/// Whether a type announces a VLAN tag.
+/// Returns true if a type announces a VLAN tag.
 pub fn is_tag(ether_type: u16) -> bool {
     matches!(ether_type, ether_type::VLAN | ether_type::SERVICE_VLAN | ether_type::OLD_QINQ)
 }
@@ -56,8 +56,8 @@ pub struct Untagged<'a> {
 }
 
 impl<'a> Untagged<'a> {
-    /// Takes the tags off `payload`, which is announced by `ether_type`. Without a tag it is the payload.
-    /// Fails on a tag that is cut, and on more than [`TAGS_MAX`].
+    /// Takes the tags off `payload`, which is announced by `ether_type`. Without a tag it is the
+    /// payload. Fails on a tag that is cut, and on more than [`TAGS_MAX`].
     pub fn parse(ether_type: u16, payload: &'a [u8]) -> Result<Self> {
         let mut untagged = Self { tags: [Tag::default(); TAGS_MAX], count: 0, ether_type, payload };
         while is_tag(untagged.ether_type) {
@@ -86,7 +86,7 @@ impl<'a> Untagged<'a> {
         self.ether_type
     }
 
-    /// What follows the last tag.
+    /// Bytes behind the last tag.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

@@ -13,8 +13,8 @@ const OPCODES: [&str; 7] = ["", " inv_q", " stat", " op3", " notify", " update",
 const RESPONSE_CODES: [&str; 6] = ["", " FormErr", " ServFail", " NXDomain", " NotImp", " Refused"];
 
 impl Line<'_> {
-    /// A DNS message of `len` bytes on the wire. Returns false, with nothing written, if it has no readable
-    /// header and first question.
+    /// A DNS message of `len` bytes on the wire. Returns false, with nothing written, if it has no
+    /// readable header and first question.
     pub(super) fn dns(&mut self, message: &[u8], len: usize) -> Result<bool, fmt::Error> {
         let Ok(dns) = Dns::parse(message) else { return Ok(false) };
         if matches!(dns.question(), Some(Err(_))) {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-/// How the bytes are shown.
+/// Format of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dump {
     /// `-x`: hexadecimal.
@@ -18,8 +18,9 @@ const LINE_BYTES: usize = 16;
 /// Columns of those digits: groups of two bytes with a blank between.
 const LINE_COLUMNS: usize = LINE_BYTES * 2 + LINE_BYTES / 2 - 1;
 
-/// Writes `bytes` on lines of their own; each begins with a newline, and the last ends without one. Bytes that could move a
-/// terminal's cursor are written as `.`, but for tabs and line ends in [`Dump::Ascii`]. Fails only if `out` does.
+/// Writes `bytes` on lines of their own; each begins with a newline, and the last ends without one.
+/// Bytes that could move a terminal's cursor are written as `.`, but for tabs and line ends in
+/// [`Dump::Ascii`]. Fails only if `out` does.
 pub fn write_dump(out: &mut impl Write, bytes: &[u8], dump: Dump) -> fmt::Result {
     if dump == Dump::Ascii {
         out.write_char('\n')?;

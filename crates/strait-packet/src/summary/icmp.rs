@@ -37,7 +37,7 @@ impl Line<'_> {
         write!(self.out, "echo {what}, id {id}, seq {sequence}")
     }
 
-    /// Destination unreachable: what could not be reached stands in the packet that the message quotes.
+    /// Destination unreachable: the quoted packet names the destination.
     fn unreachable(&mut self, packet: &Packet<'_>, icmp: &Icmp<'_>, code: u8, mtu: u16) -> fmt::Result {
         let Ok(quoted) = Ipv4::parse(icmp.payload()) else {
             return write!(self.out, "{} unreachable, code {code}", packet.destination);

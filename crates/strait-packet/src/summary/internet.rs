@@ -9,18 +9,18 @@ use crate::ipv4::Ipv4;
 use crate::ipv6::{Extension, Ipv6};
 use crate::protocol::ip;
 
-/// What the layer above IP needs to know.
+/// Fields of the IP header for the transport layer.
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) protocol: u8,
     pub(super) is_fragment: bool,
-    /// What was captured of the payload.
+    /// Captured part of the payload.
     pub(super) payload: &'a [u8],
-    /// How long the payload was on the wire.
+    /// Length of the payload on the wire.
     pub(super) payload_len: usize,
-    /// Whether the addresses are in the line already.
+    /// True if the line has the addresses already.
     pub(super) addressed: bool,
 }
 
@@ -44,7 +44,8 @@ impl Line<'_> {
         write(self)
     }
 
-    /// `(tos 0x0, ttl 64, id 1, offset 0, flags [DF], proto UDP (17), length 46)` and a second line, as tcpdump -v does.
+    /// `(tos 0x0, ttl 64, id 1, offset 0, flags [DF], proto UDP (17), length 46)` and a second
+    /// line, as tcpdump -v does.
     fn ipv4_fields(&mut self, packet: &Ipv4<'_>) -> fmt::Result {
         let flags = match (packet.dont_fragment(), packet.more_fragments()) {
             (true, true) => "+, DF",

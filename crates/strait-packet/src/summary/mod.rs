@@ -1,10 +1,10 @@
 //! One line of text for a packet, in tcpdump's manner.
 //!
-//! `capture` without `-w` prints these. The form follows `tcpdump -n -S`: numeric addresses, absolute TCP
-//! sequence numbers, because no state is kept between packets. Differences on purpose: VLAN tags are always
-//! shown, and fragments end in `(frag id:length@offset)`. Whatever the bytes are, a line comes out: a header
-//! that is cut ends it with `[|tcp]`, one that is wrong with `[bad field value]`. Bytes from the network are
-//! never written raw: names are escaped.
+//! `capture` without `-w` prints these. The form follows `tcpdump -n -S`: numeric addresses,
+//! absolute TCP sequence numbers, because no state is kept between packets. Differences on purpose:
+//! VLAN tags are always shown, and fragments end in `(frag id:length@offset)`. Whatever the bytes
+//! are, a line comes out: a header that is cut ends it with `[|tcp]`, one that is wrong with `[bad
+//! field value]`. Bytes from the network are never written raw: names are escaped.
 
 mod arp;
 mod dns;
@@ -25,7 +25,7 @@ use crate::vlan::{Tag, Untagged};
 pub use dump::{Dump, write_dump};
 pub use time::{write_date_time, write_elapsed, write_epoch, write_time};
 
-/// Link types whose frames are summarised (the numbers of pcap files).
+/// Supported link types (the numbers of pcap files).
 pub mod link_type {
     /// BSD loopback: four bytes of address family in the writer's byte order.
     pub const NULL: u16 = 0;
@@ -48,7 +48,7 @@ pub mod link_type {
 /// How to read the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the frame starts with: one of [`link_type`].
+    /// Link header of the frame: one of [`link_type`].
     pub link_type: u16,
     /// A tag that the kernel took off the frame.
     pub tag: Option<Tag>,
@@ -61,7 +61,7 @@ impl Default for Options {
     }
 }
 
-/// How much a line shows, as the options of tcpdump's that these are named after.
+/// Detail of a line, named after tcpdump's options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// `-e`: MAC addresses, Ethernet type and length of the frame.
@@ -72,8 +72,8 @@ pub struct Detail {
     pub quick: bool,
 }
 
-/// Writes the line for `frame`, without time and without a newline. `wire_len` is the frame's length on the
-/// wire in bytes, of which `frame` may be the start. Fails only if `out` does.
+/// Writes the line for `frame`, without time and without a newline. `wire_len` is the frame's
+/// length on the wire in bytes, of which `frame` may be the start. Fails only if `out` does.
 pub fn write(out: &mut impl Write, frame: &[u8], wire_len: u32, options: &Options) -> fmt::Result {
     write_detailed(out, frame, wire_len, options, Detail::default())
 }
@@ -101,7 +101,7 @@ pub fn link_header_len(link_type: u16, frame: &[u8]) -> usize {
     len.min(frame.len())
 }
 
-/// IP headers inside one another that are followed.
+/// Limit of nested IP headers.
 const DEPTH_MAX: u32 = 4;
 
 /// A line being written.
@@ -141,7 +141,8 @@ impl Line<'_> {
         }
     }
 
-    /// Tags, and the network layer behind them. `payload_len` is what follows the link header on the wire.
+    /// Tags, and the network layer behind them. `payload_len` counts the bytes behind the link
+    /// header on the wire.
     fn tagged(
         &mut self,
         link: Option<Ethernet<'_>>,
@@ -185,7 +186,7 @@ impl Line<'_> {
         write!(self.out, "vlan {}, p {}, {eligible}", tag.id(), tag.priority())
     }
 
-    /// A frame whose type is not one of those above: addresses, type, length.
+    /// A frame of another type: addresses, type, length.
     fn unknown(
         &mut self,
         link: Option<Ethernet<'_>>,
@@ -207,7 +208,7 @@ impl Line<'_> {
         write!(self.out, ", length {wire_len}")
     }
 
-    /// The end of a line whose next header cannot be read.
+    /// Ends a line before an unreadable header.
     fn broken(&mut self, error: Error) -> fmt::Result {
         match error {
             Error::Truncated { header, .. } => write!(self.out, "[|{header}]"),
@@ -217,7 +218,7 @@ impl Line<'_> {
         }
     }
 
-    /// Writes what `parsed` gives, or how it is broken.
+    /// Writes the result of `parsed`, or its error.
     fn header<T>(
         &mut self,
         parsed: Result<T>,

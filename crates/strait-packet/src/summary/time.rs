@@ -5,20 +5,22 @@ use std::fmt::{self, Write};
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// Writes the time of day of `ns` (nanoseconds since 1970) as `HH:MM:SS.nnnnnnnnn`, in UTC: this crate
-/// knows no time zone. Fails only if `out` does.
+/// Writes the time of day of `ns` (nanoseconds since 1970) as `HH:MM:SS.nnnnnnnnn`, in UTC: this
+/// crate knows no time zone. Fails only if `out` does.
 pub fn write_time(out: &mut impl Write, ns: u64) -> fmt::Result {
     let second = ns / NS_PER_SECOND % SECONDS_PER_DAY;
     let (hours, minutes, seconds) = (second / 3600, second / 60 % 60, second % 60);
     write!(out, "{hours:02}:{minutes:02}:{seconds:02}.{:09}", ns % NS_PER_SECOND)
 }
 
-/// Writes `ns` (nanoseconds since 1970) as seconds: `1700000000.000000005`. Fails only if `out` does.
+/// Writes `ns` (nanoseconds since 1970) as seconds: `1700000000.000000005`. Fails only if `out`
+/// does.
 pub fn write_epoch(out: &mut impl Write, ns: u64) -> fmt::Result {
     write!(out, "{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
 }
 
-/// Writes the time from `from_ns` to `to_ns`, negative where packets are out of order. Fails only if `out` does.
+/// Writes the time from `from_ns` to `to_ns`, negative where packets are out of order. Fails only
+/// if `out` does.
 pub fn write_elapsed(out: &mut impl Write, from_ns: u64, to_ns: u64) -> fmt::Result {
     if to_ns < from_ns {
         out.write_char('-')?;
@@ -26,15 +28,16 @@ pub fn write_elapsed(out: &mut impl Write, from_ns: u64, to_ns: u64) -> fmt::Res
     write_time(out, to_ns.abs_diff(from_ns))
 }
 
-/// Writes `ns` as `YYYY-MM-DD HH:MM:SS.nnnnnnnnn`, in UTC as [`write_time`]. Fails only if `out` does.
+/// Writes `ns` as `YYYY-MM-DD HH:MM:SS.nnnnnnnnn`, in UTC as [`write_time`]. Fails only if `out`
+/// does.
 pub fn write_date_time(out: &mut impl Write, ns: u64) -> fmt::Result {
     let (year, month, day) = date(ns / NS_PER_SECOND / SECONDS_PER_DAY);
     write!(out, "{year:04}-{month:02}-{day:02} ")?;
     write_time(out, ns)
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. The year is taken to begin in March, so
-/// that the leap day is its last.
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. The year is
+/// taken to begin in March, so that the leap day is its last.
 fn date(day: u64) -> (u64, u64, u64) {
     const DAYS_FROM_YEAR_ZERO: u64 = 719_468;
     const DAYS_IN_400_YEARS: u64 = 146_097;

@@ -36,8 +36,8 @@ impl Line<'_> {
         self.header(Udp::parse(packet.payload), |line, datagram| line.datagram(packet, &datagram))
     }
 
-    /// `source.port > destination.port: `; without ports where they are cut, without addresses where they
-    /// are in the line already.
+    /// `source.port > destination.port: `; without ports where they are cut, without addresses
+    /// where they are in the line already.
     fn ports(&mut self, packet: &Packet<'_>) -> fmt::Result {
         let Some(&[a, b, c, d]) = packet.payload.first_chunk() else { return self.addresses(packet) };
         let (source, destination) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));

@@ -1,7 +1,7 @@
-//! What to generate, checked once, before the first frame.
+//! Options of the traffic generator, checked once before the first frame.
 //!
-//! Addresses come from the ranges set aside for benchmarks, so that stray frames reach nobody: 198.18.0.0/15
-//! (RFC 2544) and 2001:2::/48 (RFC 5180).
+//! Addresses come from the ranges set aside for benchmarks, so that stray frames reach no host:
+//! 198.18.0.0/15 (RFC 2544) and 2001:2::/48 (RFC 5180).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::ethernet::MacAddress;
 use crate::vlan::VLAN_ID_MAX;
 
-/// The most flows: addresses and ports stay in ranges of their own, and one flow differs from another.
+/// The most flows: addresses and ports stay in ranges of their own, and one flow differs from
+/// another.
 pub const FLOWS_MAX: u32 = 1 << 20;
 
 /// Ports that the source port varies over.
@@ -26,7 +27,7 @@ const ADDRESSES_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new
 pub(super) const ADDRESSES_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 1)];
 
-/// What to generate. Fields are set by the methods of the same name.
+/// Options of the traffic generator, each set by the method of that name.
 #[derive(Clone, Debug)]
 pub struct TrafficBuilder {
     pub(super) source_mac: MacAddress,
@@ -69,22 +70,23 @@ impl TrafficBuilder {
         self
     }
 
-    /// The ports of flow 0. The ranges that flows reach, 16,384 source ports and 64 destination ports, must
-    /// end at 65,535 or before. Default 49152 to 20000.
+    /// The ports of flow 0. The ranges that flows reach, 16,384 source ports and 64 destination
+    /// ports, must end at 65,535 or before. Default 49152 to 20000.
     #[must_use]
     pub fn ports(mut self, source: u16, destination: u16) -> Self {
         (self.source_port, self.destination_port) = (source, destination);
         self
     }
 
-    /// What frames are made of; flows take the kinds in turn. Default [`Kind::Udp4`].
+    /// Kinds of frames; flows take them in turn. Default [`Kind::Udp4`].
     #[must_use]
     pub fn kinds(mut self, kinds: &[Kind]) -> Self {
         self.kinds = kinds.to_vec();
         self
     }
 
-    /// The frame sizes. A size too small for a kind's headers and the probe is raised to fit. Default 64.
+    /// The frame sizes. A size too small for a kind's headers and the probe is raised to fit.
+    /// Default 64.
     #[must_use]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
         self.sizes = sizes;
@@ -126,7 +128,7 @@ impl TrafficBuilder {
         in_range("number of frame kinds", kinds, 1, kinds_max)
     }
 
-    /// What flow 0 of `kind` has in the fields that vary by flow.
+    /// Values of flow 0 of `kind` in the fields that vary by flow.
     pub(super) fn bases(&self, kind: Kind) -> Bases {
         let [source_address, destination_address] = if kind.is_v6() {
             ADDRESSES_V6.map(|address| address.to_bits() as u32)

@@ -1,8 +1,8 @@
 //! Generated frames: valid Ethernet, IPv4 or IPv6, UDP or TCP, numbered and timed, over many flows.
 //!
-//! `generate` and the benchmarks make a [`Traffic`] once and then write one frame a sequence number: a
-//! copy of a [`FrameTemplate`] and a patch of the fields that vary. Nothing here sends anything or reads a
-//! clock, and nothing allocates once the traffic is built.
+//! `generate` and the benchmarks make a [`Traffic`] once and then write one frame a sequence
+//! number: a copy of a [`FrameTemplate`] and a patch of the fields that vary. Nothing here sends
+//! anything or reads a clock, and nothing allocates once the traffic is built.
 //!
 //! Which frame a sequence number gives:
 //! - flow = sequence mod flows;
@@ -18,8 +18,8 @@ pub use builder::{FLOWS_MAX, TrafficBuilder};
 pub use sizes::{FCS_LEN, SIZE_MAX, SIZE_MIN, SIZES_MAX, Sizes};
 pub use template::{Bases, FrameTemplate, Kind, Offsets};
 
-/// The low bits of a flow number vary source address and source port, the rest destination address and
-/// destination port.
+/// The low bits of a flow number vary source address and source port, the rest destination address
+/// and destination port.
 pub const FLOW_LOW_BITS: u32 = 14;
 
 /// The frames of a generator.
@@ -36,13 +36,14 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What is generated unless said otherwise: see [`TrafficBuilder`].
+    /// Returns the default options: see [`TrafficBuilder`].
     pub fn builder() -> TrafficBuilder {
         TrafficBuilder::default()
     }
 
-    /// Writes frame number `sequence`, sent at `now_ns`, to the start of `out`; returns its length in bytes,
-    /// or 0 if `out` is too short for it ([`Traffic::frame_len_max`] always suffices).
+    /// Writes frame number `sequence`, sent at `now_ns`, to the start of `out`; returns its length
+    /// in bytes, or 0 if `out` is too short for it ([`Traffic::frame_len_max`] always
+    /// suffices).
     #[inline]
     pub fn write_frame(&self, sequence: u64, now_ns: u64, out: &mut [u8]) -> usize {
         let (template, flow) = self.select(sequence);

@@ -1,7 +1,7 @@
-//! Which frame sizes are generated, in which order.
+//! Sizes of generated frames, and their order.
 //!
-//! Sizes are counted as testers and switches count them (RFC 2544): with the four bytes of frame check
-//! sequence that the NIC adds. Size 64 is a buffer of 60 bytes, 1518 one of 1514.
+//! Sizes are counted as testers and switches count them (RFC 2544): with the four bytes of frame
+//! check sequence that the NIC adds. Size 64 is a buffer of 60 bytes, 1518 one of 1514.
 
 use std::str::FromStr;
 

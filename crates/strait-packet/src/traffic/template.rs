@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The sums over everything else are kept beside the bytes, so that a frame's checksums cost a few
-//! additions. The same offsets and sums serve a generator that runs in the kernel as an eBPF program.
+//! additions. The same offsets and sums serve a generator that runs in the kernel as an eBPF
+//! program.
 
 use super::FLOW_LOW_BITS;
 use super::builder::{ADDRESSES_V6, TrafficBuilder};
@@ -16,7 +17,7 @@ use crate::checksum::Sum;
 use crate::protocol::{ether_type, ip};
 use crate::{ethernet, ipv4, ipv6, probe, tcp, udp, vlan};
 
-/// What a generated frame is made of.
+/// Protocols of a generated frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// UDP over IPv4: fits into 64 bytes.
@@ -33,12 +34,12 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 4] = [Self::Udp4, Self::Tcp4, Self::Udp6, Self::Tcp6];
 
-    /// Whether it is IPv6.
+    /// Returns true for IPv6.
     pub fn is_v6(self) -> bool {
         matches!(self, Self::Udp6 | Self::Tcp6)
     }
 
-    /// Whether it is TCP.
+    /// Returns true for TCP.
     pub fn is_tcp(self) -> bool {
         matches!(self, Self::Tcp4 | Self::Tcp6)
     }
@@ -81,8 +82,8 @@ pub struct Offsets {
     pub sent_ns: usize,
 }
 
-/// What flow 0 has in the fields that vary by flow. Flow `f` has `f mod 2^14` more in source address and
-/// source port, and `f div 2^14` more in destination address and destination port.
+/// Values of flow 0 in the fields that vary by flow. Flow `f` has `f mod 2^14` more in source
+/// address and source port, and `f div 2^14` more in destination address and destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bases {
     /// Low 32 bits of the source address.
@@ -112,7 +113,7 @@ impl FrameTemplate {
         &self.bytes
     }
 
-    /// What the frame is made of.
+    /// Protocols of the frame.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -122,24 +123,26 @@ impl FrameTemplate {
         &self.offsets
     }
 
-    /// What flow 0 has in the fields that vary by flow.
+    /// Values of flow 0 in the fields that vary by flow.
     pub fn bases(&self) -> &Bases {
         &self.bases
     }
 
-    /// The folded sum over the IPv4 header with its varying fields zero; 0 for IPv6. Add the address
-    /// words and complement to get the header checksum.
+    /// The folded sum over the IPv4 header with its varying fields zero; 0 for IPv6. Add the
+    /// address words and complement to get the header checksum.
     pub fn header_sum(&self) -> u16 {
         self.header_sum
     }
 
-    /// The folded sum over pseudo header, transport header and payload with the varying fields zero. Add the
-    /// words of the varying fields and complement to get the checksum; UDP sends 0 as 0xffff.
+    /// The folded sum over pseudo header, transport header and payload with the varying fields
+    /// zero. Add the words of the varying fields and complement to get the checksum; UDP sends
+    /// 0 as 0xffff.
     pub fn transport_sum(&self) -> u16 {
         self.transport_sum
     }
 
-    /// The shortest frame of `kind` in bytes, without the frame check sequence: headers and one probe.
+    /// The shortest frame of `kind` in bytes, without the frame check sequence: headers and one
+    /// probe.
     pub fn len_min(kind: Kind, tagged: bool) -> usize {
         let tag_len = if tagged { vlan::TAG_LEN } else { 0 };
         ethernet::HEADER_LEN + tag_len + kind.network_len() + kind.transport_len() + probe::LEN
@@ -167,7 +170,7 @@ impl FrameTemplate {
         Self { bytes, kind, offsets, bases: builder.bases(kind), header_sum, transport_sum }
     }
 
-    /// Fills in what varies. `frame` has the length of the template.
+    /// Fills in the varying fields. `frame` has the length of the template.
     #[inline]
     pub(super) fn patch(&self, flow: u32, sequence: u64, now_ns: u64, frame: &mut [u8]) {
         let (offsets, bases) = (&self.offsets, &self.bases);
@@ -246,7 +249,8 @@ fn write_link(frame: &mut [u8], builder: &TrafficBuilder, kind: Kind) -> usize {
     ethernet::HEADER_LEN
 }
 
-/// Writes the IP header without what varies; returns the sum of the address words that do not vary.
+/// Writes the IP header without the varying fields; returns the sum of the address words that do
+/// not vary.
 fn write_network(packet: &mut [u8], kind: Kind) -> u64 {
     if kind.is_v6() {
         let payload_len = (packet.len() - ipv6::HEADER_LEN) as u16;
@@ -271,8 +275,8 @@ fn write_network(packet: &mut [u8], kind: Kind) -> u64 {
 /// Time to live of generated packets.
 const HOP_LIMIT: u8 = 64;
 
-/// Writes the UDP or TCP header without what varies. A TCP segment has constant sequence numbers: it is a
-/// valid segment, not part of a connection.
+/// Writes the UDP or TCP header without the varying fields. A TCP segment has constant sequence
+/// numbers: it is a valid segment, not part of a connection.
 fn write_transport(segment: &mut [u8], kind: Kind) {
     if kind.is_tcp() {
         put(segment, 4, 1u32.to_be_bytes());

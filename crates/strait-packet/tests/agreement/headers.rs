@@ -24,7 +24,8 @@ fn walks_further(frame: &[u8]) -> bool {
     walked || NOT_WALKED.contains(&extensions.upper().protocol)
 }
 
-/// Compares every field of what etherparse found with ours; returns false if etherparse refused the frame.
+/// Compares every field of what etherparse found with ours; returns false if etherparse refused the
+/// frame.
 fn agree(frame: &[u8]) -> bool {
     let Ok(theirs) = SlicedPacket::from_ethernet(frame) else { return false };
     let (untagged, ours) = match network(frame) {
@@ -53,7 +54,8 @@ fn agree(frame: &[u8]) -> bool {
     true
 }
 
-/// Compares an IPv4 header; returns the payload, unless etherparse looks behind it further than we do.
+/// Compares an IPv4 header; returns the payload, unless etherparse looks behind it further than we
+/// do.
 fn ipv4_agrees<'a>(theirs: &Ipv4Slice<'_>, ours: &Ipv4<'a>) -> Option<&'a [u8]> {
     let header = theirs.header();
     assert_eq!((ours.source(), ours.destination()), (header.source_addr(), header.destination_addr()));
@@ -71,7 +73,8 @@ fn ipv4_agrees<'a>(theirs: &Ipv4Slice<'_>, ours: &Ipv4<'a>) -> Option<&'a [u8]> 
     Some(ours.payload())
 }
 
-/// Compares an IPv6 header; returns the payload, unless it is a jumbogram, which etherparse does not know.
+/// Compares an IPv6 header; returns the payload, unless it is a jumbogram, which etherparse does
+/// not know.
 fn ipv6_agrees<'a>(theirs: &Ipv6Slice<'_>, ours: &Ipv6<'a>, upper: &Upper<'a>) -> Option<&'a [u8]> {
     let header = theirs.header();
     assert_eq!((ours.source(), ours.destination()), (header.source_addr(), header.destination_addr()));

@@ -1,7 +1,7 @@
-//! What the public views, keys, frames and lines say, compared with what others say of the same bytes.
+//! Compares views, flow keys, frames and lines with those of other programs for the same bytes.
 //!
-//! The oracles are the etherparse crate and, where it is installed, tcpdump. Test frames are built with
-//! etherparse, so that no mistake of ours is on both sides.
+//! The oracles are the etherparse crate and, where it is installed, tcpdump. Test frames are built
+//! with etherparse, so that no mistake of ours is on both sides.
 
 mod flows;
 mod frames;

@@ -223,7 +223,7 @@ fn time_is_the_utc_time_of_day() {
     assert_eq!(text(u64::MAX).len(), 18);
 }
 
-/// What `tcpdump -n -S -t` writes for each frame; `None` if it cannot be run.
+/// Lines of `tcpdump -n -S -t`, one per frame; `None` if it cannot be run.
 fn tcpdump(frames: &[Vec<u8>]) -> Option<Vec<String>> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
@@ -245,7 +245,8 @@ fn tcpdump(frames: &[Vec<u8>]) -> Option<Vec<String>> {
     String::from_utf8(output.stdout).ok().map(|text| text.lines().map(str::to_owned).collect())
 }
 
-/// Whether tcpdump reads a payload behind this frame's ports, or writes tags: out of the comparison.
+/// Returns true if tcpdump reads a payload behind this frame's ports, or writes tags: out of the
+/// comparison.
 fn has_form_of_its_own(frame: &[u8]) -> bool {
     let tagged = frame[12..14] == [0x81, 0];
     let transport = if frame[12..14] == [0x08, 0] { 34 } else { 54 };
