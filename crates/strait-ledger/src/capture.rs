@@ -1,12 +1,12 @@
-//! The capture ledger: what came, what was delivered, what was filtered, and where the rest was lost.
+//! The capture ledger: packets received, delivered, filtered, and lost by place.
 //!
-//! A lane of the capture engine owns one [`Capture`]; a session adds its lanes together. Nothing here
-//! decides what a loss is: the engine says so, and [`Capture::closes`] only checks the sum.
+//! A lane of the capture engine owns one [`Capture`]; a session adds its lanes together. Nothing
+//! here classifies a loss: the engine does, and [`Capture::closes`] only checks the sum.
 
 use serde::Serialize;
 
-/// The account of one lane or of a whole session. Packets unless the name says bytes; all counts are
-/// since the session opened.
+/// The account of one lane or of a whole session. Packets unless the name says bytes; all counts
+/// are since the session opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Capture {
     /// Packets that reached the capture path, before the filter.
@@ -21,10 +21,11 @@ pub struct Capture {
     pub bytes: u64,
     /// Bytes that the delivered packets had on the wire, without the frame check sequence.
     pub wire_bytes: u64,
-    /// Bytes of delivered packets that were copied once the device had them in memory: by the kernel into a ring or a
-    /// buffer, by the engine where it joined fragments. With zero-copy it is 0.
+    /// Bytes of delivered packets that were copied once the device had them in memory: by the
+    /// kernel into a ring or a buffer, by the engine where it joined fragments. With zero-copy
+    /// it is 0.
     pub copied_bytes: u64,
-    /// Things worth knowing that are not packets missing from the sum.
+    /// Events beside the packet counts.
     pub events: Events,
 }
 
@@ -39,26 +40,27 @@ pub struct Losses {
     pub fill_empty: u64,
     /// The program or its sink was too slow and refused the packet.
     pub sink: u64,
-    /// Still in the ring when the session closed, although the program was to read it: something failed before.
+    /// Still in the ring when the session closed, because of an earlier failure.
     pub unread: u64,
-    /// Seen by the kernel's path and gone without a counter of the kernel's that names the place.
+    /// Received by the kernel and lost without a kernel counter that names the place.
     pub other: u64,
 }
 
 /// Events that the ledger counts beside the packets. None of them takes part in the sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Events {
-    /// Times that the kernel froze a `TPACKET_V3` ring because no block was free (`tp_freeze_q_cnt`).
+    /// Times that the kernel froze a `TPACKET_V3` ring because no block was free
+    /// (`tp_freeze_q_cnt`).
     pub queue_freezes: u64,
     /// Delivered packets that were cut to the snaplen.
     pub snaplen_cuts: u64,
     /// Times that the kernel wanted a chunk while the fill ring was empty
     /// (`rx_fill_ring_empty_descs`).
     pub fill_ring_empty: u64,
-    /// Times that a faster way was asked for and a slower one was taken: zero-copy, native mode, huge
+    /// Fallbacks from a requested faster way to a slower one: zero-copy, native mode, huge
     /// pages, busy polling, ring size.
     pub fallbacks: u64,
-    /// Times that the interface was set down while the session was open.
+    /// Times that the interface went down while the session was open.
     pub link_downs: u64,
 }
 
@@ -69,7 +71,7 @@ pub struct Lane {
     pub queue: u32,
     /// The CPU that the lane is pinned to, if any.
     pub cpu: Option<u32>,
-    /// What the lane counted.
+    /// Counts of the lane.
     #[serde(flatten)]
     pub capture: Capture,
 }
@@ -77,7 +79,7 @@ pub struct Lane {
 /// A ledger that does not close: the two sides of the sum differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Imbalance {
-    /// Packets came that are nowhere in the account.
+    /// Received packets are missing from the account.
     #[error("{missing} of {received} received packets are not accounted for")]
     Missing {
         /// Packets received.
@@ -85,7 +87,7 @@ pub enum Imbalance {
         /// Received less accounted for.
         missing: u64,
     },
-    /// More packets are accounted for than came.
+    /// More packets are accounted for than were received.
     #[error("{surplus} more packets are accounted for than the {received} received")]
     Surplus {
         /// Packets received.
@@ -108,7 +110,7 @@ impl Capture {
         self.events.add(&other.events);
     }
 
-    /// Takes another account out of this one; a field that would go below 0 stays at 0.
+    /// Subtracts another account, field by field, down to 0.
     pub(crate) fn subtract(&mut self, other: &Self) {
         self.received = self.received.saturating_sub(other.received);
         self.delivered = self.delivered.saturating_sub(other.delivered);
@@ -120,12 +122,12 @@ impl Capture {
         self.events.subtract(&other.events);
     }
 
-    /// Delivered, filtered and lost together: what `received` must be.
+    /// Returns the sum of delivered, filtered and lost, which must equal `received`.
     pub fn accounted(&self) -> u64 {
         self.delivered + self.filtered + self.lost.total()
     }
 
-    /// Whether `received = delivered + filtered + lost` holds; the error names the gap.
+    /// Checks `received = delivered + filtered + lost`; the error names the gap.
     pub fn closes(&self) -> Result<(), Imbalance> {
         let (received, accounted) = (self.received, self.accounted());
         match received.cmp(&accounted) {

@@ -1,7 +1,7 @@
 //! A histogram of nanoseconds with a bounded range and fixed memory.
 //!
-//! Delays from probe frames and from the receive path go in; percentiles come out in the ledger. Recording
-//! never allocates and never fails: what is out of range counts at the nearer end.
+//! Delays from probe frames and from the receive path go in; percentiles come out in the ledger.
+//! Recording never allocates and never fails: values out of range count at the nearer end.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::number::{Grouped, duration_ns};
 
-/// The longest duration told apart, in nanoseconds: one minute. Longer ones count as this.
+/// Upper bound of the range, in nanoseconds: one minute. Longer durations count as this.
 pub const RANGE_NS_MAX: u64 = 60_000_000_000;
 
 /// Significant decimal digits kept: a recorded value is at most 0.1 % from its bucket.
@@ -50,8 +50,8 @@ impl Histogram {
         self.counts.count_between(0, ns.min(RANGE_NS_MAX))
     }
 
-    /// The duration that `fraction` (0 to 1) of all recorded ones do not exceed, in nanoseconds; 0 if
-    /// nothing was recorded.
+    /// The duration that `fraction` (0 to 1) of all recorded ones do not exceed, in nanoseconds; 0
+    /// if nothing was recorded.
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         self.counts.value_at_quantile(fraction)
     }

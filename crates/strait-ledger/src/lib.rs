@@ -1,8 +1,9 @@
-//! Counters that must add up: the capture ledger, the sender's account, histograms, and their names.
+//! Counters that must add up: the capture ledger, the sender's account, histograms, and their
+//! names.
 //!
 //! Every engine keeps its counts in these types, so that one law holds on every path:
-//! `received = delivered + filtered + each named loss`, in 64 bits, exactly. The capture engine and the
-//! injector fill them in; the program prints them as text, JSON or Prometheus exposition.
+//! `received = delivered + filtered + each named loss`, in 64 bits, exactly. The capture engine and
+//! the injector fill them in; the program prints them as text, JSON or Prometheus exposition.
 //! This crate never reads a clock, a socket or a file: it is given numbers and checks them.
 
 mod capture;

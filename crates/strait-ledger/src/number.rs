@@ -45,7 +45,8 @@ pub(crate) fn bits_per_second(bytes: u64, seconds: f64) -> String {
     format!("{scaled:.1} {unit}")
 }
 
-/// Nanoseconds with the unit that keeps three or four digits: `950 ns`, `12.3 us`, `4.20 ms`, `1.50 s`.
+/// Nanoseconds with the unit that keeps three or four digits: `950 ns`, `12.3 us`, `4.20 ms`, `1.50
+/// s`.
 pub(crate) fn duration_ns(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

@@ -1,8 +1,8 @@
 //! The ledger as Prometheus text exposition (format 0.0.4).
 //!
-//! The program writes it to a file or serves it. Counts of each lane carry the label `queue`; what no lane
-//! is named for has `queue=""`, so that a sum over the label is the session's total. Nothing is kept here
-//! between two calls.
+//! The program writes it to a file or serves it. Counts of each lane carry the label `queue`; other
+//! counts have `queue=""`, so that a sum over the label is the session's total. Nothing is kept
+//! here between two calls.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::capture::Capture;
 use crate::report::Report;
 use crate::send::Send;
 
-/// A metric of one plain count: its name, its help text, and where it stands in the account.
+/// A metric of one count: its name, its help text, and its field in the account.
 type Plain = (&'static str, &'static str, fn(&Capture) -> u64);
 
 const PLAIN: [Plain; 6] = [

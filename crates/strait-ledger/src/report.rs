@@ -1,7 +1,8 @@
-//! The final account of a capture session: the object that `--json` prints, and the table for people.
+//! The final account of a capture session: the object that `--json` prints, and the table for
+//! people.
 //!
-//! The program builds one when a session ends, or at any time while it runs. It holds no more than was
-//! counted; whether the ledger closes is worked out when it is printed.
+//! The program builds one when a session ends, or at any time while it runs. It holds no more than
+//! was counted; printing it checks whether the ledger closes.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ use serde::Serialize;
 use crate::capture::{Capture, Lane};
 use crate::number::{Grouped, bits_per_second};
 
-/// What a capture session did. Fields are in the order of the JSON object.
+/// Account of a capture session. Fields are in the order of the JSON object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The path that ran: `recv`, `v2`, `v3`, `xdp`, `file`.
@@ -19,9 +20,9 @@ pub struct Report {
     pub mode: String,
     /// Interface name, or the file's path.
     pub interface: String,
-    /// How long the session was open.
+    /// Time that the session was open.
     pub seconds: f64,
-    /// How long of that the interface was set down.
+    /// Part of that time in which the interface was down.
     pub link_down_seconds: f64,
     /// All lanes together, and what no lane can be named for.
     #[serde(flatten)]
@@ -31,8 +32,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report whose total is the sum of `lanes` and of `unattributed`: counts that belong to the
-    /// interface as a whole, such as packets that the NIC missed.
+    /// Builds a report; its total is the sum of `lanes` and of `unattributed`: counts that belong
+    /// to the interface as a whole, such as packets that the NIC missed.
     pub fn from_lanes(lanes: Vec<Lane>, unattributed: &Capture) -> Self {
         let mut capture = *unattributed;
         for lane in &lanes {

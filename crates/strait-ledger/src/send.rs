@@ -1,6 +1,6 @@
-//! The sender's account: what an injector was asked to send, and what became of it.
+//! The sender's account: frames requested, sent, refused and dropped.
 //!
-//! The injectors fill it in, `generate` and `replay` print it. It says nothing of what a receiver got.
+//! The injectors fill it in, `generate` and `replay` print it. It does not count received frames.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,9 +18,10 @@ pub struct Send {
     pub bytes: u64,
     /// Frames that the kernel refused for good (too long for the MTU, interface down).
     pub refused: u64,
-    /// Frames that the kernel took and dropped before the driver (`ENOBUFS` from the queue discipline).
+    /// Frames that the kernel took and dropped before the driver (`ENOBUFS` from the queue
+    /// discipline).
     pub dropped: u64,
-    /// Frames handed over whose completion had not come when the injector closed.
+    /// Frames without a completion when the injector closed.
     pub unfinished: u64,
     /// Times that a batch had to wait for room in the ring or in the socket's buffer. Not frames.
     pub waits: u64,

@@ -1,9 +1,11 @@
-//! Counters of the kernel's that were running before a session opened.
+//! Kernel counters that were running before a session opened.
 //!
-//! The capture engine feeds what it reads through this, so that the ledger only ever sees counts since then.
+//! The capture engine feeds what it reads through this, so that the ledger only ever sees counts
+//! since then.
 
-/// A 64-bit counter that was already running when the session opened (interface and NIC statistics).
-/// A driver that resets its counters on reconfiguration starts a new stretch; nothing is counted twice.
+/// A 64-bit counter that was already running when the session opened (interface and NIC
+/// statistics). A driver that resets its counters on reconfiguration starts a new stretch; nothing
+/// is counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Since {
     total: u64,
@@ -16,8 +18,8 @@ impl Since {
         Self { total: 0, last: now }
     }
 
-    /// Takes a reading; returns how far the counter has moved since the session opened. A reading below
-    /// the last one means that the counter was reset, and counts from 0.
+    /// Takes a reading; returns how far the counter has moved since the session opened. A reading
+    /// below the last one means that the counter was reset, and counts from 0.
     pub fn advance(&mut self, now: u64) -> u64 {
         self.total += if now >= self.last { now - self.last } else { now };
         self.last = now;

@@ -1,6 +1,7 @@
-//! The account of bytes that were moved: by which mechanism, and why not by a better one.
+//! The account of moved bytes, by mechanism, with the reasons of each fallback.
 //!
-//! The transfer engine fills it in; the commands print it. Bytes sent are the sum over the mechanisms, exactly.
+//! The transfer engine fills it in; the commands print it. Bytes sent are the sum over the
+//! mechanisms, exactly.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,9 +28,10 @@ pub struct Transfer {
     pub spliced: u64,
     /// Of those spliced, bytes that went to a second place as well (tee(2)).
     pub teed: u64,
-    /// Small pieces that were copied together before they were sent. They are in a count above, too.
+    /// Small pieces that were copied together before they were sent. They are in a count above,
+    /// too.
     pub gathered: u64,
-    /// How often a mechanism that was wanted gave way to another, by reason.
+    /// Fallbacks from the wanted mechanism to another, by reason.
     pub fallbacks: BTreeMap<&'static str, u64>,
     /// From the first byte to the last.
     pub seconds: f64,
@@ -46,12 +48,12 @@ impl Transfer {
             + self.spliced
     }
 
-    /// Counts a mechanism that gave way.
+    /// Counts a fallback.
     pub fn fall_back(&mut self, reason: &'static str) {
         *self.fallbacks.entry(reason).or_default() += 1;
     }
 
-    /// Takes over a report: of bytes that were to be sent without a copy.
+    /// Moves bytes of a zero-copy send from pending to the reported result.
     pub fn report(&mut self, bytes: u64, copied: bool) {
         self.zero_copy_unreported = self.zero_copy_unreported.saturating_sub(bytes);
         if copied {
@@ -77,7 +79,7 @@ impl Transfer {
         self.seconds = self.seconds.max(other.seconds);
     }
 
-    /// Sets how long it took.
+    /// Sets the duration.
     pub fn set_elapsed(&mut self, elapsed: Duration) {
         self.seconds = elapsed.as_secs_f64();
     }

@@ -1,6 +1,7 @@
 //! Integers in either byte order, read from a slice that is known to be long enough.
 //!
-//! Only the decoders call it, after they have checked a length. Reading past the end gives zeros, never a panic.
+//! Only the decoders call it, after they have checked a length. Reading past the end gives zeros,
+//! never a panic.
 
 /// The byte order of a section or file, as its magic number shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

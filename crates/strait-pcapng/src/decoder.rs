@@ -1,15 +1,15 @@
 //! Takes a capture file's bytes as they come and lends one record at a time.
 //!
-//! The offline reader and the fuzz targets drive it: they own the buffer, give [`Decoder::step`] whatever
-//! is in it, drop the bytes that were consumed, and read more when it asks for more. It copies no packet and
-//! reads nothing itself.
+//! The offline reader and the fuzz targets drive it: they own the buffer, give [`Decoder::step`]
+//! whatever is in it, drop the bytes that were consumed, and read more when it asks for more. It
+//! copies no packet and reads nothing itself.
 
 use crate::bytes::array;
 use crate::error::Error;
 use crate::record::Record;
 use crate::{pcap, pcapng};
 
-/// What one call of [`Decoder::step`] made of its input.
+/// Result of one call of [`Decoder::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
     /// The input must have at least this many bytes before anything can be said.
@@ -21,14 +21,15 @@ pub enum Step<'a> {
         /// The record.
         record: Record<'a>,
     },
-    /// The first `consumed` bytes hold nothing that is reported: name resolution, custom and unknown blocks.
+    /// The first `consumed` bytes hold nothing that is reported: name resolution, custom and
+    /// unknown blocks.
     Skipped {
         /// Bytes to drop from the front of the input.
         consumed: usize,
     },
 }
 
-/// What stands at the front of the input, without decoding it.
+/// Item at the front of the input, not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
     /// The input must have at least this many bytes before anything can be said.
@@ -83,7 +84,7 @@ impl Decoder {
         }
     }
 
-    /// Says what is at the front of `input`, the bytes from [`Decoder::offset`] on.
+    /// Returns the item at the front of `input`, the bytes from [`Decoder::offset`] on.
     pub fn peek(&self, input: &[u8]) -> Result<Peek, Error> {
         match &self.state {
             State::Start => peek_start(input),
@@ -92,9 +93,10 @@ impl Decoder {
         }
     }
 
-    /// Decodes what is at the front of `input`, the bytes from [`Decoder::offset`] on.
+    /// Decodes the item at the front of `input`, the bytes from [`Decoder::offset`] on.
     ///
-    /// An error stays at its byte: the same input gives it again. Records before it were all delivered.
+    /// An error stays at its byte: the same input gives it again. Records before it were all
+    /// delivered.
     pub fn step<'a>(&mut self, input: &'a [u8]) -> Result<Step<'a>, Error> {
         let consumed = match self.peek(input)? {
             Peek::NeedMore(bytes) => return Ok(Step::NeedMore(bytes)),

@@ -1,6 +1,7 @@
-//! The one error of this crate: what is wrong, and at which byte of the file.
+//! Error of this crate: the defect, and its byte offset in the file.
 //!
-//! Offsets count from the first byte that the decoder was fed. Encoders use the two last variants only.
+//! Offsets count from the first byte that the decoder was fed. Encoders use the two last variants
+//! only.
 
 /// Why bytes are not a capture file, or why a record cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -171,7 +172,8 @@ pub enum Error {
         /// The limit.
         max: u32,
     },
-    /// A record to be written refers to an interface that was not written, or there are too many of them.
+    /// A record to be written refers to an interface that was not written, or there are too many of
+    /// them.
     #[error("interface {interface} of {known}")]
     NoSuchInterface {
         /// The interface it names.

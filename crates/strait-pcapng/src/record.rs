@@ -1,4 +1,5 @@
-//! What stands in a capture file: packets, interfaces and their statistics, in one vocabulary for both formats.
+//! Content of a capture file: packets, interfaces and their statistics, in the same types for both
+//! formats.
 //!
 //! Encoders take these and the decoder lends them. They borrow every byte and string.
 
@@ -30,7 +31,7 @@ pub enum Direction {
     Out,
 }
 
-/// Who wrote a section, and on what (pcapng s4.1). `None` leaves the option out.
+/// Writer of a section: hardware, system, program (pcapng s4.1). `None` leaves the option out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Section<'a> {
     /// The hardware, for example `x86_64`.
@@ -46,13 +47,13 @@ pub struct Section<'a> {
 /// Strings that a file gives in bad UTF-8 are lent up to the first bad byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interface<'a> {
-    /// What the first byte of a packet is.
+    /// Link type: the header at the start of each packet.
     pub linktype: LinkType,
     /// The most bytes captured of a packet; 0 means no limit.
     pub snaplen: u32,
     /// The interface's name, for example `eth0`.
     pub name: Option<&'a str>,
-    /// What a person calls it.
+    /// Description for people.
     pub description: Option<&'a str>,
     /// The filter that selected the packets, as text.
     pub filter: Option<&'a str>,
@@ -60,7 +61,7 @@ pub struct Interface<'a> {
     pub os: Option<&'a str>,
 }
 
-/// What an interface counted (pcapng s4.6). `None` where it is not known.
+/// Counters of an interface (pcapng s4.6). `None`: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Number of the interface, as in [`Packet::interface`].
@@ -83,28 +84,29 @@ pub struct Statistics {
     pub delivered: Option<u64>,
 }
 
-/// What the decoder found.
+/// A decoded item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A packet, and the link type of its interface.
     Packet {
         /// The packet.
         packet: Packet<'a>,
-        /// What its first byte is.
+        /// Link type of its interface.
         linktype: LinkType,
     },
     /// An interface; a pcap file has one, given by its header.
     Interface {
         /// Its number, counted through the whole file.
         index: u32,
-        /// What is known of it.
+        /// Its description in the file.
         interface: Interface<'a>,
     },
     /// Counts of an interface.
     Statistics(Statistics),
     /// The header of a section. Interfaces and byte order start afresh.
     Section(Section<'a>),
-    /// The header of a section in a version that is not known: its blocks are skipped (pcapng s3.4).
+    /// The header of a section in a version that is not known: its blocks are skipped (pcapng
+    /// s3.4).
     UnknownSection {
         /// Major version of the section.
         major: u16,

@@ -9,7 +9,7 @@ use crate::decoder::Peek;
 use crate::error::Error;
 use crate::record::{Interface, LinkType, Packet, Record};
 
-/// What the file header said.
+/// Fields of the file header.
 #[derive(Debug)]
 pub(crate) struct File {
     order: Order,
@@ -37,7 +37,7 @@ impl File {
         Ok((Self { order, fraction_ns, linktype }, Record::Interface { index: 0, interface }))
     }
 
-    /// Whether `input` holds a whole packet record (s5).
+    /// Returns true if `input` holds a whole packet record (s5).
     pub(crate) fn peek(&self, input: &[u8], offset: u64) -> Result<Peek, Error> {
         if input.len() < RECORD_BYTES {
             return Ok(Peek::NeedMore(RECORD_BYTES));

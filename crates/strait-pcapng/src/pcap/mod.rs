@@ -1,7 +1,7 @@
 //! pcap: the classic file format, its encoder and the magic numbers that the decoder knows.
 //!
-//! It has one header, one link type and no place for interface names, directions or drop counts; pcapng is
-//! the format to prefer.
+//! It has one header, one link type and no place for interface names, directions or drop counts;
+//! pcapng is the format to prefer.
 
 pub(crate) mod decode;
 mod encode;

@@ -1,7 +1,8 @@
-//! Turns an interface's timestamp units into nanoseconds since the epoch (`if_tsresol`, `if_tsoffset`, s4.2).
+//! Turns an interface's timestamp units into nanoseconds since the epoch (`if_tsresol`,
+//! `if_tsoffset`, s4.2).
 //!
-//! The block decoder keeps one clock an interface. A time before 1970 becomes 0 and one after 2554 becomes
-//! `u64::MAX`: a strange clock must not cost the packet.
+//! The block decoder keeps one clock an interface. A time before 1970 becomes 0 and one after 2554
+//! becomes `u64::MAX`: a strange clock must not cost the packet.
 
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -28,8 +29,8 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Takes the value of `if_tsresol`: an exponent of 10, or of 2 if the top bit is set. `None` if a second has
-    /// more units than 64 bits hold.
+    /// Takes the value of `if_tsresol`: an exponent of 10, or of 2 if the top bit is set. `None` if
+    /// a second has more units than 64 bits hold.
     #[must_use]
     pub(super) fn resolution(self, value: u8) -> Option<Self> {
         let exponent = u32::from(value & 0x7f);

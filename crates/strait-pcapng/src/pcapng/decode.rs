@@ -1,7 +1,8 @@
-//! Reads pcapng blocks: framing first, then what each kind of block holds.
+//! Reads pcapng blocks: first the framing, then the content of each kind of block.
 //!
-//! [`Decoder`](crate::Decoder) calls it with the bytes from a block's start on. Blocks that it does not know
-//! are skipped, not kept. It remembers the interfaces of the current section and nothing else.
+//! [`Decoder`](crate::Decoder) calls it with the bytes from a block's start on. Blocks that it does
+//! not know are skipped, not kept. It remembers the interfaces of the current section and nothing
+//! else.
 
 use super::clock::Clock;
 use super::options::{Options, text};
@@ -12,9 +13,10 @@ use crate::error::Error;
 use crate::record::{Direction, Interface, LinkType, Packet, Record, Section, Statistics};
 use crate::{BLOCK_BYTES_MAX, INTERFACES_MAX, SNAPLEN_MAX};
 
-/// Where the packet's bytes start in an enhanced and in an obsolete packet block (s4.3, appendix A).
+/// Where the packet's bytes start in an enhanced and in an obsolete packet block (s4.3, appendix
+/// A).
 const PACKET_HEAD_BYTES: usize = 28;
-/// The same for a simple packet block (s4.4).
+/// Offset of the bytes in a simple packet block (s4.4).
 const SIMPLE_HEAD_BYTES: usize = 12;
 
 /// A file of sections.
@@ -29,7 +31,7 @@ pub(crate) struct File {
     skipping: bool,
 }
 
-/// What packets need to know of their interface.
+/// Properties of an interface that its packets need.
 #[derive(Clone, Copy, Debug)]
 struct Source {
     linktype: LinkType,
@@ -208,7 +210,8 @@ impl File {
         Ok(Record::Packet { packet, linktype: source.linktype })
     }
 
-    /// A simple packet block: interface 0, no timestamp, as many bytes as the snaplen allows (s4.4).
+    /// A simple packet block: interface 0, no timestamp, as many bytes as the snaplen allows
+    /// (s4.4).
     fn simple_packet<'a>(&self, whole: Block<'a>) -> Result<Record<'a>, Error> {
         let source = self.source(0, whole.offset)?;
         let wire_len = self.order.u32(whole.bytes, 8);
@@ -255,7 +258,8 @@ impl File {
 }
 
 impl<'a> Block<'a> {
-    /// The options from `start` to the trailing length; `start` lies in the block, see [`Block::captured`].
+    /// The options from `start` to the trailing length; `start` lies in the block, see
+    /// [`Block::captured`].
     fn options(self, order: Order, start: usize) -> Options<'a> {
         Options::new(order, &self.bytes[start..self.bytes.len() - 4], self.offset)
     }

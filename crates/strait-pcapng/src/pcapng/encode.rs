@@ -1,8 +1,8 @@
 //! Writes pcapng blocks: little-endian, nanosecond timestamps, whole blocks only.
 //!
-//! The capture engine's file sink calls it for every frame, so [`Encoder::packet`] is three copies into a
-//! buffer that has room: the fixed fields, the packet, the padding with options and trailer. It keeps no
-//! bytes itself and never writes half a block.
+//! The capture engine's file sink calls it for every frame, so [`Encoder::packet`] is three copies
+//! into a buffer that has room: the fixed fields, the packet, the padding with options and trailer.
+//! It keeps no bytes itself and never writes half a block.
 
 use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, option, padding};
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::{INTERFACES_MAX, OPTION_BYTES_MAX, PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
 /// Timestamps count units of 10^-9 s (`if_tsresol`, s4.2).
 const NANOSECONDS: u8 = 9;
 
-/// `if_filter` starts with a byte that says what follows: 0 is a libpcap filter string (s4.2).
+/// `if_filter` starts with a type byte: 0 is a libpcap filter string (s4.2).
 const FILTER_TEXT: u8 = 0;
 
 /// Fixed fields of an enhanced packet block before the packet's bytes (s4.3).
@@ -58,8 +58,8 @@ impl Encoder {
         Self { interfaces: 0 }
     }
 
-    /// Writes an interface description block (s4.2) and returns the number that packets refer to it by.
-    /// Strings over 65,535 bytes are cut there.
+    /// Writes an interface description block (s4.2) and returns the number that packets refer to it
+    /// by. Strings over 65,535 bytes are cut there.
     pub fn interface(&mut self, out: &mut Vec<u8>, interface: &Interface<'_>) -> Result<u32, Error> {
         let number = self.interfaces;
         if number as usize >= INTERFACES_MAX {
@@ -82,8 +82,8 @@ impl Encoder {
         Ok(number)
     }
 
-    /// Writes an enhanced packet block (s4.3). Flags are written only where the direction is known, the queue
-    /// only where it is given.
+    /// Writes an enhanced packet block (s4.3). Flags are written only where the direction is known,
+    /// the queue only where it is given.
     #[inline]
     pub fn packet(&self, out: &mut Vec<u8>, packet: &Packet<'_>) -> Result<(), Error> {
         self.known(packet.interface)?;
@@ -229,7 +229,8 @@ fn text(out: &mut Vec<u8>, code: u16, text: Option<&str>) {
     }
 }
 
-/// One option: its parts joined, padded to 32 bits. The parts are at most `OPTION_BYTES_MAX` together.
+/// One option: its parts joined, padded to 32 bits. The parts are at most `OPTION_BYTES_MAX`
+/// together.
 fn value(out: &mut Vec<u8>, code: u16, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     debug_assert!(len <= OPTION_BYTES_MAX, "callers clip strings; the rest is a few bytes");

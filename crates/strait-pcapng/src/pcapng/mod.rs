@@ -45,7 +45,7 @@ mod option {
 /// The byte-order magic of a section header (s4.1).
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// Type, total length and the total length again: what a block with an empty body has (s3.1).
+/// Bytes of a block with an empty body: type, total length and the total length again (s3.1).
 pub(crate) const FRAMING_BYTES: usize = 12;
 
 /// Bytes that pad `len` to a multiple of 4 (s3.6.2).

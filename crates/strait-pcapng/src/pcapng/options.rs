@@ -1,4 +1,5 @@
-//! Walks a block's options strictly (s3.5): every option lies inside its block, or the walk is an error.
+//! Walks a block's options strictly (s3.5): every option lies inside its block, or the walk is an
+//! error.
 //!
 //! The block decoder calls it. It lends values and copies none.
 
@@ -28,8 +29,8 @@ impl<'a> Options<'a> {
         Self { order, left: bytes, offset }
     }
 
-    /// The next option. `None` after `opt_endofopt`, or at the end of the block where that is missing, which
-    /// readers must accept.
+    /// The next option. `None` after `opt_endofopt`, or at the end of the block where that is
+    /// missing, which readers must accept.
     pub(super) fn next(&mut self) -> Result<Option<Value<'a>>, Error> {
         if self.left.is_empty() {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Broken files: each fault has its own error with the byte it is at, and nothing before it is lost.
+//! Broken files: each fault has its own error with the byte it is at, and nothing before it is
+//! lost.
 
 use proptest::prelude::*;
 use strait_pcapng::pcap::Precision;
@@ -13,7 +14,7 @@ fn started() -> Maker {
     maker
 }
 
-/// What a file with `blocks` after one good packet says; the good packet must have been delivered.
+/// Error of a file with `blocks` after one good packet; the good packet must have been delivered.
 fn fault(blocks: &[u8]) -> Error {
     let file = [started().file, blocks.to_vec()].concat();
     let (records, end) = decode(&file);

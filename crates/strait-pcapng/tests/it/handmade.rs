@@ -1,4 +1,5 @@
-//! Files that our encoder does not write: big-endian, several sections, obsolete and simple packets, odd clocks.
+//! Files that our encoder does not write: big-endian, several sections, obsolete and simple
+//! packets, odd clocks.
 
 use strait_pcapng::{Direction, LinkType, Statistics};
 

@@ -1,4 +1,4 @@
-//! What the encoders write is what the decoder reads, and what other programs read; what is broken is named.
+//! Round trips between encoders and decoder, agreement with other programs, and damaged files.
 
 mod corrupt;
 mod handmade;

@@ -1,4 +1,5 @@
-//! What other programs say of our files: tshark, capinfos and tcpdump must read them without a warning and agree.
+//! Other programs as oracles: tshark, capinfos and tcpdump must read our files without a warning
+//! and agree.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -80,7 +81,8 @@ fn files() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// Standard output of `program`, which must succeed. Complaints but `quiet` ones fail the test. `None`: not installed.
+/// Standard output of `program`, which must succeed. Complaints but `quiet` ones fail the test.
+/// `None`: not installed.
 fn run(program: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(program).args(arguments).arg(file).env("LC_ALL", "C").output() else {
         eprintln!("SKIP {program} is not installed");

@@ -65,7 +65,7 @@ pub(crate) fn decode(file: &[u8]) -> (Vec<Owned>, Result<(), Error>) {
     decode_in_pieces(file, file.len())
 }
 
-/// The same, with the file growing by `piece` bytes whenever the decoder wants more.
+/// Like [`decode`], but the file grows by `piece` bytes whenever the decoder wants more.
 pub(crate) fn decode_in_pieces(file: &[u8], piece: usize) -> (Vec<Owned>, Result<(), Error>) {
     let (mut decoder, mut records) = (Decoder::new(), Vec::new());
     let (mut start, mut end) = (0, piece.min(file.len()));
