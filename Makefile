@@ -22,7 +22,7 @@ setup: ## install what all targets need (apt-get; as root or with sudo); each ta
 	@scripts/setup test
 	@scripts/setup bench
 
-demo: ## see in two minutes what Strait is for
+demo: ## build, then see in half a minute what Strait does
 	@scripts/setup demo
 	cargo build --locked --profile demo --package strait-cli --package strait-pcap
 	"$${CARGO_TARGET_DIR:-target}/demo/strait" demo

@@ -1,4 +1,4 @@
-//! `strait demo`: what Strait is for, in two minutes: the same traffic on every path, a burst beside tcpdump, the delay of a libpcap
+//! `strait demo`: the same traffic on every path, a burst beside tcpdump, the delay of a libpcap
 //! program, a miss and a hit of the proxy, a resumed transfer. It claims what it has just measured and no more.
 //!
 //! It needs nothing but itself and, for one line, tcpdump: the two namespaces have no names and go with the process, however it
