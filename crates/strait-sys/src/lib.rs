@@ -16,6 +16,7 @@ pub mod libpcap;
 pub mod mmap;
 pub mod netlink;
 pub mod netns;
+pub mod output;
 pub mod packet;
 pub mod perf;
 pub mod pf_zerocopy;

@@ -1,0 +1,283 @@
+//! Opens the file, named pipe or device that a user names for output, unless another user can have
+//! planted it.
+//!
+//! A directory such as /tmp is shared: another user may put a symbolic link, a named pipe or a
+//! second name of some file where this process is about to write. `fs.protected_symlinks`, `_fifos`
+//! and `_regular` (sysctl) refuse most of these, where they are set and O_CREAT is used; this
+//! module asks the same questions always. Each looks at a descriptor (O_PATH) and not at a name, so
+//! that the answer holds for the file that is opened. Every program that writes where a user says
+//! calls it.
+
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat, readlinkat};
+use rustix::io::Errno;
+
+/// Symbolic links that are followed at most, as the kernel does (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+/// Attempts to create a file that others create and remove meanwhile.
+const ATTEMPTS_MAX: usize = 8;
+/// The mode of a new file, before the umask.
+const NEW: Mode = Mode::from_bits_retain(0o666);
+/// `S_ISVTX`, and write permission for group and others.
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// Flags of a descriptor that is looked at and not written to.
+const PIN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// `PROC_SUPER_MAGIC` and `PIPEFS_MAGIC` (linux/magic.h).
+const PROC: i128 = 0x9fa0;
+const PIPEFS: i128 = 0x5049_5045;
+
+/// An output that is safe to write to.
+#[derive(Debug)]
+pub enum Place {
+    /// A regular file, or a name that is free.
+    File(Box<Entry>),
+    /// A named pipe, a device, or a descriptor of this process, opened to write.
+    Stream(File),
+}
+
+/// An entry of a directory.
+#[derive(Debug)]
+pub struct Entry {
+    /// The directory, opened with O_PATH.
+    pub directory: OwnedFd,
+    /// The name in the directory. It is no symbolic link: those that the user named are followed.
+    pub name: OsString,
+    /// Both together, for messages.
+    pub path: PathBuf,
+    /// The file that has the name now.
+    pub found: Option<Metadata>,
+    /// The file itself, opened with O_PATH.
+    pinned: Option<File>,
+}
+
+/// Looks at `path` and opens it unless it is a regular file. Waits for a reader of a named pipe.
+///
+/// # Errors
+/// A symbolic link or a named pipe of another user; a regular file of another user in a sticky
+/// directory; a directory, a socket; `EINTR` for a signal meanwhile.
+pub fn find(path: &Path) -> io::Result<Place> {
+    match look(path)? {
+        Found::File(entry) => Ok(Place::File(entry)),
+        Found::Stream(stream) => Ok(Place::Stream(stream.open(OFlags::WRONLY)?)),
+    }
+}
+
+/// Opens `path` to append to it, and creates it where it is missing.
+///
+/// # Errors
+/// Those of [`find`]; a file with a second name in a directory that others can write to.
+pub fn append(path: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND;
+    for _ in 0..ATTEMPTS_MAX {
+        let entry = match look(path)? {
+            Found::Stream(stream) => return stream.open(flags),
+            Found::File(entry) => entry,
+        };
+        match entry.open_or_create(flags) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {}
+            opened => return opened,
+        }
+    }
+    Err(Errno::BUSY.into())
+}
+
+/// Looks at `path`, which is to be a regular file or a free name, and opens nothing.
+///
+/// # Errors
+/// Those of [`find`]; a device or a named pipe.
+pub fn file(path: &Path) -> io::Result<Entry> {
+    match look(path)? {
+        Found::File(entry) => Ok(*entry),
+        Found::Stream(_) => Err(refused("a device or a named pipe: give a file")),
+    }
+}
+
+/// Looks at `path` and opens nothing.
+///
+/// # Errors
+/// Those of [`find`].
+pub fn check(path: &Path) -> io::Result<()> {
+    look(path).map(drop)
+}
+
+impl Entry {
+    fn open_or_create(&self, flags: OFlags) -> io::Result<File> {
+        let Some(pinned) = &self.pinned else {
+            let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            return Ok(openat(&self.directory, &self.name, flags, NEW)?.into());
+        };
+        let file = open_same(&self.directory, &self.name, flags | OFlags::NOFOLLOW, pinned)?;
+        if file.metadata()?.nlink() > 1 && can_others_write(&self.directory)? {
+            return Err(refused(
+                "the file has a second name, by which another user may have planted it: give another one",
+            ));
+        }
+        Ok(file)
+    }
+}
+
+/// A place that is safe to write to and not opened yet.
+enum Found {
+    File(Box<Entry>),
+    Stream(Stream),
+}
+
+/// A named pipe, a device, or a descriptor of this process.
+struct Stream {
+    directory: OwnedFd,
+    name: OsString,
+    pinned: File,
+    /// The name is a link of /proc, which leads to the descriptor.
+    is_link: bool,
+}
+
+impl Stream {
+    fn open(&self, flags: OFlags) -> io::Result<File> {
+        let flags = if self.is_link { flags } else { flags | OFlags::NOFOLLOW };
+        open_same(&self.directory, &self.name, flags, &self.pinned)
+    }
+}
+
+fn look(path: &Path) -> io::Result<Found> {
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match step(path)? {
+            Step::Arrived(found) => return Ok(found),
+            Step::Link(target) => path = target,
+        }
+    }
+    Err(Errno::LOOP.into())
+}
+
+enum Step {
+    Arrived(Found),
+    /// It is a symbolic link to this path.
+    Link(PathBuf),
+}
+
+fn step(path: PathBuf) -> io::Result<Step> {
+    let Some(name) = path.file_name().map(OsString::from) else {
+        let is_empty = path.as_os_str().is_empty();
+        return Err(if is_empty { Errno::NOENT } else { Errno::ISDIR }.into());
+    };
+    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let directory = openat(CWD, parent, PIN | OFlags::DIRECTORY, Mode::empty())?;
+    let pinned = match openat(&directory, &name, PIN | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(pinned) => File::from(pinned),
+        Err(Errno::NOENT) => {
+            let entry = Entry { directory, name, path, found: None, pinned: None };
+            return Ok(Step::Arrived(Found::File(Box::new(entry))));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let found = pinned.metadata()?;
+    if found.is_symlink() {
+        return follow(parent, directory, name, &pinned);
+    }
+    if found.is_file() {
+        check_file(&directory, &found)?;
+        let entry = Entry { directory, name, path, found: Some(found), pinned: Some(pinned) };
+        return Ok(Step::Arrived(Found::File(Box::new(entry))));
+    }
+    check_stream(&pinned, &found)?;
+    Ok(Step::Arrived(Found::Stream(Stream { directory, name, pinned, is_link: false })))
+}
+
+fn follow(parent: &Path, directory: OwnedFd, name: OsString, link: &File) -> io::Result<Step> {
+    // In a user namespace root's /dev/stdout belongs to a user that has no number there.
+    let is_device = parent == Path::new("/dev") && metadata(&directory)?.mode() & WRITABLE_BY_OTHERS == 0;
+    if !is_device && !is_trusted(link.metadata()?.uid()) {
+        return Err(refused(
+            "a symbolic link of another user is not followed: give the file that it leads to",
+        ));
+    }
+    let target = PathBuf::from(OsString::from_vec(readlinkat(link, "", Vec::new())?.into_bytes()));
+    if file_system(link)? != PROC {
+        return Ok(Step::Link(parent.join(target)));
+    }
+    // A link of /proc/PID/fd leads to the open file itself; its text is for people (proc(5)).
+    let pinned = File::from(openat(&directory, &name, PIN, Mode::empty())?);
+    let found = pinned.metadata()?;
+    let is_it = |named: Metadata| (named.dev(), named.ino()) == (found.dev(), found.ino());
+    if found.is_file() && std::fs::symlink_metadata(&target).is_ok_and(is_it) {
+        return Ok(Step::Link(target));
+    }
+    check_stream(&pinned, &found)?;
+    Ok(Step::Arrived(Found::Stream(Stream { directory, name, pinned, is_link: true })))
+}
+
+/// Refuses what `fs.protected_regular` refuses: a file of another user in a sticky directory that
+/// others write to.
+fn check_file(directory: &OwnedFd, found: &Metadata) -> io::Result<()> {
+    let around = metadata(directory)?;
+    let is_shared = around.mode() & STICKY != 0 && around.mode() & WRITABLE_BY_OTHERS != 0;
+    if is_shared && !is_trusted(found.uid()) && found.uid() != around.uid() {
+        return Err(refused(
+            "a file of another user, in a directory that others write to: give another name",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a named pipe of another user, who reads from it. Only root can make devices (mknod(2)).
+fn check_stream(pinned: &File, found: &Metadata) -> io::Result<()> {
+    let kind = found.file_type();
+    if kind.is_dir() {
+        return Err(Errno::ISDIR.into());
+    }
+    if kind.is_socket() {
+        return Err(refused("a socket cannot be written to as a file: give a file or a named pipe"));
+    }
+    // A pipe without a name was handed to this process.
+    if kind.is_fifo() && !is_trusted(found.uid()) && file_system(pinned)? != PIPEFS {
+        return Err(refused("a named pipe of another user is not written to: give another name"));
+    }
+    Ok(())
+}
+
+/// Opens the name, and refuses any other file than `pinned` that has got it meanwhile.
+fn open_same(directory: &OwnedFd, name: &OsString, flags: OFlags, pinned: &File) -> io::Result<File> {
+    let flags = flags | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(directory, name, flags, Mode::empty())?);
+    let (own, other) = (pinned.metadata()?, file.metadata()?);
+    if (own.dev(), own.ino()) != (other.dev(), other.ino()) {
+        return Err(refused("another process has replaced it meanwhile"));
+    }
+    Ok(file)
+}
+
+/// This user, root, and the user who has become root by sudo(8).
+fn is_trusted(uid: u32) -> bool {
+    let own = rustix::process::geteuid();
+    let by_sudo = || std::env::var("SUDO_UID").is_ok_and(|asked| asked.parse() == Ok(uid));
+    uid == own.as_raw() || uid == 0 || own.is_root() && by_sudo()
+}
+
+/// Returns true if a user that is not trusted can make and rename entries.
+fn can_others_write(directory: &OwnedFd) -> io::Result<bool> {
+    let around = metadata(directory)?;
+    Ok(around.mode() & WRITABLE_BY_OTHERS != 0 || !is_trusted(around.uid()))
+}
+
+fn metadata(fd: &impl AsFd) -> io::Result<Metadata> {
+    File::from(fd.as_fd().try_clone_to_owned()?).metadata()
+}
+
+fn file_system(file: &File) -> io::Result<i128> {
+    Ok(i128::from(fstatfs(file)?.f_type))
+}
+
+fn refused(text: &str) -> io::Error {
+    io::Error::other(text)
+}
+
+#[cfg(test)]
+mod tests;
