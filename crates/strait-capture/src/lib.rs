@@ -55,6 +55,7 @@ pub use lane::Lane;
 pub use session::{Builder, Directions, Path, Queues, Session};
 pub use sieve::Sieve;
 pub use strait_sys::Kind as ErrorKind;
+pub use strait_sys::output;
 pub use strait_sys::packet::Fanout;
 pub use wait::Wait;
 pub use watch::LinkStatus;

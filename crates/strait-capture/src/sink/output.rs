@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use strait_sys::output;
 
 use super::blocks::Blocks;
 use super::{SinkError, Target};
@@ -56,10 +57,10 @@ impl Output {
     pub(super) fn create(target: &Target, header: &[u8]) -> Result<Self, SinkError> {
         let opened = match target {
             Target::Stdout => Self::stdout(),
-            Target::Path(path) => match fs::metadata(path) {
-                Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-                Ok(metadata) if !metadata.is_file() => Self::in_place(path),
-                _ => return Self::unfinished(path)?.begin(header),
+            Target::Path(path) => match output::find(path) {
+                Ok(output::Place::Stream(file)) => Ok(Self::in_place(path, file)),
+                Ok(output::Place::File(entry)) => return Self::unfinished(entry.path)?.begin(header),
+                Err(error) => Err(error),
             },
         };
         opened.map_err(|source| SinkError::create(describe(target), source))?.begin(header)
@@ -111,14 +112,13 @@ impl Output {
         Ok(Self { file, place: Place::InPlace("standard output".into()), bytes: 0, regular })
     }
 
-    fn in_place(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).open(path)?;
-        Ok(Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular: false })
+    fn in_place(path: &Path, file: File) -> Self {
+        let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular }
     }
 
-    /// `NAME.part` for a regular file, locked and new. A link is followed, so that it stays a link.
-    fn unfinished(path: &Path) -> Result<Self, SinkError> {
-        let name = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    /// `NAME.part` for a regular file, locked and new.
+    fn unfinished(name: PathBuf) -> Result<Self, SinkError> {
         let mut part = name.clone().into_os_string();
         part.push(UNFINISHED);
         let part = PathBuf::from(part);

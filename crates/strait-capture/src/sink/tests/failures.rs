@@ -198,7 +198,7 @@ fn targets_that_cannot_be_written_are_refused_at_once() {
     assert_eq!((refused.kind(), listing(directory.path()).len()), (Kind::Usage, 0), "{refused}");
     let missing = FileSink::create(options(Path::new("/nowhere/out.pcapng"))).expect_err("no directory");
     assert_eq!(missing.kind(), Kind::Usage);
-    assert!(missing.to_string().starts_with("create /nowhere/out.pcapng.part: No such file"), "{missing}");
+    assert!(missing.to_string().starts_with("create /nowhere/out.pcapng: No such file"), "{missing}");
 }
 
 #[test]
