@@ -4,15 +4,16 @@
 //! no other user. It gets the mode of the source only when it is whole. The other files of the directory are never written.
 
 use std::ffi::OsString;
-use std::fs::{File, FileTimes, Metadata, OpenOptions};
+use std::fs::{File, FileTimes, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, openat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
+use strait_sys::output::{Entry, Place, find};
 use strait_transfer::hash::Hasher;
 use strait_transfer::offer::{Attributes, Have};
 
@@ -70,42 +71,25 @@ impl Output {
             let file = File::from(duplicate.map_err(Error::Output)?);
             return Ok(Self { name: "standard output".into(), file, offset: None, part: None });
         };
-        let failed = |error: io::Error| Error::Failed(format!("{}: {error}", name.display()));
-        let link = std::fs::symlink_metadata(name).ok().filter(Metadata::is_symlink);
-        match std::fs::metadata(name) {
-            Ok(found) if found.is_dir() => {
-                Err(Error::Usage(format!("{} is a directory: give a file", name.display())))
-            }
-            Ok(found) if found.is_file() => match link {
-                // A link of one's own is an address; one that another user has made may lead to any file.
-                Some(link) if ![rustix::process::geteuid().as_raw(), 0].contains(&link.uid()) => {
-                    Err(Error::Failed(format!(
-                        "{} is a symbolic link of another user: give the file that it leads to",
-                        name.display()
-                    )))
-                }
-                Some(_) => Self::of_file(name.canonicalize().map_err(failed)?, Some(found)),
-                None => Self::of_file(name.to_path_buf(), Some(found)),
-            },
-            Ok(_) => {
-                let file = OpenOptions::new().write(true).open(name).map_err(failed)?;
+        match find(name) {
+            Ok(Place::File(entry)) => Self::of_file(*entry),
+            Ok(Place::Stream(file)) => {
                 Ok(Self { name: name.display().to_string(), file, offset: None, part: None })
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Self::of_file(name.to_path_buf(), None),
-            Err(error) => Err(failed(error)),
+            Err(error) if error.kind() == ErrorKind::IsADirectory => {
+                Err(Error::Usage(format!("{} is a directory: give a file", name.display())))
+            }
+            Err(error) => Err(Error::Failed(format!("{}: {error}", name.display()))),
         }
     }
 
-    fn of_file(path: PathBuf, before: Option<Metadata>) -> Result<Self, Error> {
+    fn of_file(place: Entry) -> Result<Self, Error> {
+        let Entry { directory, name: whole, path, found: before, .. } = place;
         let name = path.display().to_string();
-        let Some(whole) = path.file_name().map(OsString::from) else {
-            return Err(Error::Usage(format!("{name} is no name of a file")));
-        };
-        let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        // It is synced at the end, which its place alone (O_PATH) does not allow.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, parent, flags, Mode::empty());
-        let directory =
-            directory.map_err(|error| Error::Failed(format!("{}: {}", parent.display(), text(error))))?;
+        let directory = openat(directory, ".", flags, Mode::empty());
+        let directory = directory.map_err(|error| Error::Failed(format!("{name}: {}", text(error))))?;
         let (mut entry, mut path) = (whole.clone(), path.into_os_string());
         entry.push(".part");
         path.push(".part");
