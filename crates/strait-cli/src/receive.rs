@@ -1,27 +1,30 @@
 //! `strait receive`: one transfer of `strait send` into a file or to standard output.
 //!
-//! A file is `NAME.part` until it is whole; what an interrupted transfer left there is gone on with. A device or a named pipe is written
-//! as it is.
+//! A file is `NAME.part` until it is whole; what an interrupted transfer left there is gone on
+//! with. A device or a named pipe is written as it is. A connection that sends no byte of a body
+//! changes no file, and the receiver waits for the next one.
 
 mod handshake;
 mod part;
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use strait_transfer::hash::Follower;
-use strait_transfer::offer::{Attributes, Done, Frame, From, Offer};
+use strait_transfer::offer::{Attributes, Done, Frame, From};
 use strait_transfer::{Received, Receiver};
 
 use crate::Error;
-use crate::bulk::{Bar, Beat, Heard, Lines, refuse, reset_on_death, say, while_waited_for};
+use crate::bulk::{Bar, Beat, Heard, Lines, closed, refuse, reset_on_death, say, while_waited_for};
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
-use handshake::first_sender;
+use handshake::{Sender, Senders};
 use part::{Found, Output};
 
 /// Options of `strait receive`.
@@ -61,23 +64,26 @@ const HASH_TICK: Duration = Duration::from_millis(100);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
-    let listener = listen(args.listen)?;
-    let output = Output::open(args.output.as_deref())?;
-    let (stream, lines, offer) = first_sender(args, &listener, terminated)?;
-    drop(listener);
-    let peer = stream.try_clone().map_err(|error| Error::Failed(format!("duplicate a socket: {error}")))?;
-    let refused = |error: Error| {
-        if !args.raw {
-            refuse(&peer, &error.to_string());
+    let mut senders = Senders::listen(args)?;
+    let mut output = Output::open(args.output.as_deref())?;
+    let (mut receiving, peer) = loop {
+        let sender = senders.next(terminated)?;
+        let peer = sender.0.try_clone();
+        let peer = peer.map_err(|error| Error::Failed(format!("duplicate a socket: {error}")))?;
+        match Receiving::agree(args, &mut output, sender, terminated) {
+            Ok(receiving) => break (receiving, peer),
+            // No byte has come, so that another sender finds all as it was.
+            Err(AgreeError::Sender(error)) if !terminated.load(Ordering::Relaxed) => {
+                senders.report(&refused(args, &peer, error));
+            }
+            Err(error) => return Err(refused(args, &peer, error.into())),
         }
-        error
     };
-    let mut receiving =
-        Receiving::begin(args, output, (stream, lines), offer, terminated).map_err(refused)?;
+    senders.turn_away();
     let began = Instant::now();
     let failure = receiving.all().and_then(|()| receiving.end()).err();
     receiving.beat = None;
-    let failure = failure.map(refused);
+    let failure = failure.map(|error| refused(args, &peer, error));
     if failure.is_some() {
         receiving.output.tell_of_part();
     }
@@ -96,13 +102,33 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     failure.map_or(Ok(()), Err)
 }
 
-/// The address is told: with port 0 nobody else knows it.
-fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    let failed = |error: std::io::Error| Error::Failed(format!("listen on {address}: {error}"));
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    tell(format_args!("listening on {}\n", listener.local_addr().map_err(failed)?));
-    Ok(listener)
+/// Gives the sender the reason of a failure.
+fn refused(args: &Args, peer: &TcpStream, error: Error) -> Error {
+    if !args.raw {
+        refuse(peer, &error.to_string());
+    }
+    error
+}
+
+/// Failure of a transfer of which no byte has come.
+enum AgreeError {
+    /// Of the sender, which may have been a port scanner: the receiver waits for another one.
+    Sender(Error),
+    /// Of this end.
+    Here(Error),
+}
+
+impl std::convert::From<Error> for AgreeError {
+    fn from(error: Error) -> Self {
+        Self::Here(error)
+    }
+}
+
+impl std::convert::From<AgreeError> for Error {
+    fn from(error: AgreeError) -> Self {
+        let (AgreeError::Sender(error) | AgreeError::Here(error)) = error;
+        error
+    }
 }
 
 fn wait(fd: &impl std::os::fd::AsFd, flags: PollFlags) -> Result<(), Error> {
@@ -115,7 +141,7 @@ fn wait(fd: &impl std::os::fd::AsFd, flags: PollFlags) -> Result<(), Error> {
 
 struct Receiving<'a> {
     args: &'a Args,
-    output: Output,
+    output: &'a mut Output,
     receiver: Receiver,
     terminated: &'a AtomicBool,
     lines: Lines,
@@ -132,40 +158,64 @@ struct Receiving<'a> {
     frame: u64,
     /// The sender's hash, behind all bytes.
     hash: Option<u64>,
+    /// The sender's last line has come.
+    is_ended: bool,
+    /// A byte of the body has come: the output is written to.
+    is_begun: bool,
 }
 
 impl<'a> Receiving<'a> {
-    /// Agrees with the sender.
-    fn begin(
+    /// Agrees with the sender, and waits for the first byte of the body or the end of an empty one.
+    fn agree(
         args: &'a Args,
-        mut output: Output,
-        (stream, mut lines): (TcpStream, Lines),
-        offer: Option<Offer>,
+        output: &'a mut Output,
+        sender: Sender,
         terminated: &'a AtomicBool,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, AgreeError> {
+        let mut receiving = Self::offered(args, output, sender, terminated)?;
+        if !args.raw {
+            receiving.until(Self::hear_first)?;
+            if receiving.is_ended {
+                receiving.verify().map_err(AgreeError::Sender)?;
+            }
+        }
+        let at = if receiving.is_complete { 0 } else { receiving.at };
+        receiving.output.begin_at(at)?;
+        receiving.is_begun = true;
+        Ok(receiving)
+    }
+
+    /// Answers the offer.
+    fn offered(
+        args: &'a Args,
+        output: &'a mut Output,
+        (stream, mut lines, offer): Sender,
+        terminated: &'a AtomicBool,
+    ) -> Result<Self, AgreeError> {
         let (mut at, mut is_complete, mut found) = (0, false, Found::nothing());
         let length = offer.and_then(|offer| offer.length);
         if let Some(length) = length.filter(|length| *length > args.size_max) {
             let most = args.size_max;
-            return Err(Error::Failed(format!("the sender has {length} bytes: --size-max {most} refuses")));
+            return Err(
+                Error::Failed(format!("the sender has {length} bytes: --size-max {most} refuses")).into()
+            );
         }
         if offer.is_some() {
             if let Some(length) = length {
-                found = while_waited_for(&stream, || output.find(length))??;
+                let find = while_waited_for(&stream, || output.find(length));
+                found = find.map_err(AgreeError::Sender)??;
             }
-            say(&stream, &found.have)?;
-            From(at) = lines.hear(&stream, args.timeout)?;
+            say(&stream, &found.have).map_err(AgreeError::Sender)?;
+            From(at) = lines.hear(&stream, args.timeout).map_err(AgreeError::Sender)?;
             is_complete = found.is_whole && at > 0;
             let is_too_far = at > found.have.bytes || length.is_some_and(|length| at > length);
             if is_too_far || is_complete && Some(at) != length {
-                return Err(Error::Failed(format!(
-                    "the sender goes on at byte {at}, and {} are here",
-                    found.have.bytes
-                )));
+                let here = found.have.bytes;
+                let text = format!("the sender goes on at byte {at}, and {here} are here");
+                return Err(AgreeError::Sender(Error::Failed(text)));
             }
             tell_of_beginning(&output.name, &found, at, length);
         }
-        output.begin_at(if is_complete { 0 } else { at })?;
         let hasher = if at > 0 { found.hasher } else { Found::nothing().hasher };
         let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", output.name));
         let follower = if offer.is_some() && output.is_file() && !args.no_verify {
@@ -176,7 +226,7 @@ impl<'a> Receiving<'a> {
         };
         reset_on_death(&stream, true)?;
         let beat = if args.raw { None } else { Some(Beat::start(&stream)?) };
-        let receiver = Receiver::new(stream, &*output.name)?;
+        let receiver = Receiver::new(stream, &*output.name).map_err(Error::from)?;
         let attributes = offer.and_then(|offer| offer.attributes);
         Ok(Self {
             args,
@@ -192,30 +242,44 @@ impl<'a> Receiving<'a> {
             at,
             frame: 0,
             hash: None,
+            is_ended: false,
+            is_begun: false,
         })
     }
 
+    /// Receives all bytes.
     fn all(&mut self) -> Result<(), Error> {
         let mut bar = Bar::new(self.length, self.at);
+        let received = self.until(|receiving| {
+            bar.at(receiving.at);
+            let is_body = receiving.args.raw || receiving.frame > 0;
+            if is_body { Ok(receiving.take()?) } else { receiving.hear_frame() }
+        });
+        received.map_err(Error::from)
+    }
+
+    /// Repeats `step` until it returns true, as long as the sender is not silent for too long.
+    fn until(
+        &mut self,
+        mut step: impl FnMut(&mut Self) -> Result<Heard<bool>, AgreeError>,
+    ) -> Result<(), AgreeError> {
         let mut last = Instant::now();
-        loop {
-            let heard = if self.args.raw || self.frame > 0 { self.take()? } else { self.hear_frame()? };
-            match heard {
+        while !self.is_ended {
+            match step(self)? {
                 Heard::Line(true) => return Ok(()),
-                Heard::Line(false) | Heard::Alive => {
-                    last = Instant::now();
-                    bar.at(self.at);
-                }
+                Heard::Line(false) | Heard::Alive => last = Instant::now(),
                 Heard::Nothing => wait(&self.receiver.socket(), PollFlags::IN)?,
             }
             if self.terminated.load(Ordering::Relaxed) {
-                return Err(Error::Failed("interrupted".into()));
+                return Err(Error::Failed("interrupted".into()).into());
             }
             if last.elapsed() > self.args.timeout {
                 let seconds = self.args.timeout.as_secs_f64();
-                return Err(Error::Failed(format!("the sender has been silent for {seconds} s")));
+                let text = format!("the sender has been silent for {seconds} s");
+                return Err(AgreeError::Sender(Error::Failed(text)));
             }
         }
+        Ok(())
     }
 
     /// Bytes that may come at most.
@@ -223,14 +287,28 @@ impl<'a> Receiving<'a> {
         self.length.unwrap_or(self.args.size_max)
     }
 
+    /// Looks for the first byte of the body; true where it or the end has come.
+    fn hear_first(&mut self) -> Result<Heard<bool>, AgreeError> {
+        if self.frame == 0 {
+            return self.hear_frame();
+        }
+        let stream = self.receiver.stream();
+        match recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((1.., _)) => Ok(Heard::Line(true)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Heard::Nothing),
+            Ok(_) | Err(_) => Err(AgreeError::Sender(closed(stream))),
+        }
+    }
+
     /// Looks for the sender's next line; true at the end.
-    fn hear_frame(&mut self) -> Result<Heard<bool>, Error> {
+    fn hear_frame(&mut self) -> Result<Heard<bool>, AgreeError> {
+        let sender = |text: String| Err(AgreeError::Sender(Error::Failed(text)));
         let heard = match self.lines.hear_now(self.receiver.stream()) {
-            Err(error) if error.to_string().contains(" refuses: ") => {
+            Err(error) if self.is_begun && error.to_string().contains(" refuses: ") => {
                 let fate = self.output.discard();
-                return Err(Error::Failed(format!("{error}; {fate}")));
+                return sender(format!("{error}; {fate}"));
             }
-            heard => heard?,
+            heard => heard.map_err(AgreeError::Sender)?,
         };
         match heard {
             Heard::Nothing => Ok(Heard::Nothing),
@@ -238,7 +316,10 @@ impl<'a> Receiving<'a> {
             Heard::Line(Frame::Data(bytes)) => {
                 let most = self.bytes_max();
                 if bytes > most.saturating_sub(self.at) {
-                    return Err(Error::Failed(format!("more than {most} bytes came")));
+                    let error = Error::Failed(format!("more than {most} bytes came"));
+                    // Beyond its own offer it is the sender's mistake, else beyond --size-max.
+                    let is_offered = self.length.is_some();
+                    return Err(if is_offered { AgreeError::Sender(error) } else { error.into() });
                 }
                 self.frame = bytes;
                 Ok(Heard::Line(false))
@@ -246,9 +327,10 @@ impl<'a> Receiving<'a> {
             Heard::Line(Frame::End { bytes, hash }) => {
                 if bytes != self.at || self.length.is_some_and(|length| length != bytes) {
                     let at = self.at;
-                    return Err(Error::Failed(format!("the sender ended at byte {bytes}, and {at} came")));
+                    return sender(format!("the sender ended at byte {bytes}, and {at} came"));
                 }
                 self.hash = hash;
+                self.is_ended = true;
                 Ok(Heard::Line(true))
             }
         }
@@ -301,7 +383,8 @@ impl<'a> Receiving<'a> {
         if (hasher.bytes(), hasher.value()) == (self.at, sent) {
             return Ok(());
         }
-        let fate = self.output.discard();
+        // Before the body nothing is written, and what was here belongs to another sender.
+        let fate = if self.is_begun { self.output.discard() } else { "nothing is written".into() };
         let name = &self.output.name;
         Err(Error::Failed(format!("{name} differs from what was sent, its hash says; {fate}: send it again")))
     }

@@ -1,10 +1,10 @@
-//! The first sender with an offer, out of all that connect: those that say nothing hold nobody up.
+//! The sender with an offer, out of all that connect: silent connections hold up no other one.
 
 use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use strait_transfer::offer::Offer;
@@ -14,69 +14,161 @@ use crate::Error;
 use crate::bulk::{Heard, Lines, closed, name, set_timeouts};
 use crate::output::tell;
 
-/// How long a connection may take for its offer.
-const OFFER_MAX: Duration = Duration::from_secs(5);
-/// Connections without an offer at a time; one more takes the place of the oldest.
+/// Connections without an offer at a time; one more takes the place of another.
 const WAITING_MAX: usize = 64;
-/// Failures that are reported, of as many as may come; those behind are not.
+/// Connections that are accepted before offers are looked for again.
+const ACCEPTS_MAX: usize = 16;
+/// Failures that are reported; further ones are not.
 const REPORTS_MAX: usize = 16;
+
+/// A connection, the lines that it says, and its offer unless it sends the bytes alone.
+pub(super) type Sender = (TcpStream, Lines, Option<Offer>);
+
+/// All that have connected, until one of them sends its bytes.
+pub(super) struct Senders<'a> {
+    args: &'a Args,
+    listener: TcpListener,
+    waiting: Vec<Waiting>,
+    reports: usize,
+}
 
 /// A connection without an offer yet.
 struct Waiting {
     stream: TcpStream,
     lines: Lines,
     since: Instant,
+    network: IpAddr,
 }
 
-/// The connection that sends, and its offer unless it sends the bytes alone.
-pub(super) fn first_sender(
-    args: &Args,
-    listener: &TcpListener,
-    terminated: &AtomicBool,
-) -> Result<(TcpStream, Lines, Option<Offer>), Error> {
-    let (mut waiting, mut reports) = (Vec::<Waiting>::new(), 0);
-    loop {
-        while let Some(stream) = accept(listener)? {
-            stream.set_nodelay(true).map_err(|error| failed(&error))?;
-            set_timeouts(&stream, args.timeout)?;
-            if args.raw {
-                return Ok((stream, Lines::default(), None));
+impl<'a> Senders<'a> {
+    /// Listens and prints the address: with port 0 no other place has it.
+    pub(super) fn listen(args: &'a Args) -> Result<Self, Error> {
+        let address = args.listen;
+        let failed = |error: std::io::Error| Error::Failed(format!("listen on {address}: {error}"));
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        tell(format_args!("listening on {}\n", listener.local_addr().map_err(failed)?));
+        Ok(Self { args, listener, waiting: Vec::new(), reports: 0 })
+    }
+
+    /// Waits for a connection that sends.
+    pub(super) fn next(&mut self, terminated: &AtomicBool) -> Result<Sender, Error> {
+        loop {
+            if let Some(sender) = self.offering() {
+                return Ok(sender);
             }
-            if waiting.len() == WAITING_MAX {
-                waiting.remove(0);
+            if let Some(sender) = self.accept()? {
+                return Ok(sender);
             }
-            waiting.push(Waiting { stream, lines: Lines::default(), since: Instant::now() });
+            wait(&self.listener, &self.waiting)?;
+            if terminated.load(Ordering::Relaxed) {
+                return Err(Error::Failed("interrupted before anybody sent".into()));
+            }
         }
-        for index in (0..waiting.len()).rev() {
-            match waiting[index].offer() {
-                Ok(None) => {}
-                Ok(Some(offer)) => {
-                    let Waiting { stream, lines, .. } = waiting.remove(index);
-                    turn_away(&waiting, listener);
-                    return Ok((stream, lines, Some(offer)));
-                }
+    }
+
+    /// Refuses all others; each may be gone already.
+    pub(super) fn turn_away(self) {
+        const REASON: &str = "another sender was first, and strait receive takes one transfer";
+        for other in self.waiting {
+            say_why(&other.stream, REASON);
+        }
+        // A sender of the bytes alone knows no lines.
+        let most = if self.args.raw { 0 } else { WAITING_MAX };
+        for _ in 0..most {
+            let Ok(Some(stream)) = accept(&self.listener) else { return };
+            say_why(&stream, REASON);
+        }
+    }
+
+    /// Reports the failure of a sender, which ends nothing.
+    pub(super) fn report(&mut self, error: &Error) {
+        self.reports += 1;
+        if self.reports <= REPORTS_MAX {
+            tell(format_args!("strait: {error}; listening on\n"));
+        }
+    }
+
+    /// The oldest connection whose offer has come.
+    fn offering(&mut self) -> Option<Sender> {
+        let mut index = 0;
+        while index < self.waiting.len() {
+            match self.waiting[index].offer(self.args) {
+                Ok(None) => index += 1,
+                Ok(Some(offer)) => return Some(self.waiting.remove(index).with(offer)),
                 Err(error) => {
-                    waiting.remove(index);
-                    reports += 1;
-                    if reports <= REPORTS_MAX {
-                        tell(format_args!("strait: {error}; listening on\n"));
-                    }
+                    self.waiting.remove(index);
+                    self.report(&error);
                 }
             }
         }
-        wait(listener, &waiting)?;
-        if terminated.load(Ordering::Relaxed) {
-            return Err(Error::Failed("interrupted before anybody sent".into()));
+        None
+    }
+
+    /// Accepts some connections. Returns one that sends: of the bytes alone the first, else one
+    /// that had to make room.
+    fn accept(&mut self) -> Result<Option<Sender>, Error> {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(stream) = accept(&self.listener)? else { return Ok(None) };
+            stream.set_nodelay(true).map_err(|error| failed(&error))?;
+            set_timeouts(&stream, self.args.timeout)?;
+            if self.args.raw {
+                return Ok(Some((stream, Lines::default(), None)));
+            }
+            let sender = if self.waiting.len() < WAITING_MAX { None } else { self.evict() };
+            self.waiting.push(Waiting::new(stream));
+            if sender.is_some() {
+                return Ok(sender);
+            }
         }
+        Ok(None)
+    }
+
+    /// Removes a connection for another one, and returns it if its offer has come by now.
+    fn evict(&mut self) -> Option<Sender> {
+        let networks: Vec<IpAddr> = self.waiting.iter().map(|waiting| waiting.network).collect();
+        let mut evicted = self.waiting.remove(oldest_of_the_most(&networks)?);
+        match evicted.offer(self.args) {
+            Ok(Some(offer)) => return Some(evicted.with(offer)),
+            Ok(None) => say_why(&evicted.stream, "no offer came, and other connections wait: try again"),
+            Err(error) => self.report(&error),
+        }
+        None
+    }
+}
+
+/// The first place of the value that is there most often: no client can push out others by its
+/// number of connections.
+fn oldest_of_the_most(networks: &[IpAddr]) -> Option<usize> {
+    let count = |index: &usize| networks.iter().filter(|other| **other == networks[*index]).count();
+    // Of equal ones the last is returned.
+    (0..networks.len()).rev().max_by_key(count)
+}
+
+/// The address; of IPv6 the /64 network, in which a client has any number of addresses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
     }
 }
 
 impl Waiting {
+    fn new(stream: TcpStream) -> Self {
+        // It is unknown of a connection that was reset already.
+        let address = stream.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
+        Self { stream, lines: Lines::default(), since: Instant::now(), network: network(address) }
+    }
+
+    fn with(self, offer: Offer) -> Sender {
+        (self.stream, self.lines, Some(offer))
+    }
+
     /// Its offer, if it has come.
-    fn offer(&mut self) -> Result<Option<Offer>, Error> {
+    fn offer(&mut self, args: &Args) -> Result<Option<Offer>, Error> {
         match self.lines.hear_now(&self.stream) {
             Ok(Heard::Line(offer)) => Ok(Some(offer)),
-            Ok(Heard::Nothing | Heard::Alive) if self.since.elapsed() < OFFER_MAX => Ok(None),
+            Ok(Heard::Nothing | Heard::Alive) if self.since.elapsed() < args.timeout => Ok(None),
             Ok(_) => Err(Error::Failed(format!("{}: no offer in time", name(&self.stream)))),
             Err(error) => {
                 // Nothing of the sender is lost: it gets the reason if it still listens, and is not waited for.
@@ -95,18 +187,6 @@ fn say_why(stream: &TcpStream, reason: &str) {
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     // An end that is gone needs no reason.
     let _ = rustix::net::send(stream, line.as_bytes(), flags);
-}
-
-/// Refuses all but the first; each may be gone already.
-fn turn_away(waiting: &[Waiting], listener: &TcpListener) {
-    const REASON: &str = "another sender was first, and strait receive takes one transfer";
-    for other in waiting {
-        say_why(&other.stream, REASON);
-    }
-    for _ in 0..WAITING_MAX {
-        let Ok(Some(stream)) = accept(listener) else { return };
-        say_why(&stream, REASON);
-    }
 }
 
 fn failed(error: &std::io::Error) -> Error {
@@ -137,5 +217,67 @@ fn wait(listener: &TcpListener, waiting: &[Waiting]) -> Result<(), Error> {
     match poll(&mut fds, Some(&tick)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(Error::Failed(format!("wait for a connection: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn an_offer_that_has_come_counts_before_its_connection_makes_room() {
+        let line = <Line as clap::Parser>::parse_from(["receive"]);
+        let mut senders = Senders::listen(&line.args).unwrap();
+        let address = senders.listener.local_addr().unwrap();
+        let connect = || TcpStream::connect(address).unwrap();
+        let first = connect();
+        while senders.waiting.is_empty() {
+            assert!(senders.accept().unwrap().is_none());
+        }
+        (&first).write_all(b"strait-send 3 length=7\n").unwrap();
+        senders.waiting[0].stream.peek(&mut [0]).unwrap();
+        let others: Vec<_> = (1..WAITING_MAX).map(|_| connect()).collect();
+        while senders.waiting.len() < WAITING_MAX {
+            assert!(senders.accept().unwrap().is_none());
+        }
+        let last = connect();
+        let (sender, _, offer) = loop {
+            if let Some(sender) = senders.accept().unwrap() {
+                break sender;
+            }
+        };
+        assert_eq!(sender.peer_addr().unwrap(), first.local_addr().unwrap());
+        assert_eq!(offer.unwrap().length, Some(7));
+        assert_eq!(senders.waiting.len(), WAITING_MAX);
+        drop((others, last));
+    }
+
+    #[test]
+    fn the_oldest_connection_of_the_address_with_the_most_makes_room() {
+        let of =
+            |last: &[u8]| last.iter().map(|last| Ipv4Addr::new(10, 0, 0, *last).into()).collect::<Vec<_>>();
+        for (networks, index) in
+            [(&[1, 2, 3][..], 0), (&[1, 2, 2], 1), (&[1, 2, 3, 3, 2], 1), (&[1, 2, 1, 2, 2], 1)]
+        {
+            assert_eq!(oldest_of_the_most(&of(networks)), Some(index), "{networks:?}");
+        }
+        assert_eq!(oldest_of_the_most(&[]), None);
+    }
+
+    #[test]
+    fn the_addresses_of_a_network_count_as_one() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2:3"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::sync::mpsc::{Receiver as Gate, channel};
 use std::time::{Duration, SystemTime};
 
 use lab::{Finished, Launch};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::rig::{LIMIT, STRAIT, failure, run};
 use crate::transfer::{Files, Receiver, account, content};
@@ -207,22 +208,98 @@ fn a_sender_gets_the_reason_of_a_refusal() {
     both_failed(&sent, &receiver.end(), "more than 999 bytes came");
 }
 
+/// More connections than wait at a time.
+const SILENT: usize = 200;
+
 #[test]
 fn silent_connections_do_not_hold_up_a_sender() {
     let files = Files::with_source(LEN);
     let receiver = Receiver::into(&files.path("out"));
-    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(&receiver.address).unwrap()).collect();
+    let silent: Vec<_> = (0..SILENT).map(|_| TcpStream::connect(&receiver.address).unwrap()).collect();
     // One after the other they would take longer than the sender waits.
     let _ = files.send(&receiver, &["--timeout", "20"]).success();
     let _ = receiver.end().success();
     assert!(fs::read(files.path("out")).unwrap() == content(LEN));
     // Those that were still waited for get the reason.
-    let reasons = silent.iter().filter(|stream| {
-        let mut line = String::new();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        BufReader::new(*stream).read_line(&mut line).is_ok() && line.contains("another sender was first")
-    });
+    let reasons = silent.iter().filter(|stream| line_of(stream).contains("another sender was first"));
     assert!(reasons.count() > 0);
+}
+
+/// A connection from an address of its own.
+fn connect_from(from: [u8; 4], to: &str) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddrV4::new(from.into(), 0)).unwrap();
+    connect(&socket, &to.parse::<SocketAddrV4>().unwrap()).unwrap();
+    socket.into()
+}
+
+/// The next line; nothing at the end of the stream.
+fn line_of(stream: &TcpStream) -> String {
+    let mut line = String::new();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    // A connection that was reset has no line either.
+    let _ = BufReader::new(stream).read_line(&mut line);
+    line
+}
+
+#[test]
+fn silent_connections_of_one_address_do_not_push_out_a_slow_sender_of_another() {
+    let files = Files::with_source(LEN);
+    let receiver = Receiver::into(&files.path("out"));
+    let ((reached, is_reached), (open, gate)) = (channel(), channel());
+    // Its offer comes late.
+    let address = middlebox(&receiver.address, stopped_at(0, reached, gate));
+    let source = files.path("source").display().to_string();
+    let sender = Launch::new(STRAIT).args(["send", &source, &address]).spawn().unwrap();
+    is_reached.recv_timeout(LIMIT).unwrap();
+    let silent: Vec<_> = (0..SILENT).map(|_| connect_from([127, 0, 0, 2], &receiver.address)).collect();
+    // As many as are too many are ended; the sender is not among them.
+    for stream in &silent[..SILENT - 64] {
+        let _ = line_of(stream);
+    }
+    open.send(()).unwrap();
+    let _ = sender.wait(LIMIT).unwrap().success();
+    let _ = receiver.end().success();
+    assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+}
+
+#[test]
+fn a_peer_that_offers_and_closes_ends_no_receiver() {
+    const OFFER: &str = "strait-send 3 length=3000000\n";
+    const THERE: usize = 1_000_000;
+    let files = Files::with_source(LEN);
+    // What is here is not lost.
+    fs::write(files.path("out.part"), content(THERE)).unwrap();
+    let receiver = Receiver::into(&files.path("out"));
+    for behind in
+        ["", "from=0\n", "from=1000000\n", "from=0\ndata=5\n", "from=7\n", "nonsense\n", "refused=no\n"]
+    {
+        let stream = TcpStream::connect(&receiver.address).unwrap();
+        (&stream).write_all(OFFER.as_bytes()).unwrap();
+        assert!(line_of(&stream).starts_with("have=1000000 "), "{behind}");
+        (&stream).write_all(behind.as_bytes()).unwrap();
+    }
+    let end = "from=1000000\nend=1000000 hash=0123456789abcdef\n";
+    let stream = TcpStream::connect(&receiver.address).unwrap();
+    (&stream).write_all(OFFER.replace("3000000", "1000000").as_bytes()).unwrap();
+    assert!(line_of(&stream).starts_with("have=1000000 "));
+    (&stream).write_all(end.as_bytes()).unwrap();
+    assert!(line_of(&stream).contains("differs from what was sent"));
+    // Another one waits behind a peer that has said nothing more yet.
+    let first = TcpStream::connect(&receiver.address).unwrap();
+    (&first).write_all(OFFER.as_bytes()).unwrap();
+    assert!(line_of(&first).starts_with("have="));
+    let ((reached, is_reached), (open, gate)) = (channel(), channel());
+    let address = middlebox(&receiver.address, stopped_at(0, reached, gate));
+    let source = files.path("source").display().to_string();
+    let sender = Launch::new(STRAIT).args(["send", "--json", &source, &address]).spawn().unwrap();
+    is_reached.recv_timeout(LIMIT).unwrap();
+    open.send(()).unwrap();
+    drop(first);
+    assert_eq!(account(sender.wait(LIMIT).unwrap())["sendfile"], LEN - THERE);
+    let received = receiver.end().success();
+    assert!(received.stderr.contains("has closed the connection; listening on"), "{}", received.stderr);
+    assert!(fs::read(files.path("out")).unwrap() == content(LEN));
 }
 
 #[test]
