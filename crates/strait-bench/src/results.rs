@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use strait_sys::output;
 
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -196,31 +197,34 @@ impl Results {
 
 /// Writes `text` to `path`: whole or not at all.
 pub fn write_file(path: &Path, text: &str) -> Result<()> {
-    let part = part_of(path);
     let write = || {
-        let mut file = fs::File::create(&part)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&part, path)
+        let path = output::file(path)?.path;
+        let (part, mut file) = create_part(&path)?;
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        written.and_then(|()| fs::rename(&part, path)).inspect_err(|_| {
+            // What is left of it is of no use; that it cannot be removed is the lesser failure.
+            let _ = fs::remove_file(&part);
+        })
     };
-    write().map_err(|error| {
-        // What is left of it is of no use; that it cannot be removed is the lesser failure.
-        let _ = fs::remove_file(&part);
-        cannot_write(path, error)
-    })
+    write().map_err(|error| cannot_write(path, error))
 }
 
 /// Whether [`write_file`] will be able to: before hours of measuring.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let part = part_of(path);
-    let look = || {
-        if path.is_dir() {
-            return Err(std::io::ErrorKind::IsADirectory.into());
-        }
-        fs::File::create(&part)?;
-        fs::remove_file(&part)
-    };
+    let look = || fs::remove_file(create_part(&output::file(path)?.path)?.0);
     look().map_err(|error| cannot_write(path, error))
+}
+
+/// Creates a file beside `path`. Another user may have planted a link under its name, or a killed
+/// process left a file.
+fn create_part(path: &Path) -> std::io::Result<(PathBuf, fs::File)> {
+    let part = part_of(path);
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = fs::File::create_new(&part)?;
+    Ok((part, file))
 }
 
 fn cannot_write(path: &Path, error: std::io::Error) -> Error {
@@ -283,6 +287,28 @@ pub(crate) mod tests {
             }
         }
         results
+    }
+
+    #[test]
+    fn a_planted_name_is_not_written_through() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("saved"), directory.path().join("victim"));
+        fs::write(&victim, "untouched").unwrap();
+        for is_link in [true, false] {
+            for write in [check_writable, |path: &Path| write_file(path, "text")] {
+                let part = part_of(&path);
+                let planted = if is_link {
+                    std::os::unix::fs::symlink(&victim, part)
+                } else {
+                    fs::hard_link(&victim, part)
+                };
+                planted.unwrap();
+                write(&path).unwrap();
+                assert_eq!(fs::read(&victim).unwrap(), b"untouched");
+            }
+            assert_eq!(fs::read(&path).unwrap(), b"text");
+        }
+        assert!(check_writable(Path::new("/dev/null")).unwrap_err().to_string().contains("give a file"));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use strait_capture::output;
+
 /// Where notices go.
 #[derive(Clone, Debug)]
 pub(crate) enum Notices {
@@ -18,8 +20,7 @@ pub(crate) enum Notices {
 impl Notices {
     /// To the end of `file`, which is opened now: the program may give up the privilege to do it later.
     pub(crate) fn to_file(file: &str) -> Result<Self, String> {
-        let opened = OpenOptions::new().append(true).create(true).open(file);
-        opened
+        output::append(Path::new(file))
             .map(|file| Self::File(Arc::new(file)))
             .map_err(|error| format!("STRAIT_REPORT={file}: {error}"))
     }
@@ -45,4 +46,27 @@ fn stderr_is_a_channel() -> bool {
     let program = arguments.next().unwrap_or_default();
     Path::new(&program).file_name() == Some(OsStr::new("dumpcap"))
         && arguments.any(|argument| argument == "-Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_report_is_not_appended_to_a_file_that_another_user_can_have_chosen() {
+        let directory = tempfile::tempdir().unwrap();
+        let (report, victim) = (directory.path().join("report"), directory.path().join("victim"));
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        Notices::to_file(report.to_str().unwrap()).unwrap().tell("one\n");
+        Notices::to_file(report.to_str().unwrap()).unwrap().tell("two\n");
+        assert_eq!(fs::read(&report).unwrap(), b"one\ntwo\n");
+        fs::write(&victim, "untouched").unwrap();
+        fs::remove_file(&report).unwrap();
+        fs::hard_link(&victim, &report).unwrap();
+        let error = Notices::to_file(report.to_str().unwrap()).unwrap_err();
+        assert!(error.starts_with("STRAIT_REPORT=") && error.contains("a second name"), "{error}");
+    }
 }

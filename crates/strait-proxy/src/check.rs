@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use rustix::fs::{Access, access, statvfs};
+use strait_transfer::output;
 
 use crate::buffer::BUFFER_BYTES;
 use crate::config::{Abandoned, Config};
@@ -111,11 +112,14 @@ fn log_file(path: &Path) -> Result<(), String> {
     if path.is_dir() {
         return Err("this is a directory; name a file in it".to_owned());
     }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if parent.is_dir() {
+        output::check(path).map_err(|error| error.to_string())?;
+    }
     if path.exists() {
         return access(path, Access::WRITE_OK)
             .map_err(|error| format!("this user cannot write to it: {}", std::io::Error::from(error)));
     }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         return Err(format!("{} is not a directory; make it first", parent.display()));
     }

@@ -57,3 +57,4 @@ pub use error::{Error, Result};
 pub use plan::{FilePart, Plan, Segment, StreamPart};
 pub use receiver::{Received, Receiver};
 pub use sender::{Progress, Sender};
+pub use strait_sys::output;

@@ -13,6 +13,7 @@ mod habits;
 mod killed;
 mod links;
 mod pipes;
+mod planted;
 mod proxy;
 mod reading;
 mod refusals;

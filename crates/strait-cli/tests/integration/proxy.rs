@@ -49,7 +49,7 @@ impl Proxy {
 }
 
 /// The address that a program tells of.
-fn await_said(process: &Process, before: &str) -> SocketAddr {
+pub(crate) fn await_said(process: &Process, before: &str) -> SocketAddr {
     let said = || {
         let text = process.stderr();
         let (address, _) = text.split_once(before)?.1.split_once(['\n', '/'])?;

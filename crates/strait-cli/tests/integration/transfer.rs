@@ -26,7 +26,7 @@ impl Receiver {
         Self::launch(Launch::new(STRAIT), options)
     }
 
-    fn launch(launch: Launch<'static>, options: &[&str]) -> Self {
+    pub(crate) fn launch(launch: Launch<'static>, options: &[&str]) -> Self {
         let process = launch.args(["receive", "--json"]).args(options).spawn().unwrap();
         process.wait_for_stderr("\n", LIMIT).unwrap();
         let said = process.stderr();

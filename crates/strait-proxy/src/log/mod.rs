@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use strait_transfer::output;
 use tokio::sync::Notify;
 
 use crate::account::Account;
@@ -87,7 +88,7 @@ fn open(path: &Path) -> Result<File> {
     let file = if path == Path::new("-") {
         std::io::stdout().as_fd().try_clone_to_owned().map(File::from)
     } else {
-        File::options().create(true).append(true).open(path)
+        output::append(path)
     };
     file.map_err(|error| Error::os("open the access log", &path.display(), error))
 }

@@ -1,0 +1,177 @@
+//! Names that another user has planted where a program writes: links, named pipes, files in a
+//! directory that all users share.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
+use std::path::{Path, PathBuf};
+
+use lab::{Launch, root_or_skip};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::process::Signal;
+
+use crate::proxy::await_said;
+use crate::refusals::RECORDING;
+use crate::rig::{LIMIT, STRAIT, failure, run};
+use crate::transfer::{Files, Receiver, content};
+
+const NOBODY: u32 = 65534;
+const LEN: usize = 100_000;
+
+/// Each program that writes where it is told, up to the name.
+const WRITERS: [&[&str]; 3] = [
+    &["receive", "-o"],
+    &["capture", "-r", RECORDING, "-w"],
+    &["proxy", "--listen", "127.0.0.1:0", "--workers", "1", "--log"],
+];
+
+/// A directory like /tmp.
+fn shared() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    directory
+}
+
+fn make_pipe(path: &Path, owner: u32) {
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+    chown(path, Some(owner), None).unwrap();
+}
+
+/// The reader of a named pipe, which does not wait for a writer.
+fn reader(path: &Path) -> fs::File {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap().into()
+}
+
+fn refused(writer: &[&str], path: &Path, words: &str) {
+    let (code, line) = failure(&run(&[writer, &[&*path.to_string_lossy()]].concat()));
+    assert!(code == 1 && line.contains(words) && line.contains(&*path.to_string_lossy()), "{line}");
+}
+
+#[test]
+fn a_named_pipe_of_another_user_is_not_written_to() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = shared();
+    let path = directory.path().join("out");
+    make_pipe(&path, NOBODY);
+    let mut read = reader(&path);
+    for writer in WRITERS {
+        refused(writer, &path, "a named pipe of another user");
+        assert_eq!(read.read(&mut [0; 1]).unwrap(), 0, "{writer:?}");
+    }
+}
+
+#[test]
+fn a_link_of_another_user_is_not_followed_whichever_link_leads_to_it() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = shared();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("victim"), "untouched").unwrap();
+    symlink(path("victim"), path("planted")).unwrap();
+    lchown(path("planted"), Some(NOBODY), None).unwrap();
+    symlink("planted", path("own")).unwrap();
+    let before = fs::metadata(path("victim")).unwrap().ino();
+    for (writer, name) in WRITERS.iter().flat_map(|writer| [(writer, "planted"), (writer, "own")]) {
+        refused(writer, &path(name), "a symbolic link of another user");
+        assert_eq!(fs::read(path("victim")).unwrap(), b"untouched");
+        assert_eq!(fs::metadata(path("victim")).unwrap().ino(), before);
+        assert!(!path("victim.part").exists());
+    }
+}
+
+#[test]
+fn a_file_of_another_user_in_a_shared_directory_is_not_taken_over() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = shared();
+    let path = directory.path().join("out");
+    fs::write(&path, "theirs").unwrap();
+    chown(&path, Some(NOBODY), None).unwrap();
+    for writer in WRITERS {
+        refused(writer, &path, "a file of another user");
+        assert_eq!(fs::read(&path).unwrap(), b"theirs");
+        assert!(!directory.path().join("out.part").exists());
+    }
+}
+
+#[test]
+fn a_log_with_a_second_name_in_a_shared_directory_is_not_appended_to() {
+    let directory = shared();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("victim"), "untouched").unwrap();
+    fs::hard_link(path("victim"), path("log")).unwrap();
+    refused(WRITERS[2], &path("log"), "a second name");
+    assert_eq!(fs::read(path("victim")).unwrap(), b"untouched");
+}
+
+/// Receives into `path`, as the program that `launch` starts.
+fn receive(launch: Launch<'static>, path: &str) {
+    let files = Files::with_source(LEN);
+    let receiver = Receiver::launch(launch, &["-o", path]);
+    let _ = files.send(&receiver, &[]).success();
+    let _ = receiver.end().success();
+}
+
+#[test]
+fn devices_and_standard_output_are_written_to() {
+    receive(Launch::new(STRAIT), "/dev/null");
+    let files = Files::with_source(LEN);
+    let receiver = Receiver::start(&["-o", "/dev/stdout"]);
+    let _ = files.send(&receiver, &[]).success();
+    let received = receiver.end().success();
+    assert!(received.stdout.starts_with(&content(LEN)));
+    let captured = run(&["capture", "-r", RECORDING, "-w", "/dev/stdout"]).success();
+    assert_eq!(captured.stdout[..4], 0x0a0d_0d0a_u32.to_le_bytes());
+    let _ = run(&["capture", "-r", RECORDING, "-w", "/dev/null"]).success();
+}
+
+#[test]
+fn a_named_pipe_of_the_user_who_called_sudo_is_written_to() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = shared();
+    let path = directory.path().join("out");
+    make_pipe(&path, NOBODY);
+    let bytes = std::thread::spawn({
+        let path = path.clone();
+        move || fs::read(path).unwrap()
+    });
+    let by_sudo = Launch::new(STRAIT).env("SUDO_UID", NOBODY.to_string());
+    receive(by_sudo, &path.to_string_lossy());
+    assert!(bytes.join().unwrap() == content(LEN));
+}
+
+#[test]
+fn a_named_pipe_of_ones_own_takes_captures_and_logs() {
+    let directory = shared();
+    let path: PathBuf = directory.path().join("out");
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let name = path.to_string_lossy().into_owned();
+    let bytes = std::thread::spawn({
+        let path = path.clone();
+        move || fs::read(path).unwrap()
+    });
+    let _ = run(&["capture", "-r", RECORDING, "-w", &name]).success();
+    assert_eq!(bytes.join().unwrap()[..4], 0x0a0d_0d0a_u32.to_le_bytes());
+
+    let mut read = reader(&path);
+    let proxy = Launch::new(STRAIT).args([WRITERS[2], &[&name]].concat()).spawn().unwrap();
+    let mut stream = std::net::TcpStream::connect(await_said(&proxy, "listening on ")).unwrap();
+    stream
+        .write_all(b"GET http://127.0.0.1:1/ HTTP/1.1\r\nHost: 127.0.0.1:1\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+    let mut line = Vec::new();
+    assert!(lab::wait_until(LIMIT, || {
+        // No bytes yet are an error of this descriptor.
+        let _ = read.read_to_end(&mut line);
+        line.ends_with(b"\n")
+    }));
+    proxy.signal(Signal::TERM);
+    let _ = proxy.wait(LIMIT).unwrap().success();
+}
