@@ -1,5 +1,5 @@
-//! Counters that must add up: the capture ledger, the sender's account, histograms, and their
-//! names.
+//! Counters that must add up: the capture ledger, the sender's account, histograms, their names,
+//! and quantities as text.
 //!
 //! Every engine keeps its counts in these types, so that one law holds on every path:
 //! `received = delivered + filtered + each named loss`, in 64 bits, exactly. The capture engine and
@@ -10,6 +10,7 @@ mod capture;
 mod histogram;
 mod number;
 pub mod prometheus;
+pub mod quantity;
 mod report;
 mod send;
 mod since;

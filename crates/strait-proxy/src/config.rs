@@ -352,7 +352,7 @@ impl Config {
             return Err(Self::locate(text, Error::Config(problems.join("\n"))));
         }
         let unread = |_| Error::Config("a key has a value that is not accepted".to_owned());
-        table.try_into().map_err(unread)
+        schema::with_sizes_in_bytes(table).try_into().map_err(unread)
     }
 
     /// Returns true if a file sets no key.

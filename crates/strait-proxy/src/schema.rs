@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use bytesize::ByteSize;
+use strait_ledger::quantity;
 use toml::{Table, Value};
 
 use crate::config::Config;
@@ -151,9 +151,22 @@ fn shown(value: &Value) -> String {
     if text.chars().count() <= MOST { text } else { text.chars().take(MOST).collect::<String>() + "..." }
 }
 
-/// Reads a size: a number of bytes, or one with a unit.
-pub(crate) fn size(text: &str) -> Option<ByteSize> {
-    text.parse().ok().filter(|_| text.starts_with(|first: char| first.is_ascii_digit()))
+/// The same file with each size in bytes, so that it is read once.
+pub(crate) fn with_sizes_in_bytes(mut file: Table) -> Table {
+    for (key, _) in KEYS.iter().filter(|(_, kind)| matches!(kind, Kind::Size)) {
+        let Some((section, name)) = key.split_once('.') else { continue };
+        let section = file.get_mut(section).and_then(Value::as_table_mut);
+        let Some(value) = section.and_then(|section| section.get_mut(name)) else { continue };
+        if let Some(bytes) = value.as_str().and_then(size) {
+            *value = Value::Integer(bytes);
+        }
+    }
+    file
+}
+
+/// Bytes of a size; at most as many as TOML has numbers for, which no machine has.
+fn size(text: &str) -> Option<i64> {
+    Some(i64::try_from(quantity::bytes(text, 1).ok()?).unwrap_or(i64::MAX))
 }
 
 impl Kind {
@@ -253,5 +266,18 @@ mod tests {
             assert!(KEYS.iter().any(|(own, _)| *own == key), "{key}");
         }
         assert_eq!(problems(&file), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_size_means_what_it_means_on_the_command_line() {
+        let read = |text: &str| Config::from_toml(&format!("[limits]\nrequest_body = \"{text}\""));
+        for text in ["4096", "100k", "1.5KiB", "10 GiB", "1.9999kB"] {
+            let bytes = read(text).unwrap().limits.request_body.as_u64();
+            assert_eq!(Ok(bytes), quantity::bytes(text, 1), "{text}");
+        }
+        for text in ["", ".5k", "1.5", "16EiB", "99999999999TiB", "10XB"] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains("request_body") && error.contains("expected a size"), "{error}");
+        }
     }
 }

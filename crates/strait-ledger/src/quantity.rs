@@ -1,0 +1,173 @@
+//! Numbers with units as users write them: counts (`100k`), sizes (`10GiB`), times (`5m`).
+//!
+//! Every option of the program and every key of the proxy's file is read here, so that a text means
+//! the same in each. Pure.
+
+use std::time::Duration;
+
+/// Ten years.
+const DURATION_MAX: Duration = Duration::from_hours(87_600);
+
+/// Parses a number as in 5000, 100k or 1.5M.
+///
+/// # Errors
+/// It is no such number or does not fit; the text says what is accepted.
+pub fn count(text: &str) -> Result<u64, String> {
+    scaled(text, 1, thousands).ok_or_else(|| format!("'{text}': give a number, as in 5000 or 100k"))
+}
+
+/// Parses a size as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB, in bytes. A number without a
+/// unit is multiplied by `plain`.
+///
+/// # Errors
+/// The same.
+pub fn bytes(text: &str, plain: u64) -> Result<u64, String> {
+    scaled(text, plain, bytes_in)
+        .ok_or_else(|| format!("'{text}': give a size as in 4096, 100k, 64KiB or 10GiB"))
+}
+
+/// Parses a time above 0: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
+///
+/// # Errors
+/// The same; ten years are the most.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().ok().or_else(|| {
+        let end = text.find(|c: char| c.is_ascii_alphabetic())?;
+        let (number, unit) = text.split_at(end);
+        Some(number.trim_end().parse::<f64>().ok()? * seconds_in(unit)?)
+    });
+    let wrong = || format!("'{text}' is not a number of seconds, nor a time as in 500ms, 10s or 5m");
+    match Duration::try_from_secs_f64(number.ok_or_else(wrong)?) {
+        Ok(duration) if !duration.is_zero() && duration <= DURATION_MAX => Ok(duration),
+        _ => Err(format!("give more than 0 and at most {} seconds", DURATION_MAX.as_secs())),
+    }
+}
+
+/// The factor of a decimal suffix.
+fn thousands(suffix: &str) -> Option<u64> {
+    Some(match suffix {
+        "k" | "K" => 1_000,
+        "m" | "M" => 1_000_000,
+        "g" | "G" => 1_000_000_000,
+        _ => return None,
+    })
+}
+
+/// The bytes of a unit: powers of 1024 are those with an i (IEC 80000-13).
+fn bytes_in(unit: &str) -> Option<u64> {
+    let unit = unit.to_ascii_lowercase();
+    let prefix = unit.strip_suffix('b').unwrap_or(&unit);
+    Some(match prefix {
+        "" => 1,
+        "k" => 1_000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
+        "t" => 1_000_000_000_000,
+        "p" => 1_000_000_000_000_000,
+        "e" => 1_000_000_000_000_000_000,
+        "ki" => 1 << 10,
+        "mi" => 1 << 20,
+        "gi" => 1 << 30,
+        "ti" => 1 << 40,
+        "pi" => 1 << 50,
+        "ei" => 1 << 60,
+        _ => return None,
+    })
+}
+
+fn seconds_in(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "sec" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return None,
+    })
+}
+
+/// A number with an optional suffix, whose factor `factor_of` gives; without one it is of `plain`.
+/// `None` where it is none, does not fit, or is a fraction of one.
+fn scaled(text: &str, plain: u64, factor_of: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let suffix = suffix.trim_start();
+    let factor = if suffix.is_empty() { plain } else { factor_of(suffix)? };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor);
+    }
+    if factor == 1 || !number.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let product = number.parse::<f64>().ok()? * factor as f64;
+    // Below 2^53 a float holds each whole number.
+    (product < (1_u64 << 53) as f64).then_some(product.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_sizes_have_units() {
+        assert_eq!((count("10k"), count("7"), count("1.5M")), (Ok(10_000), Ok(7), Ok(1_500_000)));
+        for (text, expected) in [
+            ("4096", 4096),
+            ("100k", 100_000),
+            ("10GiB", 10 << 30),
+            ("10 GiB", 10 << 30),
+            ("1.5KiB", 1536),
+            ("3MB", 3_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(bytes(text, 1), Ok(expected), "{text}");
+        }
+        assert_eq!((bytes("1.5", 1 << 20), bytes("512KiB", 1 << 20)), (Ok(3 << 19), Ok(512 << 10)));
+    }
+
+    #[test]
+    fn a_text_that_is_no_quantity_is_refused_with_what_is_accepted() {
+        const BAD: [&str; 13] = [
+            "",
+            "k",
+            "-1",
+            "1.2.3",
+            "10XB",
+            "10 0",
+            "99999999999TiB",
+            "1e3",
+            "1 k b",
+            ".5k",
+            "1.5",
+            "1.5B",
+            "16EiB",
+        ];
+        for bad in BAD {
+            assert!(bytes(bad, 1).unwrap_err().contains("64KiB"), "{bad}");
+            assert!(count(bad).unwrap_err().contains("100k"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_duration_is_positive_and_finite() {
+        assert_eq!(seconds("0.5").unwrap(), Duration::from_millis(500));
+        for bad in ["0", "-1", "nan", "inf", "x", "1e30", "0s", "-1s", "5 weeks", "s", "1sm"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_duration_may_have_a_unit() {
+        for (text, millis) in [
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("1.5m", 90_000),
+            ("2h", 7_200_000),
+            ("1 d", 86_400_000),
+            ("10", 10_000),
+        ] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+    }
+}
