@@ -1,4 +1,5 @@
-//! `scripts/setup` and `scripts/setup-programs`: each job asks for its own packages alone, and a fetch that failed is not repeated.
+//! `scripts/setup`, `scripts/setup-programs` and `scripts/setup-vm`: each job asks for its own
+//! packages alone, and a fetch that failed is not repeated.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -42,16 +43,27 @@ fn each_job_asks_for_its_own_programs() {
 
 #[test]
 fn a_fetch_that_failed_is_not_repeated_before_the_user_asks() {
+    for (script, arguments, stamp, code) in [
+        ("setup-programs", &["suricata"][..], "programs/suricata.failed", 0),
+        ("setup-vm", &[], "vm/qemu.failed", 1),
+    ] {
+        fails_once(script, arguments, stamp, code);
+    }
+}
+
+fn fails_once(script: &str, arguments: &[&str], stamp: &str, code: i32) {
     let folder = tempfile::tempdir().unwrap();
     let calls = folder.path().join("calls");
     write_program(&folder.path().join("apt-get"), &format!("echo >>{}; exit 1", calls.display()));
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let fetch = || -> Finished {
-        let script = Launch::new(format!("{SCRIPTS}/setup-programs")).arg("suricata");
-        script.env("XDG_CACHE_HOME", folder.path()).env("PATH", &path).run(LIMIT).unwrap().success()
+        let launch = Launch::new(format!("{SCRIPTS}/{script}")).args(arguments);
+        let finished = launch.env("XDG_CACHE_HOME", folder.path()).env("PATH", &path).run(LIMIT).unwrap();
+        assert_eq!(finished.status.code(), Some(code), "{}", finished.stderr);
+        finished
     };
     let tried = || fs::read_to_string(&calls).unwrap().lines().count();
-    let stamp = folder.path().join("strait/programs/suricata.failed");
+    let stamp = folder.path().join("strait").join(stamp);
     let retry = format!("To try again: rm {}", stamp.display());
 
     assert!(fetch().stderr.contains(&retry));
