@@ -1,14 +1,13 @@
 //! A burst that neither tcpdump nor `strait capture` can hold: what each says of the packets that it lost.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::child::{Child, strait};
-use super::interrupted;
 use super::rig::Rig;
 use super::story::{Outcome, Shown, Topic};
 use crate::Error;
@@ -38,9 +37,6 @@ pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> 
     let arrived = rig.received()? - before;
     both().for_each(|child| child.signal(Signal::INT));
     let report = capture.end()?.json("strait capture")?;
-    if terminated.load(Ordering::Relaxed) {
-        return Err(interrupted());
-    }
     let theirs = tcpdump.and_then(|child| Ok(counts(&child.end()?.stderr)));
     Ok(Outcome::Shown(show(sent, arrived, &report, theirs.as_ref())))
 }
@@ -50,10 +46,8 @@ fn capture(rig: &Rig) -> Result<Child, Error> {
     let options =
         ["capture", "-i", rig.interface(), "--direction", "in", "--json", "-w", &*file.to_string_lossy()];
     let command = strait(&options)?;
-    let mut child = rig.inside(|| Child::start(command))??;
     let part = rig.file("burst.pcapng.part");
-    child.wait_until(|_| part.exists().then_some(()))?;
-    Ok(child)
+    rig.start(command, |_| part.exists())
 }
 
 fn tcpdump(rig: &Rig) -> Result<Child, Error> {
@@ -61,9 +55,7 @@ fn tcpdump(rig: &Rig) -> Result<Child, Error> {
     // In a user namespace it could not give /dev/null to the user that it becomes.
     let file = rig.file("tcpdump.pcap");
     command.args(["-n", "-Q", "in", "-Z", "root", "-i", rig.interface(), "-w"]).arg(file);
-    let mut child = rig.inside(|| Child::start(command))??;
-    child.wait_for("listening on")?;
-    Ok(child)
+    rig.start(command, |child| child.said("listening on").is_some())
 }
 
 /// What tcpdump says at its end: packets captured, received by filter, dropped by kernel.

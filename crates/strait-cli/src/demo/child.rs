@@ -84,11 +84,14 @@ impl Child {
 
     /// Waits for the rest of the line on standard error after `words`.
     pub(super) fn wait_for(&mut self, words: &str) -> Result<String, Error> {
-        self.wait_until(|child| {
-            let said = child.stderr();
-            let (rest, _) = said.split_once(words)?.1.split_once('\n')?;
-            Some(rest.trim().to_owned())
-        })
+        self.wait_until(|child| child.said(words))
+    }
+
+    /// The rest of the line on standard error after `words`, once the line is whole.
+    pub(super) fn said(&self, words: &str) -> Option<String> {
+        let said = self.stderr();
+        let (rest, _) = said.split_once(words)?.1.split_once('\n')?;
+        Some(rest.trim().to_owned())
     }
 
     pub(super) fn signal(&self, signal: Signal) {

@@ -1,15 +1,14 @@
 //! How late packets reach a libpcap program, alone and under `strait run`. The program is this one: it opens libpcap as others do,
 //! with tcpdump's read timeout.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use strait_sys::clock;
 use strait_sys::libpcap::{Options, Reader};
 
-use super::child::{Child, strait};
-use super::interrupted;
+use super::child::strait;
 use super::rig::Rig;
 use super::story::{Outcome, Shown, Topic};
 use crate::Error;
@@ -46,12 +45,8 @@ pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> 
 }
 
 fn measure(rig: &Rig, command: std::process::Command, terminated: &AtomicBool) -> Result<Value, Error> {
-    let mut child = rig.inside(|| Child::start(command))??;
-    child.wait_for(LISTENING)?;
+    let child = rig.start(command, |child| child.said(LISTENING).is_some())?;
     rig.send_slowly(PACKETS, PAUSE, terminated)?;
-    if terminated.load(Ordering::Relaxed) {
-        return Err(interrupted());
-    }
     child.end()?.json("the libpcap program")
 }
 

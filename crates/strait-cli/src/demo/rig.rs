@@ -1,7 +1,9 @@
 //! The demo's network, its traffic, and one capture on it.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use strait_ledger::Report;
 use strait_packet::traffic::{Kind, Sizes, Traffic};
 use strait_sys::clock;
 
+use super::child::Child;
 use super::{Args, interrupted, settle};
 use crate::Error;
 use crate::lanes::Taker;
@@ -122,7 +125,7 @@ impl Rig {
         })?
     }
 
-    /// Sends packets as fast as the link takes them; returns how many.
+    /// Sends packets as fast as the link takes them; returns how many. An interruption is an error.
     pub(super) fn send_burst(&self, count: u64, terminated: &AtomicBool) -> Result<u64, Error> {
         self.send_each(count, |_, _| Ok(()), terminated)
     }
@@ -151,7 +154,10 @@ impl Rig {
         sender.run(|| {
             let traffic = traffic()?;
             let mut injector = Injector::open(sender.interface(), InjectPath::Sendmmsg)?;
-            for sequence in (0..count).take_while(|_| !terminated.load(Ordering::Relaxed)) {
+            for sequence in 0..count {
+                if terminated.load(Ordering::Relaxed) {
+                    return Err(interrupted());
+                }
                 wait(&mut injector, sequence)?;
                 let len = traffic.write_frame(sequence, 0, injector.buffer()?);
                 injector.push(len);
@@ -168,6 +174,17 @@ impl Rig {
     /// Runs `work` where the receiving interface is.
     pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         Ok(self.wire.receiver().run(work)?)
+    }
+
+    /// Starts a program there, and waits until `is_ready`.
+    pub(super) fn start(
+        &self,
+        command: Command,
+        mut is_ready: impl FnMut(&Child) -> bool,
+    ) -> Result<Child, Error> {
+        let mut child = self.inside(|| Child::start(command))??;
+        child.wait_until(|child| is_ready(child).then_some(()))?;
+        Ok(child)
     }
 
     /// A file that goes with the demo.
@@ -236,7 +253,10 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(format!("strait-demo-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| Error::Failed(format!("make {}: {error}", path.display())))?;
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| Error::Failed(format!("make {}: {error}", path.display())))?;
         Ok(Self(path))
     }
 }
