@@ -33,7 +33,7 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 /// Why a request is refused of which the body trickles.
 const SLOW_BODY: &str = "the body came too slowly (limits.request_body_rate, timeouts.body, timeouts.client)";
 /// Head of the response to a CONNECT that has succeeded.
-const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 /// What clients of a reverse proxy are told of an origin that has failed.
 const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be used";
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use strait_transfer::descriptors::Share;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
@@ -78,6 +79,7 @@ pub(crate) struct Connection {
     pub(crate) is_used: bool,
     /// Counts it as in use; none while it is idle.
     slot: Option<Slot>,
+    _descriptor: Option<Share>,
 }
 
 /// Idle connections of a worker, by server.
@@ -171,7 +173,9 @@ impl Connection {
             Box::pin(shake_hands(worker, server, &mut socket)).await?;
         }
         let (buffer, server) = (Buffer::default(), server.clone());
-        Ok(Box::new(Self { address, socket, buffer, server, is_used: false, slot: Some(slot) }))
+        let (slot, descriptor) = (Some(slot), worker.count_connection());
+        let is_used = false;
+        Ok(Box::new(Self { address, socket, buffer, server, is_used, slot, _descriptor: descriptor }))
     }
 
     /// Keeps it for the next request, if the origin has said no more than it was asked.

@@ -22,7 +22,7 @@ use crate::log::Log;
 use crate::report::Report;
 use crate::serving::{Control, work};
 use crate::settings::{Port, Settings};
-use crate::worker::Shared;
+use crate::worker::{Shared, descriptors};
 
 /// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may give up privileges.
 #[derive(Debug)]
@@ -72,6 +72,7 @@ impl Bound {
             by_client: <_>::default(),
             origins: <_>::default(),
             read_ahead: <_>::default(),
+            descriptors: descriptors(),
             counters,
         });
         let settings = Arc::new(settings);
@@ -109,7 +110,7 @@ pub struct Proxy {
     threads: Vec<JoinHandle<()>>,
     logs: Vec<JoinHandle<()>>,
     controls: Vec<UnboundedSender<Control>>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     settings: Mutex<Arc<Settings>>,
     site: Arc<Site>,
 }

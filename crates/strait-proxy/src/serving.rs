@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use slab::Slab;
+use strait_transfer::descriptors;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, mpsc};
@@ -200,7 +201,8 @@ impl Serving {
         let is_idle = Rc::new(Cell::new(false));
         let mut connections = self.connections.borrow_mut();
         let entry = connections.vacant_entry();
-        let mut open = Open { serving: self.clone(), key: entry.key(), share };
+        let descriptor = worker.count_connection();
+        let mut open = Open { serving: self.clone(), key: entry.key(), share, _descriptor: descriptor };
         let (serving, idle) = (self.clone(), is_idle.clone());
         let task = tokio::task::spawn_local(async move {
             Client::new(&worker, tcp, peer).serve(&serving, port, &idle, &mut open.share).await;
@@ -214,6 +216,7 @@ struct Open {
     serving: Rc<Serving>,
     key: usize,
     share: Share,
+    _descriptor: Option<descriptors::Share>,
 }
 
 impl Drop for Open {

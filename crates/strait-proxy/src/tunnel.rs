@@ -205,3 +205,64 @@ impl<'a> Way<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use lab::wait_until;
+
+    use crate::{Clock, Config, Proxy};
+
+    /// How long anything may take.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    /// Tunnels at a time.
+    const TUNNELS: u64 = 6;
+    /// Descriptors of a tunnel, and of a pipe.
+    const EACH: u64 = 2;
+
+    fn start(origin: SocketAddr) -> Proxy {
+        let toml = "workers = 2\naccess.reach = [\"127.0.0.0/8\"]";
+        let mut config = Config::from_toml(toml).unwrap();
+        config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        config.access.connect_ports = vec![origin.port()];
+        Proxy::start(&config, Clock::system()).unwrap()
+    }
+
+    /// Opens a tunnel; its client does not wait for a socket that takes nothing.
+    fn open(proxy: &Proxy, origin: SocketAddr) -> TcpStream {
+        let mut client = TcpStream::connect(proxy.address()).unwrap();
+        write!(client, "CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").unwrap();
+        let mut head = [0; super::super::exchange::ESTABLISHED.len()];
+        client.read_exact(&mut head).unwrap();
+        client.set_nonblocking(true).unwrap();
+        client
+    }
+
+    #[test]
+    fn tunnels_and_the_pipes_that_they_hold_share_the_descriptors_of_all_workers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let origin = listener.local_addr().unwrap();
+        let proxy = start(origin);
+        let budget = proxy.shared.descriptors.clone();
+        let used = || budget.used();
+        let clients: Vec<_> = (0..TUNNELS).map(|_| open(&proxy, origin)).collect();
+        let held: Vec<_> = clients.iter().map(|_| listener.accept().unwrap()).collect();
+        assert_eq!(used(), TUNNELS * EACH);
+        // Nobody reads at the other end: each tunnel holds a pipe in the end.
+        let bytes = vec![0; 65_536];
+        let fill = || clients.iter().for_each(|mut client| while client.write(&bytes).is_ok() {});
+        let is_full = || {
+            fill();
+            used() == TUNNELS * 2 * EACH
+        };
+        assert!(wait_until(PATIENCE, is_full), "{}", used());
+        drop((clients, held));
+        assert!(wait_until(PATIENCE, || proxy.report().open == 0));
+        // Pipes that are kept for the next end with their workers.
+        drop(proxy);
+        assert_eq!(used(), 0);
+    }
+}

@@ -15,6 +15,7 @@ use strait_http::fields::Fields;
 use strait_http::target::Uri;
 use strait_http::vary::Variant;
 use strait_store::Store;
+use strait_transfer::descriptors::{Budget, Share};
 use strait_transfer::pipe::Pipes;
 
 use crate::account::Account;
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) origins: Arc<Gates>,
     /// Request bodies that are read ahead.
     pub(crate) read_ahead: AtomicUsize,
+    /// Files that connections and pipes of all workers may have open.
+    pub(crate) descriptors: Arc<Budget>,
     /// Of each worker.
     pub(crate) counters: Box<[Counters]>,
 }
@@ -95,9 +98,8 @@ pub(crate) struct Local {
     is_loaded: Cell<bool>,
 }
 
-/// Open files are the clients' for three quarters at most, and the store's and the pipes' for a quarter each: not all take all.
+/// Of all open files one part in so many is the store's; connections and pipes share the others.
 const FILES_PARTS: usize = 4;
-const PIPE_FILES: usize = 2;
 
 /// Files that the process may have open (`RLIMIT_NOFILE`).
 fn files_allowed() -> usize {
@@ -107,7 +109,22 @@ fn files_allowed() -> usize {
 
 /// Connections of clients for which there are files: most are idle, and those to origins find room once others are let go of.
 pub(crate) fn connections_max() -> usize {
-    files_allowed() / FILES_PARTS * 3
+    files_shared(files_allowed())
+}
+
+/// Files that connections and pipes share, of so many that are allowed.
+fn files_shared(allowed: usize) -> usize {
+    allowed / FILES_PARTS * (FILES_PARTS - 1)
+}
+
+/// Budget of the files that connections and pipes share. A pipe leaves some for connections, whichever worker has it.
+pub(crate) fn descriptors() -> Arc<Budget> {
+    budget(files_allowed())
+}
+
+fn budget(allowed: usize) -> Arc<Budget> {
+    let shared = files_shared(allowed) as u64;
+    Budget::new(shared, shared)
 }
 
 /// Memory for heads that is kept for the next.
@@ -118,7 +135,7 @@ impl Worker {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
             names: Names::default(),
-            pipes: RefCell::new(Pipes::new(files_allowed() / (PIPE_FILES * FILES_PARTS * settings.workers))),
+            pipes: RefCell::new(Pipes::sharing(shared.descriptors.clone())),
             private: Private::default(),
             lines: Gathered::default(),
             heads: RefCell::default(),
@@ -183,6 +200,15 @@ impl Worker {
     pub(crate) fn tidy(&self) {
         self.shared.hot.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
+    }
+
+    /// Counts the descriptor of a connection; `None` where all are counted for others, so that there are no pipes until some are free.
+    pub(crate) fn count_connection(&self) -> Option<Share> {
+        let take = || self.shared.descriptors.take_for_connection(1);
+        take().or_else(|| {
+            self.pipes.borrow_mut().clear();
+            take()
+        })
     }
 
     /// Lets go of all descriptors that are kept for later: there are none left.
@@ -272,5 +298,27 @@ impl Local {
         let in_memory = self.shared.hot.remove(hash, |object| object.is_for(key));
         // What is in memory is mostly on disk, too.
         self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key)).max(in_memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes as many pipes as there are.
+    fn take_all(pipes: &mut Pipes) -> Vec<strait_transfer::pipe::Pipe> {
+        std::iter::from_fn(|| pipes.try_take()).collect()
+    }
+
+    #[test]
+    fn the_pipes_of_a_worker_are_limited_by_what_connections_and_other_workers_leave() {
+        let shared = budget(128);
+        let (mut one, mut other) = (Pipes::sharing(shared.clone()), Pipes::sharing(shared.clone()));
+        let connections: Vec<_> = (0..40).map(|_| shared.take_for_connection(1).unwrap()).collect();
+        // 96 files, of which 40 are taken and 12 are left for connections.
+        let held = take_all(&mut one);
+        assert_eq!((held.len(), take_all(&mut other).len(), shared.used()), (22, 0, 84));
+        drop(connections);
+        assert_eq!((take_all(&mut other).len(), shared.used()), (20, 84));
     }
 }
