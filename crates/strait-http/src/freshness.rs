@@ -79,6 +79,19 @@ impl Times {
         signed(self.fresh_for(now)) - signed(self.stale_by(now))
     }
 
+    /// What the most recent of several responses has the most of (RFC 9111, section 4): its Date, then when it came. A Date after its
+    /// receipt is that of a fast clock, and counts as the receipt: no response can stand before all later ones for longer than that.
+    pub fn recency(&self) -> (u64, u64) {
+        (self.date.min(self.received), self.received)
+    }
+
+    /// Returns true if a response takes the place of another to the same requests: it was asked for after the other had come, or is not
+    /// less recent. An origin whose clock was set back, or one of several, is believed so; of two that were on their way together the
+    /// Date decides.
+    pub fn supersedes(&self, other: &Self) -> bool {
+        other.received <= self.requested || self.recency() >= other.recency()
+    }
+
     /// Whether it is fresh (RFC 9111, section 4.2): its lifetime is greater than its age.
     pub fn is_fresh(&self, now: u64) -> bool {
         self.lifetime > self.age_at(now)
@@ -221,6 +234,31 @@ mod tests {
         let date = ("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
         let of = |value| times(200, &[date, expires, ("CDN-Cache-Control", value)], DATE, DATE).lifetime;
         assert_eq!((of("public"), of(""), of("max-age=3")), (0, 60, 3));
+    }
+
+    #[test]
+    fn the_most_recent_is_found_by_date_and_a_fast_clock_wins_nothing() {
+        let of = |date, requested, received| Times { requested, received, date, age: 0, lifetime: 0 };
+        // Date, then receipt.
+        assert!(of(50, 90, 100).recency() > of(49, 91, 101).recency());
+        assert!(of(50, 90, 101).recency() > of(50, 90, 100).recency());
+        assert!(of(9999, 90, 100).recency() < of(101, 100, 101).recency());
+    }
+
+    #[test]
+    fn a_later_request_supersedes_whatever_the_dates_say() {
+        let of = |date, requested, received| Times { requested, received, date, age: 0, lifetime: 0 };
+        let stored = of(90, 90, 100);
+        for (new, expected) in [
+            (of(50, 100, 101), true),
+            // They were on their way together.
+            (of(89, 99, 101), false),
+            (of(90, 99, 101), true),
+            (of(90, 89, 99), false),
+            (of(91, 89, 99), true),
+        ] {
+            assert_eq!(new.supersedes(&stored), expected, "{new:?}");
+        }
     }
 
     #[test]
