@@ -4,7 +4,9 @@
 //! `vary` adds the fields of [`is_keyed`] to the key of a response; the proxy sends requests with a field of [`is_override`] past
 //! the cache. Nothing here decides what may be stored. `docs/internals/proxy.md` has the table of all fields.
 
+use crate::chunked::is_token;
 use crate::fields::{Fields, parameter, split_list};
+use crate::forward::is_of_connection;
 use crate::forwarded::is_x_forwarded;
 
 /// Fields that replace the method or the target of a request (Symfony, Laravel, Rails, Express; IIS, Zend), or that name an inner
@@ -88,6 +90,54 @@ pub fn is_keyed(name: &str) -> bool {
     (is_x_forwarded(name) && !is("x-forwarded-for")) || KEYED.into_iter().any(is)
 }
 
+/// Fields of a request that a cache acts on itself, or that say how the message is sent: the request for a stored response goes without
+/// them or with its own.
+const OF_CACHE: [&str; 12] = [
+    "a-im",
+    "cache-control",
+    "expect",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "max-forwards",
+    "pragma",
+    "range",
+    "via",
+];
+
+/// Why a field cannot be added to the key of responses; `None` if it can.
+pub fn why_no_key(name: &str) -> Option<&'static str> {
+    let is = |other: &str| name.eq_ignore_ascii_case(other);
+    if !is_token(name.as_bytes()) {
+        Some(NO_NAME)
+    } else if is("host") {
+        Some("the host is part of every key")
+    } else if is_override(name) {
+        Some("requests with this field go past the cache already")
+    } else if is("forwarded") || is_x_forwarded(name) {
+        Some("the setting forwarded decides what becomes of this field")
+    } else if is_of_connection(name) || OF_CACHE.into_iter().any(is) {
+        Some("the origin of a stored response is not sent this field")
+    } else {
+        None
+    }
+}
+
+/// Why requests with a field cannot be sent past the cache; `None` if they can.
+pub fn why_no_bypass(name: &str) -> Option<&'static str> {
+    if !is_token(name.as_bytes()) {
+        Some(NO_NAME)
+    } else if name.eq_ignore_ascii_case("host") {
+        Some("every request has this field: nothing would be stored")
+    } else {
+        None
+    }
+}
+
+const NO_NAME: &str = "this is not the name of a field";
+
 /// The hosts and schemes that Forwarded names (RFC 7239, section 4), without the addresses.
 pub(crate) fn forwarded(asked: &Fields<'_>) -> String {
     let mut text = String::new();
@@ -131,6 +181,45 @@ mod tests {
             assert_eq!(is_keyed(name), expected, "{name}");
         }
         assert!(is_override("X-HTTP-Method-Override") && !is_override("X-Forwarded-Host"));
+    }
+
+    #[test]
+    fn a_key_is_a_field_that_the_origin_of_a_stored_response_is_sent() {
+        for name in ["X-Tenant", "Cookie", "accept-language", "X-Requested-With", "Authorization"] {
+            assert_eq!(why_no_key(name), None, "{name}");
+        }
+        for name in [
+            "Host",
+            "range",
+            "If-Range",
+            "If-None-Match",
+            "Expect",
+            "Cache-Control",
+            "TE",
+            "Connection",
+            "Content-Length",
+            "Proxy-Authorization",
+            "X_Tenant",
+            "X-Original-URL",
+            "X-Forwarded-For",
+            "Forwarded",
+            "",
+            "a b",
+            "a:",
+            "\u{e9}",
+        ] {
+            assert!(why_no_key(name).is_some(), "{name}");
+        }
+        for (name, expected) in [
+            ("Range", true),
+            ("Cookie", true),
+            ("X_Debug", true),
+            ("host", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            assert_eq!(why_no_bypass(name).is_none(), expected, "{name}");
+        }
     }
 
     #[test]
