@@ -44,6 +44,8 @@ pub enum Why {
     VaryMiss,
     /// Nothing is stored for it.
     Miss,
+    /// Nothing is stored, for the last response was for one client alone (hit-for-miss).
+    Private,
     /// It would not have what is stored.
     Request,
     /// What is stored is stale.
@@ -60,7 +62,7 @@ impl Why {
             Self::Method => "method",
             Self::UriMiss => "uri-miss",
             Self::VaryMiss => "vary-miss",
-            Self::Miss => "miss",
+            Self::Miss | Self::Private => "miss",
             Self::Request => "request",
             Self::Stale => "stale",
             Self::Partial => "partial",
@@ -90,7 +92,8 @@ impl CacheStatus<'_> {
             push("; ttl=");
             push(itoa::Buffer::new().format(ttl));
         }
-        if let Some(detail) = self.detail {
+        let is_private = matches!(self.answer, Answer::Forwarded { why: Why::Private, .. });
+        if let Some(detail) = self.detail.or(is_private.then_some("hit-for-miss")) {
             push("; detail=");
             push(detail);
         }
@@ -118,5 +121,7 @@ mod tests {
             status(followed, None, Some("no-store")),
             "strait; fwd=uri-miss; collapsed; detail=no-store"
         );
+        let private = Answer::Forwarded { why: Why::Private, status: None, stored: false, collapsed: false };
+        assert_eq!(status(private, None, None), "strait; fwd=miss; detail=hit-for-miss");
     }
 }
