@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
         conditional::is_not_modified(&of("if-none-match"), &of("etag")),
         conditional::range_counts(&of("if-range"), &of("etag")),
     );
-    let _ = Variant::of(&of("vary"), &of("accept-encoding"));
+    let _ = Variant::of(&of("vary"), &of("accept-encoding"), &[]);
     let targeted = OfResponse::of(&of("cdn-cache-control"));
     assert!(targeted.targeted || targeted == OfResponse::default());
     // Several lines are one dictionary, whose last members count.
@@ -42,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
     let both = OfResponse::of(&lines.into_iter().collect());
     assert!(!both.targeted || both.no_store);
     assert!(
-        update::confirms(&of("etag"), &Fields::default())
+        !update::confirms(&of("etag"), &Fields::default())
             && !partial::may_combine(&of("etag"), &of("last-modified"))
     );
     let _ = (forward::hops("TRACE", &of("max-forwards")), partial::strong_validator(&of("etag")));

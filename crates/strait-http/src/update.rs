@@ -1,6 +1,6 @@
 //! What a response that confirms a stored one changes of it (RFC 9111, sections 3.2 and 4.3.4).
 
-use crate::conditional::Tag;
+use crate::conditional::{Tag, is_strong_date};
 use crate::fields::Fields;
 use crate::forward::passed_on;
 use crate::freshness::date_of;
@@ -17,16 +17,39 @@ pub fn updated<'b>(stored: &Fields<'b>, fresh: &Fields<'b>) -> Fields<'b> {
     kept.chain(news.iter()).copied().collect()
 }
 
-/// Whether a 304 is about the stored response (RFC 9111, section 4.3.4): no validator that it has says otherwise. One that is about another
-/// changes nothing, and the request is to be sent again without conditions.
+/// Whether a 304 is about the stored response (RFC 9111, section 4.3.4). A 304 that is about another changes nothing, and the request
+/// is to be sent again without conditions.
+///
+/// - A strong validator of the 304 is to be one of the stored response: an entity tag byte by byte, a Last-Modified that is strong by
+///   the stored Date (RFC 9110, section 8.8.2.2). Where both have tags these alone count.
+/// - Without a strong one, a weak validator is to be the same.
+/// - Without any, the stored response must not have one either. The caller sees to it that it is the only one that could be meant.
 pub fn confirms(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
-    if fresh.has("etag") {
-        return tag(stored).zip(tag(fresh)).is_some_and(|(stored, fresh)| {
+    let is_same_date = || {
+        let (one, other) = (date_of(stored, "last-modified"), date_of(fresh, "last-modified"));
+        one.is_some() && one == other
+    };
+    match (stored.has("etag"), fresh.has("etag")) {
+        (true, true) => tag(stored).zip(tag(fresh)).is_some_and(|(stored, fresh)| {
             // A strong tag is about the same bytes; a weak one about what is as good.
             if fresh.weak { stored.is_like(&fresh) } else { stored.is(&fresh) }
-        });
+        }),
+        (false, true) => {
+            tag(fresh).is_some_and(|fresh| is_same_date() && (fresh.weak || is_strong_date(stored)))
+        }
+        _ if fresh.has("last-modified") => is_same_date(),
+        (has_tag, _) => !has_tag && !stored.has("last-modified"),
     }
-    !fresh.has("last-modified") || date_of(stored, "last-modified") == date_of(fresh, "last-modified")
+}
+
+/// Whether a 304 has neither of the validators: it names no response.
+pub fn has_no_validator(fresh: &Fields<'_>) -> bool {
+    !fresh.has("etag") && !fresh.has("last-modified")
+}
+
+/// Whether a 304 has a strong entity tag, which names one representation wherever it is stored.
+pub fn names_bytes(fresh: &Fields<'_>) -> bool {
+    tag(fresh).is_some_and(|tag| !tag.weak)
 }
 
 fn tag<'b>(fields: &Fields<'b>) -> Option<Tag<'b>> {
@@ -79,16 +102,32 @@ mod tests {
     fn a_304_is_about_what_its_validators_name() {
         let (early, late) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:37 GMT");
         let both = [("ETag", "\"a\""), ("Last-Modified", early)];
+        // The date is strong where it is a minute before Date.
+        let dated = |date| [("Last-Modified", early), ("Date", date)];
+        let (weak, strong) = (dated(early), dated(late));
         for (stored, fresh, expected) in [
-            (&both[..], &[][..], true),
-            (&both, &[("ETag", "\"a\"")], true),
+            (&both[..], &[("ETag", "\"a\"")][..], true),
             (&both, &[("ETag", "W/\"a\"")], true),
             (&both, &[("ETag", "\"b\"")], false),
             (&both, &[("ETag", "\"a\""), ("Last-Modified", late)], true),
             (&both, &[("Last-Modified", early)], true),
             (&both, &[("Last-Modified", late)], false),
             (&[("ETag", "W/\"a\"")], &[("ETag", "\"a\"")], false),
+            (&[("ETag", "W/\"a\"")], &[("ETag", "W/\"a\"")], true),
+            (&[("ETag", "a")], &[("ETag", "a")], false),
             (&[], &[("ETag", "\"a\"")], false),
+            (&[], &[("Last-Modified", "x")], false),
+            (&[("Last-Modified", "x")], &[("Last-Modified", "x")], false),
+            // The stored response has no tag: a strong one is about its bytes only if its date is strong, too.
+            (&strong, &[("ETag", "\"a\""), ("Last-Modified", early)], true),
+            (&weak, &[("ETag", "\"a\""), ("Last-Modified", early)], false),
+            (&weak, &[("ETag", "W/\"a\""), ("Last-Modified", early)], true),
+            (&weak, &[("Last-Modified", early)], true),
+            // A 304 that names nothing.
+            (&both, &[], false),
+            (&[("ETag", "\"a\"")], &[], false),
+            (&weak, &[], false),
+            (&[], &[], true),
         ] {
             assert_eq!(confirms(&fields(stored), &fields(fresh)), expected, "{stored:?} {fresh:?}");
         }

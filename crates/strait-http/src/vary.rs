@@ -12,23 +12,19 @@ pub const NAMES_MAX: usize = 16;
 pub struct Variant(String);
 
 impl Variant {
-    /// Of a request, for a response with such a Vary; `None` where it varies with everything, or with too much.
-    pub fn of(vary: &Fields<'_>, asked: &Fields<'_>) -> Option<Self> {
+    /// Of a request, for a response with such a Vary; `None` where it varies with everything, or with too much. The fields in `keys`,
+    /// in lower case, are part of every key: a request without one has another variant than a request with it.
+    pub fn of(vary: &Fields<'_>, asked: &Fields<'_>, keys: &[String]) -> Option<Self> {
         if !is_selective(vary) {
             return None;
         }
         let mut names: Vec<String> = vary.elements("vary").map(str::to_ascii_lowercase).collect();
         names.extend(implied(vary).map(str::to_owned));
-        names.extend(
-            asked
-                .iter()
-                .map(|field| field.name)
-                .filter(|name| unkeyed::is_keyed(name))
-                .map(str::to_ascii_lowercase),
-        );
+        names.extend(keyed(asked).map(str::to_ascii_lowercase));
+        names.extend_from_slice(keys);
         names.sort_unstable();
         names.dedup();
-        if names.len() > NAMES_MAX {
+        if names.len() > NAMES_MAX + keys.len() {
             return None;
         }
         let mut text = String::new();
@@ -63,10 +59,46 @@ pub fn implied(response: &Fields<'_>) -> impl Iterator<Item = &'static str> {
 
 /// Whether a request says the same of the fields that a text of [`Variant`] names.
 pub fn says(asked: &Fields<'_>, variant: &str) -> bool {
-    variant.lines().all(|line| {
-        let (name, value) = line.split_once(':').map_or((line, None), |(name, value)| (name, Some(value)));
-        normalised(name, asked).as_deref() == value
-    })
+    lines(variant).all(|(name, value)| normalised(name, asked).as_deref() == value)
+}
+
+/// Returns true if a text of [`Variant`] names all fields in `keys`. One that was made with other keys may lack some: the same text
+/// then stands for requests that now differ.
+pub fn has_keys(variant: &str, keys: &[String]) -> bool {
+    keys.iter().all(|key| names(variant, key))
+}
+
+/// Returns true if a text of [`Variant`] names all fields of the request that are part of the key wherever a request has them.
+pub fn has_keyed_of(variant: &str, asked: &Fields<'_>) -> bool {
+    keyed(asked).all(|name| names(variant, name))
+}
+
+/// Returns true if a text of [`Variant`] is for requests without any field that is part of the key by itself: neither a built-in one
+/// nor one in `keys`.
+pub fn is_plain(variant: &str, keys: &[String]) -> bool {
+    let is_key = |name: &str| unkeyed::is_keyed(name) || keys.iter().any(|key| key == name);
+    lines(variant).all(|(name, value)| value.is_none_or(str::is_empty) || !is_key(name))
+}
+
+/// Returns true if some request says the same as both texts of [`Variant`].
+pub fn overlap(one: &str, other: &str) -> bool {
+    let differs =
+        |(name, value): (&str, Option<&str>)| lines(other).any(|(own, other)| own == name && other != value);
+    !lines(one).any(differs)
+}
+
+/// The fields that a text of [`Variant`] names, with what the request said of them.
+fn lines(variant: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+    variant.lines().map(|line| line.split_once(':').map_or((line, None), |(name, value)| (name, Some(value))))
+}
+
+fn names(variant: &str, name: &str) -> bool {
+    lines(variant).any(|(own, _)| own.eq_ignore_ascii_case(name))
+}
+
+/// Names of the fields of a request that are part of the key wherever a request has them.
+fn keyed<'s>(asked: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
+    asked.iter().map(|field| field.name).filter(|name| unkeyed::is_keyed(name))
 }
 
 /// Whether a response varies with fields that a request can tell, if with any: not with everything, and its Vary can be read.
@@ -110,7 +142,68 @@ mod tests {
     use crate::fields::tests::fields;
 
     fn variant(vary: &str, asked: &[(&str, &str)]) -> Option<Variant> {
-        Variant::of(&fields(&[("Vary", vary)]), &fields(asked))
+        Variant::of(&fields(&[("Vary", vary)]), &fields(asked), &[])
+    }
+
+    fn keyed_by(vary: &str, keys: &[&str], asked: &[(&str, &str)]) -> String {
+        let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
+        let variant = Variant::of(&fields(&[("Vary", vary)]), &fields(asked), &keys);
+        variant.unwrap().text().to_owned()
+    }
+
+    #[test]
+    fn keys_are_part_of_each_variant_present_or_not() {
+        let (with, without) = (&[("X-Tenant", "a")][..], &[][..]);
+        let one = keyed_by("accept", &["x-tenant"], with);
+        let none = keyed_by("accept", &["x-tenant"], without);
+        assert_eq!((&*one, &*none), ("accept\nx-tenant:a\n", "accept\nx-tenant\n"));
+        assert!(says(&fields(with), &one) && !says(&fields(with), &none));
+        assert!(!says(&fields(without), &one) && says(&fields(without), &none));
+        // Keys do not take the places of the names in Vary.
+        let many = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p";
+        assert!(keyed_by(many, &["x-tenant"], with).contains("x-tenant:a"));
+    }
+
+    #[test]
+    fn a_variant_of_other_keys_lacks_some() {
+        let keys = ["x-tenant".to_owned()];
+        let old = keyed_by("accept", &["x-other"], &[("X-Tenant", "a")]);
+        let new = keyed_by("accept", &["x-other", "x-tenant"], &[]);
+        assert!(!has_keys(&old, &keys) && has_keys(&new, &keys) && has_keys("", &[]));
+        assert!(has_keys(&keyed_by("X-Tenant", &[], &[]), &keys));
+    }
+
+    #[test]
+    fn a_variant_is_plain_without_a_value_of_a_key() {
+        let keys = ["x-tenant".to_owned()];
+        for (variant, expected) in [
+            ("", true),
+            ("accept:a/b\n", true),
+            ("x-tenant\n", true),
+            ("x-tenant:a\n", false),
+            ("x-host:a\n", false),
+            // Addresses alone.
+            ("forwarded:\n", true),
+            ("x-other:a\n", true),
+        ] {
+            assert_eq!(is_plain(variant, &keys), expected, "{variant}");
+        }
+        let asked = fields(&[("X-Host", "a"), ("Accept", "b")]);
+        assert!(!has_keyed_of("accept:b\n", &asked) && has_keyed_of("x-host:c\n", &asked));
+    }
+
+    #[test]
+    fn variants_overlap_unless_a_field_differs() {
+        for (one, other, expected) in [
+            ("", "a:1\n", true),
+            ("a:1\n", "b:1\n", true),
+            ("a:1\nb:1\n", "b:1\nc\n", true),
+            ("a:1\n", "a:2\n", false),
+            ("a:1\n", "a\n", false),
+            ("a:\n", "a\n", false),
+        ] {
+            assert_eq!((overlap(one, other), overlap(other, one)), (expected, expected), "{one} {other}");
+        }
     }
 
     #[test]

@@ -43,8 +43,12 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let mut variant = None;
     for attempt in 0..ATTEMPTS_MAX {
         is_alone |= attempt >= WAITS_MAX;
+        let is_private = worker.private.has(hash, worker.now());
         let miss = match look(exchange, &wanted, &mut variant).await? {
             Looked::Answered => return Ok(true),
+            Looked::Missed(Miss { why: Why::UriMiss, stored, gap }) if is_private => {
+                Miss { why: Why::Private, stored, gap }
+            }
             Looked::Missed(miss) => miss,
             Looked::Evicted => continue,
         };
@@ -59,7 +63,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         }
         let turn = if is_alone {
             Turn::Ask(for_all_bytes(miss), None)
-        } else if worker.private.has(hash, worker.now()) {
+        } else if is_private {
             Turn::Ask(for_all_bytes(miss), leads_again(exchange, &wanted))
         } else if wants_new {
             Turn::Ask(miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
@@ -287,7 +291,7 @@ async fn head_of_fill(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> R
     for fill in worker.shared.fills.of(wanted.hash, &wanted.key) {
         let Some(object) = fill.object_now().filter(|object| object.length.is_some()) else { continue };
         let decision = reuse(worker.now(), &object.times, &object.directives, &wanted.directives);
-        if decision == Reuse::Serve && object.matches(&exchange.request.fields) {
+        if decision == Reuse::Serve && matches(exchange, &object) {
             let selected = selected(exchange, &object);
             if send(exchange, &object, &selected, Answer::Hit).await? {
                 return Ok(true);
@@ -320,7 +324,7 @@ async fn follow_one(
     let (told, untold): (Vec<_>, Vec<_>) = fills.iter().rev().partition(|fill| fill.object_now().is_some());
     let heads: Vec<_> = told.iter().filter_map(|fill| fill.object_now()).collect();
     match heads.first() {
-        Some(newest) if !heads.iter().any(|head| head.matches(&exchange.request.fields)) => {
+        Some(newest) if !heads.iter().any(|head| matches(exchange, head)) => {
             return Ok(differs(exchange, newest));
         }
         _ => {}
@@ -334,7 +338,7 @@ async fn follow_one(
             outcome = if fill.view().phase == Phase::Private { Followed::Private } else { Followed::Again };
             continue;
         };
-        if !object.matches(&exchange.request.fields) {
+        if !matches(exchange, &object) {
             outcome = differs(exchange, &object);
             continue;
         }
@@ -356,8 +360,14 @@ async fn follow_one(
     Ok(outcome)
 }
 
+/// Returns true if an object may answer the request.
+fn matches(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
+    object.matches(&exchange.request.fields, &exchange.worker.settings().key_fields)
+}
+
 fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> Followed {
-    let own = Variant::of(&object.fields(), &exchange.request.fields);
+    let keys = &exchange.worker.settings().key_fields;
+    let own = Variant::of(&object.fields(), &exchange.request.fields, keys);
     own.map_or(Followed::Private, Followed::Differs)
 }
 

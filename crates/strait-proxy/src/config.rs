@@ -122,6 +122,10 @@ pub struct Cache {
     pub store_errors: Vec<u16>,
     /// Store responses with Set-Cookie, and send the cookie to every client that gets a hit.
     pub store_set_cookie: bool,
+    /// Fields of a request that are part of the key of every response, in addition to the URI and to what Vary names.
+    pub key_fields: Vec<String>,
+    /// Fields with which a request goes past the cache.
+    pub bypass_fields: Vec<String>,
     /// What becomes of a response whose clients have all left.
     pub abandoned: Abandoned,
 }
@@ -273,6 +277,8 @@ impl Default for Cache {
             negative: 0,
             store_errors: vec![404, 410, 414],
             store_set_cookie: false,
+            key_fields: Vec::new(),
+            bypass_fields: Vec::new(),
             abandoned: Abandoned::Finish,
         }
     }

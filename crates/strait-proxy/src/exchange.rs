@@ -194,6 +194,9 @@ impl Exchange<'_, '_> {
             order.add("Upgrade", WEBSOCKET.as_bytes());
         }
         let incoming = fetch(self.worker, &order, Some((&mut *self.client, &mut self.upload))).await?;
+        if order.is_misunderstood(&incoming) {
+            return Err(Failure::NotModified.into());
+        }
         if !is_safe(self.request.method) {
             self.invalidate(uri, incoming.status, &incoming.response().fields);
         }

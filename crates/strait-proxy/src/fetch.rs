@@ -32,6 +32,8 @@ pub(crate) struct Order {
     pub(crate) server: Server,
     /// Its head; ends with the empty line.
     pub(crate) head: Vec<u8>,
+    /// A 304 may answer it.
+    is_conditional: bool,
 }
 
 /// What of a client's request goes on to the origin.
@@ -100,7 +102,9 @@ impl Order {
                 || (exchange.upload.was_continued && is_continue(field));
             !is_dropped && is_meant(field.name, purpose, counts_hops)
         };
+        let mut is_conditional = false;
         for field in passed_on(&request.fields).filter(is_meant) {
+            is_conditional |= is_condition(field.name);
             push_field(&mut head, field.name, field.value);
         }
         let hop = Hop { client: exchange.peer.ip(), scheme: uri.scheme, host: Some(&host) };
@@ -117,7 +121,7 @@ impl Order {
         }
         let server = settings.behind.clone().unwrap_or_else(|| Server::of(uri));
         head.extend_from_slice(b"\r\n");
-        Self { server, head }
+        Self { server, head, is_conditional }
     }
 
     /// Its method.
@@ -131,7 +135,18 @@ impl Order {
         self.head.truncate(self.head.len() - 2);
         push_field(&mut self.head, name, value);
         self.head.extend_from_slice(b"\r\n");
+        self.is_conditional |= is_condition(name);
     }
+
+    /// Returns true if a 304 answers the request although it has no condition: it is of no use to a client.
+    pub(crate) fn is_misunderstood(&self, incoming: &Incoming) -> bool {
+        incoming.status == 304 && !self.is_conditional && matches!(self.method(), "GET" | "HEAD")
+    }
+}
+
+/// Returns true for a field that a 304 may answer (RFC 9110, section 15.4.5).
+fn is_condition(name: &str) -> bool {
+    name.eq_ignore_ascii_case("if-none-match") || name.eq_ignore_ascii_case("if-modified-since")
 }
 
 fn is_directive(name: &str) -> bool {

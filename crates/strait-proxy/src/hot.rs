@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use smallvec::SmallVec;
+use strait_http::fields::Fields;
+use strait_http::vary::says;
 
 use crate::contents::AtHand;
 use crate::lookup::RECORDS_MAX;
@@ -64,9 +66,20 @@ impl Hot {
         self.0.iter().map(|shard| Self::lock(shard).forget(&is_meant)).sum()
     }
 
-    /// The newest object of that hash that is wanted, counted as a hit.
-    pub(crate) fn find(&self, hash: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<Arc<Object>> {
-        self.shard(hash).find(hash, is_wanted).cloned()
+    /// The object of the highest rank of that hash that is wanted, counted as a hit. `None` also where the store has one of a higher rank
+    /// for a request with these fields.
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        asked: &Fields<'_>,
+        is_wanted: impl Fn(&Object) -> bool,
+    ) -> Option<Arc<Object>> {
+        self.shard(hash).find(hash, asked, is_wanted).cloned()
+    }
+
+    /// The objects of that hash that are meant, without a hit.
+    pub(crate) fn all(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
+        self.shard(hash).all(hash, is_meant)
     }
 
     /// Like [`find`](Self::find), without a hit.
@@ -74,12 +87,43 @@ impl Hot {
         self.shard(hash).peek(hash, is_meant).cloned()
     }
 
-    /// Adds an object with so many hits, in place of one that answers the same requests; not one that `is_current` rejects. That is
-    /// asked under the lock: an invalidation outdates first and removes then, so that it meets every insertion.
-    pub(crate) fn insert(&self, hash: u64, object: Arc<Object>, hits: u64, is_current: impl Fn() -> bool) {
+    /// Adds an object that was found in the store, with one hit, in place of one that answers the same requests; not one that
+    /// `is_current` rejects. That is asked under the lock: an invalidation outdates first and removes then, so that it meets every
+    /// insertion.
+    pub(crate) fn insert(
+        &self,
+        hash: u64,
+        (object, rivals): (Arc<Object>, Rivals),
+        keys: &[String],
+        is_current: impl Fn() -> bool,
+    ) {
         let mut shard = self.shard(hash);
         if is_current() {
-            shard.insert(hash, object, hits);
+            shard.insert(hash, object, rivals, 1, keys);
+        }
+    }
+
+    /// Notes an object that has just come, in place of what answered the same requests, unless that is more recent or `is_current`
+    /// rejects the object. It is added if an older one was here, or if nothing else has it. Objects that yield to it are removed: to be
+    /// here again they are compared with what the store has.
+    pub(crate) fn replace(
+        &self,
+        hash: u64,
+        (object, rivals): (&Arc<Object>, Rivals),
+        keys: &[String],
+        is_current: impl Fn() -> bool,
+    ) {
+        let mut shard = self.shard(hash);
+        if shard.peek(hash, |other| other.outranks(object)).is_some() {
+            return;
+        }
+        let was_here = shard.remove(hash, |other| other.is_for_same(object)) > 0;
+        if object.is_stored() {
+            shard.remove(hash, |other| other.yields_to(object));
+        }
+        // Parts are put together when they are looked for.
+        if object.is_whole() && (was_here || !object.is_stored()) && is_current() {
+            shard.insert(hash, object.clone(), rivals, 0, keys);
         }
     }
 
@@ -94,9 +138,14 @@ impl Hot {
     }
 }
 
+/// Variants that the store has of objects of the same key with a higher rank: a request that one of them matches is theirs to answer.
+pub(crate) type Rivals = SmallVec<[Arc<str>; 0]>;
+
 /// The objects of one part of all hashes, under one lock.
 #[derive(Debug, Default)]
 struct Shard {
+    /// Lookups that found something.
+    found: AtomicU64,
     by_hash: HashMap<u64, SmallVec<[Arc<Slot>; 1]>, BuildHasherDefault<AsItIs>>,
     /// In order of arrival; some are gone from the map already, and freed with all that they hold.
     queue: VecDeque<Weak<Slot>>,
@@ -110,7 +159,10 @@ struct Shard {
 struct Slot {
     hash: u64,
     object: Arc<Object>,
+    rivals: Rivals,
     was_asked_for: AtomicBool,
+    /// The lookup that found it last.
+    used: AtomicU64,
     /// How often it was.
     hits: AtomicU64,
 }
@@ -156,10 +208,20 @@ impl Shard {
         meant.len()
     }
 
-    /// The newest object of that hash that is wanted.
-    fn find(&self, hash: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
-        let slot = self.by_hash.get(&hash)?.iter().rev().find(|slot| is_wanted(&slot.object))?;
+    /// The object of the highest rank of that hash that is wanted, unless a rival answers such a request.
+    fn find(
+        &self,
+        hash: u64,
+        asked: &Fields<'_>,
+        is_wanted: impl Fn(&Object) -> bool,
+    ) -> Option<&Arc<Object>> {
+        let wanted = self.by_hash.get(&hash)?.iter().filter(|slot| is_wanted(&slot.object));
+        let slot = wanted.max_by_key(|slot| slot.object.rank())?;
+        if slot.rivals.iter().any(|rival| says(asked, rival)) {
+            return None;
+        }
         slot.was_asked_for.store(true, Ordering::Relaxed);
+        slot.used.store(self.found.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         slot.hits.fetch_add(1, Ordering::Relaxed);
         Some(&slot.object)
     }
@@ -169,22 +231,36 @@ impl Shard {
         self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_meant(object))
     }
 
-    /// Adds an object that was asked for so often, in place of one that answers the same requests.
-    fn insert(&mut self, hash: u64, object: Arc<Object>, hits: u64) {
+    fn all(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
+        let slots = self.by_hash.get(&hash).into_iter().flatten();
+        slots.map(|slot| &slot.object).filter(|object| is_meant(object)).cloned().collect()
+    }
+
+    /// Adds an object that was asked for so often, in place of one that answers the same requests and is not more recent.
+    fn insert(&mut self, hash: u64, object: Arc<Object>, rivals: Rivals, hits: u64, keys: &[String]) {
+        if self.peek(hash, |other| other.outranks(&object)).is_some() {
+            return;
+        }
         self.remove(hash, |other| other.is_for_same(&object));
         let slot = Arc::new(Slot {
             hash,
             object,
+            rivals,
             was_asked_for: AtomicBool::new(false),
+            used: AtomicU64::new(self.found.load(Ordering::Relaxed)),
             hits: AtomicU64::new(hits),
         });
         self.bytes += slot.object.memory_bytes();
         self.count += 1;
         let slots = self.by_hash.entry(hash).or_default();
         slots.push(slot.clone());
-        let oldest = slots.first().filter(|_| slots.len() > RECORDS_MAX).map(|oldest| oldest.object.clone());
-        if let Some(oldest) = oldest {
-            self.remove(hash, |object| std::ptr::eq(object, Arc::as_ptr(&oldest)));
+        if slots.len() > RECORDS_MAX {
+            let others = slots[..RECORDS_MAX].iter();
+            // Clients choose the values of keyed fields: many of them do not remove what others share.
+            let rank = |slot: &&Arc<Slot>| (slot.object.is_plain(keys), slot.used.load(Ordering::Relaxed));
+            if let Some(least) = others.min_by_key(rank).map(|slot| slot.object.clone()) {
+                self.remove(hash, |object| std::ptr::eq(object, Arc::as_ptr(&least)));
+            }
         }
         self.queue.push_back(Arc::downgrade(&slot));
         self.make_room();
@@ -263,6 +339,8 @@ impl Hasher for AsItIs {
 
 #[cfg(test)]
 mod tests {
+    use strait_http::fields::Field;
+
     use super::*;
     use crate::lease::Leases;
     use crate::meta::Meta;
@@ -270,13 +348,69 @@ mod tests {
 
     const BODY_BYTES: usize = 10_000;
 
-    /// An object in memory alone.
-    fn object(key: &str) -> Arc<Object> {
+    /// An object in memory alone, asked for and received then, with that variant.
+    fn object_of(key: &str, variant: &str, (requested, received): (u64, u64)) -> Arc<Object> {
         let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
         let length = Some(BODY_BYTES as u64);
-        let meta = Meta { requested: 0, received: 0, age: 0, first: 0, length, variant: "", head };
+        let meta = Meta { requested, received, age: 0, first: 0, length, variant, head };
         let home = Home::Memory(Arc::new(Leases::default()).take(0));
         Arc::new(Object::new(key, &meta, Body::Memory(vec![0; BODY_BYTES].into(), home)).unwrap())
+    }
+
+    fn object(key: &str) -> Arc<Object> {
+        object_of(key, "", (0, 0))
+    }
+
+    fn replace(hot: &Hot, hash: u64, object: &Arc<Object>) {
+        hot.replace(hash, (object, Rivals::default()), &[], || true);
+    }
+
+    #[test]
+    fn an_older_object_does_not_take_the_place_of_a_newer_one() {
+        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        // Two workers: the one asked first is kept last.
+        let (older, newer) = (object_of("a", "", (9, 10)), object_of("a", "", (10, 11)));
+        let received = || hot.peek(7, |_| true).unwrap().times.received;
+        replace(&hot, 7, &newer);
+        replace(&hot, 7, &older);
+        assert_eq!(received(), 11);
+        hot.insert(7, (older, Rivals::default()), &[], || true);
+        assert_eq!(received(), 11);
+        let next = object_of("a", "", (11, 12));
+        replace(&hot, 7, &next);
+        assert_eq!((received(), hot.all(7, |_| true).len()), (12, 1));
+    }
+
+    #[test]
+    fn many_values_of_a_keyed_field_leave_the_plain_object() {
+        let hot = Hot::new(10_000 * BODY_BYTES, BODY_BYTES);
+        let asked = Fields::default();
+        replace(&hot, 7, &object("a"));
+        replace(&hot, 7, &object_of("a", "x-host:used\n", (0, 0)));
+        for number in 0..200 {
+            hot.find(7, &asked, |object| &**object.variant() == "x-host:used\n").unwrap();
+            replace(&hot, 7, &object_of("a", &format!("x-host:{number}\n"), (0, 0)));
+        }
+        assert_eq!(hot.all(7, |_| true).len(), RECORDS_MAX);
+        let has = |variant: &str| hot.peek(7, |object| &**object.variant() == variant).is_some();
+        assert!(has("") && has("x-host:used\n") && has("x-host:199\n") && !has("x-host:0\n"));
+    }
+
+    #[test]
+    fn the_most_recent_of_several_objects_answers_and_rivals_are_asked_for_elsewhere() {
+        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        replace(&hot, 7, &object_of("a", "b:1\n", (20, 21)));
+        replace(&hot, 7, &object_of("a", "c:1\n", (10, 11)));
+        let fields = [("B", "1"), ("C", "1")].map(|(name, value)| Field { name, value: value.as_bytes() });
+        let asked: Fields<'_> = fields.into_iter().collect();
+        let found = |hot: &Hot| hot.find(7, &asked, |object| object.matches(&asked, &[]));
+        assert_eq!(&**found(&hot).unwrap().variant(), "b:1\n");
+        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        let rivals = Rivals::from_iter(["b:1\n".into()]);
+        hot.insert(7, (object_of("a", "c:1\n", (10, 11)), rivals), &[], || true);
+        assert!(found(&hot).is_none());
+        let alone: Fields<'_> = [fields[1]].into_iter().collect();
+        assert!(hot.find(7, &alone, |object| object.matches(&alone, &[])).is_some());
     }
 
     #[test]
@@ -286,7 +420,7 @@ mod tests {
         for _ in 0..1000 {
             let object = object("a");
             let now = Arc::downgrade(&object);
-            hot.insert(7, object, 0, || true);
+            replace(&hot, 7, &object);
             assert_eq!(before.map_or(0, |before| before.strong_count()), 0);
             before = Some(now);
         }
@@ -297,9 +431,9 @@ mod tests {
     #[test]
     fn many_replacements_remove_no_other_object() {
         let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
-        hot.insert(7, object("a"), 0, || true);
+        replace(&hot, 7, &object("a"));
         for _ in 0..1000 {
-            hot.insert(8, object("b"), 0, || true);
+            replace(&hot, 8, &object("b"));
         }
         assert!(hot.peek(7, |_| true).is_some() && hot.peek(8, |_| true).is_some());
     }

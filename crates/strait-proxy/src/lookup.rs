@@ -1,5 +1,6 @@
 //! Stored responses in the store: found by their key, put together from their parts, replaced and removed.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -7,10 +8,11 @@ use strait_http::fields::Fields;
 use strait_http::vary::Variant;
 use strait_store::{Record, Store};
 
+use crate::hot::Rivals;
 use crate::meta::Meta;
 use crate::object::{Body, Home, Object, Part};
 
-/// Records of a key at most, variants and parts together: a request looks at each of them. The newest stay.
+/// Records of a key at most, variants and parts together: a request looks at each of them.
 pub(crate) const RECORDS_MAX: usize = 64;
 
 /// Lookups of one request at most, each because a record ended during the last.
@@ -26,52 +28,94 @@ pub(crate) enum Found<T> {
     Nothing,
 }
 
-/// The newest response in the store that answers requests for `key` with such fields. Bodies of up to `body_max` bytes come with it.
-pub(crate) fn find(
-    store: &Store,
-    hash: u64,
-    key: &str,
-    asked: &Fields<'_>,
-    body_max: usize,
-) -> Found<Object> {
+/// A key, and the request that it is looked for by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sought<'a, 'b> {
+    pub(crate) hash: u64,
+    pub(crate) key: &'a str,
+    pub(crate) asked: &'a Fields<'b>,
+    /// Fields that are part of every key.
+    pub(crate) keys: &'a [String],
+}
+
+/// The response that answers a request.
+#[derive(Debug)]
+pub(crate) struct First {
+    pub(crate) object: Object,
+    pub(crate) seen: Seen,
+}
+
+/// What a response was compared with.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Variants of responses with a higher rank, which answer some requests that it matches.
+    pub(crate) rivals: Rivals,
+    records: SmallVec<[Arc<Record>; 2]>,
+}
+
+impl Seen {
+    /// Returns true if the store has no other records of a key by now: there are no other rivals.
+    pub(crate) fn is_all(&self, store: &Store, hash: u64) -> bool {
+        let is_known = |record: &Arc<Record>| self.records.iter().any(|seen| Arc::ptr_eq(seen, record));
+        store.find(hash).iter().all(is_known)
+    }
+}
+
+/// The response of the highest rank in the store that answers a request. Bodies of up to `body_max` bytes come with it.
+pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> Found<First> {
     for _ in 1..FINDS_MAX {
-        let records = store.find(hash);
-        let found = find_in(store, &records, key, asked, body_max);
+        let records = store.find(sought.hash);
+        let are_alive = |records: &[Arc<Record>]| records.iter().all(|record| record.is_alive());
+        let found = find_in(store, &records, sought, body_max);
         // One that was replaced meanwhile has a successor.
-        if records.iter().all(|record| record.is_alive()) {
+        if are_alive(&records) {
             return found;
         }
     }
-    find_in(store, &store.find(hash), key, asked, body_max)
+    find_in(store, &store.find(sought.hash), sought, body_max)
 }
 
-fn find_in(
-    store: &Store,
-    records: &[Arc<Record>],
-    key: &str,
-    asked: &Fields<'_>,
-    body_max: usize,
-) -> Found<Object> {
-    let mut found: Option<Object> = None;
-    let mut variant = None;
+fn find_in(store: &Store, records: &[Arc<Record>], sought: &Sought<'_, '_>, body_max: usize) -> Found<First> {
+    let mut all = responses(store, records, sought.key, body_max);
+    let Some(index) = all.iter().position(|object| object.matches(sought.asked, sought.keys)) else {
+        let variant = |object: &Object| Variant::of(&object.fields(), sought.asked, sought.keys);
+        return all.iter().find_map(variant).map_or(Found::Nothing, Found::Others);
+    };
+    let object = all.remove(index);
+    let rivals = rivals(&object, all[..index].iter(), sought.keys);
+    let seen = Seen { rivals, records: records.iter().cloned().collect() };
+    let found = with_body(store, object, body_max).map(|object| First { object, seen });
+    found.map_or(Found::Nothing, Found::Answer)
+}
+
+/// The variants of those that an object yields to.
+fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &[String]) -> Rivals {
+    let is_rival = |other: &&Object| other.has_keys(keys) && object.yields_to(other);
+    others.filter(is_rival).map(|other| other.variant().clone()).collect()
+}
+
+/// The responses in the store that answer a request, in the order of their rank, without their bodies.
+pub(crate) fn candidates(store: &Store, sought: &Sought<'_, '_>) -> Vec<Object> {
+    let all = responses(store, &store.find(sought.hash), sought.key, 0);
+    all.into_iter().filter(|object| object.matches(sought.asked, sought.keys)).collect()
+}
+
+/// The responses for a key, one for each variant, in the order of their rank, with all parts of the same representation.
+fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize) -> SmallVec<[Object; 1]> {
     // Of several one is asked for.
     let at_once_max = if records.len() > 1 { 0 } else { body_max };
-    for record in records {
-        let Some((object, part)) = load(store, record, key, at_once_max) else { continue };
-        match &mut found {
-            None if object.matches(asked) => found = Some(object),
-            None => variant = variant.or_else(|| Variant::of(&object.fields(), asked)),
-            Some(first) if first.is_for_same(&object) && first.combines_with(&object) => {
-                first.add(part);
-            }
-            _ => {}
-        }
-        if found.as_ref().is_some_and(Object::is_whole) {
-            break;
+    let loaded = records.iter().filter_map(|record| load(store, record, key, at_once_max));
+    let mut loaded: SmallVec<[(Object, Part); 1]> = loaded.collect();
+    loaded.sort_by_key(|(object, _)| Reverse(object.rank()));
+    let mut all: SmallVec<[Object; 1]> = SmallVec::new();
+    for (object, part) in loaded {
+        match all.iter_mut().find(|first| first.is_for_same(&object)) {
+            Some(first) if !first.is_whole() && first.combines_with(&object) => first.add(part),
+            Some(_) => {}
+            None => all.push(object),
         }
     }
-    let found = found.and_then(|object| with_body(store, object, body_max));
-    found.map_or_else(|| variant.map_or(Found::Nothing, Found::Others), Found::Answer)
+    all
 }
 
 /// The same with its body in memory, if it is stored in one piece of at most so many bytes; `None` if that is damaged.
@@ -106,22 +150,34 @@ fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Opti
 }
 
 /// Removes what `object` stands in place of: what answered the same requests, and is neither one of its parts nor another part of the
-/// same representation; and the oldest records of its key where there are too many.
-pub(crate) fn replace(store: &Store, hash: u64, object: &Object) {
+/// same representation; what lacks a field of `keys`, and answers no request any more; and records of its key that are used least where
+/// there are too many. Returns what it was compared with; `None`, and removes `object` instead, if a more recent response stands in its
+/// place already.
+pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]) -> Option<Seen> {
+    let is_own = |record: &Arc<Record>| object.records().any(|own| Arc::ptr_eq(own, record));
+    let records = store.find(hash);
+    let loaded = |record: &Arc<Record>| {
+        let (other, _) = load(store, record, &object.key, 0)?;
+        Some((record.clone(), other))
+    };
+    let others: Vec<_> = records.iter().filter(|record| !is_own(record)).filter_map(loaded).collect();
+    if others.iter().any(|(_, other)| other.outranks(object)) {
+        object.records().for_each(|record| store.remove(record));
+        return None;
+    }
     let stands_for =
         |other: &Object| other.is_for_same(object) && (object.is_whole() || !other.combines_with(object));
-    let mut kept = object.records().count();
-    for record in store.find(hash) {
-        if object.records().any(|own| Arc::ptr_eq(own, &record)) {
-            continue;
-        }
-        let Some((other, _)) = load(store, &record, &object.key, 0) else { continue };
-        if stands_for(&other) || kept >= RECORDS_MAX {
-            store.remove(&record);
-        } else {
-            kept += 1;
-        }
+    let (gone, mut others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|(_, other)| stands_for(other) || !other.has_keys(keys));
+    for (record, _) in &gone {
+        store.remove(record);
     }
+    // Clients choose the values of keyed fields: many of them do not remove what others share.
+    others.sort_by_key(|(record, other)| Reverse((other.is_plain(keys), record.hits(), record.sequence())));
+    let room = RECORDS_MAX.saturating_sub(object.records().count());
+    others.iter().skip(room).for_each(|(record, _)| store.remove(record));
+    let rivals = rivals(object, others.iter().map(|(_, other)| other), keys);
+    Some(Seen { rivals, records })
 }
 
 /// Removes all that is stored for a key; how much that was.
@@ -129,4 +185,98 @@ pub(crate) fn remove(store: &Store, hash: u64, key: &str) -> usize {
     let records = store.find(hash);
     let meant = records.iter().filter(|record| load(store, record, key, 0).is_some());
     meant.map(|record| store.remove(record)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "http://a/";
+
+    fn store(dir: &tempfile::TempDir) -> Arc<Store> {
+        let config = strait_store::Config {
+            capacity_bytes: 64 << 20,
+            segment_bytes: Some(1 << 20),
+            ..strait_store::Config::new(dir.path())
+        };
+        Store::open(config).unwrap()
+    }
+
+    /// Stores a response with that variant, asked for and received then.
+    fn put(store: &Store, variant: &str, (requested, received): (u64, u64), date: &str) -> Object {
+        let head = format!("HTTP/1.1 200 OK\r\nETag: \"{received}\"\r\nDate: {date}\r\n\r\n");
+        let head = head.as_bytes();
+        let meta = Meta { requested, received, age: 0, first: 0, length: Some(1), variant, head };
+        let record = store.put(0, KEY.as_bytes(), &meta.encode(), &[b"x"]).unwrap();
+        Object::new(KEY, &meta, Body::Memory(Arc::new([b'x']), Home::Store(record))).unwrap()
+    }
+
+    fn hash() -> u64 {
+        strait_store::hash_of(KEY.as_bytes())
+    }
+
+    /// The times at which the responses that are stored were received, the most recent first.
+    fn received(store: &Store) -> Vec<u64> {
+        let all = responses(store, &store.find(hash()), KEY, 0);
+        all.iter().map(|object| object.times.received).collect()
+    }
+
+    const SECOND_1000: &str = "Thu, 01 Jan 1970 00:16:40 GMT";
+    const SECOND_2000: &str = "Thu, 01 Jan 1970 00:33:20 GMT";
+
+    #[test]
+    fn an_older_response_that_is_kept_last_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let newer = put(&store, "", (4000, 4010), SECOND_2000);
+        assert!(replace(&store, hash(), &newer, &[]).is_some());
+        // On its way at the same time, and made before.
+        let older = put(&store, "", (3999, 4011), SECOND_1000);
+        assert!(replace(&store, hash(), &older, &[]).is_none());
+        assert!(!older.is_alive());
+        assert_eq!(received(&store), [4010]);
+        // Asked for afterwards, of an origin whose clock is slow.
+        let next = put(&store, "", (4010, 4020), SECOND_1000);
+        assert!(replace(&store, hash(), &next, &[]).is_some());
+        assert_eq!(received(&store), [4020]);
+        store.close();
+    }
+
+    #[test]
+    fn a_response_that_lacks_a_key_is_removed_with_the_next_that_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, keys) = (store(&dir), ["x-tenant".to_owned()]);
+        assert!(replace(&store, hash(), &put(&store, "", (1, 2), SECOND_1000), &[]).is_some());
+        let fields = Fields::default();
+        let sought = Sought { hash: hash(), key: KEY, asked: &fields, keys: &keys };
+        assert!(matches!(find(&store, &sought, 0), Found::Others(_)));
+        let next = put(&store, "x-tenant:a\n", (3, 4), SECOND_1000);
+        assert!(replace(&store, hash(), &next, &keys).is_some());
+        assert_eq!(received(&store), [4]);
+        store.close();
+    }
+
+    #[test]
+    fn a_more_recent_response_of_another_variant_is_a_rival() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        for (variant, times, date) in [
+            ("a:1\n", (4000, 4001), SECOND_1000),
+            ("b:1\n", (4002, 4003), SECOND_2000),
+            ("a:2\n", (4004, 4005), SECOND_2000),
+        ] {
+            assert!(replace(&store, hash(), &put(&store, variant, times, date), &[]).is_some());
+        }
+        let field = strait_http::fields::Field { name: "A", value: b"1" };
+        let asked: Fields<'_> = [field].into_iter().collect();
+        let sought = Sought { hash: hash(), key: KEY, asked: &asked, keys: &[] };
+        let Found::Answer(first) = find(&store, &sought, 0) else { panic!("nothing was found") };
+        assert_eq!((&**first.object.variant(), first.seen.records.len()), ("a:1\n", 3));
+        assert_eq!(first.seen.rivals.iter().map(|rival| &**rival).collect::<Vec<_>>(), ["b:1\n"]);
+        assert!(first.seen.is_all(&store, hash()));
+        let last = put(&store, "a:2\n", (4006, 4007), SECOND_1000);
+        assert!(!first.seen.is_all(&store, hash()));
+        assert_eq!(replace(&store, hash(), &last, &[]).unwrap().rivals.len(), 1);
+        store.close();
+    }
 }

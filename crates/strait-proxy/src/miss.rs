@@ -7,7 +7,6 @@ use std::sync::Arc;
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::conditional::validators;
-use strait_http::fields::{Field, Fields};
 use strait_http::forward::passed_on;
 use strait_http::framing::Body as Framed;
 use strait_http::freshness::Times;
@@ -15,13 +14,14 @@ use strait_http::head::Request;
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::range::Wanted::Parts;
 use strait_http::reuse::stands_in;
-use strait_http::storing::{Asked, NotStored, is_of_use, kept, may_store};
+use strait_http::storing::{Asked, is_of_use, kept, may_store};
 use strait_http::target::Uri;
-use strait_http::update::{confirms, head_confirms, updated};
+use strait_http::unkeyed::is_keyed;
 use strait_http::vary::{self, Variant};
 
 use crate::assemble;
 use crate::cached::{Follow, follow, selected, send, send_pinned};
+use crate::confirmation::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
@@ -29,6 +29,7 @@ use crate::fill::{Joined, Phase};
 use crate::filling::{Filling, Leading};
 use crate::meta::Meta;
 use crate::object::{Body, Object, stored_head};
+use crate::origin::Failure;
 use crate::route::read_request;
 use crate::select::Selected;
 use crate::settings::Settings;
@@ -73,14 +74,17 @@ pub(crate) async fn lead(
     leading: Option<Leading>,
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
-    let order = order(exchange, wanted, &miss, leading.is_some());
+    let mut order = order(exchange, wanted, &miss, leading.is_some());
     let mut fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
-    if is_about_another(&miss, &fetched) {
+    if is_about_another(exchange, wanted, &miss, &fetched) {
         // RFC 9111 s4.3.4: it confirms nothing that is stored.
         let again = Miss { stored: None, gap: None, ..miss };
-        let order = self::order(exchange, wanted, &again, leading.is_some());
+        order = self::order(exchange, wanted, &again, leading.is_some());
         fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
         miss = again;
+    }
+    if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &order, it)) {
+        fetched = Err(Failure::NotModified.into());
     }
     if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
         // Nobody waits until this client has it: each may have it for itself.
@@ -106,7 +110,7 @@ pub(crate) async fn lead(
             // Before it is updated, which may remove it; while the origin was asked it may have been evicted.
             let pinned = stored.pin(&(0..stored.length.unwrap_or(0)));
             let asked = (exchange.request, &wanted.directives);
-            let fresh = freshen(worker, wanted.hash, stored, asked, &incoming);
+            let fresh = confirm(worker, wanted.hash, stored, asked, &incoming);
             incoming.finish(worker);
             if let Some(leading) = leading {
                 leading.end(Phase::Done);
@@ -130,32 +134,6 @@ fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
         leading.fail(*status, why);
     }
     stop
-}
-
-/// Whether a 304 came that is not about what is stored.
-fn is_about_another(miss: &Miss, fetched: &Result<Box<Incoming>, Trouble>) -> bool {
-    let (Some(stored), Ok(incoming)) = (&miss.stored, fetched) else { return false };
-    confirms_another(stored, incoming)
-}
-
-/// Whether it is a 304, and about something else than what is stored.
-fn confirms_another(stored: &Object, incoming: &Incoming) -> bool {
-    incoming.status == 304 && !confirms(&stored.fields(), &incoming.response().fields)
-}
-
-/// A response to HEAD says whether what is stored is still what there is (RFC 9111, section 4.3.5).
-fn update_by_head(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss, incoming: &Incoming) {
-    let worker = exchange.worker;
-    let Some(stored) = &miss.stored else { return };
-    let response = incoming.response();
-    if response.status != 200 || stored.status != 200 {
-        return;
-    }
-    if head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
-        freshen(worker, wanted.hash, stored, (exchange.request, &wanted.directives), incoming);
-    } else {
-        worker.forget(wanted.hash, &wanted.key);
-    }
 }
 
 /// What is stored and may stand in for an origin that fails (RFC 5861, section 4), and the status with which it did.
@@ -219,63 +197,6 @@ pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Mis
     order
 }
 
-/// A 304 has confirmed what is stored (RFC 9111, section 4.3.4). What it says is kept if a response that says so may be.
-fn freshen(
-    worker: &Worker,
-    hash: u64,
-    stored: &Arc<Object>,
-    (request, wanted): (&Request<'_>, &OfRequest),
-    incoming: &Incoming,
-) -> Arc<Object> {
-    let response = incoming.response();
-    let policy = &worker.settings().storing;
-    let own = stored.fields();
-    let all = updated(&own, &response.fields);
-    // A cookie that comes with the confirmation is for this client alone.
-    let is_shared = |field: &&Field<'_>| policy.set_cookie || !field.name.eq_ignore_ascii_case("set-cookie");
-    let fields: Fields<'_> = all.iter().filter(is_shared).copied().collect();
-    let directives = OfResponse::of(&fields);
-    let (requested, received) = (incoming.requested, incoming.received);
-    let times = Times::of(stored.status, &response.fields, &directives, requested, received);
-    // Its date is that of the answer: without one, when that came.
-    let has_date = response.fields.has("date");
-    let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
-    let head_of = |fields| stored_head(stored.status, kept(fields, &directives).filter(is_told), received);
-    let head = head_of(&fields);
-    let variant = Variant::of(&fields, &request.fields).filter(|_| !varies_with_dropped(request, incoming));
-    let variant_text = variant.as_ref().map_or("", Variant::text);
-    let meta =
-        Meta { requested, received, age: times.age, variant: variant_text, head: &head, ..stored.meta(0) };
-    let shown = |fresh: Arc<Object>| {
-        let head = if all.has("set-cookie") { head_of(&all) } else { return fresh };
-        let shown = Object::new(&stored.key, &Meta { head: &head, ..meta }, fresh.body.clone());
-        shown.map_or(fresh, Arc::new)
-    };
-    let fresh = Object::new(&stored.key, &meta, stored.body.clone());
-    // The fields of both were read before.
-    let Some(fresh) = fresh else { return stored.clone() };
-    let mut fresh = fresh.with_negative(worker.settings().negative);
-    let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
-    match may_store(policy, &asked, stored.status, &fields, &directives) {
-        Ok(()) if variant.is_some() => {}
-        // It was for this client alone; what is stored stays as it is.
-        Err(NotStored::RequestNoStore | NotStored::Authorization) => return shown(Arc::new(fresh)),
-        _ => {
-            worker.forget(hash, &stored.key);
-            return shown(Arc::new(fresh));
-        }
-    }
-    if let Some(store) = &worker.shared.store {
-        fresh.write_again(store, worker.lane);
-    }
-    let fresh = Arc::new(fresh);
-    // What somebody has stored or removed meanwhile is newer.
-    if fresh.is_alive() && fresh.is_current() {
-        worker.keep(hash, &fresh);
-    }
-    shown(fresh)
-}
-
 /// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored. `is_range`: the client's
 /// Range went to the origin.
 pub(crate) fn object(
@@ -290,10 +211,10 @@ pub(crate) fn object(
     let own = OfResponse::of(&response.fields);
     let asked = Asked { method: request.method, fields: &request.fields, directives: *directives, is_range };
     may_store(&settings.storing, &asked, response.status, &response.fields, &own).ok()?;
-    if varies_with_dropped(request, incoming) {
+    if varies_with_dropped(&settings.key_fields, request, incoming) {
         return None;
     }
-    let variant = Variant::of(&response.fields, &request.fields)?;
+    let variant = Variant::of(&response.fields, &request.fields, &settings.key_fields)?;
     let (status, range, length) = match (response.status, incoming.body) {
         // A part is of use only beside others of the same bytes.
         (206, body) => {
@@ -346,13 +267,19 @@ async fn store_or_pass(
     let made =
         object(worker.settings(), is_range, exchange.request, &wanted.directives, &wanted.key, &incoming);
     let Some((object, range)) = made else {
-        if is_for_one_alone(exchange.request, &incoming) {
+        if is_for_one_alone(&worker.settings().key_fields, exchange.request, &incoming) {
             worker.private.note(wanted.hash, worker.now());
         }
         leading.end(Phase::Private);
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
     worker.private.forget(wanted.hash);
+    if let Some(stored) = miss.stored.as_ref().filter(|_| incoming.status != 206) {
+        // RFC 9111 s4.3.3: it is not suitable. By its Date it would still be found before the new response.
+        if stored.has_keyed_of(&exchange.request.fields) && object.yields_to(stored) {
+            worker.discard(wanted.hash, stored);
+        }
+    }
     let object = Arc::new(object);
     if incoming.status == 206 {
         match &miss.stored {
@@ -381,21 +308,26 @@ async fn store_or_pass(
 
 /// Whether a response that is not stored tells that the next will not be, either: it does not where that is for what this request has
 /// asked, or where the origin has failed.
-fn is_for_one_alone(request: &Request<'_>, incoming: &Incoming) -> bool {
+fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     !request.fields.has("authorization")
         // A field of the request may have caused an error: the next request gets a response that is stored.
         && !matches!(incoming.status, 206 | 400..)
-        && !varies_with_dropped(request, incoming)
+        && !varies_with_dropped(keys, request, incoming)
 }
 
-/// Whether a response varies with a field that the origin has not seen, as Connection names it: it would answer others wrongly.
-fn varies_with_dropped(request: &Request<'_>, incoming: &Incoming) -> bool {
+/// Whether a response varies with a field that the origin has not seen, as Connection names it: it would answer others wrongly. Fields in
+/// `keys` count as if Vary named them, and so do those that are part of the key wherever a request has them.
+pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     let is_dropped =
         |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
     let response = incoming.response();
     let is_varied =
         response.fields.elements("vary").any(is_dropped) || vary::implied(&response.fields).any(is_dropped);
-    request.fields.has("connection") && is_varied
+    let is_key = || {
+        let keyed = request.fields.iter().map(|field| field.name).filter(|name| is_keyed(name));
+        keys.iter().map(String::as_str).chain(keyed).any(is_dropped)
+    };
+    request.fields.has("connection") && (is_varied || is_key())
 }
 
 /// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.
@@ -510,30 +442,36 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
     let leading = Leading::new(&worker, wanted.hash, shared);
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
-    let order = order(exchange, wanted, &miss, true);
+    let anew = Order::new(exchange, wanted.uri, Framed::None, Purpose::Store);
+    let orders = [order(exchange, wanted, &miss, true), anew];
     let (stored, directives, asked) = (stored.clone(), wanted.directives, exchange.raw.to_vec());
-    tokio::task::spawn_local(validate(leading, order, stored, directives, asked));
+    tokio::task::spawn_local(validate(leading, orders, stored, directives, asked));
 }
 
-/// Validates a stored response; what takes its place is stored.
+/// Validates a stored response; what takes its place is stored. The second request is for the case that the first, which has
+/// conditions, gets a 304 that confirms nothing.
 async fn validate(
     leading: Leading,
-    order: Order,
+    [order, anew]: [Order; 2],
     stored: Arc<Object>,
     directives: OfRequest,
     asked: Vec<u8>,
 ) {
     let worker: Rc<Worker> = leading.worker.clone();
     // What is stored stays as it is where nobody answers.
-    let Ok(incoming) = fetch(&worker, &order, None).await else { return };
-    if confirms_another(&stored, &incoming) {
-        // RFC 9111 s4.3.4: it confirms nothing that is stored.
-        worker.forget(leading.hash, &stored.key);
-        return;
-    }
+    let Ok(mut incoming) = fetch(&worker, &order, None).await else { return };
     let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
+    if confirms_another(&worker, leading.hash, &stored, &request.fields, &incoming) {
+        // RFC 9111 s4.3.4: it confirms nothing that is stored.
+        let Ok(other) = fetch(&worker, &anew, None).await else { return };
+        incoming = other;
+        if incoming.status == 304 {
+            worker.forget(leading.hash, &stored.key);
+            return;
+        }
+    }
     if incoming.status == 304 {
-        freshen(&worker, leading.hash, &stored, (&request, &directives), &incoming);
+        confirm(&worker, leading.hash, &stored, (&request, &directives), &incoming);
         incoming.finish(&worker);
         leading.end(Phase::Done);
         return;

@@ -13,7 +13,7 @@ use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head;
 use strait_http::partial::may_combine;
-use strait_http::vary::says;
+use strait_http::vary::{has_keyed_of, has_keys, is_plain, overlap, says};
 use strait_store::{Extent, Record, Store};
 
 use crate::lease::Lease;
@@ -33,6 +33,8 @@ pub(crate) struct Object {
     pub(crate) directives: OfResponse,
     /// What the request said of the fields that it varies with.
     variant: Arc<str>,
+    /// It has a Vary.
+    has_vary: bool,
     /// Bytes of the representation, where they are known.
     pub(crate) length: Option<u64>,
     pub(crate) body: Body,
@@ -94,7 +96,9 @@ impl Object {
         let (response, len) = head::response(meta.head).ok()??;
         let directives = OfResponse::of(&response.fields);
         let times = Times::of(response.status, &response.fields, &directives, meta.requested, meta.received);
+        let has_vary = response.fields.elements("vary").next().is_some();
         Some(Self {
+            has_vary,
             key: key.into(),
             // A part is kept with the head of the whole.
             status: response.status,
@@ -159,9 +163,47 @@ impl Object {
         }
     }
 
-    /// Whether it may answer a request with such fields (RFC 9111, section 4.1).
-    pub(crate) fn matches(&self, asked: &Fields<'_>) -> bool {
-        says(asked, &self.variant)
+    /// Whether it may answer a request with such fields (RFC 9111, section 4.1), where the fields in `keys` are part of every key.
+    pub(crate) fn matches(&self, asked: &Fields<'_>, keys: &[String]) -> bool {
+        self.has_keys(keys) && says(asked, &self.variant)
+    }
+
+    /// Returns true if it was stored with all of these fields as a part of its key. One that was not answers no request any more.
+    pub(crate) fn has_keys(&self, keys: &[String]) -> bool {
+        has_keys(&self.variant, keys)
+    }
+
+    /// Returns true if all fields of a request that are part of the key wherever a request has them are part of its key.
+    pub(crate) fn has_keyed_of(&self, asked: &Fields<'_>) -> bool {
+        has_keyed_of(&self.variant, asked)
+    }
+
+    /// Returns true if it answers requests without any of the fields that are part of the key by themselves.
+    pub(crate) fn is_plain(&self, keys: &[String]) -> bool {
+        is_plain(&self.variant, keys)
+    }
+
+    /// What the one that answers has the most of, where several match: a Vary, as many origins leave it out where a request prefers
+    /// nothing (RFC 9111, section 4.1), then the Date (section 4).
+    pub(crate) fn rank(&self) -> (bool, (u64, u64)) {
+        (self.has_vary, self.times.recency())
+    }
+
+    /// Returns true if a request that both match is the other's to answer.
+    pub(crate) fn yields_to(&self, other: &Self) -> bool {
+        other.rank() > self.rank() && self.key == other.key && overlap(&self.variant, &other.variant)
+    }
+
+    /// Returns true if it stays where `other`, which answers the same requests, was to take its place: `other` is older. Both were on
+    /// their way at the same time.
+    pub(crate) fn outranks(&self, other: &Self) -> bool {
+        let completes = !self.is_whole() && self.combines_with(other);
+        self.is_for_same(other) && !completes && !other.times.supersedes(&self.times)
+    }
+
+    /// What the request said of the fields that it varies with.
+    pub(crate) fn variant(&self) -> &Arc<str> {
+        &self.variant
     }
 
     /// Whether it is kept for that URI.

@@ -41,6 +41,9 @@ pub(crate) enum Failure {
     /// It said nothing for too long.
     #[error("the origin did not answer in time")]
     TimedOut,
+    /// Nothing in the request asked for a 304.
+    #[error("the origin answered 304 (Not Modified) to a request without conditions")]
+    NotModified,
     /// What it said is no HTTP.
     #[error("the origin answered with {0}")]
     Malformed(strait_http::Malformed),
@@ -49,7 +52,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// Whether who asks at the same time would fare the same: there is no origin, or it does not answer.
     pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Closed | Self::Malformed(_))
+        !matches!(self, Self::Closed | Self::NotModified | Self::Malformed(_))
     }
 
     /// The status that a client is told (RFC 9110, section 15.6).
@@ -62,6 +65,7 @@ impl Failure {
             | Self::Connect { .. }
             | Self::Tls { .. }
             | Self::Closed
+            | Self::NotModified
             | Self::Malformed(_) => 502,
         }
     }

@@ -80,7 +80,7 @@ pub(crate) fn route<'b>(
     Ok(match request.method {
         "PURGE" => Route::Beside(Beside::Purge(uri)),
         method if !is_answered_from_store(method) => Route::Beside(Beside::Origin(uri, hops, Why::Method)),
-        _ if body == Body::None && !bypasses(&request.fields) => Route::Cache(uri),
+        _ if body == Body::None && !bypasses(settings, &request.fields) => Route::Cache(uri),
         _ => Route::Beside(Beside::Origin(uri, hops, Why::Bypass)),
     })
 }
@@ -102,12 +102,14 @@ pub(crate) fn upgrades(fields: &Fields<'_>) -> bool {
 }
 
 /// Whether what is stored is not asked: what the origin has is to be compared (RFC 9110, sections 13.1.1 and 13.1.4), or no response is
-/// wanted, or a field replaces the method or the target and so the key.
-fn bypasses(fields: &Fields<'_>) -> bool {
+/// wanted, or a field replaces the method or the target and so the key, or the
+/// operator has it so.
+fn bypasses(settings: &Settings, fields: &Fields<'_>) -> bool {
     fields.has("if-match")
         || fields.has("if-unmodified-since")
         || upgrades(fields)
         || fields.iter().any(|field| is_override(field.name))
+        || settings.bypass_fields.iter().any(|name| fields.has(name))
 }
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {

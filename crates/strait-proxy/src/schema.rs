@@ -28,6 +28,8 @@ enum Kind {
     Ports,
     /// Statuses of errors.
     Statuses,
+    /// Names of fields.
+    Fields,
     OneOf(&'static [&'static str]),
     Abandoned,
 }
@@ -52,6 +54,8 @@ const KEYS: &[(&str, Kind)] = &[
     ("cache.negative", Kind::Number(0, u64::MAX)),
     ("cache.store_errors", Kind::Statuses),
     ("cache.store_set_cookie", Kind::Bool),
+    ("cache.key_fields", Kind::Fields),
+    ("cache.bypass_fields", Kind::Fields),
     ("cache.abandoned", Kind::Abandoned),
     ("access.allow", Kind::Networks),
     ("access.connect_ports", Kind::Ports),
@@ -192,7 +196,7 @@ impl Kind {
             Self::Path => value.as_str().is_some_and(|path| !path.contains('\0')),
             Self::Address => value.as_str().is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
             Self::Addresses => strings(|text| text.parse::<SocketAddr>().is_ok()),
-            Self::Networks | Self::Hosts => strings(|_| true),
+            Self::Networks | Self::Hosts | Self::Fields => strings(|_| true),
             Self::Ports => {
                 value.as_array().is_some_and(|ports| ports.iter().all(|port| within(port, 1, 65_535)))
             }
@@ -239,6 +243,7 @@ impl Kind {
             Self::Hosts => "expected a list of host names, for example [\"www.example.org\"]",
             Self::Ports => "expected a list of ports from 1 to 65535, for example [443]",
             Self::Statuses => "expected a list of statuses from 400 to 599, for example [404, 410]",
+            Self::Fields => "expected a list of field names, for example [\"X-Tenant\"]",
             Self::OneOf(words) => return format!("expected one of \"{}\"", words.join("\", \"")),
             Self::Abandoned => "expected \"finish\", \"drop\" or { past = 80 }, with 0 to 100 per cent",
         };

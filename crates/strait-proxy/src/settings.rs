@@ -14,6 +14,7 @@ use crate::buffer::BUFFER_BYTES;
 use crate::check;
 use crate::config::{Abandoned, Config, Forwarded, Timeouts, Transfer};
 use crate::error::{Error, Result};
+use crate::keys;
 use crate::log::{Format, Log};
 use crate::pseudonym::Pseudonym;
 use crate::tls::Tls;
@@ -62,6 +63,10 @@ pub(crate) struct Settings {
     pub(crate) negative: u64,
     /// Which responses are stored.
     pub(crate) storing: storing::Policy,
+    /// Fields of a request that are part of every key; in lower case, in order.
+    pub(crate) key_fields: Vec<String>,
+    /// Fields with which a request goes past the cache; in lower case, in order.
+    pub(crate) bypass_fields: Vec<String>,
     pub(crate) abandoned: Abandoned,
     pub(crate) access: Access,
     pub(crate) timeouts: Limits,
@@ -158,6 +163,8 @@ impl Settings {
             object_max: config.cache.object.as_u64(),
             negative: config.cache.negative,
             storing: storing(config)?,
+            key_fields: keys::key_fields(&config.cache)?,
+            bypass_fields: keys::bypass_fields(&config.cache, forwarded(config))?,
             abandoned: config.cache.abandoned,
             access,
             timeouts: Limits::new(&config.timeouts),
@@ -548,6 +555,18 @@ mod tests {
             ("cache.store_errors = [503, 416]", "416"),
             ("cache.store_errors = [200]", "200"),
             ("access.refresh = [\"x\"]", "access.refresh"),
+            ("cache.key_fields = [\"X-Tenant\", \"host\"]", "\"host\": the host is part of every key"),
+            ("cache.key_fields = [\"Range\"]", "is not sent this field"),
+            ("cache.key_fields = [\"X_Tenant\"]", "go past the cache already"),
+            ("cache.key_fields = [\"a b\"]", "not the name of a field"),
+            ("cache.key_fields = \"X-Tenant\"", "expected a list of field names"),
+            ("cache.key_fields = [\"X-A\"]\ncache.bypass_fields = [\"x-a\"]", "cache.bypass_fields"),
+            ("cache.bypass_fields = [\"Host\"]", "every request has this field"),
+            ("cache.bypass_fields = [\"\"]", "not the name of a field"),
+            (
+                "origin = \"http://a\"\ncache.bypass_fields = [\"X-Forwarded-Host\"]",
+                "dropped from every request",
+            ),
         ] {
             let error = settings(toml).unwrap_err().to_string();
             assert!(error.contains(expected), "{toml}: {error}");

@@ -26,7 +26,7 @@ use crate::gate::Gates;
 use crate::hot::Hot;
 use crate::lease::Leases;
 use crate::log::Gathered;
-use crate::lookup::{self, Found};
+use crate::lookup::{self, First, Found, Seen, Sought};
 use crate::names::Names;
 use crate::object::Object;
 use crate::origin::Pool;
@@ -165,29 +165,86 @@ impl Worker {
         if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.at_hand)) {
             return Found::Answer(object);
         }
-        let others = || {
-            let other = self.shared.hot.peek(hash, |object| object.is_for(key) && object.is_alive());
-            let variant = other.and_then(|other| Variant::of(&other.fields(), asked));
-            variant.map_or(Found::Nothing, Found::Others)
-        };
-        let Some(store) = &self.shared.store else { return others() };
+        let sought = self.sought(hash, key, asked);
+        let Some(store) = &self.shared.store else { return self.others(&sought) };
         // What is invalidated while it is read is not kept in memory.
         let lease = self.shared.leases.take(hash);
         // What is read in one piece is checked by that, also where it is sent from its file then.
-        match lookup::find(store, hash, key, asked, self.settings.memory_object) {
-            Found::Answer(found) => {
+        match lookup::find(store, &sought, self.settings.memory_object) {
+            Found::Answer(First { object: found, seen }) => {
                 let found = found.in_memory_up_to(self.settings.at_hand);
                 let object = Arc::new(found.with_negative(self.settings.negative));
+                // What has come meanwhile may be more recent.
+                let is_current = || lease.holds(key) && seen.is_all(store, hash);
                 // Another worker may add to what is there in parts.
                 if object.is_whole() {
-                    self.shared.hot.insert(hash, object.clone(), 1, || lease.holds(key));
+                    let found = (object.clone(), seen.rivals.clone());
+                    self.shared.hot.insert(hash, found, sought.keys, is_current);
                 }
                 Found::Answer(object)
             }
             Found::Others(variant) => Found::Others(variant),
             // What the store could not take is at hand alone.
-            Found::Nothing => others(),
+            Found::Nothing => self.others(&sought),
         }
+    }
+
+    /// By which a request is looked for.
+    fn sought<'a, 'b>(&'a self, hash: u64, key: &'a str, asked: &'a Fields<'b>) -> Sought<'a, 'b> {
+        Sought { hash, key, asked, keys: &self.settings.key_fields }
+    }
+
+    /// What is at hand for a key does not answer a request.
+    fn others(&self, sought: &Sought<'_, '_>) -> Found<Arc<Object>> {
+        let is_meant = |object: &Object| object.is_for(sought.key) && object.is_alive();
+        let other = self.shared.hot.peek(sought.hash, is_meant);
+        let variant = other.and_then(|other| Variant::of(&other.fields(), sought.asked, sought.keys));
+        variant.map_or(Found::Nothing, Found::Others)
+    }
+
+    /// The stored responses that could answer a request with such fields, fresh or not; one for each variant.
+    pub(crate) fn candidates(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Vec<Arc<Object>> {
+        let sought = self.sought(hash, key, asked);
+        let is_meant =
+            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, sought.keys);
+        let mut all = self.shared.hot.all(hash, is_meant);
+        let stored = self.shared.store.as_ref().map(|store| lookup::candidates(store, &sought));
+        for object in stored.into_iter().flatten() {
+            if !all.iter().any(|other| other.is_for_same(&object)) {
+                all.push(Arc::new(object));
+            }
+        }
+        all
+    }
+
+    /// The stored response to requests with such fields, if it is at hand.
+    pub(crate) fn at_hand(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
+        let keys = &self.settings.key_fields;
+        let is_wanted =
+            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, keys);
+        self.shared.hot.find(hash, asked, is_wanted)
+    }
+
+    /// Keeps an object in place of what answered the same requests, unless that is more recent. What the store has is at hand once it is
+    /// asked for: most never are.
+    pub(crate) fn keep(&self, hash: u64, object: &Arc<Object>) {
+        let (keys, store) = (&self.settings.key_fields, self.shared.store.as_ref());
+        let seen = match store {
+            Some(store) => lookup::replace(store, hash, object, keys),
+            None => Some(Seen::default()),
+        };
+        let Some(seen) = seen else { return };
+        let has_seen_all = || store.is_none_or(|store| seen.is_all(store, hash));
+        let is_current = || object.is_alive() && object.is_current() && has_seen_all();
+        self.shared.hot.replace(hash, (object, seen.rivals.clone()), keys, is_current);
+    }
+
+    /// Removes one object.
+    pub(crate) fn discard(&self, hash: u64, object: &Object) {
+        if let Some(store) = &self.shared.store {
+            object.records().for_each(|record| store.remove(record));
+        }
+        self.shared.hot.remove(hash, |other| other.is_for_same(object));
     }
 
     /// Directives of a request from `client`, without those that the client is not allowed to give (access.refresh).
@@ -270,25 +327,6 @@ impl Local {
             self.is_loaded.set(self.shared.store.as_ref().is_none_or(|store| store.is_loaded()));
         }
         self.is_loaded.get()
-    }
-
-    /// The stored response to requests with such fields, if it is at hand.
-    pub(crate) fn at_hand(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
-        let is_wanted = |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked);
-        self.shared.hot.find(hash, is_wanted)
-    }
-
-    /// Keeps an object in place of what answered the same requests. What the store has is at hand once it is asked for: most never are.
-    pub(crate) fn keep(&self, hash: u64, object: &Arc<Object>) {
-        if let Some(store) = &self.shared.store {
-            lookup::replace(store, hash, object);
-        }
-        let hot = &self.shared.hot;
-        let was_at_hand = hot.remove(hash, |other| other.is_for_same(object)) > 0;
-        // Parts are put together when they are looked for.
-        if object.is_whole() && (was_at_hand || !object.is_stored()) {
-            hot.insert(hash, object.clone(), 0, || object.is_alive() && object.is_current());
-        }
     }
 
     /// Forgets all that is stored for a key, on disk and in memory; returns the number of objects.

@@ -96,6 +96,7 @@ scenarios! {
     interim
     limits
     invalidation
+    keys
     mechanisms
     negative
     options

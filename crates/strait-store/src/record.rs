@@ -117,7 +117,8 @@ impl Record {
         place.take()
     }
 
-    pub(crate) fn hits(&self) -> u8 {
+    /// Hits since it was written or considered for eviction; few are counted.
+    pub fn hits(&self) -> u8 {
         self.hits.load(Ordering::Relaxed)
     }
 

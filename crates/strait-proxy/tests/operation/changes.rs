@@ -28,6 +28,44 @@ fn another_configuration_holds_from_the_next_request_on_and_closes_nothing() {
     assert_eq!(client.answer().unwrap().status(), 413);
 }
 
+/// Gets /200/60/5/a for a tenant.
+fn get_as(client: &mut Client, tenant: &str) -> crate::rig::Answer {
+    client.send(format!("GET /200/60/5/a HTTP/1.1\r\nHost: www.example\r\nX-Tenant: {tenant}\r\n\r\n"));
+    client.answer().unwrap()
+}
+
+#[test]
+fn responses_that_were_stored_with_other_keys_answer_nobody() {
+    let mut rig = Rig::start("name = \"p1\"");
+    let mut client = rig.client();
+    let reload = |rig: &mut Rig, name: &str, rest: &str| {
+        let config = rig.config(&format!("name = \"{name}\"\n{rest}"));
+        rig.proxy.reload(&config).unwrap();
+        let end = format!(" {name}");
+        assert!(wait_until(LIMIT, || rig.client().get("/200/0/5/b").field("via").unwrap().ends_with(&end)));
+    };
+    let is_hit = |answer: crate::rig::Answer| answer.field("cache-status").unwrap().contains("hit");
+    // Stored for a tenant, without saying so; twice, so that it is at hand.
+    assert!(!is_hit(get_as(&mut client, "a")) && is_hit(get_as(&mut client, "b")));
+    reload(&mut rig, "p2", "cache.key_fields = [\"X-Tenant\"]");
+    for tenant in ["a", "b"] {
+        assert!(!is_hit(get_as(&mut client, tenant)) && is_hit(get_as(&mut client, tenant)), "{tenant}");
+    }
+    // What answers no request any more is removed.
+    rig.wait_stored(2);
+    // Another key, then both.
+    reload(&mut rig, "p3", "cache.key_fields = [\"X-Other\"]");
+    assert!(!is_hit(get_as(&mut client, "a")) && is_hit(get_as(&mut client, "b")));
+    reload(&mut rig, "p4", "cache.key_fields = [\"X-Other\", \"X-Tenant\"]");
+    for tenant in ["a", "b"] {
+        assert!(!is_hit(get_as(&mut client, tenant)) && is_hit(get_as(&mut client, tenant)), "{tenant}");
+    }
+    // Without a key a response for one tenant does not become one for all.
+    reload(&mut rig, "p5", "");
+    client.send("GET /200/60/5/a HTTP/1.1\r\nHost: www.example\r\n\r\n");
+    assert!(!is_hit(client.answer().unwrap()));
+}
+
 #[test]
 fn where_a_forward_proxy_may_connect_is_asked_each_time() {
     let origin = Origin::start();

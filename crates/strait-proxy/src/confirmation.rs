@@ -1,0 +1,158 @@
+//! What a 304, or a response to HEAD, says of stored responses (RFC 9111, sections 4.3.4 and 4.3.5): which it is about, and what it
+//! changes of them. [`crate::miss`] asks; nothing here sends a request or a response.
+
+use std::sync::Arc;
+
+use strait_http::cache_control::{OfRequest, OfResponse};
+use strait_http::conditional::is_not_modified;
+use strait_http::fields::{Field, Fields};
+use strait_http::freshness::Times;
+use strait_http::head::Request;
+use strait_http::storing::{Asked, NotStored, kept, may_store};
+use strait_http::update::{confirms, has_no_validator, head_confirms, names_bytes, updated};
+use strait_http::vary::Variant;
+
+use crate::exchange::Exchange;
+use crate::fetch::{Incoming, Order, Trouble};
+use crate::meta::Meta;
+use crate::miss::{Miss, Wanted, varies_with_dropped};
+use crate::object::{Object, stored_head};
+use crate::worker::Worker;
+
+/// Whether a 304 came that is not about what is stored.
+pub(crate) fn is_about_another(
+    exchange: &Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    fetched: &Result<Box<Incoming>, Trouble>,
+) -> bool {
+    let (Some(stored), Ok(incoming)) = (&miss.stored, fetched) else { return false };
+    confirms_another(exchange.worker, wanted.hash, stored, &exchange.request.fields, incoming)
+}
+
+/// Returns true for a 304 that neither confirms what is stored nor is what the client has asked for.
+pub(crate) fn is_unusable(exchange: &Exchange<'_, '_>, order: &Order, incoming: &Incoming) -> bool {
+    let said = &incoming.response().fields;
+    order.is_misunderstood(incoming) && !is_not_modified(&exchange.request.fields, said)
+}
+
+/// Whether it is a 304, and about something else than what is stored (RFC 9111, section 4.3.4): one without a validator is about nothing
+/// where several stored responses could be meant.
+pub(crate) fn confirms_another(
+    worker: &Worker,
+    hash: u64,
+    stored: &Object,
+    asked: &Fields<'_>,
+    incoming: &Incoming,
+) -> bool {
+    if incoming.status != 304 {
+        return false;
+    }
+    let fresh = &incoming.response().fields;
+    let is_one_of_several =
+        || has_no_validator(fresh) && worker.candidates(hash, &stored.key, asked).len() > 1;
+    !confirms(&stored.fields(), fresh) || is_one_of_several()
+}
+
+/// A response to HEAD says whether what is stored is still what there is (RFC 9111, section 4.3.5).
+pub(crate) fn update_by_head(
+    exchange: &Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    incoming: &Incoming,
+) {
+    let worker = exchange.worker;
+    let Some(stored) = &miss.stored else { return };
+    let response = incoming.response();
+    if response.status != 200 || stored.status != 200 || !stored.has_keyed_of(&exchange.request.fields) {
+        return;
+    }
+    if head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
+        freshen(worker, wanted.hash, stored, (exchange.request, &wanted.directives), incoming);
+    } else {
+        worker.forget(wanted.hash, &wanted.key);
+    }
+}
+
+/// A 304 has confirmed what is stored. Its strong tag confirms other stored responses that have the same and match the request, too (RFC
+/// 9111, section 4.3.4).
+pub(crate) fn confirm(
+    worker: &Worker,
+    hash: u64,
+    stored: &Arc<Object>,
+    asked: (&Request<'_>, &OfRequest),
+    incoming: &Incoming,
+) -> Arc<Object> {
+    let fresh = &incoming.response().fields;
+    if names_bytes(fresh) {
+        let mut others = worker.candidates(hash, &stored.key, &asked.0.fields);
+        others.retain(|other| !other.is_for_same(stored) && confirms(&other.fields(), fresh));
+        for other in others {
+            freshen(worker, hash, &other, asked, incoming);
+        }
+    }
+    freshen(worker, hash, stored, asked, incoming)
+}
+
+/// Updates a stored response that a 304 has confirmed. What it says is kept if a response that says so may be.
+fn freshen(
+    worker: &Worker,
+    hash: u64,
+    stored: &Arc<Object>,
+    (request, wanted): (&Request<'_>, &OfRequest),
+    incoming: &Incoming,
+) -> Arc<Object> {
+    let response = incoming.response();
+    let policy = &worker.settings().storing;
+    let own = stored.fields();
+    let all = updated(&own, &response.fields);
+    // A cookie that comes with the confirmation is for this client alone.
+    let is_shared = |field: &&Field<'_>| policy.set_cookie || !field.name.eq_ignore_ascii_case("set-cookie");
+    let fields: Fields<'_> = all.iter().filter(is_shared).copied().collect();
+    let directives = OfResponse::of(&fields);
+    let (requested, received) = (incoming.requested, incoming.received);
+    let times = Times::of(stored.status, &response.fields, &directives, requested, received);
+    // Its date is that of the answer: without one, when that came.
+    let has_date = response.fields.has("date");
+    let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
+    let head_of = |fields| stored_head(stored.status, kept(fields, &directives).filter(is_told), received);
+    let head = head_of(&fields);
+    let keys = &worker.settings().key_fields;
+    let variant = Variant::of(&fields, &request.fields, keys);
+    let variant = variant.filter(|_| !varies_with_dropped(keys, request, incoming));
+    let variant_text = variant.as_ref().map_or("", Variant::text);
+    let meta =
+        Meta { requested, received, age: times.age, variant: variant_text, head: &head, ..stored.meta(0) };
+    let shown = |fresh: Arc<Object>| {
+        let head = if all.has("set-cookie") { head_of(&all) } else { return fresh };
+        let shown = Object::new(&stored.key, &Meta { head: &head, ..meta }, fresh.body.clone());
+        shown.map_or(fresh, Arc::new)
+    };
+    let fresh = Object::new(&stored.key, &meta, stored.body.clone());
+    // The fields of both were read before.
+    let Some(fresh) = fresh else { return stored.clone() };
+    let mut fresh = fresh.with_negative(worker.settings().negative);
+    if !stored.has_keyed_of(&request.fields) {
+        // Others share what is stored: a request with a field of another key says nothing about it.
+        return shown(Arc::new(fresh));
+    }
+    let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
+    match may_store(policy, &asked, stored.status, &fields, &directives) {
+        Ok(()) if variant.is_some() => {}
+        // It was for this client alone; what is stored stays as it is.
+        Err(NotStored::RequestNoStore | NotStored::Authorization) => return shown(Arc::new(fresh)),
+        _ => {
+            worker.forget(hash, &stored.key);
+            return shown(Arc::new(fresh));
+        }
+    }
+    if let Some(store) = &worker.shared.store {
+        fresh.write_again(store, worker.lane);
+    }
+    let fresh = Arc::new(fresh);
+    // What somebody has stored or removed meanwhile is newer.
+    if fresh.is_alive() && fresh.is_current() {
+        worker.keep(hash, &fresh);
+    }
+    shown(fresh)
+}

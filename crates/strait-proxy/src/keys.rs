@@ -1,0 +1,72 @@
+//! Fields of requests that the operator adds to the key of responses, or with which requests go past the cache: their names, checked.
+//! [`crate::settings`] asks at each start and reload; strait-http has the lists of fields for which this makes no sense.
+
+use strait_http::forwarded::Policy;
+use strait_http::unkeyed::{why_no_bypass, why_no_key};
+
+use crate::config::Cache;
+use crate::error::{Error, Result};
+
+/// Fields at most that are added to the key: each stored response has them all.
+const KEY_FIELDS_MAX: usize = 16;
+/// Fields at most that send a request past the cache: each is looked for in each request.
+const BYPASS_FIELDS_MAX: usize = 64;
+
+/// Fields that are part of every key.
+pub(crate) fn key_fields(cache: &Cache) -> Result<Vec<String>> {
+    let bypass = &cache.bypass_fields;
+    let is_bypassed = |name: &str| bypass.iter().any(|other| name.eq_ignore_ascii_case(other));
+    let why = |name: &str| match why_no_key(name) {
+        None if is_bypassed(name) => Some("requests with this field go past the cache (cache.bypass_fields)"),
+        why => why,
+    };
+    field_names("cache.key_fields", &cache.key_fields, KEY_FIELDS_MAX, why)
+}
+
+/// Fields that send a request past the cache, where `policy` drops some of every request.
+pub(crate) fn bypass_fields(cache: &Cache, policy: Policy) -> Result<Vec<String>> {
+    let why = |name: &str| match why_no_bypass(name) {
+        None if policy.drops(name) => Some("this field is dropped from every request (forwarded)"),
+        why => why,
+    };
+    field_names("cache.bypass_fields", &cache.bypass_fields, BYPASS_FIELDS_MAX, why)
+}
+
+/// Names of fields in lower case, in order, each once.
+fn field_names(
+    key: &str,
+    names: &[String],
+    most: usize,
+    why_not: impl Fn(&str) -> Option<&'static str>,
+) -> Result<Vec<String>> {
+    if names.len() > most {
+        return Err(Error::Config(format!("{key}: {} fields; {most} are the most", names.len())));
+    }
+    if let Some((name, why)) = names.iter().find_map(|name| Some((name, why_not(name)?))) {
+        return Err(Error::Config(format!("{key}: {name:?}: {why}; leave it out")));
+    }
+    let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_fields_are_kept_once_in_lower_case_and_their_number_is_limited() {
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let named = Cache { key_fields: of(&["X-Tenant", "Cookie", "x-tenant"]), ..Cache::default() };
+        assert_eq!(key_fields(&named).unwrap(), ["cookie", "x-tenant"]);
+        let many = |count: usize| -> Vec<_> { (0..count).map(|number| format!("x-{number}")).collect() };
+        let keys = |count| key_fields(&Cache { key_fields: many(count), ..Cache::default() });
+        let bypass =
+            |count| bypass_fields(&Cache { bypass_fields: many(count), ..Cache::default() }, Policy::Off);
+        assert!(keys(KEY_FIELDS_MAX).is_ok() && bypass(BYPASS_FIELDS_MAX).is_ok());
+        for error in [keys(KEY_FIELDS_MAX + 1), bypass(BYPASS_FIELDS_MAX + 1)] {
+            assert!(error.unwrap_err().to_string().contains("are the most"));
+        }
+    }
+}
