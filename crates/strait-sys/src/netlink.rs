@@ -1,14 +1,17 @@
 //! `rtnetlink(7)`: makes and sets links, reads their state and counters.
 //!
-//! The capture engine reads link counters and attached XDP programs with it; the test rigs and the demo make
-//! veth pairs. The doctor asks two neighbours of it, what rings packet sockets have ([`packet_socket`], sock_diag(7)) and
-//! what a driver says of its XDP abilities ([`xdp_abilities`], the generic family `netdev`). A [`Netlink`] works in the network namespace of the thread that opened it, for good. It does
-//! not watch for changes, lists nothing, and touches no interface but the one it is given.
+//! The capture engine reads link counters and attached XDP programs with it; the test rigs and the
+//! demo make veth pairs. The doctor asks two neighbours of it, what rings packet sockets have
+//! ([`packet_socket`], sock_diag(7)) and what a driver says of its XDP abilities
+//! ([`xdp_abilities`], the generic family `netdev`). A [`Netlink`] works in the network namespace
+//! of the thread that opened it, for good. It lists nothing, and touches no interface but the one
+//! it is given. [`LinkNews`] reports the changes of one link.
 
 mod diag;
 mod link;
 mod message;
 mod netdev;
+mod news;
 mod route;
 #[cfg(test)]
 mod tests;
@@ -20,9 +23,10 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 pub use diag::{PacketRing, PacketSocket, packet_socket};
-pub use link::{LinkStats, XdpAttachment, XdpMode};
+pub use link::{LinkReading, LinkStats, XdpAttachment, XdpMode};
 use message::{Attributes, HEADER_LEN, Message, Request, malformed};
 pub use netdev::{XdpAbilities, XdpMetadata, xdp_abilities};
+pub use news::{LinkNews, News};
 pub use route::Route;
 
 use crate::error::{Error, Kind, Result, check};
@@ -142,6 +146,12 @@ impl Netlink {
         body[8..].copy_from_slice(&link::STATS_FILTER.to_ne_bytes());
         let mut request = self.request(RTM_GETSTATS, REQUEST, &body);
         self.get(&mut request, "read counters of", &subject(index), link::parse_stats)
+    }
+
+    /// State of link `index` and its carrier.
+    pub fn link(&mut self, index: u32) -> Result<LinkReading> {
+        let mut request = self.get_link(index);
+        self.get(&mut request, "read the state of", &subject(index), link::parse_reading)
     }
 
     /// The XDP program attached to link `index`, if there is one.

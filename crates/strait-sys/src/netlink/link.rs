@@ -11,6 +11,9 @@ use crate::interface::Interface;
 const IFINFOMSG_LEN: usize = 16;
 /// `sizeof(struct if_stats_msg)`.
 const IF_STATS_MSG_LEN: usize = 12;
+/// `IFLA_CARRIER_DOWN_COUNT`, and a flag of linux/if.h, which libc does not have for musl.
+const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
+const IFF_LOWER_UP: u32 = 1 << 16;
 /// `RTM_NEWSTATS`.
 const RTM_NEWSTATS: u16 = 92;
 /// `IFLA_STATS_LINK_64`, and the bit that asks for it (`IFLA_STATS_FILTER_BIT`).
@@ -53,6 +56,18 @@ pub struct LinkStats {
     pub rx_compressed: u64,
     pub tx_compressed: u64,
     pub rx_nohandler: u64,
+}
+
+/// State of a link at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkReading {
+    /// It is set up (`IFF_UP`).
+    pub is_up: bool,
+    /// It is set up and has a carrier (`IFF_LOWER_UP`).
+    pub has_carrier: bool,
+    /// How often its carrier went away since it was made (`IFLA_CARRIER_DOWN_COUNT`); it wraps
+    /// around.
+    pub carrier_downs: u32,
 }
 
 /// How an XDP program is attached.
@@ -119,6 +134,16 @@ pub(super) fn parse_interface(message: Message<'_>) -> Result<Interface> {
         }
     }
     Ok(interface)
+}
+
+pub(super) fn parse_reading(message: Message<'_>) -> Result<LinkReading> {
+    let flags = read_u32(message.body, 8).ok_or_else(|| malformed("a link header is cut short"))?;
+    let downs = message.attributes(IFINFOMSG_LEN)?.find_u32(IFLA_CARRIER_DOWN_COUNT)?;
+    Ok(LinkReading {
+        is_up: flags & libc::IFF_UP as u32 != 0,
+        has_carrier: flags & IFF_LOWER_UP != 0,
+        carrier_downs: downs.unwrap_or_default(),
+    })
 }
 
 pub(super) fn parse_stats(message: Message<'_>) -> Result<LinkStats> {

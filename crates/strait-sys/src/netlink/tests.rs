@@ -35,6 +35,62 @@ fn a_veth_pair_joins_two_namespaces() {
     .unwrap();
 }
 
+/// The changes that wait.
+fn waiting(news: &LinkNews) -> Vec<News> {
+    std::iter::from_fn(|| news.next().unwrap()).collect()
+}
+
+#[test]
+fn each_change_of_one_link_is_reported_and_none_of_another() {
+    let (Some(here), Some(there)) = (namespace(), namespace()) else { return };
+    here.run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        let left = veth(&mut netlink, &there).index;
+        netlink.add_veth(&VethEnd::new("one"), &VethEnd::new("other")).unwrap();
+        let [one, other] = ["one", "other"].map(|name| netlink.interface(name).unwrap().index);
+        netlink.set_up(other, true).unwrap();
+        netlink.set_up(one, true).unwrap();
+        let news = LinkNews::open(one).unwrap();
+        netlink.set_up(left, true).unwrap();
+        netlink.set_up(left, false).unwrap();
+        let start = netlink.link(one).unwrap();
+        assert!(start.is_up && start.has_carrier, "{start:?}");
+        for _ in 0..3 {
+            netlink.set_up(one, false).unwrap();
+            netlink.set_up(one, true).unwrap();
+        }
+        let changes = waiting(&news);
+        let downs = changes.iter().filter(|news| matches!(news, News::Changed(now) if !now.is_up)).count();
+        assert_eq!(downs, 3, "{changes:?}");
+        assert!(!changes.contains(&News::Lost) && !changes.contains(&News::Gone), "{changes:?}");
+        let now = netlink.link(one).unwrap();
+        assert_eq!((now.is_up, now.carrier_downs - start.carrier_downs), (true, 3));
+        netlink.delete(one).unwrap();
+        assert_eq!(waiting(&news).last(), Some(&News::Gone));
+        assert_eq!(netlink.link(one).unwrap_err().kind(), Kind::Usage);
+    })
+    .unwrap();
+}
+
+#[test]
+fn changes_that_nobody_reads_are_reported_as_lost() {
+    let Some(here) = namespace() else { return };
+    here.run(|| {
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_veth(&VethEnd::new("one"), &VethEnd::new("other")).unwrap();
+        let one = netlink.interface("one").unwrap().index;
+        let news = LinkNews::open(one).unwrap();
+        for mtu in (1000..5000).map(|count| 1000 + count % 2) {
+            netlink.set_mtu(one, mtu).unwrap();
+        }
+        assert!(waiting(&news).contains(&News::Lost));
+        assert_eq!(waiting(&news), [], "it goes on behind the loss");
+        netlink.set_up(one, true).unwrap();
+        assert!(matches!(waiting(&news)[..], [News::Changed(now), ..] if now.is_up));
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_link_is_set_and_deleted() {
     let (Some(here), Some(there)) = (namespace(), namespace()) else { return };

@@ -1,0 +1,115 @@
+//! Notifications of the changes of one link (`RTNLGRP_LINK` of rtnetlink(7)).
+//!
+//! A capture reads them to know when its link went down or lost its carrier. The kernel sends one
+//! for each change of the flags, however soon the next one follows. Nothing here waits.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+
+use super::link::{self, LinkReading};
+use super::message::Message;
+use super::{REPLY_BYTES_MAX, subject};
+use crate::error::{Error, Result};
+use crate::socket;
+
+/// `RTMGRP_LINK` (linux/rtnetlink.h).
+const RTMGRP_LINK: u32 = 1;
+/// Offsets in a notification: `struct ifinfomsg` follows `struct nlmsghdr`.
+const FAMILY_AT: u32 = 16;
+const INDEX_AT: u32 = 20;
+/// Charged to the socket for a notification, with a margin (`skb->truesize`).
+const NOTIFICATION_BYTES: u32 = 8 << 10;
+/// Notifications that wait for a reader at most.
+const WAITING_MAX: u32 = 256;
+
+/// A notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The link is like this from now on.
+    Changed(LinkReading),
+    /// The link was deleted or moved to another network namespace.
+    Gone,
+    /// Notifications were lost: more than the socket holds.
+    Lost,
+}
+
+/// A socket that gets the notifications of one link, in the network namespace of the thread that
+/// opened it.
+#[derive(Debug)]
+pub struct LinkNews(OwnedFd);
+
+impl LinkNews {
+    /// Asks for the notifications of link `index` from here on.
+    pub fn open(index: u32) -> Result<Self> {
+        let name = subject(index);
+        let os = |errno: rustix::io::Errno| Error::os("watch", &*name, errno.raw_os_error());
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(os)?;
+        // Before the first one can come.
+        only_of(&fd, index)?;
+        // As far as the limit of the system goes (net.core.rmem_max): more is lost, and reported.
+        let bytes = (WAITING_MAX * NOTIFICATION_BYTES) as usize;
+        rustix::net::sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(os)?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, RTMGRP_LINK)).map_err(os)?;
+        Ok(Self(fd))
+    }
+
+    /// Returns the next notification; `None` where none has come.
+    pub fn next(&self) -> Result<Option<News>> {
+        let mut buffer = [0; REPLY_BYTES_MAX];
+        loop {
+            let len = match rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::TRUNC) {
+                Ok((_, len)) => len,
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::NOBUFS) => return Ok(Some(News::Lost)),
+                Err(errno) => return Err(Error::os("read changes of", "a link", errno.raw_os_error())),
+            };
+            let Some(mut datagram) = buffer.get(..len) else { return Ok(Some(News::Lost)) };
+            if let Some(news) = Message::take(&mut datagram)?.map(parse).transpose()?.flatten() {
+                return Ok(Some(news));
+            }
+        }
+    }
+}
+
+/// Readable while a notification waits.
+impl AsFd for LinkNews {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn parse(message: Message<'_>) -> Result<Option<News>> {
+    Ok(match message.kind {
+        libc::RTM_NEWLINK => Some(News::Changed(link::parse_reading(message)?)),
+        libc::RTM_DELLINK => Some(News::Gone),
+        _ => None,
+    })
+}
+
+/// Has the kernel keep notifications of other links away, so that a busy host does not fill the
+/// socket. Those of a bridge about its port (`AF_BRIDGE`) say nothing of the link.
+fn only_of(fd: &OwnedFd, index: u32) -> Result<()> {
+    const LOAD_WORD: u16 = 0x20;
+    const LOAD_BYTE: u16 = 0x30;
+    const JUMP_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    // The program loads in network order, netlink writes in the host's.
+    let index = u32::from_be_bytes(index.to_ne_bytes());
+    let program = [
+        (LOAD_BYTE, 0, 0, FAMILY_AT),
+        (JUMP_EQUAL, 0, 3, libc::AF_UNSPEC as u32),
+        (LOAD_WORD, 0, 0, INDEX_AT),
+        (JUMP_EQUAL, 0, 1, index),
+        (RETURN, 0, 0, u32::MAX),
+        (RETURN, 0, 0, 0),
+    ];
+    let mut program = program.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let option = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    socket::set(fd.as_fd(), option, &filter, ("attach a filter to", "a netlink socket"))
+}
