@@ -7,7 +7,7 @@ use super::{Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Transmitter};
 use crate::error::{Error, Kind, Result, check};
 use crate::ethtool::Ethtool;
 use crate::mmap::Mapping;
-use crate::socket;
+use crate::socket::{self, LinkState};
 
 /// `AF_ZEROCOPY` and what belongs to it (`kmod/pf_zerocopy/pf_zerocopy.h`).
 const AF_ZEROCOPY: libc::c_int = 25;
@@ -185,6 +185,27 @@ impl Socket {
     /// when it vanished.
     pub fn take_error(&self) -> Result<()> {
         socket::take_error(self.as_fd(), &self.interface).map_err(|error| self.explain(error))
+    }
+
+    /// State of the interface that it is bound to, before [`Socket::shut_down`]. A link that is
+    /// down with frames still in the ring counts as up. The call takes the pending error of the
+    /// socket.
+    pub fn link_state(&self) -> Result<LinkState> {
+        if self.has_lost_its_interface() {
+            return Ok(LinkState::Gone);
+        }
+        // SAFETY: a null buffer of length 0 is what the socket takes.
+        let returned = unsafe { libc::recv(self.raw(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+        if returned >= 0 {
+            return Ok(LinkState::Up);
+        }
+        let error = Error::last_os("read the state of", &*self.interface);
+        match error.errno() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(LinkState::Up),
+            Some(libc::ENETDOWN) => Ok(LinkState::Down),
+            Some(libc::ENODEV) => Ok(LinkState::Gone),
+            _ => Err(error),
+        }
     }
 
     fn explain(&self, error: Error) -> Error {
