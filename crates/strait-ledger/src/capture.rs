@@ -62,6 +62,8 @@ pub struct Events {
     pub fallbacks: u64,
     /// Times that the interface went down while the session was open.
     pub link_downs: u64,
+    /// Times that the interface lost its carrier while it was set up.
+    pub carrier_losses: u64,
 }
 
 /// One lane's account: a receive queue or a fanout member, with a ring of its own.
@@ -189,13 +191,14 @@ impl Losses {
 
 impl Events {
     /// Each event with its name in JSON and in metric labels.
-    pub fn named(&self) -> [(&'static str, u64); 5] {
+    pub fn named(&self) -> [(&'static str, u64); 6] {
         [
             ("queue_freezes", self.queue_freezes),
             ("snaplen_cuts", self.snaplen_cuts),
             ("fill_ring_empty", self.fill_ring_empty),
             ("fallbacks", self.fallbacks),
             ("link_downs", self.link_downs),
+            ("carrier_losses", self.carrier_losses),
         ]
     }
 
@@ -206,6 +209,7 @@ impl Events {
         self.fill_ring_empty += other.fill_ring_empty;
         self.fallbacks += other.fallbacks;
         self.link_downs += other.link_downs;
+        self.carrier_losses += other.carrier_losses;
     }
 
     fn subtract(&mut self, other: &Self) {
@@ -214,6 +218,7 @@ impl Events {
         self.fill_ring_empty = self.fill_ring_empty.saturating_sub(other.fill_ring_empty);
         self.fallbacks = self.fallbacks.saturating_sub(other.fallbacks);
         self.link_downs = self.link_downs.saturating_sub(other.link_downs);
+        self.carrier_losses = self.carrier_losses.saturating_sub(other.carrier_losses);
     }
 }
 
@@ -236,6 +241,7 @@ mod tests {
                 fill_ring_empty: 3,
                 fallbacks: 4,
                 link_downs: 5,
+                carrier_losses: 6,
             },
         }
     }

@@ -26,6 +26,7 @@ const LOST: &str = "strait_capture_lost_total";
 const EVENTS: &str = "strait_capture_events_total";
 const SECONDS: &str = "strait_capture_seconds";
 const LINK_DOWN_SECONDS: &str = "strait_capture_link_down_seconds_total";
+const NO_CARRIER_SECONDS: &str = "strait_capture_no_carrier_seconds_total";
 
 /// Writes every metric of a capture session to `out`.
 pub fn write_capture(out: &mut impl Write, report: &Report) -> fmt::Result {
@@ -48,8 +49,10 @@ pub fn write_capture(out: &mut impl Write, report: &Report) -> fmt::Result {
             writeln!(out, "{EVENTS}{{{labels},event=\"{event}\"}} {count}")?;
         }
     }
-    header(out, LINK_DOWN_SECONDS, "How long the interface was down.", "counter")?;
+    header(out, LINK_DOWN_SECONDS, "How long the interface was set down.", "counter")?;
     writeln!(out, "{LINK_DOWN_SECONDS}{{{}}} {}", session_labels(report), report.link_down_seconds)?;
+    header(out, NO_CARRIER_SECONDS, "How long the interface was set up without a carrier.", "counter")?;
+    writeln!(out, "{NO_CARRIER_SECONDS}{{{}}} {}", session_labels(report), report.no_carrier_seconds)?;
     header(out, SECONDS, "How long the session has been open.", "gauge")?;
     writeln!(out, "{SECONDS}{{{}}} {}", session_labels(report), report.seconds)
 }
@@ -125,6 +128,7 @@ mod tests {
             path: "v3".into(),
             seconds: 1.5,
             link_down_seconds: 0.25,
+            no_carrier_seconds: 0.75,
             ..Report::from_lanes(lanes, &nic)
         }
     }
@@ -143,6 +147,8 @@ mod tests {
         assert_eq!(sum(&text, "strait_capture_lost_total"), 4);
         let down = "strait_capture_link_down_seconds_total{interface=\"we\\\"ird\",path=\"v3\"} 0.25\n";
         assert!(text.contains(down), "{text}");
+        let carrier = "strait_capture_no_carrier_seconds_total{interface=\"we\\\"ird\",path=\"v3\"} 0.75\n";
+        assert!(text.contains(carrier), "{text}");
         assert!(text.contains("strait_capture_seconds{interface=\"we\\\"ird\",path=\"v3\"} 1.5\n"), "{text}");
     }
 

@@ -24,6 +24,8 @@ pub struct Report {
     pub seconds: f64,
     /// Part of that time in which the interface was down.
     pub link_down_seconds: f64,
+    /// How long of that the interface was set up and had no carrier.
+    pub no_carrier_seconds: f64,
     /// All lanes together, and what no lane can be named for.
     #[serde(flatten)]
     pub capture: Capture,
@@ -53,7 +55,7 @@ impl fmt::Display for Report {
         writeln!(f, ", {:.3} s", self.seconds)?;
         write_packets(f, &self.capture)?;
         write_bytes(f, &self.capture, self.seconds)?;
-        write_events(f, &self.capture, self.link_down_seconds)?;
+        write_events(f, self)?;
         if self.lanes.len() > 1 {
             self.lanes.iter().try_for_each(|lane| write_lane(f, lane))?;
         }
@@ -96,11 +98,20 @@ fn write_bytes(f: &mut fmt::Formatter<'_>, capture: &Capture, seconds: f64) -> f
     writeln!(f)
 }
 
-fn write_events(f: &mut fmt::Formatter<'_>, capture: &Capture, link_down_seconds: f64) -> fmt::Result {
-    for (event, count) in capture.events.named().into_iter().filter(|(_, count)| *count > 0) {
+fn write_events(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    for (event, count) in report.capture.events.named() {
+        let time = match event {
+            "link_downs" => Some(("down for", report.link_down_seconds)),
+            "carrier_losses" => Some(("none for", report.no_carrier_seconds)),
+            _ => None,
+        };
+        // A link can have no carrier from the start.
+        if count == 0 && time.is_none_or(|(_, seconds)| seconds <= 0.0) {
+            continue;
+        }
         row(f, &event.replace('_', " "), count)?;
-        if event == "link_downs" {
-            write!(f, "  down for {link_down_seconds:.3} s")?;
+        if let Some((words, seconds)) = time {
+            write!(f, "  {words} {seconds:.3} s")?;
         }
         writeln!(f)?;
     }
@@ -217,6 +228,19 @@ mod tests {
         report.link_down_seconds = 1.5;
         let row = format!("  link downs            {:>20}  down for 1.500 s\n", 2);
         assert!(report.to_string().contains(&row), "{report}");
+        assert!(!report.to_string().contains("carrier"), "{report}");
+    }
+
+    #[test]
+    fn the_table_says_how_often_the_carrier_went_and_how_long_there_was_none() {
+        let mut report = sample();
+        report.no_carrier_seconds = 0.25;
+        for losses in [0, 3] {
+            report.capture.events.carrier_losses = losses;
+            let row = format!("  carrier losses        {losses:>20}  none for 0.250 s\n");
+            assert!(report.to_string().contains(&row), "{report}");
+        }
+        assert!(!report.to_string().contains("link downs"), "{report}");
     }
 
     #[test]

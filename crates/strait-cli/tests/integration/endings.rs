@@ -210,6 +210,7 @@ fn the_json_object_has_the_documented_keys_and_no_others() {
         "interface",
         "seconds",
         "link_down_seconds",
+        "no_carrier_seconds",
         "received",
         "delivered",
         "filtered",
@@ -223,7 +224,8 @@ fn the_json_object_has_the_documented_keys_and_no_others() {
     let packets = ["queue", "cpu", "received", "delivered", "filtered", "lost"];
     let lane = [&packets[..], &["bytes", "wire_bytes", "copied_bytes", "events"]].concat();
     let lost = ["nic_missed", "ring_full", "fill_empty", "sink", "unread", "other"];
-    let events = ["queue_freezes", "snaplen_cuts", "fill_ring_empty", "fallbacks", "link_downs"];
+    let events =
+        ["queue_freezes", "snaplen_cuts", "fill_ring_empty", "fallbacks", "link_downs", "carrier_losses"];
     for path in PATHS {
         let finished = Capture::start(wire.right(), &["-p", path, "--json", "--cpus", "0"]).finish();
         assert_eq!(without_notes(&finished.stderr), "");
