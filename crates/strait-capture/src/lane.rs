@@ -10,6 +10,7 @@ use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
 use strait_sys::LinkState;
 use strait_sys::clock;
+use strait_sys::interface::Interface;
 use strait_sys::packet::Cooked;
 
 use crate::batch::{Batch, Booking, Copies, Source};
@@ -21,8 +22,13 @@ use crate::wait::{Pacer, Step};
 use crate::watch::LinkWatch;
 use crate::{offline, packet, xdp, zerocopy};
 
+/// How often a lane that spins reads the link's news: every few milliseconds.
+const LINK_CHECK_SPINS: u32 = 1 << 16;
 /// How often a link that is down is looked at.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Descriptors that end a wait for frames: the interrupter's, and the link's news.
+pub(crate) type Wakers<'a> = [Option<BorrowedFd<'a>>; 2];
 
 /// State shared by a session and its lanes.
 #[derive(Debug, Default)]
@@ -34,13 +40,11 @@ pub(crate) struct Shared {
     pub(crate) beyond: AtomicU64,
 }
 
-/// The link as one lane's socket reports it.
-#[derive(Debug, Default)]
-struct LinkView {
-    /// How often it went down.
-    downs: u64,
-    /// When it was looked at last; none while it is up.
-    looked: Option<Instant>,
+impl Shared {
+    /// For a session on `interface`, whose link is watched from here on.
+    pub(crate) fn watching(interface: &Interface) -> Result<Arc<Self>, Error> {
+        Ok(Arc::new(Self { link: LinkWatch::open(interface)?, ..Self::default() }))
+    }
 }
 
 /// One queue of a session.
@@ -62,7 +66,10 @@ pub struct Lane {
     tally: Arc<Tally>,
     /// Ends its waits.
     interrupter: Option<Interrupter>,
-    link: LinkView,
+    /// When a link that this lane's socket reports as down was looked at last; none while it is up.
+    link_looked: Option<Instant>,
+    /// Looks at an empty ring by a lane that never sleeps.
+    spins: u32,
 }
 
 pub(crate) enum Engine {
@@ -96,7 +103,8 @@ impl Lane {
             sieve: None,
             tally: Arc::default(),
             interrupter: None,
-            link: LinkView::default(),
+            link_looked: None,
+            spins: 0,
         }
     }
 
@@ -234,6 +242,7 @@ impl Lane {
         };
         checked.or_else(|error| self.note_trouble(error))?;
         self.look_at_link()?;
+        self.shared.link.look(Instant::now());
         self.failure.take().map_or(Ok(()), Err)
     }
 
@@ -246,7 +255,6 @@ impl Lane {
         }
         match self.engine.link_state() {
             Ok(Some(state)) => self.note_link(state),
-            Ok(None) if errno == Some(Errno::NODEV) => self.note_link(LinkState::Gone),
             // It cannot go on.
             Ok(None) => self.fail(error),
             Err(other) => self.fail(other),
@@ -255,14 +263,15 @@ impl Lane {
 
     /// While the link is down: looks now and then what became of it.
     fn look_at_link(&mut self) -> Result<(), Error> {
-        if self.link.looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
+        // A socket that was told to stop says nothing of the link any more.
+        let stopping = self.shared.stopping.load(Ordering::Acquire);
+        if stopping || self.link_looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
             return Ok(());
         }
-        self.link.looked = Some(Instant::now());
+        self.link_looked = Some(Instant::now());
         match self.engine.link_state()? {
             Some(LinkState::Up) => {
-                self.link.looked = None;
-                self.shared.link.came_up(Instant::now());
+                self.link_looked = None;
                 Ok(())
             }
             Some(state) => self.note_link(state),
@@ -275,12 +284,7 @@ impl Lane {
         if state == LinkState::Gone {
             return self.fail(Error::System(strait_sys::gone(&self.interface)));
         }
-        let now = Instant::now();
-        if self.link.looked.is_none() {
-            self.link.downs += 1;
-            self.shared.link.went_down(self.link.downs, now);
-            self.link.looked = Some(now);
-        }
+        self.link_looked.get_or_insert_with(Instant::now);
         Ok(())
     }
 
@@ -356,14 +360,25 @@ impl Lane {
                 return Ok(Outcome::Nothing);
             }
             let step = self.pacer.empty(clock::monotonic_ns());
-            let interrupt = self.interrupter.as_ref().map(Interrupter::as_fd);
-            let left = if self.link.looked.is_some() { left.min(LINK_PERIOD) } else { left };
-            self.engine.wait(step, left, interrupt).or_else(|error| self.note_trouble(error))?;
+            let left = if self.link_looked.is_some() { left.min(LINK_PERIOD) } else { left };
+            let wakers = [self.interrupter.as_ref().map(Interrupter::as_fd), self.shared.link.descriptor()];
+            self.engine.wait(step, left, wakers).or_else(|error| self.note_trouble(error))?;
+            if step == Step::Spin {
+                self.look_at_news_sometimes();
+            }
             // A signal may have ended the wait: let the caller look at its flag.
-            if step == Step::Wake && !self.look()? {
+            if step == Step::Wake && !self.look()? && !self.shared.link.look(Instant::now()) {
                 self.interrupter.iter().for_each(Interrupter::clear);
                 return Ok(Outcome::Nothing);
             }
+        }
+    }
+
+    /// Has changes of the link noted by a lane that never sleeps.
+    fn look_at_news_sometimes(&mut self) {
+        self.spins = self.spins.wrapping_add(1);
+        if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
+            self.shared.link.look(Instant::now());
         }
     }
 
@@ -428,16 +443,11 @@ impl Engine {
         }
     }
 
-    fn wait(
-        &mut self,
-        step: Step,
-        timeout: std::time::Duration,
-        interrupt: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Error> {
+    fn wait(&mut self, step: Step, timeout: std::time::Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         match self {
-            Self::Packet(engine) => engine.wait(step, timeout, interrupt),
-            Self::Xdp(engine) => engine.wait(step, timeout, interrupt),
-            Self::ZeroCopy(engine) => engine.wait(step, timeout, interrupt),
+            Self::Packet(engine) => engine.wait(step, timeout, wakers),
+            Self::Xdp(engine) => engine.wait(step, timeout, wakers),
+            Self::ZeroCopy(engine) => engine.wait(step, timeout, wakers),
             Self::File(engine) => engine.wait(timeout),
         }
     }
@@ -463,12 +473,13 @@ impl Engine {
         }
     }
 
-    /// State of the link; none for a file, and for `PF_ZEROCOPY`, whose socket does not outlive a link that is set down.
+    /// State of the link; none for a file.
     fn link_state(&self) -> Result<Option<LinkState>, Error> {
         match self {
             Self::Packet(engine) => engine.link_state().map(Some),
             Self::Xdp(engine) => engine.link_state().map(Some),
-            Self::ZeroCopy(_) | Self::File(_) => Ok(None),
+            Self::ZeroCopy(engine) => engine.link_state().map(Some),
+            Self::File(_) => Ok(None),
         }
     }
 

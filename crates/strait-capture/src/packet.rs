@@ -29,6 +29,7 @@ use crate::error::Error;
 use crate::filter;
 use crate::frame::{Direction, Frame, Vlan};
 use crate::gauge::Reading;
+use crate::lane::Wakers;
 use crate::wait::{RING_SHARE, Step};
 
 /// How long a reader that was rung looks for the frame that the kernel is still writing.
@@ -166,24 +167,20 @@ impl Engine {
         batch
     }
 
-    /// Waits as `step` says, `timeout` at most or until `interrupt` is readable. Frames may or may not be ready then.
+    /// Waits as `step` says, `timeout` at most or until one of `wakers` is readable. Frames may or
+    /// may not be ready then.
     ///
     /// # Errors
     /// The interface went down or vanished.
-    pub(crate) fn wait(
-        &mut self,
-        step: Step,
-        timeout: Duration,
-        interrupt: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self, step: Step, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         match step {
             Step::Spin => self.spin()?,
             Step::Gather(pause) if matches!(self.ring, Ring::V3(_)) => {
-                self.gather(pause, timeout, interrupt)?;
+                self.gather(pause, timeout, wakers)?;
             }
             Step::Gather(pause) => strait_sys::wait::sleep(pause.min(timeout)),
-            Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout, interrupt)?,
-            Step::Wake => self.wait_for_ring(timeout, interrupt)?,
+            Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout, wakers)?,
+            Step::Wake => self.wait_for_ring(timeout, wakers)?,
         }
         Ok(())
     }
@@ -199,12 +196,7 @@ impl Engine {
     }
 
     /// A block gathers frames by itself; the kernel wakes us when it is full or its time is over.
-    fn gather(
-        &mut self,
-        pause: Duration,
-        timeout: Duration,
-        interrupt: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Error> {
+    fn gather(&mut self, pause: Duration, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         if let Some(bell) = &mut self.doorbell {
             bell.rest()?;
         }
@@ -225,11 +217,13 @@ impl Engine {
                 timeout.saturating_sub(pause)
             }
         };
-        self.wait_for_ring(limit.min(timeout), interrupt)
+        self.wait_for_ring(limit.min(timeout), wakers)
     }
 
-    fn wait_for_ring(&self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-        let [ring, _] = strait_sys::wait::readable([Some(self.socket.as_fd()), interrupt], timeout)?;
+    fn wait_for_ring(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        let [interrupt, link] = wakers;
+        let fds = [Some(self.socket.as_fd()), interrupt, link];
+        let [ring, ..] = strait_sys::wait::readable(fds, timeout)?;
         if ring.failed {
             self.socket.take_error()?;
         }
@@ -237,10 +231,10 @@ impl Engine {
     }
 
     /// Sleeps until a block is retired or a frame rings, then until that frame is whole.
-    fn wait_for_bell(&mut self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+    fn wait_for_bell(&mut self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         let Some(bell) = &mut self.doorbell else { return Ok(()) };
         let Armed::Yes { rang } = bell.arm()? else {
-            return self.wait_for_ring(timeout.min(ABSENCE), interrupt);
+            return self.wait_for_ring(timeout.min(ABSENCE), wakers);
         };
         // A frame that came before the bell was armed does not ring any more.
         if self.look_for(if rang { CROSSING } else { Duration::ZERO })? {
@@ -252,8 +246,9 @@ impl Engine {
         let trusted = self.reads_early() && !self.unseen;
         let ring = (!trusted).then(|| self.socket.as_fd());
         let timeout = if trusted { timeout.min(TRUST) } else { timeout };
-        let fds = [ring, Some(bell.socket().as_fd()), interrupt];
-        let [ring, rung, _] = strait_sys::wait::readable(fds, timeout)?;
+        let [interrupt, link] = wakers;
+        let fds = [ring, Some(bell.socket().as_fd()), interrupt, link];
+        let [ring, rung, ..] = strait_sys::wait::readable(fds, timeout)?;
         if ring.failed || rung.failed {
             self.socket.take_error()?;
         }
@@ -381,7 +376,7 @@ impl Engine {
         if left <= self.taken || since.elapsed() > DRAIN_MAX {
             return Ok(false);
         }
-        self.wait_for_ring(Duration::from_millis(10), None)?;
+        self.wait_for_ring(Duration::from_millis(10), [None; 2])?;
         Ok(true)
     }
 }

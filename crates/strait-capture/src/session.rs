@@ -267,6 +267,7 @@ impl Session {
                 Source::ZeroCopy(source) => source.counts.stop()?,
                 Source::File => {}
             }
+            self.shared.link.settle(Instant::now());
             self.elapsed = Some(self.opened.elapsed());
         }
         self.shared.stopping.store(true, Ordering::Release);
@@ -283,7 +284,7 @@ impl Session {
         }
     }
 
-    /// State of the interface as its lanes see it while they wait for packets.
+    /// State of the interface, and how often and how long it was away. It reads what the kernel has reported.
     pub fn link(&self) -> LinkStatus {
         self.shared.link.read(Instant::now())
     }
@@ -300,8 +301,10 @@ impl Session {
         };
         let link = self.link();
         unattributed.events.link_downs = link.downs;
+        unattributed.events.carrier_losses = link.carrier_losses;
         Report {
             link_down_seconds: link.down_for.as_secs_f64(),
+            no_carrier_seconds: link.no_carrier_for.as_secs_f64(),
             path: self.info.path.to_owned(),
             mode: self.info.mode.clone(),
             interface: self.info.interface.clone(),

@@ -1,62 +1,221 @@
-//! The link of a session: up or down, how often it went down and for how long.
+//! The link of a session: set down or without a carrier, how often and for how long.
 //!
-//! The lanes report what their sockets say; [`crate::Session::link`] reads it. A link that is down ends nothing: its
-//! sockets receive again when it is up. No kernel call is made here.
+//! The kernel reports each change to a netlink socket of the session's own (`RTNLGRP_LINK`), so
+//! that no flap is too short to count. Lanes wait for it beside their frames and read it;
+//! [`crate::Session::link`] reads it, too. A link that is down ends nothing: its sockets receive
+//! again when it is up.
 
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Link state of a session's interface, as far as its lanes have seen.
+use strait_sys::Kind;
+use strait_sys::interface::Interface;
+use strait_sys::netlink::{LinkNews, LinkReading, Netlink, News};
+
+use crate::error::Error;
+
+/// Notifications that are read at once at most; the next look reads the rest.
+const NEWS_MAX: u32 = 1024;
+
+/// Link state of a session's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatus {
     /// The interface is set down; frames come again when it is up.
     pub is_down: bool,
-    /// How often it went down since the session opened. Two flaps within a tenth of a second can count as one.
+    /// How often it was set down since the session opened.
     pub downs: u64,
-    /// How long it was down in all.
+    /// How long it was set down in all.
     pub down_for: Duration,
+    /// The interface is set up and has no carrier: a cable is unplugged, or the other end is down.
+    pub has_no_carrier: bool,
+    /// How often it lost its carrier while it was set up.
+    pub carrier_losses: u64,
+    /// How long it was set up and had no carrier in all.
+    pub no_carrier_for: Duration,
 }
 
+/// Watches one interface; all interfaces at once, or a file, have no state.
 #[derive(Debug, Default)]
-pub(crate) struct LinkWatch(Mutex<State>);
+pub(crate) struct LinkWatch(Option<Watched>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
+struct Watched {
+    news: LinkNews,
+    /// The process may not read them, as in a sandbox that it entered later: lanes must not wait
+    /// for them.
+    refused: AtomicBool,
+    index: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
 struct State {
-    downs: u64,
-    down_since: Option<Instant>,
-    down_for: Duration,
+    /// Of the interface's namespace, in which the reader may not be.
+    netlink: Netlink,
+    account: LinkAccount,
 }
 
 impl LinkWatch {
-    /// A lane has seen the link go down for the `nth` time. Lanes see it one after the other: the first one counts.
-    pub(crate) fn went_down(&self, nth: u64, now: Instant) {
-        let mut state = self.state();
-        if nth > state.downs {
-            state.downs = nth;
-            state.down_since.get_or_insert(now);
+    /// Watches `interface` from here on.
+    pub(crate) fn open(interface: &Interface) -> Result<Self, Error> {
+        if interface.index == 0 {
+            return Ok(Self::default());
         }
+        let news = LinkNews::open(interface.index)?;
+        let mut netlink = Netlink::open()?;
+        // After the first notification that can come: none is between.
+        let account = LinkAccount::new(netlink.link(interface.index)?, Instant::now());
+        let state = Mutex::new(State { netlink, account });
+        Ok(Self(Some(Watched { news, refused: AtomicBool::new(false), index: interface.index, state })))
     }
 
-    /// A lane has seen that the link is up again.
-    pub(crate) fn came_up(&self, now: Instant) {
-        let mut state = self.state();
-        if let Some(since) = state.down_since.take() {
-            state.down_for += now.saturating_duration_since(since);
+    /// Readable while a change waits to be looked at.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let watched = self.0.as_ref().filter(|watched| !watched.refused.load(Ordering::Relaxed))?;
+        Some(watched.news.as_fd())
+    }
+
+    /// Takes note of the changes so far, as of `now`. Returns whether there were any.
+    pub(crate) fn look(&self, now: Instant) -> bool {
+        self.0.as_ref().is_some_and(|watched| watched.look(&mut watched.state(), now))
+    }
+
+    /// Like [`LinkWatch::look`], and counts losses of the carrier that the kernel has yet to
+    /// report: it gathers them for up to a second.
+    pub(crate) fn settle(&self, now: Instant) {
+        let Some(watched) = &self.0 else { return };
+        let mut state = watched.state();
+        // Before the notifications are read: those that come meanwhile are newer.
+        let reading = state.netlink.link(watched.index);
+        watched.look(&mut state, now);
+        if let Ok(LinkReading { carrier_downs, .. }) = reading {
+            let last = state.account.last;
+            state.account.note(LinkReading { carrier_downs, ..last }, now);
         }
     }
 
     pub(crate) fn read(&self, now: Instant) -> LinkStatus {
-        let state = self.state();
-        let lasting = state.down_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        LinkStatus {
-            is_down: state.down_since.is_some(),
-            downs: state.downs,
-            down_for: state.down_for + lasting,
+        let Some(watched) = &self.0 else { return LinkStatus::default() };
+        let mut state = watched.state();
+        watched.look(&mut state, now);
+        state.account.read(now)
+    }
+}
+
+impl Watched {
+    fn look(&self, state: &mut State, now: Instant) -> bool {
+        for count in 0..NEWS_MAX {
+            match self.news.next() {
+                Ok(Some(News::Changed(reading))) => self.note(state, reading, now),
+                // Flaps between are lost; the carrier's count is the kernel's.
+                Ok(Some(News::Lost)) => {
+                    if let Ok(reading) = state.netlink.link(self.index) {
+                        state.account.note(reading, now);
+                    }
+                }
+                // A lane ends with the error that says so.
+                Ok(Some(News::Gone)) => {}
+                Ok(None) => return count > 0,
+                Err(_) => {
+                    self.refused.store(true, Ordering::Relaxed);
+                    return count > 0;
+                }
+            }
+        }
+        true
+    }
+
+    /// A link that is deleted or moved is set down first. The kernel answers when it is done with
+    /// both; a link that is gone was not set down.
+    fn note(&self, state: &mut State, reading: LinkReading, now: Instant) {
+        let is_gone = |state: &mut State| {
+            let found = state.netlink.link(self.index);
+            found.is_err_and(|error| error.kind() == Kind::Usage)
+        };
+        if reading.is_up || !is_gone(state) {
+            state.account.note(reading, now);
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts and times from readings, one after the other.
+#[derive(Debug)]
+struct LinkAccount {
+    last: LinkReading,
+    downs: u64,
+    carrier_losses: u64,
+    down: Span,
+    no_carrier: Span,
+}
+
+impl LinkAccount {
+    fn new(reading: LinkReading, now: Instant) -> Self {
+        let (down, no_carrier) = (Span::default(), Span::default());
+        let mut account = Self { last: reading, downs: 0, carrier_losses: 0, down, no_carrier };
+        account.note(reading, now);
+        account
+    }
+
+    fn note(&mut self, reading: LinkReading, now: Instant) {
+        let set_down = self.last.is_up && !reading.is_up;
+        self.downs += u64::from(set_down);
+        let losses = self.losses_until(reading.carrier_downs);
+        if self.last.is_up {
+            // Drivers turn the carrier off with the interface: that is no loss of its own.
+            self.carrier_losses += u64::from(losses.saturating_sub(set_down.into()));
+        }
+        let carrier_downs = self.last.carrier_downs.wrapping_add(losses);
+        self.last = LinkReading { carrier_downs, ..reading };
+        self.down.set(!reading.is_up, now);
+        self.no_carrier.set(reading.is_up && !reading.has_carrier, now);
+    }
+
+    /// How far the kernel's count is beyond the last one; 0 for an older reading.
+    fn losses_until(&self, carrier_downs: u32) -> u32 {
+        let beyond = carrier_downs.wrapping_sub(self.last.carrier_downs);
+        if beyond <= u32::MAX / 2 { beyond } else { 0 }
+    }
+
+    fn read(&self, now: Instant) -> LinkStatus {
+        LinkStatus {
+            is_down: self.down.since.is_some(),
+            downs: self.downs,
+            down_for: self.down.total(now),
+            has_no_carrier: self.no_carrier.since.is_some(),
+            carrier_losses: self.carrier_losses,
+            no_carrier_for: self.no_carrier.total(now),
+        }
+    }
+}
+
+/// How long something held, with its breaks.
+#[derive(Debug, Default)]
+struct Span {
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Span {
+    /// It holds from `now` on, or no longer.
+    fn set(&mut self, holds: bool, now: Instant) {
+        match (holds, self.since) {
+            (true, None) => self.since = Some(now),
+            (false, Some(since)) => {
+                self.before += now.saturating_duration_since(since);
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn total(&self, now: Instant) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 }
 
@@ -64,23 +223,69 @@ impl LinkWatch {
 mod tests {
     use super::*;
 
+    const UP: LinkReading = LinkReading { is_up: true, has_carrier: true, carrier_downs: 0 };
+    const UNPLUGGED: LinkReading = LinkReading { has_carrier: false, ..UP };
+    const DOWN: LinkReading = LinkReading { is_up: false, ..UNPLUGGED };
+
+    fn counted(reading: LinkReading, carrier_downs: u32) -> LinkReading {
+        LinkReading { carrier_downs, ..reading }
+    }
+
+    /// Status at `seconds`, after a reading at each of the seconds before.
+    fn after(readings: &[LinkReading]) -> LinkStatus {
+        let start = Instant::now();
+        let at = |second: usize| start + Duration::from_secs(second as u64);
+        let mut account = LinkAccount::new(readings[0], at(0));
+        for (second, reading) in readings.iter().enumerate().skip(1) {
+            account.note(*reading, at(second));
+        }
+        account.read(at(readings.len()))
+    }
+
     #[test]
-    fn a_flap_that_several_lanes_see_counts_once() {
-        let (watch, start) = (LinkWatch::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        watch.went_down(1, at(1));
-        watch.went_down(1, at(2));
-        let down = LinkStatus { is_down: true, downs: 1, down_for: Duration::from_secs(2) };
-        assert_eq!(watch.read(at(3)), down);
-        watch.came_up(at(4));
-        watch.came_up(at(5));
-        // A slow lane.
-        watch.went_down(1, at(6));
-        let up = LinkStatus { is_down: false, downs: 1, down_for: Duration::from_secs(3) };
-        assert_eq!(watch.read(at(7)), up);
-        watch.went_down(2, at(8));
-        watch.came_up(at(10));
-        let again = LinkStatus { is_down: false, downs: 2, down_for: Duration::from_secs(5) };
-        assert_eq!(watch.read(at(11)), again);
+    fn a_link_that_is_set_down_loses_no_carrier() {
+        let downs = |downs, seconds, is_down| LinkStatus {
+            is_down,
+            downs,
+            down_for: Duration::from_secs(seconds),
+            ..LinkStatus::default()
+        };
+        assert_eq!(after(&[UP, UP]), LinkStatus::default());
+        assert_eq!(after(&[UP, counted(DOWN, 1), counted(DOWN, 1)]), downs(1, 2, true));
+        assert_eq!(after(&[UP, counted(DOWN, 1), counted(UP, 1)]), downs(1, 1, false));
+        // A driver that keeps its carrier.
+        assert_eq!(after(&[UP, DOWN, UP, DOWN, UP]), downs(2, 2, false));
+    }
+
+    #[test]
+    fn a_lost_carrier_is_counted_with_its_time() {
+        let losses = |carrier_losses, seconds, has_no_carrier| LinkStatus {
+            has_no_carrier,
+            carrier_losses,
+            no_carrier_for: Duration::from_secs(seconds),
+            ..LinkStatus::default()
+        };
+        assert_eq!(after(&[UP, counted(UNPLUGGED, 1)]), losses(1, 1, true));
+        assert_eq!(after(&[UP, counted(UNPLUGGED, 1), counted(UP, 1)]), losses(1, 1, false));
+        // Flaps that the kernel reports together.
+        assert_eq!(after(&[UP, counted(UP, 3)]), losses(3, 0, false));
+        // None at first: time without one, and no loss.
+        assert_eq!(after(&[UNPLUGGED, UP]), losses(0, 1, false));
+        let wrapped = [counted(UP, u32::MAX), counted(UNPLUGGED, 0), counted(UP, 1)];
+        assert_eq!(after(&wrapped), losses(2, 1, false));
+        // An older reading.
+        assert_eq!(after(&[counted(UP, 5), counted(UP, 4), counted(UP, 6)]), losses(1, 0, false));
+    }
+
+    #[test]
+    fn down_and_without_a_carrier_are_told_apart() {
+        let unplugged_then_down = [UP, counted(UNPLUGGED, 1), counted(DOWN, 1), counted(UNPLUGGED, 1)];
+        let status = after(&unplugged_then_down);
+        assert_eq!((status.downs, status.carrier_losses), (1, 1));
+        assert_eq!((status.is_down, status.has_no_carrier), (false, true));
+        let seconds = Duration::from_secs;
+        assert_eq!((status.down_for, status.no_carrier_for), (seconds(1), seconds(2)));
+        // What a driver does to the carrier of a link that is down is no loss.
+        assert_eq!(after(&[UP, counted(DOWN, 1), counted(DOWN, 4), counted(UP, 4)]).carrier_losses, 0);
     }
 }

@@ -35,6 +35,7 @@ use self::stamp::Clock;
 use crate::batch::Copies;
 use crate::error::Error;
 use crate::gauge::Reading;
+use crate::lane::Wakers;
 use crate::wait::{Step, Wait};
 
 /// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was prefetched is still
@@ -197,16 +198,12 @@ impl Engine {
         if self.abilities.zero_copy { Copies::Nothing } else { Copies::Whole }
     }
 
-    /// Waits as `step` says, `timeout` at most or until `interrupt` is readable. Frames may or may not be ready then.
+    /// Waits as `step` says, `timeout` at most or until one of `wakers` is readable. Frames may or
+    /// may not be ready then.
     ///
     /// # Errors
     /// The interface went down or vanished.
-    pub(crate) fn wait(
-        &mut self,
-        step: Step,
-        timeout: Duration,
-        interrupt: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self, step: Step, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         match step {
             Step::Spin => self.spin()?,
             Step::Gather(pause) => {
@@ -215,7 +212,7 @@ impl Engine {
                 }
                 strait_sys::wait::sleep(pause.min(timeout));
             }
-            Step::Wake => self.wait_for_frame(timeout, interrupt)?,
+            Step::Wake => self.wait_for_frame(timeout, wakers)?,
         }
         Ok(())
     }
@@ -234,14 +231,14 @@ impl Engine {
     }
 
     /// Sleeps in poll(2), which tells the driver of new chunks where it waits for them.
-    fn wait_for_frame(&self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-        let start = Instant::now();
+    fn wait_for_frame(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        let (start, [interrupt, link]) = (Instant::now(), wakers);
         loop {
             let left = timeout.saturating_sub(start.elapsed());
             let slice = left.min(LINK_CHECK);
             let began = Instant::now();
-            let fds = [Some(self.socket.as_fd()), interrupt];
-            let [socket, _] = strait_sys::wait::readable(fds, slice)?;
+            let fds = [Some(self.socket.as_fd()), interrupt, link];
+            let [socket, ..] = strait_sys::wait::readable(fds, slice)?;
             if socket.readable {
                 return Ok(());
             }

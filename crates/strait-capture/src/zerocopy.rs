@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strait_ledger::Capture;
+use strait_sys::LinkState;
 use strait_sys::interface::Interface;
 use strait_sys::packet;
 use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Socket};
@@ -19,6 +20,7 @@ use crate::error::Error;
 use crate::frame::Frame;
 use crate::gauge::Reading;
 use crate::inject::Sender;
+use crate::lane::Wakers;
 use crate::link;
 use crate::wait::Step;
 
@@ -113,28 +115,30 @@ impl Engine {
         self.socket.as_fd()
     }
 
+    /// State of the link. The socket outlives one that is set down: the module stops the NIC and
+    /// starts it again where the ring stands.
+    pub(crate) fn link_state(&self) -> Result<LinkState, Error> {
+        Ok(self.socket.link_state()?)
+    }
+
     /// Tells an error of the socket, once.
     pub(crate) fn check_link(&self) -> Result<(), Error> {
         Ok(self.socket.take_error()?)
     }
 
-    /// Waits as `step` says, `timeout` at most or until `interrupt` is readable. Frames may or may not be ready then.
+    /// Waits as `step` says, `timeout` at most or until one of `wakers` is readable. Frames may or
+    /// may not be ready then.
     ///
     /// # Errors
     /// The interface went down or vanished.
-    pub(crate) fn wait(
-        &mut self,
-        step: Step,
-        timeout: Duration,
-        interrupt: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self, step: Step, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         match step {
             Step::Spin => self.spin(),
             Step::Gather(pause) => {
                 strait_sys::wait::sleep(pause.min(timeout));
                 Ok(())
             }
-            Step::Wake => self.wait_for_frame(timeout, interrupt),
+            Step::Wake => self.wait_for_frame(timeout, wakers),
         }
     }
 
@@ -143,15 +147,17 @@ impl Engine {
     fn spin(&mut self) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
-            self.wait_for_frame(Duration::ZERO, None)?;
+            self.wait_for_frame(Duration::ZERO, [None; 2])?;
         }
         std::hint::spin_loop();
         Ok(())
     }
 
     /// Sleeps in poll(2), which gives the returned slots back to the NIC first.
-    fn wait_for_frame(&self, timeout: Duration, interrupt: Option<BorrowedFd<'_>>) -> Result<(), Error> {
-        let [socket, _] = strait_sys::wait::readable([Some(self.socket.as_fd()), interrupt], timeout)?;
+    fn wait_for_frame(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        let [interrupt, link] = wakers;
+        let fds = [Some(self.socket.as_fd()), interrupt, link];
+        let [socket, ..] = strait_sys::wait::readable(fds, timeout)?;
         if socket.failed { self.check_link() } else { Ok(()) }
     }
 

@@ -353,7 +353,7 @@ impl Builder {
             // The filter is to see what it would see in the kernel; the snaplen cuts what it matches.
             shape.frame_bytes = frame_bytes_max(interface);
         }
-        let shared = Arc::<Shared>::default();
+        let shared = Shared::watching(interface)?;
         let mut engines = Vec::with_capacity(numbers.len());
         for _ in &numbers {
             engines.push(packet::Engine::open(interface, &program, &shape)?);
@@ -421,7 +421,7 @@ impl Builder {
             (opened, _) => opened?,
         };
         let source = XdpSource { intake: opened.intake, counters };
-        let shared = Arc::<Shared>::default();
+        let shared = Shared::watching(interface)?;
         let engines = opened.engines.into_iter().map(|engine| {
             let pacer = Pacer::new(self.wait, engine.capacity());
             (Engine::Xdp(Box::new(engine)), pacer)
@@ -449,7 +449,7 @@ impl Builder {
         let zerocopy::Opened { engine, sender } = opened;
         let source = Box::new(ZeroCopySource { counts: engine.counts(), sender });
         let ring = engine.describe();
-        let shared = Arc::<Shared>::default();
+        let shared = Shared::watching(interface)?;
         let pacer = Pacer::new(self.wait, engine.capacity());
         let mut lanes = self.lanes(vec![(Engine::ZeroCopy(Box::new(engine)), pacer)], &numbers, &shared);
         if self.filters() {

@@ -321,7 +321,7 @@ fn a_link_that_goes_down_is_reported_after_its_last_frame() {
 fn a_lane_that_spins_without_the_driver_notices_too() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (mut engine, _link) = tags::engine(&wire);
-    let mut spin = || (0..2 * LINK_CHECK_SPINS).try_for_each(|_| engine.wait(Step::Spin, LIMIT, None));
+    let mut spin = || (0..2 * LINK_CHECK_SPINS).try_for_each(|_| engine.wait(Step::Spin, LIMIT, [None; 2]));
     spin().unwrap();
     wire.right().set_up(false);
     assert!(spin().unwrap_err().to_string().contains("down"));

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use lab::{Wire, wait_until};
+use lab::{End, Wire, wait_until};
 use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
 use strait_capture::{Directions, Error, Lane, Path, Queues, Session, Wait};
+use strait_ledger::Report;
 use strait_sys::Kind;
 
 use crate::corpus::frames;
@@ -190,6 +191,83 @@ fn a_flap_counts_once_however_many_lanes_see_it() {
     for path in [Path::Recv, Path::V2, Path::V3] {
         survive_flaps(path, Wait::Balanced, 3);
     }
+}
+
+/// Flaps too short for a lane that looks now and then, with the lane waiting and not.
+fn count_short_flaps(path: Path, wait: Wait, flap: impl Fn(&Wire)) -> Option<Report> {
+    const FLAPS: usize = 20;
+    let wire = Wire::builder().or_skip()?;
+    let mut session = wire.right().run(|| incoming().path(path).wait(wait).open()).unwrap();
+    let mut lanes = session.take_lanes();
+    for nth in 0..FLAPS {
+        flap(&wire);
+        if nth % 2 == 1 {
+            let batch = lanes[0].next_batch(Instant::now() + Duration::from_millis(5)).unwrap();
+            assert!(batch.expect("it was not stopped").is_empty());
+        }
+    }
+    let running = || wire.left().interface().is_running() && wire.right().interface().is_running();
+    assert!(wait_until(LIMIT, running));
+    let before = wire.right().stats().rx_packets;
+    send(&wire, &frames());
+    wire.await_arrival(before, frames().len() as u64);
+    read_until(&mut lanes, |delivered| delivered == frames().len());
+    wire.right().run(|| session.stop()).unwrap();
+    let mut lane = lanes.remove(0);
+    drain(&mut lane);
+    let report = session.report(vec![lane.finish().unwrap()]);
+    assert_eq!(report.capture.delivered, frames().len() as u64, "{path:?}, {wait:?}: {report}");
+    assert_eq!(report.capture.closes(), Ok(()), "{path:?}, {wait:?}: {report}");
+    let events = report.capture.events;
+    let counted = events.link_downs + events.carrier_losses;
+    assert_eq!(counted, FLAPS as u64, "{path:?}, {wait:?}: {report}");
+    Some(report)
+}
+
+fn flap(end: &End) {
+    end.set_up(false);
+    end.set_up(true);
+}
+
+#[test]
+fn each_flap_counts_however_short() {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+        for wait in [Wait::Balanced, Wait::Busy] {
+            let Some(report) = count_short_flaps(path, wait, |wire| flap(wire.right())) else { return };
+            assert_eq!(report.capture.events.carrier_losses, 0, "{path:?}, {wait:?}: {report}");
+        }
+    }
+}
+
+#[test]
+fn each_loss_of_the_carrier_counts_however_short() {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+        for wait in [Wait::Balanced, Wait::Busy] {
+            let Some(report) = count_short_flaps(path, wait, |wire| flap(wire.left())) else { return };
+            assert_eq!(report.capture.events.link_downs, 0, "{path:?}, {wait:?}: {report}");
+        }
+    }
+}
+
+#[test]
+fn a_link_without_a_carrier_is_told_from_one_that_is_down() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    wire.left().set_up(false);
+    assert!(wait_until(LIMIT, || !wire.right().interface().is_running()));
+    let mut session = wire.right().run(|| incoming().path(Path::V3).open()).unwrap();
+    let mut lanes = session.take_lanes();
+    let state = || (session.link().is_down, session.link().has_no_carrier);
+    assert_eq!(state(), (false, true), "it has none from the start");
+    wire.left().set_up(true);
+    read_until(&mut lanes, |_| state() == (false, false));
+    wire.right().set_up(false);
+    read_until(&mut lanes, |_| state() == (true, false));
+    wire.left().set_up(false);
+    wire.right().set_up(true);
+    read_until(&mut lanes, |_| state() == (false, true));
+    let link = session.link();
+    assert_eq!((link.downs, link.carrier_losses), (1, 0));
+    assert!(!link.down_for.is_zero() && !link.no_carrier_for.is_zero());
 }
 
 #[test]
