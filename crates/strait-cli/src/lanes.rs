@@ -170,24 +170,19 @@ impl<T: Taker> Run<'_, T> {
         }
     }
 
-    /// Says that the link went down or came up, once each time.
-    fn note_link(&self, noted: &mut LinkStatus, live: Option<&mut LiveLine>) {
+    /// Says that the link went down or came up, or lost its carrier or got it back, once each time.
+    fn note_link(&self, noted: &mut LinkStatus, mut live: Option<&mut LiveLine>) {
         let (link, name) = {
             let session = lock(&self.session);
             (session.link(), session.interface().to_owned())
         };
         let before = std::mem::replace(noted, link);
-        let news = match (before, link) {
-            (LinkStatus { is_down: false, .. }, LinkStatus { is_down: true, .. }) => {
-                format!("{name} is down: the capture goes on when it is up again")
+        for news in [set_news(before, link), carrier_news(before, link)].into_iter().flatten() {
+            if let Some(live) = live.as_deref_mut() {
+                live.clear();
             }
-            _ if link.is_down || (link.downs == before.downs && !before.is_down) => return,
-            _ => {
-                format!("{name} is up again; it was down for {:.1} s in all", link.down_for.as_secs_f64())
-            }
-        };
-        live.into_iter().for_each(LiveLine::clear);
-        tell(format_args!("strait: note: {news}\n"));
+            tell(format_args!("strait: note: {name} {news}\n"));
+        }
     }
 
     /// Watches for the end from outside, and draws the line, until all lanes have ended.
@@ -214,6 +209,39 @@ impl<T: Taker> Run<'_, T> {
             live.clear();
         }
     }
+}
+
+/// What to say of a link that was set down or up.
+fn set_news(before: LinkStatus, now: LinkStatus) -> Option<String> {
+    match (before.is_down, now.is_down) {
+        (false, true) => Some("is down: the capture goes on when it is up again".into()),
+        (true, false) => Some(up_again(now)),
+        // Down and up since the last look.
+        (false, false) if now.downs > before.downs => Some(up_again(now)),
+        _ => None,
+    }
+}
+
+fn up_again(link: LinkStatus) -> String {
+    format!("is up again; it was down for {:.3} s in all", link.down_for.as_secs_f64())
+}
+
+/// What to say of a carrier that went or came. Nothing while the link is down: it has none then.
+fn carrier_news(before: LinkStatus, now: LinkStatus) -> Option<String> {
+    if now.is_down {
+        return None;
+    }
+    let lost = now.carrier_losses > before.carrier_losses;
+    match (before.has_no_carrier, now.has_no_carrier) {
+        (false, true) => Some("has no carrier: no packets come until it has one".into()),
+        (true, false) => Some(carrier_again(now)),
+        (false, false) if lost => Some(carrier_again(now)),
+        _ => None,
+    }
+}
+
+fn carrier_again(link: LinkStatus) -> String {
+    format!("has a carrier again; it had none for {:.3} s in all", link.no_carrier_for.as_secs_f64())
 }
 
 /// Counts a lane out when it ends. One that panics stops the session as others do, or the rest would never end.

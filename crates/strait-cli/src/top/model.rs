@@ -57,7 +57,7 @@ pub(super) struct Model {
     /// What the last filter was refused for.
     pub(super) complaint: Option<String>,
     pub(super) paused: bool,
-    /// Whether the interface is down.
+    /// Whether the interface is down or has no carrier.
     pub(super) is_down: bool,
     pub(super) help: bool,
     pub(super) sort: Sort,

@@ -28,7 +28,7 @@ pub(super) struct Sample {
     pub(super) tally: Tally,
     pub(super) report: Report,
     pub(super) elapsed: Duration,
-    /// Whether the interface is down, and nothing can come.
+    /// Whether the interface is down or has no carrier, and nothing can come.
     pub(super) is_down: bool,
 }
 
@@ -196,7 +196,8 @@ impl Work {
                 Ok::<_, Error>(())
             })?;
         }
-        self.shared.counts().is_down = self.source.session.link().is_down;
+        let link = self.source.session.link();
+        self.shared.counts().is_down = link.is_down || link.has_no_carrier;
         Ok(more)
     }
 

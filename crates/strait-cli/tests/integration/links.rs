@@ -58,6 +58,35 @@ fn a_link_that_was_down_is_noted_and_the_capture_goes_on() {
     }
 }
 
+#[test]
+fn a_lost_carrier_is_noted_and_the_capture_goes_on() {
+    for path in PATHS {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("capture.pcapng");
+        let capture = Capture::start(wire.right(), &["-p", path, "-w", file.to_str().unwrap(), "--json"]);
+        let frames = numbered(FRAMES);
+        let (first, second) = frames.split_at(frames.len() / 2);
+        send(&wire, first);
+        wire.left().set_up(false);
+        assert!(wait_until(LIMIT, || capture.stderr().contains("right has no carrier")), "{path}");
+        wire.left().set_up(true);
+        assert!(wait_until(LIMIT, || capture.stderr().contains("right has a carrier again")), "{path}");
+        let running = || wire.left().interface().is_running() && wire.right().interface().is_running();
+        assert!(wait_until(LIMIT, running));
+        send(&wire, second);
+        let finished = capture.finish();
+        let ledger = ledger(&finished);
+        let event = |name| count(&ledger["events"], name);
+        assert_eq!(count(&ledger, "delivered"), FRAMES, "{path}: {ledger}");
+        assert_eq!((event("link_downs"), event("carrier_losses")), (0, 1), "{path}: {ledger}");
+        assert!(ledger["no_carrier_seconds"].as_f64().unwrap() > 0.0, "{path}: {ledger}");
+        assert_eq!(ledger["link_down_seconds"], 0.0, "{path}");
+        assert_eq!(finished.stderr.matches("strait: note: right ").count(), 2, "{}", finished.stderr);
+        assert_complete(&file, FRAMES);
+    }
+}
+
 /// Whether a capture that goes on has written so many packets.
 fn part_holds(file: &std::path::Path, packets: usize) -> bool {
     let part = file.with_extension("pcapng.part");
