@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use lab::vm::{Guest, Kernel, Nic, vm_or_skip};
+use lab::vm::{Guest, Kernel, Nic, Run, vm_or_skip};
 use lab::{compile, program_or_skip};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{assert_said, guest, run};
 
@@ -140,10 +140,6 @@ fn an_interface_that_goes_ends_the_capture_and_says_so() {
     let script = "
 take_for_zerocopy
 up eth0 zc0
-capture down --path zerocopy
-ip link set zc0 down
-ends down 'bring it up: ip link set zc0 up'
-up zc0
 capture second --path zerocopy
 strait capture -i zc0 --path zerocopy --json 2>other.err && exit 1
 cat other.err
@@ -165,6 +161,109 @@ cat unloaded.err
     for kernel in KERNELS {
         let run = run(pair(kernel), script);
         assert_said(&run, &["one socket at a time", r#""delivered":10"#, "load the module"]);
+    }
+}
+
+/// What a script has printed after `word`.
+fn line<'a>(run: &'a Run, word: &str) -> &'a str {
+    let found = run.said.lines().find_map(|line| line.strip_prefix(word));
+    found.unwrap_or_else(|| panic!("missing: {word}\n{}", run.said))
+}
+
+/// The ledger that a script has printed after `word`: it must close.
+fn ledger(run: &Run, word: &str) -> Value {
+    let ledger: Value = serde_json::from_str(line(run, word)).unwrap();
+    let count = |value: &Value| value.as_u64().unwrap();
+    let lost: u64 = ledger["lost"].as_object().unwrap().values().map(count).sum();
+    let accounted = count(&ledger["delivered"]) + count(&ledger["filtered"]) + lost;
+    assert_eq!(count(&ledger["received"]), accounted, "{ledger}");
+    ledger
+}
+
+#[test]
+fn a_capture_goes_on_when_its_link_was_down() {
+    if !vm_or_skip() {
+        return;
+    }
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+before=$(pinned)
+capture flapped --path zerocopy
+send 100 64
+until [ $(came) -ge 100 ]; do sleep 0.1; done
+ip link set zc0 down
+says flapped 'zc0 is down'
+[ $(pinned) -gt $before ]
+up zc0
+says flapped 'zc0 is up again'
+sleep 2
+send 150 64
+until [ $(came) -ge 250 ]; do sleep 0.1; done
+end_capture
+echo flapped $(cat flapped.json)
+echo read $(strait capture -r flapped.pcap 2>read.err | wc -l)
+[ $(pinned) -eq $before ]
+
+capture gone --path zerocopy
+ip link set zc0 down
+says gone 'zc0 is down'
+echo $address >/sys/bus/pci/drivers/pf_zerocopy/unbind
+ends gone 'the interface is gone'
+[ $(pinned) -eq $before ]
+unharmed
+";
+    for kernel in KERNELS {
+        let run = run(pair(kernel), script);
+        let flapped = ledger(&run, "flapped ");
+        let events = &flapped["events"];
+        assert_eq!((&flapped["received"], &flapped["delivered"]), (&json!(250), &json!(250)), "{flapped}");
+        assert_eq!(line(&run, "read "), "250");
+        assert_eq!((&events["link_downs"], &events["carrier_losses"]), (&json!(1), &json!(0)), "{flapped}");
+        assert!(flapped["link_down_seconds"].as_f64().unwrap() > 0.0, "{flapped}");
+    }
+}
+
+#[test]
+fn flaps_under_traffic_lose_no_count_and_no_page() {
+    if !vm_or_skip() {
+        return;
+    }
+    // The ring has been round more than once at each of them.
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+before=$(pinned)
+capture busy --path zerocopy --ring-mib 1
+start=$(came)
+strait generate --output eth0 --duration 600 --rate 2000 --json >sent.json &
+sent=$!
+for flap in 1 2 3 4 5; do
+    ip link set zc0 down
+    up zc0
+    now=$(came)
+    until [ $(came) -gt $((now + 600)) ]; do sleep 0.1; done
+done
+kill -INT $sent
+wait $sent
+sleep 1
+end_capture
+echo busy $(cat busy.json)
+echo came $(($(came) - start))
+[ $(pinned) -eq $before ]
+unharmed
+";
+    for kernel in KERNELS {
+        let run = run(pair(kernel), script);
+        let busy = ledger(&run, "busy ");
+        assert_eq!(busy["events"]["link_downs"], 5, "{busy}");
+        let lost = busy["lost"]["ring_full"].as_u64().unwrap() + busy["lost"]["other"].as_u64().unwrap();
+        let came = busy["received"].as_u64().unwrap() - lost;
+        assert_eq!(
+            line(&run, "came "),
+            came.to_string(),
+            "the interface counts what its socket does: {busy}"
+        );
     }
 }
 
@@ -365,12 +464,11 @@ echo ledger $(cat slow.json)
 ";
     for kernel in KERNELS {
         let run = run(pair(kernel), script);
-        let line = |word: &str| run.said.lines().find_map(|line| line.strip_prefix(word)).unwrap();
-        let ledger: Value = serde_json::from_str(line("ledger ")).unwrap();
+        let ledger = ledger(&run, "ledger ");
         let count = |name: &str| ledger[name].as_u64().unwrap();
         let lost = ledger["lost"]["ring_full"].as_u64().unwrap();
         assert!(lost > 0, "{ledger}");
         assert_eq!((count("received"), count("delivered") + lost), (1500, 1500), "{ledger}");
-        assert_eq!(line("missed "), lost.to_string(), "the interface counts what its socket does");
+        assert_eq!(line(&run, "missed "), lost.to_string(), "the interface counts what its socket does");
     }
 }

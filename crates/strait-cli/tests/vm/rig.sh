@@ -51,6 +51,16 @@ ends() {
     grep -q "$2" "$1.err"
 }
 
+# says NAME WORDS: waits until that capture has said WORDS.
+says() {
+    until grep -q "$2" "$1.err"; do sleep 0.1; done
+}
+
+# came: packets that the receiver has received so far.
+came() {
+    cat "/sys/class/net/$receiver/statistics/rx_packets"
+}
+
 # refused COMMAND...: must be refused (exit code 3), for a reason in one line.
 refused() {
     status=0
