@@ -295,12 +295,14 @@ impl Engine {
         if self.ring.is_none() || !route.asks_for_device(now) {
             return;
         }
-        let egress = Egress::find(Some(own), peer);
-        let gathers = egress.as_ref().ok().and_then(|egress| egress.gathers().ok()).unwrap_or(true);
-        if let Ok(egress) = egress {
-            route.leaves_by(egress.interface.index);
+        let egress = Egress::find(Some(own), peer).ok();
+        let gathers = egress.as_ref().and_then(|egress| egress.gathers().ok()).unwrap_or(true);
+        let mut may_be_loopback = true;
+        if let Some(Egress { interface, is_local, .. }) = egress {
+            route.leaves_by(interface.index);
+            may_be_loopback = is_local || interface.is_loopback();
         }
-        route.device(gathers, now);
+        route.device(gathers, may_be_loopback, now);
         if !gathers && self.options.zero_copy == ZeroCopy::Adaptive {
             tally.borrow_mut().account.fall_back(Reason::NoScatterGather.text());
         }

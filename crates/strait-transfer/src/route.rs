@@ -15,14 +15,15 @@
 //! suspicion that asks for the next probe.
 //!
 //! Where the device is known not to copy, a route lends beside its first probe, too; where it is known to copy, a new route is not
-//! probed until the device is tried again.
+//! probed until the device is tried again. Before the first report of a hopeful device it lends beside the probe as far as the
+//! device's hopes go.
 //!
 //! Where the device has no scatter-gather the kernel copies and may not report it: such a route is not probed at all, and
 //! what is lent on it nevertheless counts as copied, whatever the report says.
 
 use std::time::Duration;
 
-use crate::device::{Device, Outlook};
+use crate::device::{Device, HOPE_BYTES_MIN, Outlook};
 
 /// Buffers smaller than this are never lent, whatever they cost: pages, notifications and packets are worth more.
 pub const THRESHOLD_MIN: usize = 4 << 10;
@@ -147,7 +148,8 @@ impl Route {
             }
             // It is known better than its device.
             State::Copying { until, .. } if now >= until => self.probe(device, now, alone, false),
-            State::Copying { .. } | State::Probing { trusted: false, .. } => Advice::Copy,
+            State::Copying { .. } => Advice::Copy,
+            State::Probing { trusted: false, .. } => beside_probe(device, bytes, now),
             State::ZeroCopy { suspicions, .. } if suspicions > SUSPICIONS_MAX => {
                 self.probe(device, now, alone, false)
             }
@@ -160,10 +162,16 @@ impl Route {
 
     /// A route of which nothing is known.
     fn begin(&mut self, device: &mut Device, bytes: usize, now: Duration, alone: bool) -> Advice {
-        match device.outlook(now) {
+        match device.outlook(bytes, now) {
             Outlook::Copies => Advice::Copy,
             Outlook::ZeroCopy if !alone => cheaper(device, bytes),
-            outlook => self.probe(device, now, alone, outlook == Outlook::ZeroCopy),
+            outlook => {
+                let advice = self.probe(device, now, alone, outlook == Outlook::ZeroCopy);
+                if outlook == Outlook::Hopeful && advice == Advice::Probe {
+                    device.hope(bytes);
+                }
+                advice
+            }
         }
     }
 
@@ -187,10 +195,14 @@ impl Route {
 
     /// Size from which buffers are worth asking about; `None` while all are copied.
     pub fn threshold(&self, device: &Device, now: Duration) -> Option<usize> {
+        let outlook = device.outlook(HOPE_BYTES_MIN, now);
         let copies = match self.state {
             State::Copying { until, .. } => now < until,
-            State::Probing { since, trusted } => !trusted && now.saturating_sub(since) <= PATIENCE,
-            State::Unknown => device.outlook(now) == Outlook::Copies,
+            State::Probing { since, trusted } => {
+                let waits = !trusted && now.saturating_sub(since) <= PATIENCE;
+                waits && !matches!(outlook, Outlook::Hopeful | Outlook::ZeroCopy)
+            }
+            State::Unknown => outlook == Outlook::Copies,
             State::ZeroCopy { .. } => false,
         };
         (!copies).then(|| device.threshold())
@@ -236,6 +248,18 @@ impl Route {
     /// Whether the way is the device's to choose, so that the cost of a send is worth knowing.
     pub fn has_choice(&self) -> bool {
         matches!(self.state, State::ZeroCopy { .. } | State::Probing { trusted: true, .. })
+    }
+}
+
+/// What to do with a buffer beside the first probe of its route.
+fn beside_probe(device: &mut Device, bytes: usize, now: Duration) -> Advice {
+    match device.outlook(bytes, now) {
+        Outlook::ZeroCopy => cheaper(device, bytes),
+        Outlook::Hopeful => {
+            device.hope(bytes);
+            Advice::Lend
+        }
+        Outlook::Unknown | Outlook::Copies => Advice::Copy,
     }
 }
 
@@ -326,6 +350,29 @@ mod tests {
         route.reported(false);
         route.reported(true);
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(6), false), Advice::Lend);
+    }
+
+    #[test]
+    fn hope_lends_beside_first_probes_until_one_was_copied() {
+        let (mut route, mut other, mut late) = (Route::default(), Route::default(), Route::default());
+        let mut device = Device::default();
+        device.found(true);
+        assert_eq!(route.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
+        assert_eq!(route.advise(&mut device, 64 * KIB, at(0), false), Advice::Lend);
+        assert_eq!(other.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
+        assert!(other.threshold(&device, at(0)).is_some() && late.threshold(&device, at(0)).is_some());
+        route.probed(&mut device, true, at(1));
+        assert_eq!(other.advise(&mut device, 64 * KIB, at(1), false), Advice::Copy);
+        assert_eq!(late.advise(&mut device, 64 * KIB, at(1), true), Advice::Copy);
+        assert!(other.threshold(&device, at(1)).is_none() && late.threshold(&device, at(1)).is_none());
+    }
+
+    #[test]
+    fn a_report_of_another_route_ends_the_wait_for_the_own() {
+        let (mut route, mut other, mut device) = (Route::default(), Route::default(), Device::default());
+        assert_eq!(route.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
+        other.probed(&mut device, false, at(1));
+        assert_eq!(route.advise(&mut device, 64 * KIB, at(1), false), Advice::Lend);
     }
 
     #[test]

@@ -54,8 +54,10 @@ impl Way {
         self.route.asks_for_device(now)
     }
 
-    pub(crate) fn device(&mut self, gathers: bool, now: Duration) {
+    /// Its device was looked at; the loopback gathers and copies.
+    pub(crate) fn device(&mut self, gathers: bool, is_loopback: bool, now: Duration) {
         self.route.device(gathers, now);
+        lock(&self.device).found(gathers && !is_loopback);
     }
 
     pub(crate) fn copies_unreported(&self) -> bool {

@@ -5,8 +5,9 @@ use crate::route::{Advice, Route};
 
 const KIB: usize = 1024;
 
-/// How long a report takes: a few packets' times on a local network.
+/// How long a report takes: a few packets' times on a local network, and on a longer way.
 const REPORT: Duration = Duration::from_micros(200);
+const LATE_REPORT: Duration = Duration::from_millis(3);
 
 /// A network of peers by one device.
 struct Simulation {
@@ -15,13 +16,16 @@ struct Simulation {
     routes: Vec<(Route, Option<Duration>)>,
     now: Duration,
     copies: bool,
+    report: Duration,
     random: u64,
 }
 
 impl Simulation {
-    fn new(peers: usize, copies: bool) -> Self {
+    fn new(peers: usize, copies: bool, report: Duration) -> Self {
         let routes = (0..peers).map(|_| (Route::default(), None)).collect();
-        Self { device: Device::default(), routes, now: Duration::ZERO, copies, random: 1 }
+        let mut device = Device::default();
+        device.found(true);
+        Self { device, routes, now: Duration::ZERO, copies, report, random: 1 }
     }
 
     /// A number below `limit`.
@@ -46,7 +50,7 @@ impl Simulation {
             Advice::Copy
         };
         if advice == Advice::Probe {
-            *probe = Some(self.now + REPORT);
+            *probe = Some(self.now + self.report);
         }
         let lent = advice != Advice::Copy;
         self.device.sent(bytes);
@@ -80,9 +84,11 @@ fn many_short_connections_are_lent_to_where_nothing_copies_and_hardly_where_the_
         (1, 1000, 256 * KIB, us(200_000), 85),
     ];
     for (peers, sends, bytes, pause, least) in loads {
-        let share = Simulation::new(peers, false).share(sends, bytes, pause);
-        assert!(share >= least, "{peers} x {sends} of {bytes}: {share} %");
-        let share = Simulation::new(peers, true).share(sends, bytes, pause);
+        for report in [REPORT, LATE_REPORT] {
+            let share = Simulation::new(peers, false, report).share(sends, bytes, pause);
+            assert!(share >= least, "{peers} x {sends} of {bytes}, {report:?}: {share} %");
+        }
+        let share = Simulation::new(peers, true, REPORT).share(sends, bytes, pause);
         assert!(share <= 3, "{peers} x {sends} of {bytes} where the kernel copies: {share} %");
     }
 }
@@ -154,16 +160,59 @@ fn class_is_dearer(device: &Device) -> bool {
 }
 
 #[test]
+fn hopes_are_few_and_end_with_the_first_copy() {
+    let (mut device, now) = (Device::default(), Duration::ZERO);
+    assert_eq!(device.outlook(64 * KIB, now), Outlook::Unknown, "nobody has looked at it");
+    device.found(true);
+    assert_eq!(device.outlook(HOPE_BYTES_MIN - 1, now), Outlook::Unknown);
+    device.probes(now);
+    assert_eq!(device.outlook(HOPE_BYTES_MIN - 1, now), Outlook::Copies);
+    for _ in 0..HOPES_MAX {
+        assert_eq!(device.outlook(HOPE_BYTES_MIN, now), Outlook::Hopeful);
+        device.hope(HOPE_BYTES_MIN);
+    }
+    assert_eq!(device.outlook(HOPE_BYTES_MIN, now), Outlook::Copies);
+
+    let mut device = Device::default();
+    device.found(true);
+    device.hope(HOPED_BYTES_MAX);
+    device.probes(now);
+    assert_eq!(device.outlook(HOPE_BYTES_MIN, now), Outlook::Copies);
+
+    let mut device = Device::default();
+    device.found(true);
+    device.probes(now);
+    device.probed(true, now);
+    device.found(true);
+    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Unknown);
+    device.probes(PAUSE_MIN);
+    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Copies);
+}
+
+#[test]
+fn reports_of_copies_that_come_together_count_once() {
+    let mut device = Device::default();
+    device.found(true);
+    for _ in 0..HOPES_MAX {
+        device.probes(Duration::ZERO);
+    }
+    for _ in 0..HOPES_MAX {
+        device.probed(true, Duration::ZERO);
+    }
+    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Unknown);
+}
+
+#[test]
 fn a_device_copies_when_several_routes_in_a_row_do() {
     let mut device = Device::default();
     device.probed(false, Duration::ZERO);
     for _ in 1..COPIED_MAX {
         device.probed(true, Duration::ZERO);
-        assert_eq!(device.outlook(Duration::ZERO), Outlook::ZeroCopy);
+        assert_eq!(device.outlook(64 * KIB, Duration::ZERO), Outlook::ZeroCopy);
     }
     device.probed(true, Duration::ZERO);
-    assert_eq!(device.outlook(Duration::ZERO), Outlook::Copies);
-    assert_eq!(device.outlook(PAUSE_MIN), Outlook::Unknown);
+    assert_eq!(device.outlook(64 * KIB, Duration::ZERO), Outlook::Copies);
+    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Unknown);
     device.probed(false, PAUSE_MIN);
-    assert_eq!(device.outlook(PAUSE_MIN), Outlook::ZeroCopy);
+    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::ZeroCopy);
 }
