@@ -16,6 +16,10 @@ const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
 /// still share them with those of the other way and do not count.
 const RUN: u32 = 16;
 const RUN_UNCOUNTED: u32 = 4;
+/// Runs of a round in a size class in which lending is expected to pay, and the lent sends before each round: one send in nine
+/// is copied to compare, also where few are made. A shorter one costs little either way, and is compared without a pause.
+const ROUND_RUNS: u32 = 3;
+const REST: u32 = 6 * RUN;
 /// Each run is compared with the one before it: the cost of a send falls by a factor while a connection starts, so that runs far
 /// apart tell nothing. A way is taken when it has won so many comparisons more than the other.
 const LEAD: i32 = 6;
@@ -79,7 +83,12 @@ pub struct Device {
 
 impl Default for Device {
     fn default() -> Self {
-        Self { state: State::Unknown, pause: PAUSE_MIN, hopes: None, classes: [Class::default(); CLASSES] }
+        Self {
+            state: State::Unknown,
+            pause: PAUSE_MIN,
+            hopes: None,
+            classes: std::array::from_fn(Class::new),
+        }
     }
 }
 
@@ -179,6 +188,9 @@ struct Class {
     /// Sends that were tried, both ways together, and those since a way was taken.
     tries: u32,
     since: u32,
+    /// Lending is expected to pay, and so many are lent before the next round.
+    rests: bool,
+    rest: u32,
     /// Time and bytes of the run under way.
     run: (Duration, usize),
     /// Nanoseconds a byte of the run before, once there was one.
@@ -190,9 +202,14 @@ struct Class {
 }
 
 impl Class {
+    fn new(class: usize) -> Self {
+        let rests = THRESHOLD_MIN << class >= HOPE_BYTES_MIN;
+        Self { rests, rest: if rests { REST } else { 0 }, ..Self::default() }
+    }
+
     /// Whether a run is under way: until a way is taken, and then one of each way in a round.
     fn is_curious(&self) -> bool {
-        !self.is_known || self.since >= EXPLORED_EACH
+        if self.is_known { self.since >= EXPLORED_EACH } else { self.rest == 0 }
     }
 
     /// Whether copying is worth its while; where no way leads by much, less work for memory does.
@@ -202,7 +219,8 @@ impl Class {
 
     /// Whether the next try is to be lent.
     fn tries_lending(&self) -> bool {
-        let turn = (self.tries / RUN).is_multiple_of(2);
+        let run = self.tries / RUN;
+        let turn = if self.rests { run % ROUND_RUNS != 1 } else { run.is_multiple_of(2) };
         if self.is_known { turn != self.is_dearer_lent() } else { turn }
     }
 
@@ -215,6 +233,7 @@ impl Class {
             self.since += 1;
             (self.tries, self.before, self.run) = (0, None, Default::default());
         }
+        self.rest = self.rest.saturating_sub(1);
     }
 
     /// Counts a try of the way that was to be tried.
@@ -243,6 +262,8 @@ impl Class {
         if is_over {
             self.is_known = true;
             (self.since, self.tries, self.before) = (0, 0, None);
+        } else if self.rests && self.tries.is_multiple_of(ROUND_RUNS * RUN) {
+            (self.rest, self.before) = (REST, None);
         }
     }
 }

@@ -230,7 +230,7 @@ impl Engine {
             _ if self.ring.is_none() => None,
             ZeroCopy::Never => None,
             ZeroCopy::From(bytes) => Some(bytes.max(1)),
-            ZeroCopy::Adaptive => route.borrow().threshold(now()),
+            ZeroCopy::Adaptive => route.borrow_mut().threshold(now()),
         };
         Policy { threshold, mixed: self.options.mixed }
     }

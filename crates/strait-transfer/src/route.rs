@@ -33,6 +33,8 @@ pub const THRESHOLD_MAX: usize = 1 << 20;
 /// How long a route stays with copying before it is probed again; doubled with each probe that says the same.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
+/// Sends that are copied before it is probed again, however long they take: of a slow route's few sends most would be probes.
+const COPIED_SENDS: u32 = 64;
 /// So many reports of copies in a row ask for a probe.
 const SUSPICIONS_MAX: u32 = 16;
 /// A route that is zero-copy is probed as often as this all the same, when nothing else is lent on it: it may have changed.
@@ -88,8 +90,10 @@ enum State {
         since: Duration,
         suspicions: u32,
     },
+    /// Until then, and for so many sends more.
     Copying {
         until: Duration,
+        sends: u32,
         reason: Reason,
     },
 }
@@ -193,13 +197,16 @@ impl Route {
         }
     }
 
-    /// Size from which buffers are worth asking about; `None` while all are copied.
-    pub fn threshold(&self, device: &Device, now: Duration) -> Option<usize> {
+    /// Size from which buffers are worth asking about; `None` while all are copied. To be asked before each send.
+    pub fn threshold(&mut self, device: &Device, now: Duration) -> Option<usize> {
         let outlook = device.outlook(HOPE_BYTES_MIN, now);
-        let copies = match self.state {
-            State::Copying { until, .. } => now < until,
+        let copies = match &mut self.state {
+            State::Copying { until, sends, .. } => {
+                *sends = sends.saturating_sub(1);
+                now < *until || *sends > 0
+            }
             State::Probing { since, trusted } => {
-                let waits = !trusted && now.saturating_sub(since) <= PATIENCE;
+                let waits = !*trusted && now.saturating_sub(*since) <= PATIENCE;
                 waits && !matches!(outlook, Outlook::Hopeful | Outlook::ZeroCopy)
             }
             State::Unknown => outlook == Outlook::Copies,
@@ -241,7 +248,8 @@ impl Route {
 
     /// The kernel refused to lend: copy for a while.
     pub fn refuse(&mut self, reason: Reason, now: Duration) {
-        self.state = State::Copying { until: now + self.pause, reason };
+        let sends = if reason == Reason::Copied { COPIED_SENDS } else { 0 };
+        self.state = State::Copying { until: now + self.pause, sends, reason };
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
@@ -306,6 +314,17 @@ mod tests {
             assert_eq!(route.advise(&mut device, 64 * KIB, at(now + pause - 1), true), Advice::Copy);
             now += pause;
         }
+    }
+
+    #[test]
+    fn a_slow_route_that_copies_is_probed_once_in_many_sends() {
+        let (mut route, mut device) = (Route::default(), Device::default());
+        assert_eq!(route.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
+        route.probed(&mut device, true, at(0));
+        for send in 1..u64::from(COPIED_SENDS) {
+            assert!(route.threshold(&device, at(1000 * send)).is_none());
+        }
+        assert!(route.threshold(&device, at(100_000)).is_some());
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Way {
         advice
     }
 
-    pub(crate) fn threshold(&self, now: Duration) -> Option<usize> {
+    pub(crate) fn threshold(&mut self, now: Duration) -> Option<usize> {
         self.route.threshold(&lock(&self.device), now)
     }
 
