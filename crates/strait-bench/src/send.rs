@@ -7,6 +7,7 @@
 pub mod acknowledge;
 pub mod far_end;
 pub mod pass;
+pub mod peers;
 pub mod transmit;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use strait_sys::interface::Interface;
+use strait_sys::netlink::Netlink;
 
 use crate::child::{Launcher, Program, parse};
 use crate::error::{Error, Result};
@@ -26,6 +28,7 @@ use crate::wire::{End, Wire};
 use acknowledge::Ends;
 use far_end::{FarEnd, Takes};
 use pass::Passing;
+use peers::{LOADS, PEERS_MAX};
 use transmit::{Account, BODIES_BYTES, PIECE_BYTES};
 
 /// Bytes of a buffer, of D5's figures.
@@ -41,6 +44,8 @@ pub const BODY_BYTES: u32 = 64 << 10;
 
 /// The private ends (RFC 5737).
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+/// The length of their network part, in bits.
+const PREFIX: u8 = 24;
 /// How long a try sends before it counts: Strait's sender learns its route.
 const WARM_UP_SECONDS: f64 = 0.1;
 /// The try that shows whether a contestant can be measured.
@@ -62,6 +67,8 @@ pub enum Load {
     File,
     /// What another connection sends; the axis is how much that sends at once.
     Relay,
+    /// Buffers to many peers or slowly to one, so many of them; the axis is the load.
+    Peers,
 }
 
 /// A way to send.
@@ -156,6 +163,7 @@ impl Load {
             Self::Mixed => "64-byte pieces before a body of 64 KiB",
             Self::File => "file, bytes",
             Self::Relay => "bytes that the source sends at once",
+            Self::Peers => "load",
         }
     }
 
@@ -163,7 +171,14 @@ impl Load {
         match self {
             Self::Buffer | Self::File | Self::Relay => "bytes",
             Self::Mixed => "pieces",
+            Self::Peers => "",
         }
+    }
+
+    /// Names of the places, where they are no numbers.
+    fn labels(self) -> Vec<String> {
+        let names = if self == Self::Peers { &LOADS[..] } else { &[] };
+        names.iter().map(|(name, _)| (*name).to_owned()).collect()
     }
 
     /// The name of its benchmark.
@@ -173,6 +188,7 @@ impl Load {
             Self::Mixed => "send mixed",
             Self::File => "send file",
             Self::Relay => "send relay",
+            Self::Peers => "send peers",
         }
     }
 
@@ -183,6 +199,7 @@ impl Load {
             Self::Mixed => &PIECES,
             Self::File => &FILES,
             Self::Relay => &RELAYED,
+            Self::Peers => &[0, 1, 2, 3, 4],
         }
     }
 
@@ -193,6 +210,7 @@ impl Load {
             Self::Mixed => &[Way::Send, Way::ZeroCopy, Way::Split, Way::Strait],
             Self::File => &[Way::Send, Way::Sendfile, Way::Strait],
             Self::Relay => &[Way::Send, Way::HaProxy, Way::Strait],
+            Self::Peers => &[Way::Send, Way::ZeroCopy, Way::Strait],
         }
     }
 
@@ -200,18 +218,28 @@ impl Load {
     pub fn routes(self) -> &'static [Over] {
         match self {
             Self::Relay => &[Over::Loopback],
+            Self::Peers => &[Over::Veth, Over::NoCopy],
             _ => &[Over::Loopback, Over::Veth, Over::NoCopy],
         }
     }
 
     /// The options of the sending program for a place.
-    fn arguments(self, place: u32) -> [String; 3] {
+    fn arguments(self, place: u32) -> Vec<String> {
         let [pieces, body, file] = match self {
+            Self::Peers => {
+                let (_, load) = LOADS[place as usize % LOADS.len()];
+                return vec![
+                    format!("--body={}", load.bytes),
+                    format!("--peers={}", load.peers),
+                    format!("--sends={}", load.sends),
+                    format!("--pause-ms={}", load.pause.as_millis()),
+                ];
+            }
             Self::Buffer | Self::Relay => [0, place, 0],
             Self::Mixed => [place, BODY_BYTES, 0],
             Self::File => [0, 0, place],
         };
-        [format!("--pieces={pieces}"), format!("--body={body}"), format!("--file={file}")]
+        vec![format!("--pieces={pieces}"), format!("--body={body}"), format!("--file={file}")]
     }
 }
 
@@ -276,6 +304,7 @@ impl Line {
 
     fn veth(over: Over, acknowledges: bool, cpu: u32) -> Result<Self> {
         let (near, far) = Wire::routed(ADDRESSES, (!acknowledges).then_some(cpu))?.into_ends();
+        far.run(|| add_peers(far.interface()))??;
         let mac = |end: &End| end.run(|| Interface::find(end.interface()).map(|found| found.mac));
         let takes = if acknowledges {
             near.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_timestamps", "0"))?
@@ -287,6 +316,17 @@ impl Line {
         let address = (ADDRESSES[1], 0).into();
         Ok(Self { over, near, far: Some((far, address, takes)) })
     }
+}
+
+/// The addresses of further peers.
+fn add_peers(interface: &str) -> Result<()> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.interface(interface)?.index;
+    for number in 1..PEERS_MAX {
+        let address = Ipv4Addr::from_bits(ADDRESSES[1].to_bits() + u32::from(number));
+        netlink.add_address(index, address.into(), PREFIX)?;
+    }
+    Ok(())
 }
 
 impl<'a> Rig<'a> {
@@ -414,7 +454,7 @@ pub fn run(
         about: about(load),
         axis: load.axis(),
         unit: load.unit(),
-        labels: Vec::new(),
+        labels: load.labels(),
         contestants: &plan.contestants,
         places: &plan.places,
         rounds: plan.rounds,
@@ -423,7 +463,9 @@ pub fn run(
     let smallest = plan.places.iter().copied().min().unwrap_or_default();
     let probe = |contestant| rig.measure(load, contestant, smallest, [0.0, PROBE_SECONDS]).map(drop);
     rounds::run(&asked, machine, progress, probe, |contestant, place| {
-        let account = rig.measure(load, contestant, place, [WARM_UP_SECONDS, rig.seconds])?;
+        // The first sends to peers count: of them the device is learned.
+        let seconds = if load == Load::Peers { [0.0, 0.0] } else { [WARM_UP_SECONDS, rig.seconds] };
+        let account = rig.measure(load, contestant, place, seconds)?;
         Ok((figures(load, &account), account.got))
     })
 }
@@ -437,6 +479,12 @@ fn about(load: Load) -> String {
             BODIES_BYTES >> 20
         ),
         Load::File => "the same file, which is in memory, over and over".to_owned(),
+        Load::Peers => {
+            return "Share of the bytes that were lent to the kernel, rate and CPU time of the sending program, with what it learned on \
+                    the way alone. Peers are sent to in turn, on one connection each. zc is SEND_ZC of every buffer, strait decides by \
+                    itself. On the veth pair the kernel copies; no-copy is one whose far end acknowledges in eBPF and reads nothing."
+                .into();
+        }
         Load::Relay => {
             return "Rate at which one core passes on what one TCP connection sends to another, and the CPU time of the program \
                     that does; source and sink share the other CPU. send is a loop of read(2) and write(2) with 64 KiB."
@@ -458,6 +506,9 @@ fn figures(load: Load, account: &Account) -> Figures {
     ];
     if load == Load::Mixed {
         named.push(("messages_per_s", account.messages as f64 / account.seconds));
+    }
+    if load == Load::Peers {
+        named.extend(account.lent.map(|share| ("lent_percent", share * 100.0)));
     }
     named.extend(account.zero_copy.map(|share| ("zero_copy_percent", share * 100.0)));
     named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

@@ -50,7 +50,8 @@ pub const LATENCY: [Shown; 5] = [
 ];
 
 /// Those of a benchmark of sends.
-pub const SEND: [Shown; 4] = [
+pub const SEND: [Shown; 5] = [
+    shown("lent_percent", "lent to the kernel, % of the bytes", 1.0, 1, true),
     shown("messages_per_s", "thousand messages/s", 1e-3, 2, true),
     shown("bytes_per_s", "GB/s", 1e-9, 3, true),
     shown("cpu_s_per_gb", "CPU seconds per GB", 1.0, 4, false),

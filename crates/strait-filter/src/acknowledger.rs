@@ -13,7 +13,7 @@ use crate::Error;
 use crate::ebpf::Register::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
 use crate::ebpf::{Assembler, Condition, Label, Operation, Size, encode, opcode as op};
 
-/// Connections that are told apart, by the sender's port modulo this: the entries of the map.
+/// Connections that are told apart, by the last octet of the address that they lead to: the entries of the map.
 pub const CONNECTIONS: u32 = 256;
 /// Bytes of an entry: two words.
 pub const ENTRY_BYTES: u32 = 16;
@@ -34,6 +34,8 @@ const SHOT: i32 = 2;
 /// Offsets in the frame: Ethernet, IPv4 without options (RFC 791), TCP (RFC 9293).
 const IP: i16 = 14;
 const TCP: i16 = 34;
+/// The last octet of the receiver's address.
+const LAST_OCTET: i16 = IP + 19;
 /// The headers that are looked at.
 const HEADERS: i32 = 54;
 /// A stack word for the map's key.
@@ -87,11 +89,11 @@ fn take_segment(asm: &mut Assembler, next: Label) {
     asm.alu32(Operation::Add, R9, R1);
 }
 
-/// R0 = the entry of the sender's port, R8 = that port.
+/// R0 = the entry of the receiver's address, R8 = the sender's port.
 fn find_entry(asm: &mut Assembler, map: i32, next: Label) {
     field(asm, Size::H, TCP);
     asm.mov(R8, R1);
-    asm.alu(Operation::And, R1, CONNECTIONS as i32 - 1);
+    asm.load(Size::B, R1, R7, LAST_OCTET);
     asm.store(Size::W, R10, KEY, R1);
     asm.load_map(R1, map);
     asm.mov(R2, R10);

@@ -30,7 +30,7 @@ const HEADER_WORDS_AND_ACK: [u8; 2] = [5 << 4, 0x10];
 pub struct Ends {
     /// The sender's Ethernet address, and that of the interface here.
     pub macs: [[u8; 6]; 2],
-    /// Their IPv4 addresses.
+    /// Their IPv4 addresses; those here may differ in the last octet, one connection each.
     pub addresses: [Ipv4Addr; 2],
 }
 
@@ -68,8 +68,8 @@ impl Acknowledger {
                 let next = segments.load(connection, NEXT_BYTE);
                 if next != *told {
                     *told = next;
-                    self.socket
-                        .send(&self.ends.acknowledgement(next, segments.load(connection, OWN_BYTE)))?;
+                    let own = segments.load(connection, OWN_BYTE);
+                    self.socket.send(&self.ends.acknowledgement(connection as u8, next, own))?;
                 }
             }
         }
@@ -79,8 +79,9 @@ impl Acknowledger {
 
 impl Ends {
     /// The frame in which the peer says that everything before the byte `next` has come; port above, number below in both.
-    fn acknowledgement(&self, next: u64, own: u64) -> Vec<u8> {
-        let [sender, receiver] = self.addresses.map(|address| address.octets());
+    fn acknowledgement(&self, last_octet: u8, next: u64, own: u64) -> Vec<u8> {
+        let [sender, mut receiver] = self.addresses.map(|address| address.octets());
+        receiver[3] = last_octet;
         let mut ip = [&[0x45, 0][..], &(IP_BYTES + TCP_BYTES).to_be_bytes(), &[0, 0]].concat();
         ip.extend([&DO_NOT_FRAGMENT.to_be_bytes()[..], &[TTL, TCP, 0, 0], &receiver, &sender].concat());
         let sum = checksum(&ip);

@@ -1,13 +1,15 @@
 //! The far end of a benchmark of sends: a thread that reads connections to their ends, or has them acknowledged unread.
 
-use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use strait_sys::{process, wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use strait_sys::process;
 
 use super::acknowledge::{Acknowledger, Ends};
 use crate::error::{Error, Result};
@@ -15,9 +17,9 @@ use crate::wire::End;
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// How often to look for a connection.
-const LOOK: Duration = Duration::from_millis(1);
-/// How long a read waits before it looks whether it is to end.
+/// Connections that are read at a time; more wait for one to end.
+const CONNECTIONS_MAX: usize = 1024;
+/// How long to wait for bytes before it looks whether it is to end.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What it does with what comes.
@@ -39,14 +41,15 @@ pub struct FarEnd {
 }
 
 impl FarEnd {
-    /// Listens at `end` on `address`, on a free port if that is 0, and takes one connection after the other on `cpus`.
+    /// Listens at `end` on the port of `address`, a free one if that is 0, and takes all connections on `cpus`. But on the loopback it
+    /// listens on every address of the end.
     ///
     /// # Errors
     /// The address is not there, or this process may not run on `cpus`; those of [`Acknowledger::attach`].
     pub fn start(end: &End, address: SocketAddr, takes: Takes, cpus: &[u32]) -> Result<Self> {
         let failed = |source| Error::file(format!("listen on {address}"), source);
         let (listener, acknowledger) = end.run(|| {
-            let listener = TcpListener::bind(address).map_err(failed)?;
+            let listener = TcpListener::bind(listens_on(address)).map_err(failed)?;
             listener.set_nonblocking(true).map_err(failed)?;
             let acknowledger = match takes {
                 Takes::Reading => None,
@@ -54,7 +57,7 @@ impl FarEnd {
             };
             Ok::<_, Error>((listener, acknowledger))
         })??;
-        let address = listener.local_addr().map_err(failed)?;
+        let address = SocketAddr::new(address.ip(), listener.local_addr().map_err(failed)?.port());
         let (bytes, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end, cpus) = (bytes.clone(), ended.clone(), cpus.to_vec());
         let (tell, told) = std::sync::mpsc::channel();
@@ -74,7 +77,7 @@ impl FarEnd {
         }
     }
 
-    /// Where it listens.
+    /// Where it is connected to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -95,33 +98,64 @@ impl Drop for FarEnd {
     }
 }
 
+/// The end of a private pair has several addresses, and nobody else reaches it.
+fn listens_on(address: SocketAddr) -> SocketAddr {
+    let ip = if address.ip().is_loopback() { address.ip() } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
+    SocketAddr::new(ip, address.port())
+}
+
+/// Reads every connection to its end.
 fn read_all(listener: &TcpListener, bytes: &AtomicU64, ended: &AtomicBool) -> Result<()> {
-    let mut chunk = vec![0; CHUNK_BYTES];
+    let (mut streams, mut chunk) = (Vec::new(), vec![0; CHUNK_BYTES]);
     while !ended.load(Ordering::Relaxed) {
-        match listener.accept() {
-            Ok((stream, _)) => read(stream, &mut chunk, bytes, ended)?,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => wait::sleep(LOOK),
-            Err(error) => return Err(Error::file("accept a connection", error)),
+        let ready = wait_for(listener, &streams)?;
+        for number in (0..streams.len()).rev().filter(|number| ready[1 + number]) {
+            if !read(&mut streams[number], &mut chunk, bytes)? {
+                streams.swap_remove(number);
+            }
+        }
+        if ready[0] && streams.len() < CONNECTIONS_MAX {
+            streams.extend(accept(listener)?);
         }
     }
     Ok(())
 }
 
-/// Reads to the end, or until `ended`; a reset is an end, too.
-fn read(mut stream: TcpStream, chunk: &mut [u8], bytes: &AtomicU64, ended: &AtomicBool) -> Result<()> {
-    let failed = |source| Error::file("read from a connection", source);
-    stream.set_nonblocking(false).map_err(failed)?;
-    stream.set_read_timeout(Some(TICK)).map_err(failed)?;
-    while !ended.load(Ordering::Relaxed) {
-        match stream.read(chunk) {
-            Ok(0) => return Ok(()),
-            Ok(read) => drop(bytes.fetch_add(read as u64, Ordering::Release)),
-            Err(error) => match error.kind() {
-                std::io::ErrorKind::ConnectionReset => return Ok(()),
-                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => {}
-                _ => return Err(failed(error)),
-            },
-        }
+/// Whether the listener, and behind it each stream, has something, once one of them has or the time is over.
+fn wait_for(listener: &TcpListener, streams: &[TcpStream]) -> Result<Vec<bool>> {
+    let streams = streams.iter().map(|stream| PollFd::new(stream, PollFlags::IN));
+    let mut all: Vec<_> = std::iter::once(PollFd::new(listener, PollFlags::IN)).chain(streams).collect();
+    match poll(&mut all, Timespec::try_from(TICK).ok().as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(all.iter().map(|one| !one.revents().is_empty()).collect()),
+        Err(error) => Err(Error::file("wait for a connection", error)),
     }
-    Ok(())
+}
+
+/// The next connection; none if it was given up meanwhile.
+fn accept(listener: &TcpListener) -> Result<Option<TcpStream>> {
+    let failed = |source| Error::file("accept a connection", source);
+    match listener.accept() {
+        Ok((stream, _)) => {
+            stream.set_nonblocking(true).map_err(failed)?;
+            Ok(Some(stream))
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Reads once; false at the end, and a reset is an end, too.
+fn read(stream: &mut TcpStream, chunk: &mut [u8], bytes: &AtomicU64) -> Result<bool> {
+    match stream.read(chunk) {
+        Ok(0) => Ok(false),
+        Ok(read) => {
+            bytes.fetch_add(read as u64, Ordering::Release);
+            Ok(true)
+        }
+        Err(error) => match error.kind() {
+            ErrorKind::ConnectionReset => Ok(false),
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(true),
+            _ => Err(Error::file("read from a connection", error)),
+        },
+    }
 }

@@ -1,11 +1,11 @@
-//! The program that is measured: it sends the same message over and over on one connection, by one way, and says at its
-//! end how fast that was and what it cost.
+//! The program that is measured: it sends the same message over and over on one connection, or on several in turn, by one way,
+//! and says at its end how fast that was and what it cost.
 //!
 //! The plain ways are as plain as they can be: what they cost is what the system calls cost.
 
 use std::fs::File;
 use std::io::{IoSlice, Read as _, Seek as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use serde::{Deserialize, Serialize};
+use strait_ledger::Transfer;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
-use strait_sys::process;
 use strait_sys::uring::{Event, How, Ring, VIEWS_MAX};
+use strait_sys::{process, wait};
 use strait_transfer::plan::PIECES_MAX;
 use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender};
 
-use super::Way;
+use super::{Way, peers::PeersLoad};
 use crate::child;
 use crate::error::{Error, Result};
 use crate::memory_file;
@@ -62,6 +63,8 @@ pub struct Options {
     pub time: Duration,
     /// How long before it counts.
     pub warm_up: Duration,
+    /// Instead of all that the time allows.
+    pub peers: Option<PeersLoad>,
 }
 
 /// A message.
@@ -102,29 +105,53 @@ pub struct Account {
     pub cpu_s: f64,
     /// Share of all bytes that went without a copy, as the kernel reported; none if nothing was asked.
     pub zero_copy: Option<f64>,
+    /// Share of all bytes that were lent to the kernel, copied after all or not; none if none could be.
+    pub lent: Option<f64>,
     /// What was got.
     pub got: String,
 }
 
 /// Sends until the time is over or `terminated`, and prints an [`Account`] as JSON.
 pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
-    let failed = |source| Error::file(format!("connect to {}", options.to), source);
-    let stream = TcpStream::connect_timeout(&options.to, CONNECT_MAX).map_err(failed)?;
+    let peers = options.peers.map_or(1, |load| load.peers);
+    let streams = (0..peers).map(|number| connect(peer(options.to, number)?)).collect::<Result<_>>()?;
+    let mut transmitter = transmitter(options, Turns::new(streams))?;
+    let mut all = send_for(options.warm_up, &mut *transmitter, terminated)?;
+    let (began, cpu) = (Instant::now(), cpu_time()?);
+    let messages = match options.peers {
+        Some(load) => send_each(load, &mut *transmitter, terminated)?,
+        None => send_for(options.time, &mut *transmitter, terminated)?,
+    };
+    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), cpu_time()?.saturating_sub(cpu).as_secs_f64());
+    all += messages;
+    let shares = transmitter.finish()?;
+    let (zero_copy, lent) = shares.map(|shares| (shares.zero_copy, shares.lent)).unzip();
+    let (bytes, all_bytes) = (messages * options.message.bytes(), all * options.message.bytes());
+    let got = format!("{}, {CONGESTION}", options.way);
+    let account = Account { messages, bytes, all_bytes, seconds, cpu_s, zero_copy, lent, got };
+    child::print(&account)
+}
+
+/// The address of a peer: they follow each other.
+fn peer(first: SocketAddr, number: u32) -> Result<SocketAddr> {
+    match first.ip() {
+        IpAddr::V4(ip) => {
+            let ip = Ipv4Addr::from_bits(ip.to_bits().wrapping_add(number));
+            Ok(SocketAddr::new(ip.into(), first.port()))
+        }
+        IpAddr::V6(_) if number == 0 => Ok(first),
+        IpAddr::V6(_) => Err(Error::Usage("several peers need an IPv4 address".into())),
+    }
+}
+
+fn connect(to: SocketAddr) -> Result<TcpStream> {
+    let failed = |source| Error::file(format!("connect to {to}"), source);
+    let stream = TcpStream::connect_timeout(&to, CONNECT_MAX).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     sockopt::set_tcp_congestion(&stream, CONGESTION)
         .map_err(|error| Error::file(format!("use the congestion control {CONGESTION}"), error))?;
-    let mut transmitter = transmitter(options, stream)?;
-    let mut all = send_for(options.warm_up, &mut *transmitter, terminated)?;
-    let (began, cpu) = (Instant::now(), cpu_time()?);
-    let messages = send_for(options.time, &mut *transmitter, terminated)?;
-    let (seconds, cpu_s) = (began.elapsed().as_secs_f64(), cpu_time()?.saturating_sub(cpu).as_secs_f64());
-    all += messages;
-    let zero_copy = transmitter.finish()?;
-    let (bytes, all_bytes) = (messages * options.message.bytes(), all * options.message.bytes());
-    let got = format!("{}, {CONGESTION}", options.way);
-    let account = Account { messages, bytes, all_bytes, seconds, cpu_s, zero_copy, got };
-    child::print(&account)
+    Ok(stream)
 }
 
 fn cpu_time() -> Result<Duration> {
@@ -143,23 +170,67 @@ fn send_for(time: Duration, transmitter: &mut dyn Transmit, terminated: &AtomicB
     Ok(messages)
 }
 
+/// Sends as often to each peer as the load says; messages that were sent.
+fn send_each(load: PeersLoad, transmitter: &mut dyn Transmit, terminated: &AtomicBool) -> Result<u64> {
+    let all = u64::from(load.peers) * u64::from(load.sends);
+    for sent in 0..all {
+        if terminated.load(Ordering::Relaxed) {
+            return Ok(sent);
+        }
+        transmitter.message()?;
+        if !load.pause.is_zero() {
+            wait::sleep(load.pause);
+        }
+    }
+    Ok(all)
+}
+
+/// Connections, used one after the other.
+struct Turns<T> {
+    all: Vec<T>,
+    turn: usize,
+}
+
+impl<T> Turns<T> {
+    fn new(all: Vec<T>) -> Self {
+        Self { all, turn: 0 }
+    }
+
+    fn next(&mut self) -> &mut T {
+        self.turn = (self.turn + 1) % self.all.len();
+        &mut self.all[self.turn]
+    }
+
+    fn try_map<U>(self, make: impl FnMut(T) -> Result<U>) -> Result<Turns<U>> {
+        Ok(Turns::new(self.all.into_iter().map(make).collect::<Result<_>>()?))
+    }
+}
+
+/// Shares of all bytes.
+struct Shares {
+    /// That went without a copy, as the kernel reported.
+    zero_copy: f64,
+    /// That were lent to it.
+    lent: f64,
+}
+
 /// A way to send.
 trait Transmit {
     /// Hands one message to the kernel.
     fn message(&mut self) -> Result<()>;
 
-    /// Waits until nothing is lent any more; the share of all bytes that went without a copy, of a way that may go so.
-    fn finish(&mut self) -> Result<Option<f64>> {
+    /// Waits until nothing is lent any more; the shares of a way that may lend.
+    fn finish(&mut self) -> Result<Option<Shares>> {
         Ok(None)
     }
 }
 
-fn transmitter(options: &Options, stream: TcpStream) -> Result<Box<dyn Transmit>> {
+fn transmitter(options: &Options, mut streams: Turns<TcpStream>) -> Result<Box<dyn Transmit>> {
     let to = options.to.to_string();
     match (options.way, options.message) {
         (Way::Send, Message::Memory { pieces, body }) => {
             let pool = Parts::pool(pieces, body)?;
-            Ok(Box::new(Copying { stream, parts: Parts::new(|| pool.take(), pieces, body)? }))
+            Ok(Box::new(Copying { streams, parts: Parts::new(|| pool.take(), pieces, body)? }))
         }
         (Way::ZeroCopy | Way::Registered | Way::Split, Message::Memory { pieces, body }) => {
             let pool = Parts::pool(pieces, body)?;
@@ -168,15 +239,20 @@ fn transmitter(options: &Options, stream: TcpStream) -> Result<Box<dyn Transmit>
                 ring.register(&pool)?;
             }
             let parts = Parts::new(|| pool.take(), pieces, body)?;
-            let (socket, reported) = (Arc::new(OwnedFd::from(stream)), Reported::default());
+            let sockets = streams.try_map(|stream| Ok(Arc::new(OwnedFd::from(stream))))?;
+            let reported = Reported::default();
             let splits = options.way == Way::Split;
-            Ok(Box::new(Lending { ring, socket, parts, splits, reported, to }))
+            Ok(Box::new(Lending { ring, sockets, parts, splits, reported, to }))
         }
-        (Way::Strait, message) => Ok(Box::new(Planned::new(message, stream)?)),
+        (Way::Strait, message) => Ok(Box::new(Planned::new(message, streams)?)),
         (Way::Send, Message::File(bytes)) => {
+            let stream = streams.all.swap_remove(0);
             Ok(Box::new(Reading { stream, file: file(bytes)?, chunk: vec![0; READ_BYTES] }))
         }
-        (Way::Sendfile, Message::File(bytes)) => Ok(Box::new(FromFile { stream, file: file(bytes)?, bytes })),
+        (Way::Sendfile, Message::File(bytes)) => {
+            let stream = streams.all.swap_remove(0);
+            Ok(Box::new(FromFile { stream, file: file(bytes)?, bytes }))
+        }
         (way, _) => Err(Error::Usage(format!("{way} does not send this"))),
     }
 }
@@ -225,6 +301,12 @@ impl Parts {
         Ok(Self { pieces, bodies, turn: 0, views })
     }
 
+    /// Share of a message's bytes that its body has.
+    fn body_share(&self) -> f64 {
+        let body = self.bodies.first().map_or(0, |body| body.len());
+        body as f64 / (self.pieces * PIECE_BYTES + body).max(1) as f64
+    }
+
     /// The next message: its pieces and its body.
     fn next(&mut self) -> (&[Frozen], &[Frozen]) {
         self.turn = (self.turn + 1) % self.bodies.len().max(1);
@@ -261,14 +343,15 @@ fn failed(error: Errno) -> Error {
 
 /// sendmsg(2).
 struct Copying {
-    stream: TcpStream,
+    streams: Turns<TcpStream>,
     parts: Parts,
 }
 
 impl Transmit for Copying {
     fn message(&mut self) -> Result<()> {
+        let stream = self.streams.next();
         let views = match self.parts.next() {
-            ([], [body]) => return self.stream.write_all(body).map_err(|error| Error::file("send", error)),
+            ([], [body]) => return stream.write_all(body).map_err(|error| Error::file("send", error)),
             _ => &self.parts.views,
         };
         let last = views.chunks(PIECES_MAX).count() - 1;
@@ -277,7 +360,7 @@ impl Transmit for Copying {
             let mut slices = &mut slices[..];
             let more = if number == last { SendFlags::empty() } else { SendFlags::MORE };
             while !slices.is_empty() {
-                let sent = sendmsg(&self.stream, slices, &mut SendAncillaryBuffer::default(), more);
+                let sent = sendmsg(&*stream, slices, &mut SendAncillaryBuffer::default(), more);
                 IoSlice::advance_slices(&mut slices, sent.map_err(failed)?);
             }
         }
@@ -302,7 +385,7 @@ impl Reported {
 /// `SEND_ZC` or `SENDMSG_ZC`; with copied views, D5's answer: `SENDMSG` linked to `SEND_ZC`.
 struct Lending {
     ring: Ring,
-    socket: Arc<OwnedFd>,
+    sockets: Turns<Arc<OwnedFd>>,
     parts: Parts,
     /// Whether the pieces are copied, by requests of their own.
     splits: bool,
@@ -340,6 +423,7 @@ impl Transmit for Lending {
             self.ring.enter(1, PATIENCE)?;
             self.take()?;
         }
+        let socket = self.sockets.next();
         let (pieces, body) = self.parts.next();
         let (copied, lent) = if self.splits { (pieces, body) } else { (&[][..], &self.parts.views[..]) };
         let requests = copied.chunks(VIEWS_MAX).map(|some| (some, false));
@@ -348,7 +432,7 @@ impl Transmit for Lending {
         while let Some((some, zero_copy)) = requests.next() {
             let linked = requests.peek().is_some();
             let how = How { zero_copy, whole: true, more: linked, linked, ..How::default() };
-            let pushed = self.ring.push(&self.socket, some, how, 0);
+            let pushed = self.ring.push(socket, some, how, 0);
             pushed
                 .map_err(|_| Error::Usage(format!("give at most {} pieces", REQUESTS_MAX * VIEWS_MAX / 2)))?;
             under_way += 1;
@@ -360,20 +444,21 @@ impl Transmit for Lending {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Option<f64>> {
+    fn finish(&mut self) -> Result<Option<Shares>> {
         let deadline = Instant::now() + PATIENCE;
         while self.ring.lent() > 0 && Instant::now() < deadline {
             self.ring.enter(1, Duration::from_millis(100))?;
             self.take()?;
         }
-        Ok(Some(self.reported.zero_copy()))
+        let lent = if self.splits { self.parts.body_share() } else { 1.0 };
+        Ok(Some(Shares { zero_copy: self.reported.zero_copy(), lent }))
     }
 }
 
 /// Strait's sender. The plan is made anew for each message, as a server does.
 struct Planned {
     engine: Engine,
-    sender: Sender,
+    senders: Turns<Sender>,
     what: What,
 }
 
@@ -383,14 +468,14 @@ enum What {
 }
 
 impl Planned {
-    fn new(message: Message, stream: TcpStream) -> Result<Self> {
-        let sender = Sender::new(stream)?;
+    fn new(message: Message, streams: Turns<TcpStream>) -> Result<Self> {
+        let senders = streams.try_map(|stream| Ok(Sender::new(stream)?))?;
         let (pieces, body) = match message {
             Message::Memory { pieces, body } => (pieces, body),
             Message::File(bytes) => {
                 let part = FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes };
                 let engine = Engine::new(EngineOptions::default())?;
-                return Ok(Self { engine, sender, what: What::File(part) });
+                return Ok(Self { engine, senders, what: What::File(part) });
             }
         };
         let engine = Engine::new(EngineOptions {
@@ -399,7 +484,7 @@ impl Planned {
             ..EngineOptions::default()
         })?;
         let parts = Parts::new(|| engine.buffer(), pieces, body)?;
-        Ok(Self { engine, sender, what: What::Parts(parts) })
+        Ok(Self { engine, senders, what: What::Parts(parts) })
     }
 }
 
@@ -418,17 +503,22 @@ impl Transmit for Planned {
                 }
             }
         }
-        Ok(self.sender.send(&mut self.engine, plan, PATIENCE)?)
+        Ok(self.senders.next().send(&mut self.engine, plan, PATIENCE)?)
     }
 
-    fn finish(&mut self) -> Result<Option<f64>> {
-        self.sender.finish(&mut self.engine, PATIENCE)?;
-        let account = self.sender.account();
+    fn finish(&mut self) -> Result<Option<Shares>> {
+        let mut account = Transfer::default();
+        for sender in &mut self.senders.all {
+            sender.finish(&mut self.engine, PATIENCE)?;
+            account.add(&sender.account());
+        }
         // Of a file none is lent: sendfile copies nothing either.
         if matches!(self.what, What::File(_)) {
             return Ok(None);
         }
-        Ok(Some(account.zero_copy as f64 / account.bytes().max(1) as f64))
+        let share = |bytes: u64| bytes as f64 / account.bytes().max(1) as f64;
+        let lent = account.zero_copy + account.zero_copy_copied + account.zero_copy_unreported;
+        Ok(Some(Shares { zero_copy: share(account.zero_copy), lent: share(lent) }))
     }
 }
 

@@ -9,6 +9,7 @@ use strait_bench::child::{self, Exec};
 use strait_bench::contestant::Way;
 use strait_bench::proxy::{load, origin};
 use strait_bench::receiver;
+use strait_bench::send::peers::PeersLoad;
 use strait_bench::send::{self, transmit};
 
 use super::proxy::Axes;
@@ -67,6 +68,15 @@ pub(super) struct TransmitArgs {
     /// How long before it counts
     #[arg(long, default_value_t = 0.0)]
     warm_up: f64,
+    /// Peers at addresses one after the other
+    #[arg(long, default_value_t = 1)]
+    peers: u32,
+    /// Sends to each of them instead of all that the time allows
+    #[arg(long, default_value_t = 0)]
+    sends: u32,
+    /// Pause after each of those, in milliseconds
+    #[arg(long, default_value_t = 0)]
+    pause_ms: u64,
 }
 
 #[derive(ClapArgs)]
@@ -149,7 +159,14 @@ pub(super) fn transmit(args: &TransmitArgs) -> Result<(), Error> {
         (.., bytes) => transmit::Message::File(bytes),
     };
     let (time, warm_up) = (seconds(args.seconds)?, seconds(args.warm_up)?);
-    Ok(transmit::run(&transmit::Options { to: args.to, way: args.way, message, time, warm_up }, terminated)?)
+    let peers = (args.sends > 0).then(|| PeersLoad {
+        peers: args.peers.max(1),
+        sends: args.sends,
+        bytes: args.body as u32,
+        pause: Duration::from_millis(args.pause_ms),
+    });
+    let options = transmit::Options { to: args.to, way: args.way, message, time, warm_up, peers };
+    Ok(transmit::run(&options, terminated)?)
 }
 
 fn seconds(seconds: f64) -> Result<Duration, Error> {

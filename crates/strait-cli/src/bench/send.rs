@@ -18,6 +18,7 @@ use crate::parse::NumberList;
   strait bench send mixed --over no-copy
   strait bench send file --over loopback,veth
   strait bench send relay
+  strait bench send peers --ways strait --rounds 3
   strait bench send --to 203.0.113.7:9000 -i eth1        there: nc -lk 9000 >/dev/null
 
 A point takes a second and a half: all ways and sizes over three routes, three rounds, some six minutes. The pairs need root.")]
@@ -25,7 +26,7 @@ pub(super) struct Args {
     /// What is sent
     #[arg(value_enum, default_value = "buffer")]
     load: LoadArg,
-    /// Routes: loopback, veth, no-copy [default: all three; of a relay loopback]
+    /// Routes: loopback, veth, no-copy [default: all three; of a relay loopback, of peers veth and no-copy]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     over: Vec<Over>,
     /// Send to this host and port, where somebody reads
@@ -60,6 +61,8 @@ enum LoadArg {
     File,
     /// What another connection sends
     Relay,
+    /// Buffers to many peers, or slowly to one: how many are lent
+    Peers,
 }
 
 impl From<LoadArg> for Load {
@@ -69,6 +72,7 @@ impl From<LoadArg> for Load {
             LoadArg::Mixed => Self::Mixed,
             LoadArg::File => Self::File,
             LoadArg::Relay => Self::Relay,
+            LoadArg::Peers => Self::Peers,
         }
     }
 }
@@ -97,6 +101,13 @@ impl Args {
         let routes = self.routes()?;
         if load == Load::Relay && routes != load.routes() {
             return Err(Error::Usage("a relay is measured over loopback: leave --over and --to away".into()));
+        }
+        if load == Load::Peers
+            && !(self.at.is_empty() && routes.iter().all(|over| load.routes().contains(over)))
+        {
+            return Err(Error::Usage(
+                "peers have fixed loads over veth and no-copy: leave --at and --to away".into(),
+            ));
         }
         let over = |&over| ways.iter().map(move |&way| Contestant { over, way });
         let places = if self.at.is_empty() { load.places().to_vec() } else { each_once(&self.at) };

@@ -109,6 +109,23 @@ fn large_buffers_go_without_a_copy_where_nothing_copies_and_only_there() {
 }
 
 #[test]
+fn short_connections_and_slow_ones_are_lent_to_where_nothing_copies_and_only_there() {
+    if !root_or_skip() {
+        return;
+    }
+    let _turn = io_uring_turn();
+    let results = bench_send(&["peers", "--ways", "strait,zc"]);
+    if let Some(zc) = results["skipped"].as_array().unwrap().first() {
+        return lab::skip(zc["reason"].as_str().unwrap());
+    }
+    for (load, least) in [(0.0, 90.0), (1.0, 85.0), (2.0, 85.0), (3.0, 85.0), (4.0, 85.0)] {
+        let share = |over| figure(&results, &format!("{over} strait"), load, "lent_percent");
+        assert!(share("no-copy") >= least, "load {load}: {results}");
+        assert!(share("veth") <= 3.0, "load {load}: {results}");
+    }
+}
+
+#[test]
 fn every_way_carries_messages_of_many_pieces_files_and_other_connections() {
     if !root_or_skip() {
         return;

@@ -1,0 +1,33 @@
+//! Loads of a server with many peers or slow ones, whose sends are counted: how many of their bytes are lent is the question, and
+//! what is known of the device is learned on the way.
+
+use std::time::Duration;
+
+/// Addresses of the far end, one for each peer.
+pub const PEERS_MAX: u8 = 64;
+
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeersLoad {
+    /// Peers, each at an address of its own.
+    pub peers: u32,
+    /// Sends to each of them, in turn.
+    pub sends: u32,
+    /// Bytes of a send.
+    pub bytes: u32,
+    /// Pause after each send.
+    pub pause: Duration,
+}
+
+/// The loads by name.
+pub const LOADS: [(&str, PeersLoad); 5] = [
+    ("64 peers x 64 of 256 KiB", load(64, 64, 256 << 10, 0)),
+    ("44 peers x 32 of 64 KiB", load(44, 32, 64 << 10, 0)),
+    ("64 peers x 4 of 1 MiB", load(64, 4, 1 << 20, 0)),
+    ("1 peer, 20/s of 256 KiB", load(1, 100, 256 << 10, 50)),
+    ("1 peer, 5/s of 64 KiB", load(1, 40, 64 << 10, 200)),
+];
+
+const fn load(peers: u32, sends: u32, bytes: u32, pause_ms: u64) -> PeersLoad {
+    PeersLoad { peers, sends, bytes, pause: Duration::from_millis(pause_ms) }
+}
