@@ -76,6 +76,8 @@ pub enum Load {
 pub enum Way {
     /// send(2) or sendmsg(2); of a file or a connection, read(2) before it.
     Send,
+    /// All parts copied into one buffer, and send(2).
+    Coalesce,
     /// `SEND_ZC` or `SENDMSG_ZC`, always.
     ZeroCopy,
     /// `SEND_ZC` from registered memory, always.
@@ -90,8 +92,9 @@ pub enum Way {
     Strait,
 }
 
-const WAYS: [(&str, Way); 7] = [
+const WAYS: [(&str, Way); 8] = [
     ("send", Way::Send),
+    ("coalesce", Way::Coalesce),
     ("zc", Way::ZeroCopy),
     ("zc-registered", Way::Registered),
     ("split", Way::Split),
@@ -207,7 +210,7 @@ impl Load {
     pub fn ways(self) -> &'static [Way] {
         match self {
             Self::Buffer => &[Way::Send, Way::ZeroCopy, Way::Registered, Way::Strait],
-            Self::Mixed => &[Way::Send, Way::ZeroCopy, Way::Split, Way::Strait],
+            Self::Mixed => &[Way::Send, Way::Coalesce, Way::ZeroCopy, Way::Split, Way::Strait],
             Self::File => &[Way::Send, Way::Sendfile, Way::Strait],
             Self::Relay => &[Way::Send, Way::HaProxy, Way::Strait],
             Self::Peers => &[Way::Send, Way::ZeroCopy, Way::Strait],

@@ -232,6 +232,11 @@ fn transmitter(options: &Options, mut streams: Turns<TcpStream>) -> Result<Box<d
             let pool = Parts::pool(pieces, body)?;
             Ok(Box::new(Copying { streams, parts: Parts::new(|| pool.take(), pieces, body)? }))
         }
+        (Way::Coalesce, Message::Memory { pieces, body }) => {
+            let pool = Parts::pool(pieces, body)?;
+            let parts = Parts::new(|| pool.take(), pieces, body)?;
+            Ok(Box::new(Coalescing { streams, parts, whole: Vec::new() }))
+        }
         (Way::ZeroCopy | Way::Registered | Way::Split, Message::Memory { pieces, body }) => {
             let pool = Parts::pool(pieces, body)?;
             let mut ring = Ring::new(REQUESTS_MAX as u32, LENT_MAX)?;
@@ -365,6 +370,24 @@ impl Transmit for Copying {
             }
         }
         Ok(())
+    }
+}
+
+/// All parts copied into one buffer, and send(2) of that.
+struct Coalescing {
+    streams: Turns<TcpStream>,
+    parts: Parts,
+    whole: Vec<u8>,
+}
+
+impl Transmit for Coalescing {
+    fn message(&mut self) -> Result<()> {
+        let (pieces, body) = self.parts.next();
+        self.whole.clear();
+        for view in pieces.iter().chain(body) {
+            self.whole.extend_from_slice(view);
+        }
+        self.streams.next().write_all(&self.whole).map_err(|error| Error::file("send", error))
     }
 }
 
