@@ -255,6 +255,10 @@ impl Engine {
     ) -> Result<Lent> {
         let bytes: usize = views.iter().map(|view| view.len()).sum();
         self.look_at_device(ends, route, tally);
+        // The report may be there that decides. Of a route that is decided the send itself takes the news.
+        if !route.borrow().has_choice() {
+            self.collect()?;
+        }
         let advice = self.advise(bytes, route, tally);
         if advice == Advice::Copy || self.ring.is_none() {
             return Ok(Lent::Copy);

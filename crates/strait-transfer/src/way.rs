@@ -91,6 +91,10 @@ impl Way {
         self.route.refuse(reason, now);
     }
 
+    pub(crate) fn has_choice(&self) -> bool {
+        self.route.has_choice()
+    }
+
     pub(crate) fn is_curious(&self, bytes: usize) -> bool {
         self.route.has_choice() && lock(&self.device).is_curious(bytes)
     }
