@@ -105,16 +105,19 @@ async fn send(
 
 /// Asks for a gap; `None` if the origin does not have it any more.
 async fn ask(
-    exchange: &Exchange<'_, '_>,
+    exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     stored: &Arc<Object>,
     gap: Range<u64>,
 ) -> Option<Coming> {
     let worker: &Rc<_> = exchange.worker;
-    let leading = Leading::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
     let miss = Miss { why: Why::Partial, stored: Some(stored.clone()), gap: Some(gap) };
-    let order = order(exchange, wanted, &miss, true);
-    let incoming = fetch(worker, &order, None).await.ok()?;
+    let mut order = order(exchange, wanted, &miss, true);
+    // Before others can wait for this client.
+    exchange.await_part(&order).await.ok()?;
+    order.part = exchange.part.take();
+    let leading = Leading::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
+    let incoming = fetch(worker, &mut order, None).await.ok()?;
     let (object, range) =
         object(worker.settings(), false, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
     let is_part = incoming.status == 206 && stored.combines_with(&object);

@@ -7,6 +7,8 @@ use std::cell::RefCell;
 
 use strait_http::head::HEAD_BYTES_MAX;
 
+use crate::gate::Place;
+
 /// Bytes of a buffer: any head fits.
 pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;
 /// Buffers that a thread keeps for the next reader.
@@ -22,9 +24,16 @@ pub(crate) struct Buffer {
     memory: Option<Box<[u8]>>,
     start: usize,
     end: usize,
+    /// Place of its bytes among those that memory is limited for; given back with the last of them.
+    place: Option<Place>,
 }
 
 impl Buffer {
+    /// Counts its bytes for a place until they are used.
+    pub(crate) fn set_place(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
+
     /// What is in it.
     pub(crate) fn filled(&self) -> &[u8] {
         self.memory.as_ref().map_or(&[], |memory| &memory[self.start..self.end])
@@ -59,6 +68,9 @@ impl Buffer {
         self.start += used;
         debug_assert!(self.start <= self.end);
         self.release_if_empty();
+        if self.memory.is_none() {
+            self.place = None;
+        }
     }
 
     /// Forgets what is in it.
@@ -88,7 +100,28 @@ impl Drop for Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::gate::{Gates, Key, Limits};
+
+    #[test]
+    fn a_place_is_given_back_with_the_last_byte() {
+        let limits = Limits { origin: 1, origin_of_client: 1, ahead: 1, ahead_of_client: 1 };
+        let gates = Arc::new(Gates::new(limits));
+        let is_free = || gates.try_enter(Key::Ahead).is_some();
+        let mut buffer = Buffer::default();
+        buffer.set_place(gates.try_enter(Key::Ahead));
+        // It was reserved for what is to be read.
+        buffer.grew(0);
+        assert!(!is_free());
+        buffer.room()[..3].copy_from_slice(b"abc");
+        buffer.grew(3);
+        buffer.consume(2);
+        assert!(!is_free());
+        buffer.consume(1);
+        assert!(is_free());
+    }
 
     #[test]
     fn what_is_unused_stays_when_room_is_made_and_an_empty_buffer_holds_no_memory() {

@@ -144,6 +144,8 @@ async fn wait(
         }
         Joined::Others(fills) => fills,
     };
+    // Followers use no connection to the origin.
+    exchange.part = None;
     Ok(match follow_one(exchange, wanted, &fills).await? {
         Followed::Answered(stays) => Turn::Over(Led::Answered(stays)),
         Followed::Again => Turn::Over(Led::Again),
@@ -223,6 +225,7 @@ async fn look(
                 miss::validate_meanwhile(exchange, wanted, &object);
             }
             object.touch();
+            exchange.part = None;
             send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
             Ok(Looked::Answered)
         }

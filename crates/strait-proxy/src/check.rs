@@ -48,7 +48,43 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
     .into_iter()
     .filter_map(|(is_wrong, text)| is_wrong.then_some(text))
     .chain(too_small(config))
+    .chain(parts(config))
     .collect()
+}
+
+/// Parts that are larger than the whole, and memory that holds no body.
+fn parts(config: &Config) -> impl Iterator<Item = String> {
+    let limits = &config.limits;
+    let (connections, memory) = (limits.origin_connections, limits.request_ahead_memory);
+    let background = crate::parts::background(limits).of_origin;
+    let larger = |key: &str, part: Option<usize>, of: &str, whole: usize| {
+        let part = part.filter(|part| *part > whole)?;
+        Some(format!("limits.{key} = {part}: more than limits.{of} = {whole}; lower it, or raise that"))
+    };
+    let body = ByteSize::b(BUFFER_BYTES as u64);
+    let small = |key: &str, memory: Option<ByteSize>| {
+        let memory = memory.filter(|memory| memory.as_u64() > 0 && *memory < body)?;
+        Some(format!("limits.{key} = {}: {} is the least, for one body", size(memory), size(body)))
+    };
+    let own = limits.request_ahead_memory_per_client;
+    let too_much = own.filter(|own| *own > memory).map(|own| {
+        let (own, memory) = (size(own), size(memory));
+        format!(
+            "limits.request_ahead_memory_per_client = {own}: more than limits.request_ahead_memory = {memory}; lower it, or raise that"
+        )
+    });
+    let (per_client, fetches) = (limits.origin_connections_per_client, limits.background_fetches);
+    let fetches_per_client = limits.background_fetches_per_client;
+    [
+        larger("origin_connections_per_client", per_client, "origin_connections", connections),
+        larger("background_fetches", fetches, "origin_connections", connections),
+        larger("background_fetches_per_client", fetches_per_client, "background_fetches", background),
+        small("request_ahead_memory", Some(memory)),
+        small("request_ahead_memory_per_client", own),
+        too_much,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// A store that has no room for its workers.

@@ -199,14 +199,25 @@ pub struct Limits {
     /// Connections in use to one origin at a time, of all workers. Requests wait for `timeouts.connect`
     /// for a free one, then get 503.
     pub origin_connections: usize,
+    /// Of these, those of one client; unset a quarter, 0 for as many as of all.
+    pub origin_connections_per_client: Option<usize>,
+    /// Of these, those of fetches that no client waits for; unset a fifth, 0 for none. Beyond it
+    /// abandoned responses are given up, and stale ones are not validated in the background.
+    pub background_fetches: Option<usize>,
+    /// Fetches that no client waits for and that one client caused, from all origins; unset a tenth
+    /// of `background_fetches`, 0 for as many.
+    pub background_fetches_per_client: Option<usize>,
     /// Bytes of a request's body.
     pub request_body: ByteSize,
     /// Bytes per second that a request's body must bring after `timeouts.body_grace`; 0 for none.
     pub request_body_rate: ByteSize,
     /// A request is sent to its origin once this much of its body has come, or all of it; 0 at once.
     pub request_ahead: ByteSize,
-    /// Memory for bodies that are read ahead, of all workers; further bodies are not read ahead.
+    /// Memory for bodies that are read ahead, of all workers; 0: none is. Requests wait for
+    /// `timeouts.connect` for it, then get 503.
     pub request_ahead_memory: ByteSize,
+    /// Of this, that of one client; unset a quarter, 0 for all.
+    pub request_ahead_memory_per_client: Option<ByteSize>,
     /// Bytes per second that a client must take of responses after `timeouts.response_grace`; 0 for none.
     pub response_rate: ByteSize,
     /// Idle connections to one origin that a worker keeps.
@@ -320,10 +331,14 @@ impl Default for Limits {
             connections: 10_000,
             connections_per_client: 1000,
             origin_connections: 2000,
+            origin_connections_per_client: None,
+            background_fetches: None,
+            background_fetches_per_client: None,
             request_body: ByteSize::tib(1),
             request_body_rate: ByteSize::b(500),
             request_ahead: ByteSize::kib(16),
             request_ahead_memory: ByteSize::mib(64),
+            request_ahead_memory_per_client: None,
             response_rate: ByteSize::b(500),
             origin_idle: 64,
         }

@@ -12,14 +12,16 @@ use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Uri};
 use strait_http::trailer::Trailers;
+use tokio::time::Instant;
 
 use crate::account::Outcome;
 use crate::buffer::Buffer;
 use crate::cached;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::Refusal;
+use crate::gate::{self, Key, Place};
 use crate::object::{push_date, push_field, push_status_line};
-use crate::origin::{Connection, Failure};
+use crate::origin::{Connection, Failure, enter_part};
 use crate::passage::{self, Broken, From as Source, What};
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
@@ -32,6 +34,8 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 
 /// Why a request is refused of which the body trickles.
 const SLOW_BODY: &str = "the body came too slowly (limits.request_body_rate, timeouts.body, timeouts.client)";
+/// Why a request is refused whose body cannot be read ahead.
+const NO_MEMORY: &str = "the memory for request bodies is used up (limits.request_ahead_memory, limits.request_ahead_memory_per_client)";
 /// Head of the response to a CONNECT that has succeeded.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 /// What clients of a reverse proxy are told of an origin that has failed.
@@ -49,6 +53,8 @@ pub(crate) struct Exchange<'a, 'b> {
     pub(crate) raw: &'a [u8],
     pub(crate) upload: Upload,
     pub(crate) wish: Wish,
+    /// One of the connections to the origin that the client may have, if it was awaited already.
+    pub(crate) part: Option<Place>,
     body: Body,
 }
 
@@ -89,6 +95,7 @@ impl From<Trouble> for Stop {
             Trouble::Origin(failure) => failure.into(),
             Trouble::Request(error) => malformed(error).into(),
             Trouble::Slow => Self::Refuse(408, SLOW_BODY.to_owned()),
+            Trouble::NoMemory => Self::Refuse(503, NO_MEMORY.to_owned()),
             Trouble::TooLong(most) => too_long(most).into(),
         }
     }
@@ -136,7 +143,7 @@ pub(crate) async fn run(
     let takes_interim = request.version == Version::Http11;
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
-    let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, body };
+    let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, part: None, body };
     let done = match route {
         Ok(Route::Cache(uri)) => cached::answer(&mut exchange, &uri).await,
         Ok(Route::Beside(beside)) => Box::pin(exchange.answer(beside)).await,
@@ -147,10 +154,35 @@ pub(crate) async fn run(
         Err(Stop::Gone(gone)) => return Err(gone),
         Err(Stop::Refuse(status, why)) => exchange.refuse(status, &why).await?,
     };
-    Ok(Left { buffer: exchange.upload.buffer, keeps_alive })
+    let mut buffer = exchange.upload.buffer;
+    // The rest is the beginning of the next request.
+    buffer.set_place(None);
+    Ok(Left { buffer, keeps_alive })
 }
 
 impl Exchange<'_, '_> {
+    /// The client as limits count it.
+    pub(crate) fn counted(&self) -> gate::Client {
+        gate::Client::of(self.peer.ip())
+    }
+
+    /// Takes one of the connections to the origin that the client may have, unless the exchange has
+    /// one. Returns false if all are in use.
+    pub(crate) fn has_part(&mut self, order: &Order) -> bool {
+        if self.part.is_none() {
+            let key = Key::OriginOf(order.server.clone(), order.client);
+            self.part = self.worker.shared.gates.try_enter(key);
+        }
+        self.part.is_some()
+    }
+
+    /// Waits for one of the connections to the origin that the client may have.
+    pub(crate) async fn await_part(&mut self, order: &Order) -> Result<(), Failure> {
+        let deadline = Instant::now() + self.worker.settings().timeouts.connect;
+        self.part = Some(enter_part(self.worker, &order.server, order.client, deadline).await?);
+        Ok(())
+    }
+
     /// Whether another request may follow.
     async fn answer(&mut self, beside: Beside<'_>) -> Result<bool, Stop> {
         match beside {
@@ -184,7 +216,8 @@ impl Exchange<'_, '_> {
 
     /// Passes request and response on, without the cache.
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
-        self.upload.read_ahead(self.worker, self.client).await?;
+        let counted = self.counted();
+        self.upload.read_ahead(self.worker, self.client, counted).await?;
         let mut order = Order::new(self, uri, self.body, Purpose::Pass);
         if let Hops::Left(hops) = hops {
             order.add("Max-Forwards", hops.to_string().as_bytes());
@@ -193,7 +226,7 @@ impl Exchange<'_, '_> {
             order.add("Connection", b"Upgrade");
             order.add("Upgrade", WEBSOCKET.as_bytes());
         }
-        let incoming = fetch(self.worker, &order, Some((&mut *self.client, &mut self.upload))).await?;
+        let incoming = fetch(self.worker, &mut order, Some((&mut *self.client, &mut self.upload))).await?;
         if order.is_misunderstood(&incoming) {
             return Err(Failure::NotModified.into());
         }
@@ -291,7 +324,7 @@ impl Exchange<'_, '_> {
         let host = authority.host.to_string().trim_matches(['[', ']']).into();
         // What is inside is theirs.
         let server = Server { host, port, is_tls: false };
-        let mut connection = Connection::open(self.worker, &server).await?;
+        let mut connection = Connection::open(self.worker, &server, self.counted()).await?;
         self.client.told.other(200, Outcome::Tunnel);
         self.client.told.origin = connection.address;
         self.client.told.add_overhead(ESTABLISHED.len());

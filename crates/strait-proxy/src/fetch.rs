@@ -12,6 +12,7 @@ use strait_http::method::is_idempotent;
 use strait_http::target::Uri;
 
 use crate::exchange::Exchange;
+use crate::gate::{self, Place};
 use crate::incoming::Framed;
 use crate::object::{push_field, push_number};
 use crate::origin::{Connection, Failure};
@@ -27,13 +28,17 @@ const INTERIM_MAX: usize = 16;
 const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request as it is sent.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) server: Server,
     /// Its head; ends with the empty line.
     pub(crate) head: Vec<u8>,
     /// A 304 may answer it.
     is_conditional: bool,
+    /// The client that it is sent for.
+    pub(crate) client: gate::Client,
+    /// One of the connections to the server that the client may have, if it was awaited before.
+    pub(crate) part: Option<Place>,
 }
 
 /// What of a client's request goes on to the origin.
@@ -69,6 +74,8 @@ pub(crate) enum Trouble {
     Origin(Failure),
     /// The client's body came too slowly.
     Slow,
+    /// There is no memory for the client's body.
+    NoMemory,
     /// The client's body is longer than it may be.
     TooLong(u64),
     /// The client's body is none.
@@ -121,7 +128,7 @@ impl Order {
         }
         let server = settings.behind.clone().unwrap_or_else(|| Server::of(uri));
         head.extend_from_slice(b"\r\n");
-        Self { server, head, is_conditional }
+        Self { server, head, is_conditional, client: exchange.counted(), part: None }
     }
 
     /// Its method.
@@ -201,16 +208,17 @@ pub(crate) type Client<'a> = (&'a mut Socket, &'a mut Upload);
 /// closed just then: a request that may be sent twice is sent again, on a new one (RFC 9112, section 9.3.1).
 pub(crate) async fn fetch(
     worker: &Worker,
-    order: &Order,
+    order: &mut Order,
     mut client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, Trouble> {
-    let connection = Connection::to(worker, &order.server).await?;
+    let part = order.part.take();
+    let connection = Connection::to(worker, &order.server, order.client, part).await?;
     let has_body = client.as_ref().is_some_and(|(_, upload)| upload.has_body());
     let may_repeat = connection.is_used && is_idempotent(order.method()) && !has_body;
     let first = client.as_mut().map(|(socket, upload)| (&mut **socket, &mut **upload));
     match exchange(worker, connection, order, first).await {
         Err(Trouble::Origin(Failure::Closed)) if may_repeat => {
-            let connection = Connection::open(worker, &order.server).await?;
+            let connection = Connection::open(worker, &order.server, order.client).await?;
             exchange(worker, connection, order, client).await
         }
         done => done,

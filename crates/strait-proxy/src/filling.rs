@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,12 +11,15 @@ use strait_http::partial::strong_validator;
 use strait_store::{Store, Writer};
 use strait_transfer::pipe::Pipe;
 
+use crate::background::Fetch;
 use crate::config::Abandoned;
 use crate::fetch::Incoming;
 use crate::fill::{Fill, Phase, Rest, Source};
 use crate::incoming::{Framed, Piece};
 use crate::lease::Lease;
 use crate::object::{Body, Home, Object, Part};
+use crate::origin::Connection;
+use crate::socket::Gone;
 use crate::worker::Worker;
 
 /// Pieces of a body end at multiples of this in their file, where they may.
@@ -118,7 +122,7 @@ impl Filling {
     pub(crate) fn new(
         leading: Leading,
         object: Arc<Object>,
-        incoming: Box<Incoming>,
+        mut incoming: Box<Incoming>,
         range: Range<u64>,
     ) -> Result<Self, (Leading, Box<Incoming>)> {
         let worker = &leading.worker;
@@ -137,7 +141,10 @@ impl Filling {
                 .and_then(|store| reserve(worker, store, &object, range.start, Some(len)))
         };
         match sink {
-            Some(sink) => Ok(Self { leading, object, incoming, range, sink, stored: 0 }),
+            Some(sink) => {
+                incoming.connection.watch(worker);
+                Ok(Self { leading, object, incoming, range, sink, stored: 0 })
+            }
             None => Err((leading, incoming)),
         }
     }
@@ -248,7 +255,9 @@ impl Filling {
     fn hand_over(self, pipe: Option<Pipe>) {
         // Whoever goes on begins behind the last byte that is there, which may not have been told yet.
         self.tell();
-        let Self { leading, incoming, .. } = self;
+        let Self { leading, mut incoming, .. } = self;
+        // A client goes on with it.
+        incoming.connection.background = None;
         leading.fill.hand_over(Rest { incoming, pipe });
         leading.end(Phase::Broken);
     }
@@ -261,9 +270,7 @@ impl Filling {
                 self.splice().await?;
                 continue;
             }
-            let connection = &mut self.incoming.connection;
-            let read = connection.socket.read(&mut connection.buffer);
-            let read = unless_abandoned(&self.leading, read).await?;
+            let read = self.read().await?;
             if read.map_err(|_| Unfinished::Origin)? == 0 {
                 return self.connection_ended();
             }
@@ -282,19 +289,22 @@ impl Filling {
         }
     }
 
-    fn check_wanted(&self) -> Result<(), Unfinished> {
-        if self.leading.fill.followers() > 0 {
-            return Ok(());
+    /// Reads more of it, unless it is abandoned.
+    async fn read(&mut self) -> Result<Result<usize, Gone>, Unfinished> {
+        let (stored, range) = (self.stored, self.range.clone());
+        let Connection { socket, buffer, background, .. } = &mut *self.incoming.connection;
+        let read = socket.read(buffer);
+        let check = || check_abandoned(&self.leading, background, stored, &range);
+        unless_abandoned(&self.leading.fill, read, check).await
+    }
+
+    fn check_wanted(&mut self) -> Result<(), Unfinished> {
+        if self.leading.fill.followers() == 0 {
+            let background = &mut self.incoming.connection.background;
+            return check_abandoned(&self.leading, background, self.stored, &self.range);
         }
-        let is_wanted = match self.leading.worker.settings().abandoned {
-            Abandoned::Finish => true,
-            Abandoned::Drop => false,
-            Abandoned::Past(percent) => {
-                let len = self.range.end - self.range.start;
-                u128::from(self.stored) * 100 >= u128::from(len) * u128::from(percent)
-            }
-        };
-        if is_wanted { Ok(()) } else { Err(Unfinished::Abandoned) }
+        self.incoming.connection.background.iter_mut().for_each(Fetch::end);
+        Ok(())
     }
 
     fn splices(&mut self) -> bool {
@@ -329,10 +339,12 @@ impl Filling {
             if ahead == 0 {
                 return Ok(());
             }
-            let socket = &mut self.incoming.connection.socket;
+            let Connection { socket, background, .. } = &mut *self.incoming.connection;
             let mut has_come = pipe.held() == 0;
             if has_come {
-                let splice = unless_abandoned(&self.leading, socket.splice_to(pipe, ahead)).await?;
+                let check = || check_abandoned(&self.leading, background, self.stored, &self.range);
+                let splice = socket.splice_to(pipe, ahead);
+                let splice = unless_abandoned(&self.leading.fill, splice, check).await?;
                 if splice.map_err(|_| Unfinished::Origin)? == 0 {
                     self.connection_ended()?;
                     self.incoming.framed = Framed::Length(0);
@@ -386,8 +398,7 @@ impl Filling {
 
     /// Without a pipe there is memory.
     async fn copy_some(&mut self) -> Result<(), Unfinished> {
-        let connection = &mut self.incoming.connection;
-        let read = connection.socket.read(&mut connection.buffer).await;
+        let read = self.read().await?;
         if read.map_err(|_| Unfinished::Origin)? == 0 {
             self.connection_ended()?;
             self.incoming.framed = Framed::Length(0);
@@ -436,16 +447,43 @@ impl Filling {
     }
 }
 
-/// What `work` comes to, unless everybody has left whom it is for and that is a reason to end it.
-async fn unless_abandoned<T>(leading: &Leading, work: impl Future<Output = T>) -> Result<T, Unfinished> {
-    if leading.worker.settings().abandoned != Abandoned::Drop {
-        return Ok(work.await);
-    }
+/// What `work` comes to, unless all clients leave meanwhile and `check` finds that a reason to end
+/// it.
+async fn unless_abandoned<T>(
+    fill: &Fill,
+    work: impl Future<Output = T>,
+    check: impl FnOnce() -> Result<(), Unfinished>,
+) -> Result<T, Unfinished> {
+    let mut work = pin!(work);
     tokio::select! {
         biased;
-        done = work => Ok(done),
-        () = leading.fill.left() => Err(Unfinished::Abandoned),
+        done = &mut work => return Ok(done),
+        () = fill.left() => {}
     }
+    check()?;
+    Ok(work.await)
+}
+
+/// Returns an error if a fill that no client waits for is to be given up: by `cache.abandoned`, or
+/// because as many go on as may (limits.background_fetches).
+fn check_abandoned(
+    leading: &Leading,
+    background: &mut Option<Fetch>,
+    stored: u64,
+    range: &Range<u64>,
+) -> Result<(), Unfinished> {
+    let settings = leading.worker.settings();
+    let is_wanted = match settings.abandoned {
+        Abandoned::Finish => true,
+        Abandoned::Drop => false,
+        Abandoned::Past(percent) => {
+            let len = range.end - range.start;
+            u128::from(stored) * 100 >= u128::from(len) * u128::from(percent)
+        }
+    };
+    let is_counted = |fetch: &mut Fetch| fetch.begin(settings.background);
+    let goes_on = is_wanted && background.as_mut().is_some_and(is_counted);
+    if goes_on { Ok(()) } else { Err(Unfinished::Abandoned) }
 }
 
 /// Room in the store for a body of which the first byte is `first`.

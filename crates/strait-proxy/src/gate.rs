@@ -1,135 +1,355 @@
-//! Limit on the connections in use to each origin, counted over all workers.
+//! Places that are limited in number, counted over all workers: connections in use to each origin,
+//! and memory for request bodies. One client has a part of each.
 //!
-//! [`crate::origin`] takes a slot for each connection that carries a request or a tunnel. Idle
-//! connections hold none: `limits.origin_idle` bounds those.
+//! [`crate::origin`] takes a place for each connection that carries a request or a tunnel, and
+//! [`crate::upload`] one for each body that it reads ahead. Idle connections hold none:
+//! `limits.origin_idle` bounds those.
+//!
+//! ```text
+//! request ──▶ gate of the client ──▶ gate of the origin ──▶ connection
+//!             its part of the origin  all connections        holds both places
+//! ```
+//!
+//! Each gate is a queue: first come, first served. A client waits for its own part first, so that
+//! at most that many of its requests are in the queue that it shares with others.
 
-use std::collections::HashMap;
-use std::pin::pin;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::settings::Server;
 
-/// Origins with connections in use. An entry exists only as long as one is in use or awaited.
-#[derive(Debug, Default)]
-pub(crate) struct Gates(Mutex<HashMap<Server, Gate>>);
+/// Bits of an IPv6 address that one client cannot choose (RFC 6177: a site gets a /64 at least).
+const SITE_BITS: u32 = 64;
+
+/// A client as limits count it: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client(IpAddr);
+
+impl Client {
+    pub(crate) fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> SITE_BITS << SITE_BITS))
+            }
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
+/// A gate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    /// Connections in use to an origin.
+    Origin(Server),
+    /// Those that one client has of them.
+    OriginOf(Server, Client),
+    /// Request bodies that are read ahead.
+    Ahead,
+    /// Those of one client.
+    AheadOf(Client),
+}
+
+/// Places of each gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) origin: usize,
+    pub(crate) origin_of_client: usize,
+    pub(crate) ahead: usize,
+    pub(crate) ahead_of_client: usize,
+}
+
+impl Limits {
+    fn places(&self, key: &Key) -> usize {
+        let places = match key {
+            Key::Origin(_) => self.origin,
+            Key::OriginOf(..) => self.origin_of_client,
+            Key::Ahead => self.ahead,
+            Key::AheadOf(_) => self.ahead_of_client,
+        };
+        // A limit of 0 would refuse everything: the configuration does not allow it.
+        places.max(1)
+    }
+
+    /// Waiters at most. A request that waits for an origin is bounded with the connections of
+    /// clients; one that waits for memory has some already.
+    fn waiters(&self, key: &Key) -> usize {
+        match key {
+            Key::Origin(_) | Key::OriginOf(..) => usize::MAX,
+            Key::Ahead | Key::AheadOf(_) => self.places(key),
+        }
+    }
+}
+
+/// Gates with places in use. An entry exists only as long as one is in use or awaited.
+#[derive(Debug)]
+pub(crate) struct Gates(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    gates: HashMap<Key, Gate>,
+    limits: Limits,
+}
 
 #[derive(Debug, Default)]
 struct Gate {
     used: usize,
-    waiting: usize,
-    freed: Arc<Notify>,
+    next_ticket: u64,
+    /// By ticket: the first is the next to get a place.
+    queue: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// Right to use one connection to an origin, until it is dropped.
+/// A place, until it is dropped; or one that is awaited.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct Place {
     gates: Arc<Gates>,
-    server: Server,
-}
-
-/// Keeps the entry of an origin while somebody waits there.
-struct Waiting<'a> {
-    gates: &'a Gates,
-    server: &'a Server,
-    freed: Arc<Notify>,
+    key: Key,
+    /// Set until it is known that the place was granted.
+    ticket: Option<u64>,
+    /// The place of the client's part, which is given back with this one.
+    part: Option<Box<Place>>,
 }
 
 impl Gates {
-    /// Takes one of the `most` slots of `server`. Waits for `patience` if all are in use; `None` if none
-    /// became free.
-    pub(crate) async fn enter(
-        self: &Arc<Self>,
-        server: &Server,
-        most: usize,
-        patience: Duration,
-    ) -> Option<Slot> {
-        if let Some(slot) = self.take(server, most) {
-            return Some(slot);
-        }
-        let waiting = Waiting::new(self, server);
-        let deadline = Instant::now() + patience;
-        loop {
-            let mut freed = pin!(waiting.freed.notified());
-            // Registered before the look, so that a slot freed in between wakes this waiter.
-            freed.as_mut().enable();
-            if let Some(slot) = self.take(server, most) {
-                return Some(slot);
-            }
-            timeout_at(deadline, freed).await.ok()?;
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self(Mutex::new(State { gates: HashMap::new(), limits }))
+    }
+
+    /// Sets other limits. Waiters get the places that are added; places in use stay.
+    pub(crate) fn limit(&self, limits: Limits) {
+        let mut state = self.state();
+        state.limits = limits;
+        for (key, gate) in &mut state.gates {
+            gate.grant(limits.places(key));
         }
     }
 
-    fn take(self: &Arc<Self>, server: &Server, most: usize) -> Option<Slot> {
-        let mut gates = self.gates();
-        let gate = gates.entry(server.clone()).or_default();
-        // A limit of 0 would refuse everything: the configuration does not allow it.
-        if gate.used >= most.max(1) {
+    /// Takes a place if one is free and no other request waits for it.
+    pub(crate) fn try_enter(self: &Arc<Self>, key: Key) -> Option<Place> {
+        let mut state = self.state();
+        let places = state.limits.places(&key);
+        let is_free = state.gates.get(&key).is_none_or(|gate| gate.is_free(places));
+        if !is_free {
             return None;
         }
-        gate.used += 1;
-        Some(Slot { gates: self.clone(), server: server.clone() })
+        state.gates.entry(key.clone()).or_default().used += 1;
+        Some(Place { gates: self.clone(), key, ticket: None, part: None })
     }
 
-    fn leave(&self, server: &Server, change: impl FnOnce(&mut Gate)) {
-        let mut gates = self.gates();
-        let Some(gate) = gates.get_mut(server) else { return };
-        change(gate);
-        if gate.used == 0 && gate.waiting == 0 {
-            gates.remove(server);
+    /// Takes a place; waits for one until `deadline` behind the requests that wait already. `None`
+    /// if none became free, or too many wait.
+    pub(crate) async fn enter(self: &Arc<Self>, key: Key, deadline: Instant) -> Option<Place> {
+        if let Some(place) = self.try_enter(key.clone()) {
+            return Some(place);
         }
+        let (mut place, granted) = self.queue(key)?;
+        // The sender is dropped only once it has sent: an error is that of the deadline.
+        let _ = timeout_at(deadline, granted).await;
+        place.is_granted().then_some(place)
     }
 
-    fn gates(&self) -> MutexGuard<'_, HashMap<Server, Gate>> {
+    fn queue(self: &Arc<Self>, key: Key) -> Option<(Place, oneshot::Receiver<()>)> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.state();
+        let (places, waiters) = (state.limits.places(&key), state.limits.waiters(&key));
+        let gate = state.gates.entry(key.clone()).or_default();
+        if gate.queue.len() >= waiters {
+            return None;
+        }
+        let ticket = gate.next_ticket;
+        gate.next_ticket += 1;
+        gate.queue.insert(ticket, sender);
+        // One may have become free since it was looked for.
+        gate.grant(places);
+        Some((Place { gates: self.clone(), key, ticket: Some(ticket), part: None }, receiver))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<'a> Waiting<'a> {
-    fn new(gates: &'a Gates, server: &'a Server) -> Self {
-        let mut entries = gates.gates();
-        let gate = entries.entry(server.clone()).or_default();
-        gate.waiting += 1;
-        Self { gates, server, freed: gate.freed.clone() }
+impl Gate {
+    fn is_free(&self, places: usize) -> bool {
+        self.used < places && self.queue.is_empty()
+    }
+
+    /// Gives free places to the first waiters.
+    fn grant(&mut self, places: usize) {
+        while self.used < places
+            && let Some((_, waiter)) = self.queue.pop_first()
+        {
+            self.used += 1;
+            // A waiter that has just given up finds that it has a place, and returns it.
+            let _ = waiter.send(());
+        }
     }
 }
 
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.gates.leave(self.server, |gate| gate.waiting -= 1);
+impl Place {
+    /// The same, with the place of the client's part.
+    pub(crate) fn with(self, part: Self) -> Self {
+        let mut both = self;
+        both.part = Some(Box::new(part));
+        both
+    }
+
+    /// Returns true if its turn has come.
+    fn is_granted(&mut self) -> bool {
+        let state = self.gates.state();
+        let is_queued = |ticket| state.gates.get(&self.key).is_some_and(|it| it.queue.contains_key(&ticket));
+        let is_granted = !self.ticket.is_some_and(is_queued);
+        drop(state);
+        if is_granted {
+            self.ticket = None;
+        }
+        is_granted
     }
 }
 
-impl Drop for Slot {
+impl Drop for Place {
+    /// Gives the place to the next waiter, or leaves the queue.
     fn drop(&mut self) {
-        self.gates.leave(&self.server, |gate| {
+        let mut state = self.gates.state();
+        let places = state.limits.places(&self.key);
+        let Some(gate) = state.gates.get_mut(&self.key) else { return };
+        let was_queued = self.ticket.is_some_and(|ticket| gate.queue.remove(&ticket).is_some());
+        if !was_queued {
             gate.used -= 1;
-            gate.freed.notify_one();
-        });
+            gate.grant(places);
+        }
+        if gate.used == 0 && gate.queue.is_empty() {
+            state.gates.remove(&self.key);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::Poll;
+    use std::time::Duration;
+
     use super::*;
 
-    fn server(port: u16) -> Server {
-        Server { host: "a".into(), port, is_tls: false }
+    fn limits(origin: usize) -> Limits {
+        Limits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1 }
+    }
+
+    fn gates(origin: usize) -> Arc<Gates> {
+        Arc::new(Gates::new(limits(origin)))
+    }
+
+    fn origin(port: u16) -> Key {
+        Key::Origin(Server { host: "a".into(), port, is_tls: false })
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(3)
+    }
+
+    /// What a future has come to by now.
+    async fn now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+        std::future::poll_fn(|context| {
+            Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
+                Poll::Ready(done) => Some(done),
+                Poll::Pending => None,
+            })
+        })
+        .await
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_origin_is_waited_for_and_refused_in_the_end() {
-        let (gates, patience) = (Arc::new(Gates::default()), Duration::from_secs(3));
-        let first = gates.enter(&server(1), 1, patience).await.unwrap();
-        assert!(gates.enter(&server(1), 1, patience).await.is_none());
-        assert!(gates.enter(&server(2), 1, patience).await.is_some(), "another origin has its own");
-        let full = server(1);
-        let (waited, ()) = tokio::join!(gates.enter(&full, 1, patience), async { drop(first) });
+        let gates = gates(1);
+        let first = gates.enter(origin(1), later()).await.unwrap();
+        assert!(gates.enter(origin(1), later()).await.is_none());
+        assert!(gates.enter(origin(2), later()).await.is_some(), "another origin has its own");
+        let (waited, ()) = tokio::join!(gates.enter(origin(1), later()), async { drop(first) });
         assert!(waited.is_some());
         drop(waited);
-        assert!(gates.gates().is_empty());
+        assert!(gates.state().gates.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_are_given_in_the_order_of_the_requests() {
+        let gates = gates(1);
+        let first = gates.try_enter(origin(1)).unwrap();
+        let mut second = pin!(gates.enter(origin(1), later()));
+        let mut third = pin!(gates.enter(origin(1), later()));
+        assert!(now(&mut second).await.is_none() && now(&mut third).await.is_none());
+        drop(first);
+        // A newcomer does not overtake those who wait, though they have not run since.
+        assert!(gates.try_enter(origin(1)).is_none());
+        let mut fourth = pin!(gates.enter(origin(1), later()));
+        assert!(now(&mut fourth).await.is_none() && now(&mut third).await.is_none());
+        let second = now(&mut second).await.flatten().unwrap();
+        drop(second);
+        assert!(now(&mut fourth).await.is_none());
+        assert!(now(&mut third).await.flatten().is_some());
+        assert!(now(&mut fourth).await.flatten().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_gives_up_leaves_the_queue() {
+        let gates = gates(1);
+        let first = gates.try_enter(origin(1)).unwrap();
+        {
+            let mut gone = pin!(gates.enter(origin(1), later()));
+            assert!(now(&mut gone).await.is_none());
+        }
+        assert!(gates.enter(origin(1), later()).await.is_none(), "the deadline");
+        assert!(gates.state().gates[&origin(1)].queue.is_empty());
+        // One that goes when it has its place, and does not know yet, leaves that to the next.
+        let mut last = {
+            let mut granted = Box::pin(gates.enter(origin(1), later()));
+            assert!(now(&mut granted).await.is_none());
+            let mut last = Box::pin(gates.enter(origin(1), later()));
+            assert!(now(&mut last).await.is_none());
+            drop(first);
+            assert!(now(&mut last).await.is_none());
+            last
+        };
+        assert!(now(&mut last).await.flatten().is_some());
+        assert!(gates.state().gates.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_raised_limit_wakes_waiters_and_a_lowered_one_holds_for_the_next() {
+        let gates = gates(1);
+        let first = gates.try_enter(origin(1)).unwrap();
+        let mut second = pin!(gates.enter(origin(1), later()));
+        let mut third = pin!(gates.enter(origin(1), later()));
+        assert!(now(&mut second).await.is_none() && now(&mut third).await.is_none());
+        gates.limit(limits(2));
+        let second = now(&mut second).await.flatten().unwrap();
+        assert!(now(&mut third).await.is_none());
+        gates.limit(limits(1));
+        drop(first);
+        assert!(now(&mut third).await.is_none(), "two were in use, and one may be");
+        drop(second);
+        assert!(now(&mut third).await.flatten().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_wait_for_memory_and_no_more() {
+        let gates = gates(1);
+        let _first = gates.try_enter(Key::Ahead).unwrap();
+        let mut second = pin!(gates.enter(Key::Ahead, later()));
+        assert!(now(&mut second).await.is_none());
+        let before = Instant::now();
+        assert!(gates.enter(Key::Ahead, later()).await.is_none() && before == Instant::now());
+    }
+
+    #[test]
+    fn an_ipv6_network_of_64_bits_is_one_client() {
+        let of = |text: &str| Client::of(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.2"), of("192.0.2.1"));
     }
 }

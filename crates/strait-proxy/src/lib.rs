@@ -12,6 +12,7 @@
 mod account;
 mod admin;
 mod assemble;
+mod background;
 mod buffer;
 mod cached;
 mod check;
@@ -42,6 +43,7 @@ mod names;
 mod object;
 mod origin;
 mod pace;
+mod parts;
 mod passage;
 mod private;
 mod proxy;

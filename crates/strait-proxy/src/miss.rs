@@ -20,6 +20,7 @@ use strait_http::unkeyed::is_keyed;
 use strait_http::vary::{self, Variant};
 
 use crate::assemble;
+use crate::background::Fetch;
 use crate::cached::{Follow, follow, selected, send, send_pinned};
 use crate::confirmation::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
 use crate::deliver;
@@ -27,6 +28,7 @@ use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::{Joined, Phase};
 use crate::filling::{Filling, Leading};
+use crate::gate::Key;
 use crate::meta::Meta;
 use crate::object::{Body, Object, stored_head};
 use crate::origin::Failure;
@@ -75,12 +77,26 @@ pub(crate) async fn lead(
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let mut order = order(exchange, wanted, &miss, leading.is_some());
-    let mut fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    let leading = match leading {
+        Some(leading) if !exchange.has_part(&order) => {
+            // Nobody waits with this client for its part: others lead.
+            drop(leading);
+            exchange.await_part(&order).await?;
+            return Ok(Led::Again);
+        }
+        leading => leading,
+    };
+    order.part = exchange.part.take();
+    let mut fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
     if is_about_another(exchange, wanted, &miss, &fetched) {
+        // Before another connection is awaited: it may be the only one.
+        if let Ok(incoming) = fetched {
+            incoming.finish(worker);
+        }
         // RFC 9111 s4.3.4: it confirms nothing that is stored.
         let again = Miss { stored: None, gap: None, ..miss };
         order = self::order(exchange, wanted, &again, leading.is_some());
-        fetched = fetch(worker, &order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+        fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
         miss = again;
     }
     if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &order, it)) {
@@ -442,28 +458,42 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
     let leading = Leading::new(&worker, wanted.hash, shared);
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
+    let mut order = order(exchange, wanted, &miss, true);
     let anew = Order::new(exchange, wanted.uri, Framed::None, Purpose::Store);
-    let orders = [order(exchange, wanted, &miss, true), anew];
+    let mut background = Fetch::new(&worker.shared.background, &order.server, order.client);
+    // Where there are too many already the next request has it validated.
+    if !background.begin(worker.settings().background) {
+        return;
+    }
+    order.part = worker.shared.gates.try_enter(Key::OriginOf(order.server.clone(), order.client));
+    if order.part.is_none() {
+        return;
+    }
     let (stored, directives, asked) = (stored.clone(), wanted.directives, exchange.raw.to_vec());
-    tokio::task::spawn_local(validate(leading, orders, stored, directives, asked));
+    tokio::task::spawn_local(async move {
+        validate(leading, [order, anew], stored, directives, asked).await;
+        drop(background);
+    });
 }
 
 /// Validates a stored response; what takes its place is stored. The second request is for the case that the first, which has
 /// conditions, gets a 304 that confirms nothing.
 async fn validate(
     leading: Leading,
-    [order, anew]: [Order; 2],
+    [mut order, mut anew]: [Order; 2],
     stored: Arc<Object>,
     directives: OfRequest,
     asked: Vec<u8>,
 ) {
     let worker: Rc<Worker> = leading.worker.clone();
     // What is stored stays as it is where nobody answers.
-    let Ok(mut incoming) = fetch(&worker, &order, None).await else { return };
+    let Ok(mut incoming) = fetch(&worker, &mut order, None).await else { return };
     let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
     if confirms_another(&worker, leading.hash, &stored, &request.fields, &incoming) {
         // RFC 9111 s4.3.4: it confirms nothing that is stored.
-        let Ok(other) = fetch(&worker, &anew, None).await else { return };
+        // Before another connection is awaited: it may be the only one.
+        incoming.finish(&worker);
+        let Ok(other) = fetch(&worker, &mut anew, None).await else { return };
         incoming = other;
         if incoming.status == 304 {
             worker.forget(leading.hash, &stored.key);
@@ -487,6 +517,8 @@ async fn validate(
         return;
     };
     if let Ok(filling) = Filling::new(leading, Arc::new(object), incoming, range) {
+        // It is not abandoned: no client has been there to leave.
+        let _follower = filling.leading.fill.follow();
         filling.begin();
         filling.run().await;
     }

@@ -11,8 +11,9 @@ use strait_transfer::descriptors::Share;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
+use crate::background::Fetch;
 use crate::buffer::Buffer;
-use crate::gate::Slot;
+use crate::gate::{Client, Key, Place};
 use crate::settings::{Server, Settings};
 use crate::socket::Socket;
 use crate::worker::Worker;
@@ -35,6 +36,11 @@ pub(crate) enum Failure {
     /// All connections that it may have are in use.
     #[error("as many connections to the origin are in use as limits.origin_connections allows")]
     Full,
+    /// All that one client may have of them are in use by it.
+    #[error(
+        "this client uses as many connections to the origin as limits.origin_connections_per_client allows"
+    )]
+    FullForClient,
     /// It closed the connection, or broke it.
     #[error("the origin closed the connection")]
     Closed,
@@ -52,14 +58,14 @@ pub(crate) enum Failure {
 impl Failure {
     /// Whether who asks at the same time would fare the same: there is no origin, or it does not answer.
     pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Closed | Self::NotModified | Self::Malformed(_))
+        !matches!(self, Self::Closed | Self::NotModified | Self::Malformed(_) | Self::FullForClient)
     }
 
     /// The status that a client is told (RFC 9110, section 15.6).
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
-            Self::Full => 503,
+            Self::Full | Self::FullForClient => 503,
             Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }
@@ -81,9 +87,18 @@ pub(crate) struct Connection {
     pub(crate) address: Option<SocketAddr>,
     /// It has carried a request before: the origin may be about to close it.
     pub(crate) is_used: bool,
+    /// Of a fill: its fetch, which may go on when no client waits for it.
+    pub(crate) background: Option<Fetch>,
     /// Counts it as in use; none while it is idle.
     slot: Option<Slot>,
     _descriptor: Option<Share>,
+}
+
+/// Right to use one connection to an origin.
+#[derive(Debug)]
+struct Slot {
+    client: Client,
+    _place: Place,
 }
 
 /// Idle connections of a worker, by server.
@@ -148,9 +163,15 @@ impl Pool {
 }
 
 impl Connection {
-    /// A connection to `server`: one that is idle, or a new one.
-    pub(crate) async fn to(worker: &Worker, server: &Server) -> Result<Box<Self>, Failure> {
-        let slot = enter(worker, server).await?;
+    /// A connection to `server` on behalf of `client`, which may have a place of its part already:
+    /// one that is idle, or a new one.
+    pub(crate) async fn to(
+        worker: &Worker,
+        server: &Server,
+        client: Client,
+        part: Option<Place>,
+    ) -> Result<Box<Self>, Failure> {
+        let slot = enter(worker, server, client, part).await?;
         let idle = worker.pool.borrow_mut().take(worker, server);
         match idle {
             Some(mut connection) => {
@@ -163,8 +184,8 @@ impl Connection {
     }
 
     /// A new connection.
-    pub(crate) async fn open(worker: &Worker, server: &Server) -> Result<Box<Self>, Failure> {
-        let slot = enter(worker, server).await?;
+    pub(crate) async fn open(worker: &Worker, server: &Server, client: Client) -> Result<Box<Self>, Failure> {
+        let slot = enter(worker, server, client, None).await?;
         Self::open_with(worker, server, slot).await
     }
 
@@ -177,9 +198,24 @@ impl Connection {
             Box::pin(shake_hands(worker, server, &mut socket)).await?;
         }
         let (buffer, server) = (Buffer::default(), server.clone());
-        let (slot, descriptor) = (Some(slot), worker.count_connection());
+        let (background, slot, descriptor) = (None, Some(slot), worker.count_connection());
         let is_used = false;
-        Ok(Box::new(Self { address, socket, buffer, server, is_used, slot, _descriptor: descriptor }))
+        Ok(Box::new(Self {
+            address,
+            socket,
+            buffer,
+            server,
+            is_used,
+            background,
+            slot,
+            _descriptor: descriptor,
+        }))
+    }
+
+    /// Has its fetch counted while no client waits for it, from [`Fetch::begin`] on.
+    pub(crate) fn watch(&mut self, worker: &Worker) {
+        let Some(slot) = &self.slot else { return };
+        self.background = Some(Fetch::new(&worker.shared.background, &self.server, slot.client));
     }
 
     /// Keeps it for the next request, if the origin has said no more than it was asked.
@@ -187,16 +223,38 @@ impl Connection {
         if self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
             self.slot = None;
+            self.background = None;
             worker.pool.borrow_mut().keep(self);
         }
     }
 }
 
-/// Waits for a free connection of those that the origin may have.
-async fn enter(worker: &Worker, server: &Server) -> Result<Slot, Failure> {
-    let settings = worker.settings();
-    let (most, patience) = (settings.origin_connections_max, settings.timeouts.connect);
-    worker.shared.origins.enter(server, most, patience).await.ok_or(Failure::Full)
+/// Waits for a free connection of those that the client may have, then of those that the origin may
+/// have.
+async fn enter(
+    worker: &Worker,
+    server: &Server,
+    client: Client,
+    part: Option<Place>,
+) -> Result<Slot, Failure> {
+    let deadline = tokio::time::Instant::now() + worker.settings().timeouts.connect;
+    let part = match part {
+        Some(part) => part,
+        None => enter_part(worker, server, client, deadline).await?,
+    };
+    let place = worker.shared.gates.enter(Key::Origin(server.clone()), deadline).await;
+    Ok(Slot { client, _place: place.ok_or(Failure::Full)?.with(part) })
+}
+
+/// Waits for one of the connections to an origin that a client may have.
+pub(crate) async fn enter_part(
+    worker: &Worker,
+    server: &Server,
+    client: Client,
+    deadline: tokio::time::Instant,
+) -> Result<Place, Failure> {
+    let key = Key::OriginOf(server.clone(), client);
+    worker.shared.gates.enter(key, deadline).await.ok_or(Failure::FullForClient)
 }
 
 async fn shake_hands(worker: &Worker, server: &Server, socket: &mut Socket) -> Result<(), Failure> {

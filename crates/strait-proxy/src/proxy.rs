@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::fill::Fills;
+use crate::gate::Gates;
 use crate::hot::Hot;
 use crate::listen::{Listener, Listeners};
 use crate::log::Log;
@@ -70,8 +71,8 @@ impl Bound {
             hot: Hot::new(settings.memory, settings.memory_object),
             leases: <_>::default(),
             by_client: <_>::default(),
-            origins: <_>::default(),
-            read_ahead: <_>::default(),
+            gates: Arc::new(Gates::new(settings.gates)),
+            background: <_>::default(),
             descriptors: descriptors(),
             counters,
         });
@@ -194,6 +195,7 @@ impl Proxy {
         };
         let kept = self.kept(config);
         self.shared.hot.limit(settings.memory);
+        self.shared.gates.limit(settings.gates);
         let settings = Arc::new(settings);
         for (control, listeners) in self.controls.iter().zip(opened.by_worker) {
             // A worker that has ended goes by nothing.

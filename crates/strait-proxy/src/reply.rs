@@ -214,6 +214,9 @@ pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&Ca
     head.extend_from_slice(b"\r\n");
 }
 
+/// When a client that is refused with 503 may come again: as long as a request waits by default.
+const RETRY_SECONDS: u64 = 10;
+
 /// Writes a response of the proxy's own, with a line that says why. Returns the length of its head.
 pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &str, wish: Wish) -> usize {
     let settings = worker.settings();
@@ -221,6 +224,9 @@ pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &
     push_date(head, worker.now());
     push_field(head, "Content-Type", b"text/plain; charset=utf-8");
     head.extend_from_slice(&settings.pseudonym.line);
+    if status == 503 {
+        push_number(head, "Retry-After", RETRY_SECONDS);
+    }
     let body = format!("{}: {why}\n", settings.name);
     write_end(head, Framing::Length(body.len() as u64), None, wish.within(settings));
     let head_len = head.len();

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::connection::Client;
+use crate::gate;
 use crate::listen::Listener;
 use crate::settings::{Port, Settings};
 use crate::worker::{Shared, Worker};
@@ -230,15 +231,14 @@ impl Drop for Open {
 /// Whom connections are counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Party {
-    /// A client's address.
-    Client(IpAddr),
+    Client(gate::Client),
     /// Those whose client is not told yet: they are to begin with that (the PROXY protocol).
     Untold,
 }
 
 impl Party {
     fn client(address: IpAddr) -> Self {
-        Self::Client(address.to_canonical())
+        Self::Client(gate::Client::of(address))
     }
 
     /// Connections at most; `None`: they are not counted.

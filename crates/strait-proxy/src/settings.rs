@@ -10,12 +10,15 @@ use strait_http::forwarded::Policy;
 use strait_http::storing;
 use strait_http::target::{Authority, Host, Scheme, Uri};
 
+use crate::background;
 use crate::buffer::BUFFER_BYTES;
 use crate::check;
 use crate::config::{Abandoned, Config, Forwarded, Timeouts, Transfer};
 use crate::error::{Error, Result};
+use crate::gate;
 use crate::keys;
 use crate::log::{Format, Log};
+use crate::parts;
 use crate::pseudonym::Pseudonym;
 use crate::tls::Tls;
 use crate::worker::connections_max;
@@ -73,16 +76,17 @@ pub(crate) struct Settings {
     pub(crate) connections_max: usize,
     /// Of one client; 0: as many as of all.
     pub(crate) connections_each_max: u32,
-    /// In use to one origin.
-    pub(crate) origin_connections_max: usize,
+    /// Connections in use to one origin, and request bodies that are read ahead.
+    pub(crate) gates: gate::Limits,
+    /// Fetches that no client waits for.
+    pub(crate) background: background::Limits,
     pub(crate) request_body_max: u64,
     /// Bytes per second; 0: none required.
     pub(crate) request_body_rate: u64,
     /// Bytes per second that clients must take; 0: none required.
     pub(crate) response_rate: u64,
-    /// Bytes of a body that are read before its origin is asked, and bodies of which they are.
+    /// Bytes of a body that are read before its origin is asked.
     pub(crate) ahead_bytes: usize,
-    pub(crate) ahead_max: usize,
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
     pub(crate) tls: Tls,
@@ -170,12 +174,12 @@ impl Settings {
             timeouts: Limits::new(&config.timeouts),
             connections_max: (config.limits.connections as usize).min(connections_max()),
             connections_each_max: config.limits.connections_per_client,
-            origin_connections_max: config.limits.origin_connections,
+            gates: parts::gates(&config.limits),
+            background: parts::background(&config.limits),
             request_body_max: config.limits.request_body.as_u64(),
             request_body_rate: config.limits.request_body_rate.as_u64(),
             response_rate: config.limits.response_rate.as_u64(),
             ahead_bytes: config.limits.request_ahead.as_u64().min(BUFFER_BYTES as u64) as usize,
-            ahead_max: (config.limits.request_ahead_memory.as_u64() / BUFFER_BYTES as u64) as usize,
             origin_idle_max: config.limits.origin_idle,
             transfer: config.transfer.clone(),
             tls,
@@ -567,6 +571,13 @@ mod tests {
                 "origin = \"http://a\"\ncache.bypass_fields = [\"X-Forwarded-Host\"]",
                 "dropped from every request",
             ),
+            ("limits.origin_connections_per_client = 2001", "more than limits.origin_connections = 2000"),
+            ("limits.background_fetches = 2001", "more than limits.origin_connections = 2000"),
+            ("limits.background_fetches_per_client = 401", "more than limits.background_fetches = 400"),
+            ("limits.request_ahead_memory = \"31KiB\"", "\"32KiB\" is the least"),
+            ("limits.request_ahead_memory_per_client = 1", "\"32KiB\" is the least"),
+            ("limits.request_ahead_memory_per_client = \"65MiB\"", "more than limits.request_ahead_memory"),
+            ("limits.origin_connections_per_client = -1", "from 0 to"),
         ] {
             let error = settings(toml).unwrap_err().to_string();
             assert!(error.contains(expected), "{toml}: {error}");

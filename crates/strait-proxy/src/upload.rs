@@ -1,18 +1,18 @@
 //! The body of a client's request.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use strait_http::framing::Body;
 
 use crate::buffer::Buffer;
 use crate::fetch::{Trouble, origin_gone};
+use crate::gate::{Client, Key, Place};
 use crate::incoming::{Framed, Piece, TOO_LONG};
 use crate::pace::Pace;
 use crate::passage::{self, Broken, From, What};
 use crate::settings::Limits;
 use crate::socket::{Gone, Socket};
-use crate::worker::{Shared, Worker};
+use crate::worker::Worker;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -61,16 +61,31 @@ impl Upload {
         !self.framed.is_over()
     }
 
-    /// Reads all of it, or as much as `limits.request_ahead` allows, before its origin is asked: a client
-    /// that trickles then holds no connection there. A body beyond `limits.request_ahead_memory` is left
-    /// where it is, and so is a longer one that the client wants to be asked for.
-    pub(crate) async fn read_ahead(&mut self, worker: &Worker, client: &mut Socket) -> Result<(), Trouble> {
+    /// Reads all of it, or as much as `limits.request_ahead` allows, before its origin is asked: a
+    /// client that trickles then holds no connection there. A longer one that the client wants to
+    /// be asked for is left where it is. Memory for it is awaited; its place there is given back
+    /// with the last of its bytes.
+    pub(crate) async fn read_ahead(
+        &mut self,
+        worker: &Worker,
+        client: &mut Socket,
+        counted: Client,
+    ) -> Result<(), Trouble> {
         let settings = worker.settings();
         let is_asked_for = self.is_expected && !self.fits(settings.ahead_bytes);
-        if !self.has_body() || is_asked_for || self.is_here(settings.ahead_bytes)? {
+        if settings.gates.ahead == 0 || !self.has_body() || is_asked_for {
             return Ok(());
         }
-        let Some(_ahead) = Ahead::begin(&worker.shared, settings.ahead_max) else { return Ok(()) };
+        // Bytes that came with the head lie where any request's do, and wait for nothing.
+        if self.is_here(settings.ahead_bytes)? {
+            return Ok(());
+        }
+        self.buffer.set_place(Some(place(worker, counted).await.ok_or(Trouble::NoMemory)?));
+        self.read_until_here(worker, client).await
+    }
+
+    /// Reads as much of it as is read before its origin is asked.
+    async fn read_until_here(&mut self, worker: &Worker, client: &mut Socket) -> Result<(), Trouble> {
         if std::mem::take(&mut self.is_expected) {
             self.was_continued = true;
             send_continue(client).await?;
@@ -80,7 +95,7 @@ impl Upload {
         let done = loop {
             match client.read(&mut self.buffer).await {
                 Ok(0) => break Err(Trouble::Client(Gone::Closed)),
-                Ok(_) => match self.is_here(settings.ahead_bytes) {
+                Ok(_) => match self.is_here(worker.settings().ahead_bytes) {
                     Ok(false) => {}
                     here => break here.map(drop),
                 },
@@ -162,21 +177,11 @@ pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), Trouble> {
     client.write_all(CONTINUE, &[]).await.map_err(Trouble::Client)
 }
 
-/// Share of the memory for bodies that are read ahead, until it is dropped.
-struct Ahead<'a>(&'a AtomicUsize);
-
-impl<'a> Ahead<'a> {
-    /// `None` if `most` bodies are being read ahead already.
-    fn begin(shared: &'a Shared, most: usize) -> Option<Self> {
-        let count = &shared.read_ahead;
-        let more = |count: usize| (count < most).then_some(count + 1);
-        let taken = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-        taken.then_some(Self(count))
-    }
-}
-
-impl Drop for Ahead<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Waits for a place among the bodies that are read ahead: first for one of those that the client
+/// may have.
+async fn place(worker: &Worker, client: Client) -> Option<Place> {
+    let gates = &worker.shared.gates;
+    let deadline = tokio::time::Instant::now() + worker.settings().timeouts.connect;
+    let part = gates.enter(Key::AheadOf(client), deadline).await?;
+    Some(gates.enter(Key::Ahead, deadline).await?.with(part))
 }

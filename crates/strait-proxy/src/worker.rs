@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -19,6 +18,7 @@ use strait_transfer::descriptors::{Budget, Share};
 use strait_transfer::pipe::Pipes;
 
 use crate::account::Account;
+use crate::background::Background;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::fill::Fills;
@@ -45,10 +45,10 @@ pub(crate) struct Shared {
     /// Of what is in memory alone.
     pub(crate) leases: Arc<Leases>,
     pub(crate) by_client: ByClient,
-    /// Connections to origins in use.
-    pub(crate) origins: Arc<Gates>,
-    /// Request bodies that are read ahead.
-    pub(crate) read_ahead: AtomicUsize,
+    /// Connections to origins in use, and request bodies that are read ahead.
+    pub(crate) gates: Arc<Gates>,
+    /// Fetches that no client waits for.
+    pub(crate) background: Arc<Background>,
     /// Files that connections and pipes of all workers may have open.
     pub(crate) descriptors: Arc<Budget>,
     /// Of each worker.

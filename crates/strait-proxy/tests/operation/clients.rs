@@ -226,7 +226,7 @@ fn a_client_that_takes_a_response_too_slowly_loses_its_place() {
 #[test]
 fn a_full_origin_is_told_with_503_and_has_room_again_later() {
     let rig = Rig::start(
-        "limits.origin_connections = 2\nlimits.request_ahead = 0\ntimeouts.connect = 1\ntimeouts.body_grace = 3600",
+        "limits.origin_connections = 2\nlimits.origin_connections_per_client = 0\nlimits.request_ahead = 0\ntimeouts.connect = 1\ntimeouts.body_grace = 3600",
     );
     let mut holding = trickling(&rig, 2);
     assert!(wait_until(LIMIT, || rig.proxy.report().origin_opened == 2));

@@ -6,4 +6,5 @@ mod changes;
 mod churn;
 mod clients;
 mod log;
+mod origins;
 mod rig;

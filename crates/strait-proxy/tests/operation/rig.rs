@@ -146,6 +146,11 @@ impl Client {
         self.0.get_mut().write_all(bytes.as_ref()).unwrap();
     }
 
+    /// Sends, unless the connection has ended.
+    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.0.get_mut().write_all(bytes.as_ref());
+    }
+
     pub(crate) fn get(&mut self, path: &str) -> Answer {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n"));
         self.answer().unwrap()
