@@ -245,7 +245,7 @@ pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected
 }
 
 /// The first bytes that are needed and not stored.
-fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
+pub(crate) fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
     let length = object.length.unwrap_or(0);
     let whole = 0..length;
     let needed = match selected {

@@ -21,7 +21,7 @@ use strait_http::vary::{self, Variant};
 
 use crate::assemble;
 use crate::background::Fetch;
-use crate::cached::{Follow, follow, selected, send, send_pinned};
+use crate::cached::{Follow, follow, missing, selected, send, send_pinned};
 use crate::confirmation::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
@@ -76,6 +76,9 @@ pub(crate) async fn lead(
     leading: Option<Leading>,
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
+    if lacks_bytes(exchange, &miss) {
+        miss.stored = None;
+    }
     let mut order = order(exchange, wanted, &miss, leading.is_some());
     let leading = match leading {
         Some(leading) if !exchange.has_part(&order) => {
@@ -131,8 +134,9 @@ pub(crate) async fn lead(
             if let Some(leading) = leading {
                 leading.end(Phase::Done);
             }
-            let Some(pinned) = pinned.filter(|_| fresh.is_whole()) else { return Ok(Led::Again) };
             let selected = selected(exchange, &fresh);
+            let is_complete = missing(&fresh, &selected, exchange.wish.is_head).is_none();
+            let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Led::Again) };
             let answer =
                 Answer::Forwarded { why: miss.why, status: Some(304), stored: true, collapsed: false };
             send_pinned(exchange, (&fresh, &pinned), &selected, answer).await?;
@@ -140,6 +144,14 @@ pub(crate) async fn lead(
         }
         _ => store_or_pass(exchange, wanted, miss, leading, incoming).await,
     }
+}
+
+/// Returns true if the stored response must be validated and lacks bytes that the request needs. A
+/// 304 would bring none of them, and the response might have to be validated again before the gap
+/// is requested.
+fn lacks_bytes(exchange: &Exchange<'_, '_>, miss: &Miss) -> bool {
+    let Some(stored) = miss.stored.as_ref().filter(|_| miss.gap.is_none()) else { return false };
+    missing(stored, &selected(exchange, stored), exchange.wish.is_head).is_some()
 }
 
 /// Whoever waits for the response is told the same as the client, unless it may be otherwise the next time.
