@@ -57,9 +57,11 @@ pub fn implied(response: &Fields<'_>) -> impl Iterator<Item = &'static str> {
     all.into_iter().filter_map(|(is_implied, name)| is_implied.then_some(name))
 }
 
-/// Whether a request says the same of the fields that a text of [`Variant`] names.
+/// Returns true if a request has the same values of the fields that a text of [`Variant`] names,
+/// and no other field that is part of the key wherever a request has it.
 pub fn says(asked: &Fields<'_>, variant: &str) -> bool {
     lines(variant).all(|(name, value)| normalised(name, asked).as_deref() == value)
+        && has_keyed_of(variant, asked)
 }
 
 /// Returns true if a text of [`Variant`] names all fields in `keys`. One that was made with other keys may lack some: the same text
@@ -82,9 +84,19 @@ pub fn is_plain(variant: &str, keys: &[String]) -> bool {
 
 /// Returns true if some request says the same as both texts of [`Variant`].
 pub fn overlap(one: &str, other: &str) -> bool {
-    let differs =
-        |(name, value): (&str, Option<&str>)| lines(other).any(|(own, other)| own == name && other != value);
-    !lines(one).any(differs)
+    !excludes(one, other) && !excludes(other, one)
+}
+
+/// Returns true if a field of the text has another value in `other`, or is part of the key by
+/// itself and not named there.
+fn excludes(variant: &str, other: &str) -> bool {
+    let is_key = |name: &str, value: Option<&str>| {
+        value.is_some_and(|value| !value.is_empty() || name != "forwarded") && unkeyed::is_keyed(name)
+    };
+    lines(variant).any(|(name, value)| match lines(other).find(|(own, _)| *own == name) {
+        Some((_, other)) => other != value,
+        None => is_key(name, value),
+    })
 }
 
 /// The fields that a text of [`Variant`] names, with what the request said of them.
@@ -96,9 +108,14 @@ fn names(variant: &str, name: &str) -> bool {
     lines(variant).any(|(own, _)| own.eq_ignore_ascii_case(name))
 }
 
-/// Names of the fields of a request that are part of the key wherever a request has them.
+/// Names of the fields of a request that are part of the key wherever a request has them. Not
+/// Forwarded with addresses alone: each client has its own.
 fn keyed<'s>(asked: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
-    asked.iter().map(|field| field.name).filter(|name| unkeyed::is_keyed(name))
+    let is_keyed = move |name: &&str| {
+        let is_forwarded = || name.eq_ignore_ascii_case("forwarded");
+        unkeyed::is_keyed(name) && !(is_forwarded() && unkeyed::forwarded(asked).is_empty())
+    };
+    asked.iter().map(|field| field.name).filter(is_keyed)
 }
 
 /// Whether a response varies with fields that a request can tell, if with any: not with everything, and its Vary can be read.
@@ -201,6 +218,10 @@ mod tests {
             ("a:1\n", "a:2\n", false),
             ("a:1\n", "a\n", false),
             ("a:\n", "a\n", false),
+            ("", "rsc:1\n", false),
+            ("accept:a\n", "accept:a\nrsc:1\n", false),
+            ("", "rsc\n", true),
+            ("", "forwarded:\n", true),
         ] {
             assert_eq!((overlap(one, other), overlap(other, one)), (expected, expected), "{one} {other}");
         }
@@ -252,11 +273,29 @@ mod tests {
         assert_eq!(variant(many, &[]), None);
     }
 
+    #[test]
+    fn a_keyed_field_that_a_variant_does_not_name_is_another_variant() {
+        for (asked, variant, expected) in [
+            (&[][..], "", true),
+            (&[("RSC", "1")], "", false),
+            (&[("RSC", "1")], "rsc:1\n", true),
+            (&[("RSC", "2")], "rsc:1\n", false),
+            (&[], "rsc:1\n", false),
+            (&[("RSC", "1"), ("HX-Request", "true")], "rsc:1\n", false),
+            (&[("Accept", "a/b"), ("X-Requested-With", "x")], "accept:a/b\n", false),
+            (&[("X-Other", "1")], "", true),
+            (&[("Forwarded", "for=192.0.2.1")], "", true),
+            (&[("Forwarded", "host=a")], "", false),
+        ] {
+            assert_eq!(says(&fields(asked), variant), expected, "{asked:?} {variant}");
+        }
+    }
+
     proptest! {
         #[test]
         fn who_says_the_same_has_the_same_variant(
             vary in "(accept|accept-encoding|x|y)(, (accept|x|z))?",
-            name in "accept|accept-encoding|x",
+            name in "accept|accept-encoding|rsc|x",
             one in prop::option::of("[abAB, ]{0,3}"),
             other in prop::option::of("[abAB, ]{0,3}"),
         ) {
