@@ -119,6 +119,11 @@ pub fn may_store(
 }
 
 impl Policy {
+    /// Returns true if a stored response of that status, with a cookie or not, may still be used.
+    pub fn allows(&self, status: u16, sets_cookie: bool) -> bool {
+        (!is_error(status) || self.stores_error(status)) && (!sets_cookie || self.set_cookie)
+    }
+
     fn stores_error(&self, status: u16) -> bool {
         self.errors.contains(&status) && !is_about_request(status)
     }
@@ -179,6 +184,14 @@ mod tests {
         let is_range = request.has("range");
         let asked = Asked { method, fields: &request, directives: OfRequest::of(&request), is_range };
         may_store(&Policy::default(), &asked, status, &response, &OfResponse::of(&response))
+    }
+
+    #[test]
+    fn a_policy_allows_stored_errors_and_cookies() {
+        let policy = |errors: &[u16], set_cookie| Policy { errors: errors.to_vec(), set_cookie };
+        assert!(Policy::default().allows(200, false) && Policy::default().allows(404, false));
+        assert!(!policy(&[410], false).allows(404, false) && !policy(&[416], false).allows(416, false));
+        assert!(!policy(&[], false).allows(200, true) && policy(&[], true).allows(200, true));
     }
 
     #[test]

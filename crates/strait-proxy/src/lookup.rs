@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
+use strait_http::storing::Policy;
 use strait_http::vary::Variant;
 use strait_store::{Record, Store};
 
@@ -36,6 +37,8 @@ pub(crate) struct Sought<'a, 'b> {
     pub(crate) asked: &'a Fields<'b>,
     /// Fields that are part of every key.
     pub(crate) keys: &'a [String],
+    /// What the operator allows to be used.
+    pub(crate) policy: &'a Policy,
 }
 
 /// The response that answers a request.
@@ -77,6 +80,7 @@ pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> F
 
 fn find_in(store: &Store, records: &[Arc<Record>], sought: &Sought<'_, '_>, body_max: usize) -> Found<First> {
     let mut all = responses(store, records, sought.key, body_max);
+    all.retain(|object| object.is_allowed(sought.policy));
     let Some(index) = all.iter().position(|object| object.matches(sought.asked, sought.keys)) else {
         let variant = |object: &Object| Variant::of(&object.fields(), sought.asked, sought.keys);
         return all.iter().find_map(variant).map_or(Found::Nothing, Found::Others);
@@ -97,7 +101,9 @@ fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &
 /// The responses in the store that answer a request, in the order of their rank, without their bodies.
 pub(crate) fn candidates(store: &Store, sought: &Sought<'_, '_>) -> Vec<Object> {
     let all = responses(store, &store.find(sought.hash), sought.key, 0);
-    all.into_iter().filter(|object| object.matches(sought.asked, sought.keys)).collect()
+    all.into_iter()
+        .filter(|object| object.is_allowed(sought.policy) && object.matches(sought.asked, sought.keys))
+        .collect()
 }
 
 /// The responses for a key, one for each variant, in the order of their rank, with all parts of the same representation.
@@ -248,7 +254,8 @@ mod tests {
         let (store, keys) = (store(&dir), ["x-tenant".to_owned()]);
         assert!(replace(&store, hash(), &put(&store, "", (1, 2), SECOND_1000), &[]).is_some());
         let fields = Fields::default();
-        let sought = Sought { hash: hash(), key: KEY, asked: &fields, keys: &keys };
+        let policy = Policy::default();
+        let sought = Sought { hash: hash(), key: KEY, asked: &fields, keys: &keys, policy: &policy };
         assert!(matches!(find(&store, &sought, 0), Found::Others(_)));
         let next = put(&store, "x-tenant:a\n", (3, 4), SECOND_1000);
         assert!(replace(&store, hash(), &next, &keys).is_some());
@@ -269,7 +276,8 @@ mod tests {
         }
         let field = strait_http::fields::Field { name: "A", value: b"1" };
         let asked: Fields<'_> = [field].into_iter().collect();
-        let sought = Sought { hash: hash(), key: KEY, asked: &asked, keys: &[] };
+        let policy = Policy::default();
+        let sought = Sought { hash: hash(), key: KEY, asked: &asked, keys: &[], policy: &policy };
         let Found::Answer(first) = find(&store, &sought, 0) else { panic!("nothing was found") };
         assert_eq!((&**first.object.variant(), first.seen.records.len()), ("a:1\n", 3));
         assert_eq!(first.seen.rivals.iter().map(|rival| &**rival).collect::<Vec<_>>(), ["b:1\n"]);

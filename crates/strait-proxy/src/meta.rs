@@ -1,7 +1,9 @@
 //! What is kept beside a body in the store: the head of the response, and what the cache knew of it. `docs/internals/proxy.md` draws it.
 
-/// The version of this layout: others are not read.
-const VERSION: u8 = 1;
+/// The version of this layout and of the rules for what is stored; records of others are not read.
+/// Version 1 may hold errors and variants that one request caused and that would answer all
+/// clients.
+const VERSION: u8 = 2;
 /// In place of a length that is not known.
 const UNKNOWN: u64 = u64::MAX;
 /// Bytes before the variant.
@@ -76,6 +78,8 @@ mod tests {
         let meta = Meta { length: Some(9), ..meta };
         assert_eq!(Meta::decode(&meta.encode()), Some(meta));
         assert_eq!(Meta::decode(&bytes[..FIXED_BYTES + 3]), None);
-        assert_eq!(Meta::decode(&[&[2], &bytes[1..]].concat()), None);
+        for version in [1, VERSION + 1] {
+            assert_eq!(Meta::decode(&[&[version], &bytes[1..]].concat()), None, "{version}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head;
 use strait_http::partial::may_combine;
+use strait_http::storing::Policy;
 use strait_http::vary::{has_keyed_of, has_keys, is_plain, overlap, says};
 use strait_store::{Extent, Record, Store};
 
@@ -31,6 +32,8 @@ pub(crate) struct Object {
     fields_at: usize,
     pub(crate) times: Times,
     pub(crate) directives: OfResponse,
+    /// It has a Set-Cookie.
+    sets_cookie: bool,
     /// What the request said of the fields that it varies with.
     variant: Arc<str>,
     /// It has a Vary.
@@ -106,6 +109,7 @@ impl Object {
             fields_at: meta.head.iter().position(|byte| *byte == b'\n')? + 1,
             times: Times { age: meta.age, ..times },
             directives,
+            sets_cookie: response.fields.has("set-cookie"),
             variant: meta.variant.into(),
             length: meta.length,
             body,
@@ -204,6 +208,12 @@ impl Object {
     /// What the request said of the fields that it varies with.
     pub(crate) fn variant(&self) -> &Arc<str> {
         &self.variant
+    }
+
+    /// Returns true if the operator's choices, which may have changed since it was stored, allow
+    /// it.
+    pub(crate) fn is_allowed(&self, policy: &Policy) -> bool {
+        policy.allows(self.status, self.sets_cookie)
     }
 
     /// Whether it is kept for that URI.

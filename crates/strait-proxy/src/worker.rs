@@ -191,7 +191,8 @@ impl Worker {
 
     /// By which a request is looked for.
     fn sought<'a, 'b>(&'a self, hash: u64, key: &'a str, asked: &'a Fields<'b>) -> Sought<'a, 'b> {
-        Sought { hash, key, asked, keys: &self.settings.key_fields }
+        let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
+        Sought { hash, key, asked, keys, policy }
     }
 
     /// What is at hand for a key does not answer a request.
@@ -219,9 +220,13 @@ impl Worker {
 
     /// The stored response to requests with such fields, if it is at hand.
     pub(crate) fn at_hand(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
-        let keys = &self.settings.key_fields;
-        let is_wanted =
-            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, keys);
+        let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
+        let is_wanted = |object: &Object| {
+            object.is_for(key)
+                && object.is_alive()
+                && object.is_allowed(policy)
+                && object.matches(asked, keys)
+        };
         self.shared.hot.find(hash, asked, is_wanted)
     }
 

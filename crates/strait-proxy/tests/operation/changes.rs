@@ -67,6 +67,27 @@ fn responses_that_were_stored_with_other_keys_answer_nobody() {
 }
 
 #[test]
+fn a_stricter_policy_stops_hits_of_what_is_stored_already() {
+    for (before, after, path) in [
+        ("cache.store_set_cookie = true", "cache.store_set_cookie = false", "/200/60/5/cookie"),
+        ("cache.store_errors = [404]", "cache.store_errors = [410]", "/404/60/5/a"),
+    ] {
+        let mut rig = Rig::start(before);
+        let mut client = rig.client();
+        let mut is_hit = || client.get(path).field("cache-status").unwrap().contains("; hit");
+        assert!(!is_hit() && is_hit() && is_hit(), "{path}");
+        let config = rig.config(after);
+        rig.proxy.reload(&config).unwrap();
+        assert!(wait_until(LIMIT, || !is_hit()), "{path}");
+        assert!(!is_hit(), "{path}");
+        let config = rig.config(before);
+        rig.proxy.reload(&config).unwrap();
+        // The stored response was not removed, or was replaced by the same.
+        assert!(wait_until(LIMIT, &mut is_hit), "{path}");
+    }
+}
+
+#[test]
 fn where_a_forward_proxy_may_connect_is_asked_each_time() {
     let origin = Origin::start();
     let config = |reach: &str| Config {

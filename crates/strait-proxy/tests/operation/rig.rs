@@ -68,8 +68,10 @@ fn answer(path: &str) -> Vec<u8> {
     let control = if fresh == 0 { "no-store".to_owned() } else { format!("max-age={fresh}") };
     let vary =
         if parts.last().is_some_and(|name| name.starts_with("vary")) { "Vary: X-Kind\r\n" } else { "" };
+    let cookie =
+        if parts.last().is_some_and(|name| name.starts_with("cookie")) { "Set-Cookie: a=b\r\n" } else { "" };
     let head = format!(
-        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n{vary}\r\n"
+        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n{vary}{cookie}\r\n"
     );
     [head.as_bytes(), &body(len)].concat()
 }
