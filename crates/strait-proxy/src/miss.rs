@@ -225,8 +225,8 @@ pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Mis
     order
 }
 
-/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be stored. `is_range`: the client's
-/// Range went to the origin.
+/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be
+/// stored. `is_range`: the origin was sent a Range.
 pub(crate) fn object(
     settings: &Settings,
     is_range: bool,
@@ -291,7 +291,8 @@ async fn store_or_pass(
 ) -> Result<Led, Stop> {
     let worker = exchange.worker;
     let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
-    let is_range = miss.stored.is_none() && exchange.request.fields.has("range");
+    // The proxy's own for a gap, or the client's.
+    let is_range = miss.gap.is_some() || (miss.stored.is_none() && exchange.request.fields.has("range"));
     let made =
         object(worker.settings(), is_range, exchange.request, &wanted.directives, &wanted.key, &incoming);
     let Some((object, range)) = made else {
