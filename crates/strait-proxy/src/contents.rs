@@ -58,8 +58,6 @@ pub struct AtHand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    /// `*` is itself.
-    is_exact: bool,
 }
 
 impl Pattern {
@@ -70,7 +68,7 @@ impl Pattern {
     pub fn new(text: &str) -> Result<Self> {
         match text.len() {
             0 => Err(Error::Config("the pattern is empty: * stands for anything".to_owned())),
-            1..=PATTERN_BYTES_MAX => Ok(Self { text: text.to_owned(), is_exact: false }),
+            1..=PATTERN_BYTES_MAX => Ok(Self { text: text.to_owned() }),
             len => Err(Error::Config(format!("a pattern of {len} bytes; {PATTERN_BYTES_MAX} are the most"))),
         }
     }
@@ -89,16 +87,8 @@ impl Pattern {
         Ok(key)
     }
 
-    /// Of that URI alone, as it is kept.
-    pub(crate) fn exact(uri: String) -> Self {
-        Self { text: uri, is_exact: true }
-    }
-
     /// Whether a URI is meant.
     pub(crate) fn matches(&self, uri: &str) -> bool {
-        if self.is_exact {
-            return uri == self.text;
-        }
         let mut pieces = self.text.split('*');
         let first = pieces.next().unwrap_or_default();
         let Some(mut rest) = uri.strip_prefix(first) else { return false };

@@ -79,6 +79,7 @@ pub(crate) async fn lead(
     if lacks_bytes(exchange, &miss) {
         miss.stored = None;
     }
+    miss.stored = miss.stored.map(|stored| worker.with_new_lease(wanted.hash, stored));
     let mut order = order(exchange, wanted, &miss, leading.is_some());
     let leading = match leading {
         Some(leading) if !exchange.has_part(&order) => {
@@ -470,6 +471,7 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     let worker = exchange.worker.clone();
     let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
     let leading = Leading::new(&worker, wanted.hash, shared);
+    let stored = worker.with_new_lease(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let mut order = order(exchange, wanted, &miss, true);
     let anew = Order::new(exchange, wanted.uri, Framed::None, Purpose::Store);
@@ -482,7 +484,7 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     if order.part.is_none() {
         return;
     }
-    let (stored, directives, asked) = (stored.clone(), wanted.directives, exchange.raw.to_vec());
+    let (directives, asked) = (wanted.directives, exchange.raw.to_vec());
     tokio::task::spawn_local(async move {
         validate(leading, [order, anew], stored, directives, asked).await;
         drop(background);

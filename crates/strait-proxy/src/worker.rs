@@ -20,6 +20,7 @@ use strait_transfer::pipe::Pipes;
 use crate::account::Account;
 use crate::background::Background;
 use crate::clock::Clock;
+use crate::contents::Pattern;
 use crate::counters::Counters;
 use crate::fill::Fills;
 use crate::gate::Gates;
@@ -28,7 +29,7 @@ use crate::lease::Leases;
 use crate::log::Gathered;
 use crate::lookup::{self, First, Found, Seen, Sought};
 use crate::names::Names;
-use crate::object::Object;
+use crate::object::{Body, Home, Object};
 use crate::origin::Pool;
 use crate::private::Private;
 use crate::serving::ByClient;
@@ -56,6 +57,26 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Outdates fills of a key, and removes the key from the memory cache; returns the number of
+    /// objects there.
+    pub(crate) fn forget_in_memory(&self, hash: u64, key: &str) -> usize {
+        self.fills.outdate(hash, key);
+        self.leases.end(hash);
+        let removed = self.hot.remove(hash, |object| object.is_for(key));
+        // A validation may have taken a new lease before the object was removed.
+        self.leases.end(hash);
+        removed
+    }
+
+    /// Like [`forget_in_memory`](Self::forget_in_memory), for all keys that match.
+    pub(crate) fn ban_in_memory(&self, pattern: &Pattern) -> usize {
+        self.fills.outdate_all(|key| pattern.matches(key));
+        self.leases.end_matching(pattern);
+        let removed = self.hot.forget(|object| pattern.matches(&object.key));
+        self.leases.end_matching(pattern);
+        removed
+    }
+
     /// Connections of clients, of all workers.
     pub(crate) fn connections(&self) -> usize {
         self.counters.iter().map(|counters| counters.open.get() as usize).sum()
@@ -334,11 +355,22 @@ impl Local {
         self.is_loaded.get()
     }
 
+    /// Returns an object that memory alone holds with a new lease, for a validation that is about
+    /// to begin. The old lease is compared with all bans since it was taken, and counts as ended if
+    /// these are more than are remembered.
+    pub(crate) fn with_new_lease(&self, hash: u64, object: Arc<Object>) -> Arc<Object> {
+        let Body::Memory(bytes, Home::Memory(_)) = &object.body else { return object };
+        let lease = self.shared.leases.take(hash);
+        // An object that was removed before the lease was taken must not come back by it.
+        if self.shared.hot.peek(hash, |other| std::ptr::eq(other, Arc::as_ptr(&object))).is_none() {
+            return object;
+        }
+        Arc::new(object.with_body(object.length, Body::Memory(bytes.clone(), Home::Memory(lease))))
+    }
+
     /// Forgets all that is stored for a key, on disk and in memory; returns the number of objects.
     pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
-        self.shared.fills.outdate(hash, key);
-        self.shared.leases.end(hash);
-        let in_memory = self.shared.hot.remove(hash, |object| object.is_for(key));
+        let in_memory = self.shared.forget_in_memory(hash, key);
         // What is in memory is mostly on disk, too.
         self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key)).max(in_memory)
     }

@@ -143,37 +143,33 @@ impl Site {
     }
 
     async fn purge(&self, uri: String) -> Page {
-        self.forget(Pattern::exact(uri.clone()), move |contents| contents.purge(&uri)).await
+        let (hash, key) = (strait_store::hash_of(uri.as_bytes()), uri.clone());
+        let in_memory = |shared: &Shared| shared.forget_in_memory(hash, &key);
+        self.forget(in_memory, move |contents| contents.purge(&uri)).await
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
-        self.forget(pattern.clone(), move |contents| contents.ban(&pattern)).await
+        let own = pattern.clone();
+        self.forget(|shared| shared.ban_in_memory(&own), move |contents| contents.ban(&pattern)).await
     }
 
-    /// Forgets what matches, in memory and, by `stored`, in the store; reports the numbers.
+    /// Removes objects from memory and from the store, by these functions; reports the numbers.
     async fn forget(
         &self,
-        pattern: Pattern,
+        in_memory: impl Fn(&Shared) -> usize,
         stored: impl FnOnce(&Contents) -> usize + Send + 'static,
     ) -> Page {
-        let at_hand = self.forget_in_memory(&pattern);
+        let at_hand = in_memory(&self.shared);
         let Ok(contents) = self.contents() else {
             return Page::json(&json!({"stored": 0, "at_hand": at_hand}));
         };
         let stored = tokio::task::spawn_blocking(move || stored(&contents)).await;
         // What was read from the store meanwhile may be in memory again.
-        self.forget_in_memory(&pattern);
+        in_memory(&self.shared);
         match stored {
             Ok(stored) => Page::json(&json!({"stored": stored, "at_hand": at_hand})),
             Err(error) => Page::text(500, &error.to_string()),
         }
-    }
-
-    /// Outdates what is on its way and matches, and removes it from the memory cache; returns the number of objects there.
-    fn forget_in_memory(&self, pattern: &Pattern) -> usize {
-        self.shared.fills.outdate_all(|key| pattern.matches(key));
-        self.shared.leases.end_matching(pattern);
-        self.shared.hot.forget(|object| pattern.matches(&object.key))
     }
 
     async fn verify(&self) -> Page {

@@ -1,8 +1,12 @@
 //! The admin address.
 
-use lab::wait_until;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener};
 
-use crate::rig::{LIMIT, Rig};
+use lab::wait_until;
+use strait_proxy::{Clock, Proxy};
+
+use crate::rig::{Client, LIMIT, Rig};
 
 const ADMIN: &str = "admin.listen = \"127.0.0.1:0\"\n";
 /// No store.
@@ -205,4 +209,53 @@ fn without_a_store_all_workers_share_one_memory_cache() {
         client.answer().unwrap().status()
     };
     assert_eq!((purge(), purge()), (200, 404));
+}
+
+/// An origin whose responses are fresh for a minute, and that confirms its tag by a 304.
+fn start_confirming_origin() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().filter_map(Result::ok) {
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(&stream);
+                let mut head = String::new();
+                while reader.read_line(&mut head).is_ok_and(|read| read > 0) {
+                    if !head.ends_with("\r\n\r\n") {
+                        continue;
+                    }
+                    let is_known = head.to_ascii_lowercase().contains("if-none-match");
+                    let status = if is_known { "304 Not Modified" } else { "200 OK\r\nContent-Length: 2" };
+                    let body = if is_known { "" } else { "ab" };
+                    let fields = "ETag: \"a\"\r\nCache-Control: max-age=60\r\n";
+                    let _ = write!(&stream, "HTTP/1.1 {status}\r\n{fields}\r\n{body}");
+                    head.clear();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn without_a_store_a_304_renews_an_object_after_many_purges_and_bans_of_others() {
+    for path in ["/purge?uri=http://other/", "/ban?pattern=http://other/"] {
+        let rig = Rig::start("");
+        let mut config = rig.config(&format!("{ADMIN}{MEMORY}"));
+        config.origin = Some(format!("http://{}", start_confirming_origin()));
+        let clock = Clock::fixed(1_000_000_000);
+        let proxy = Proxy::start(&config, clock.clone()).unwrap();
+        let mut client = Client::to(proxy.address());
+        let mut status = || client.get("/x").field("cache-status").unwrap().to_owned();
+        assert!(!status().contains("; hit") && status().contains("; hit"));
+        for number in 0..300 {
+            let mut admin = Client::to(proxy.admin().unwrap());
+            admin.send(format!("POST {path}{number} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            assert_eq!(admin.answer().unwrap().status(), 200);
+        }
+        clock.advance(100);
+        assert!(status().contains("fwd-status=304"), "{path}");
+        assert!(status().contains("; hit"), "{path}");
+    }
 }
