@@ -63,8 +63,10 @@ impl PendingUnlinks {
         let mut has_unlinked = false;
         let mut read = Vec::new();
         for pending in pending {
-            if !pending.file.has_left.swap(true, Ordering::AcqRel) {
+            if !pending.file.has_left.load(Ordering::Acquire) {
                 pending.file.unlink();
+                // Not before: a sync leaves out the files that have left.
+                pending.file.has_left.store(true, Ordering::Release);
                 has_unlinked = true;
             }
             if Arc::strong_count(&pending.file) > 1 {

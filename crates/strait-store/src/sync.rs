@@ -18,9 +18,13 @@ impl Shared {
         // A number is taken and its write is done under the lock of a lane: behind this all up to `last` are done.
         self.lanes.iter().for_each(|lane| drop(lock(lane)));
         let dirty = std::mem::take(&mut *lock(&self.dirty));
+        let mut has_unlinked = false;
         for file in dirty.iter().filter_map(std::sync::Weak::upgrade) {
-            // An evicted file has nothing to be kept, and a sync of it would delay its close.
-            if file.is_leaving.load(Ordering::Acquire) {
+            // An unlinked file has nothing to be kept, and a sync of it would delay its close. One
+            // that is only about to be unlinked still has its name: a power loss would bring a
+            // removed record back.
+            if file.has_left.load(Ordering::Acquire) {
+                has_unlinked = true;
                 continue;
             }
             file.is_dirty.store(false, Ordering::Release);
@@ -28,7 +32,8 @@ impl Shared {
                 self.distrust(&file);
             }
         }
-        if self.is_dir_dirty.swap(false, Ordering::AcqRel) {
+        // The thread that unlinked a file may not have noted it yet.
+        if self.is_dir_dirty.swap(false, Ordering::AcqRel) || has_unlinked {
             let synced = self.disk.sync_dir(&self.dir);
             synced.map_err(|error| {
                 self.note_name();

@@ -86,3 +86,20 @@ fn what_is_removed_last_is_synced_when_the_store_is_closed() {
     std::fs::remove_file(dir.path().join("index")).unwrap();
     assert_eq!(open(&config(&dir)).stats().records, 0);
 }
+
+#[test]
+fn a_removal_is_synced_though_its_file_is_not_unlinked_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let (store, record) = synced(&disk, &config(&dir), 100_000);
+    let head = head_of(&record);
+    assert!(head.is_own());
+    // As if the eviction thread, which unlinks, were busy elsewhere.
+    assert!(!head.is_leaving.swap(true, Ordering::AcqRel));
+    store.remove(&record);
+    assert!(head.path().exists() && !is_clean(&head));
+    store.sync().unwrap();
+    assert!(head.path().exists() && is_clean(&head));
+    head.is_leaving.store(false, Ordering::Release);
+    store.shared.let_go(head);
+}
