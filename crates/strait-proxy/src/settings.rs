@@ -488,7 +488,7 @@ impl Limits {
             idle: limit(timeouts.idle),
             head: limit(timeouts.head),
             client: limit(timeouts.client),
-            body_grace: Duration::from_secs(timeouts.body_grace),
+            body_grace: limit(timeouts.body_grace),
             body: limit(timeouts.body),
             response_grace: limit(timeouts.response_grace),
             connect: limit(timeouts.connect),
