@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use strait_http::Malformed;
-use strait_http::fields::Field;
+use strait_http::fields::{Field, Fields};
 use strait_http::forward::{keeps_alive, passed_on};
 use strait_http::forwarded::Hop;
 use strait_http::framing::{self, Body};
@@ -44,8 +44,11 @@ pub(crate) struct Order {
 /// What of a client's request goes on to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The response is for the client alone: all it asks for.
+    /// The cache has no part in it: the client's whole request.
     Pass,
+    /// A miss, and the response is for the client alone: all it asks for, but no new response
+    /// unless it may (access.refresh).
+    PassMiss,
     /// The response is to be kept: without what is about what the client has.
     Store,
     /// The same of a part.
@@ -103,6 +106,7 @@ impl Order {
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
         // What this cache does not obey must not load a cache in front of the origin either.
         let is_ignored = purpose != Purpose::Pass && !settings.access.allows_refresh(exchange.peer.ip());
+        let is_thinned = is_ignored && purpose == Purpose::PassMiss;
         let is_meant = |field: &&Field<'_>| {
             let is_dropped = settings.forwarded.rewrites(field.name)
                 || (is_ignored && is_directive(field.name))
@@ -113,6 +117,9 @@ impl Order {
         for field in passed_on(&request.fields).filter(is_meant) {
             is_conditional |= is_condition(field.name);
             push_field(&mut head, field.name, field.value);
+        }
+        if is_thinned && passed_on(&request.fields).any(|field| is_directive(field.name)) {
+            push_without_refresh(&mut head, &request.fields);
         }
         let hop = Hop { client: exchange.peer.ip(), scheme: uri.scheme, host: Some(&host) };
         hop.write(settings.forwarded, &request.fields, &mut head);
@@ -160,6 +167,19 @@ fn is_directive(name: &str) -> bool {
     name.eq_ignore_ascii_case("cache-control") || name.eq_ignore_ascii_case("pragma")
 }
 
+/// Writes Cache-Control without the directives that demand a new response, unless nothing is left
+/// of it.
+fn push_without_refresh(head: &mut Vec<u8>, fields: &Fields<'_>) {
+    let is_refresh = |directive: &&str| {
+        let name = directive.split('=').next().unwrap_or_default().trim();
+        ["no-cache", "max-age", "min-fresh"].into_iter().any(|own| own.eq_ignore_ascii_case(name))
+    };
+    let others: Vec<_> = fields.elements("cache-control").filter(|it| !is_refresh(it)).collect();
+    if !others.is_empty() {
+        push_field(head, "Cache-Control", others.join(", ").as_bytes());
+    }
+}
+
 /// Returns true if a field expects 100 (Continue), and nothing else.
 fn is_continue(field: &Field<'_>) -> bool {
     field.name.eq_ignore_ascii_case("expect") && field.value.eq_ignore_ascii_case(b"100-continue")
@@ -175,8 +195,8 @@ fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
     match purpose {
         _ if is(&["host", "via"]) => false,
         // It is written anew where it counts.
-        Purpose::Pass if is(&["max-forwards"]) => !counts_hops,
-        Purpose::Pass => true,
+        Purpose::Pass | Purpose::PassMiss if is(&["max-forwards"]) => !counts_hops,
+        Purpose::Pass | Purpose::PassMiss => true,
         Purpose::StorePart => !is(&OF_ONE_REQUEST),
         Purpose::Store => !is(&OF_ONE_REQUEST) && !is(&["if-range", "range"]),
     }

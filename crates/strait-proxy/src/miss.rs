@@ -203,7 +203,7 @@ pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Mis
     let request = exchange.request;
     let is_range = request.fields.has("range") && request.method == "GET";
     let purpose = match (&miss.stored, is_shared) {
-        (None, false) => Purpose::Pass,
+        (None, false) => Purpose::PassMiss,
         // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
         (Some(_), false) if request.method == "HEAD" => {
             return Order::new(exchange, wanted.uri, Framed::None, Purpose::Store);
