@@ -338,7 +338,12 @@ async fn follow_one(
             if let Some((status, why)) = fill.failure() {
                 return Err(Stop::Refuse(status, why));
             }
-            outcome = if fill.view().phase == Phase::Private { Followed::Private } else { Followed::Again };
+            outcome = match fill.view().phase {
+                Phase::Private => Followed::Private,
+                // Its own Range may be refused, too: it does not wait again.
+                Phase::Broken if exchange.request.fields.has("range") => Followed::Private,
+                _ => Followed::Again,
+            };
             continue;
         };
         if !matches(exchange, &object) {

@@ -297,10 +297,13 @@ async fn store_or_pass(
     let made =
         object(worker.settings(), is_range, exchange.request, &wanted.directives, &wanted.key, &incoming);
     let Some((object, range)) = made else {
-        if is_for_one_alone(&worker.settings().key_fields, exchange.request, &incoming) {
+        let is_of_range = is_range && incoming.status != 200;
+        let keys = &worker.settings().key_fields;
+        if !is_of_range && is_for_one_alone(keys, exchange.request, &incoming) {
             worker.private.note(wanted.hash, worker.now());
         }
-        leading.end(Phase::Private);
+        // A refused Range says nothing of the whole: of those who wait for that one leads.
+        leading.end(if is_of_range { Phase::Broken } else { Phase::Private });
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
     worker.private.forget(wanted.hash);
