@@ -50,7 +50,8 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
                 Miss { why: Why::Private, stored, gap }
             }
             Looked::Missed(miss) => miss,
-            Looked::Evicted => continue,
+            Looked::Evicted if attempt < WAITS_MAX => continue,
+            Looked::Evicted => Miss { why: Why::UriMiss, stored: None, gap: None },
         };
         if wanted.directives.only_if_cached {
             return Err(Stop::Refuse(

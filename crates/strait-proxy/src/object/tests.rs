@@ -93,5 +93,10 @@ fn what_goes_before_it_is_pinned_is_looked_for_again() {
         assert_eq!(get(&mut client, path), whole, "{times}");
         assert_eq!(*GOING.lock().unwrap(), Vec::<String>::new());
     }
+    // It goes each time: it is fetched for this client alone.
+    let_go(path, 100);
+    assert_eq!(get(&mut client, path), whole);
+    GOING.lock().unwrap().clear();
+    assert_eq!(get(&mut client, path), whole);
     assert_eq!(proxy.report().cut, 0);
 }
