@@ -138,26 +138,33 @@ pub fn why_no_bypass(name: &str) -> Option<&'static str> {
 
 const NO_NAME: &str = "this is not the name of a field";
 
-/// The hosts and schemes that Forwarded names (RFC 7239, section 4), without the addresses.
+/// The hosts and schemes that Forwarded names (RFC 7239, section 4), without the addresses; empty
+/// if there are only addresses. Each element ends with a comma: an origin may read the first or the
+/// last alone.
 pub(crate) fn forwarded(asked: &Fields<'_>) -> String {
     let mut text = String::new();
     for field in asked.all("forwarded") {
         let Some(line) = field.text() else {
             // An origin might read it, so no other value is the same.
-            text.extend([&*field.value.escape_ascii().to_string(), ";"]);
+            text.extend([";", &*field.value.escape_ascii().to_string(), ";,"]);
             continue;
         };
-        for pair in split_list(line).flat_map(|element| element.split(';')) {
-            let (name, value) = parameter(pair.trim_matches([' ', '\t']));
-            let is_address = ["for", "by"].into_iter().any(|own| own.eq_ignore_ascii_case(name));
-            if !is_address {
-                let (name, value) =
-                    (name.to_ascii_lowercase(), value.unwrap_or_default().to_ascii_lowercase());
-                text.extend([&*name, "=", &*value, ";"]);
-            }
+        for element in split_list(line) {
+            element.split(';').for_each(|pair| push_pair(&mut text, pair));
+            text.push(',');
         }
     }
-    text
+    if text.bytes().all(|byte| byte == b',') { String::new() } else { text }
+}
+
+/// Writes a parameter of Forwarded, unless it is an address.
+fn push_pair(text: &mut String, pair: &str) {
+    let (name, value) = parameter(pair.trim_matches([' ', '\t']));
+    if ["for", "by"].into_iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return;
+    }
+    let (name, value) = (name.to_ascii_lowercase(), value.unwrap_or_default().to_ascii_lowercase());
+    text.extend([&*name, "=", &*value, ";"]);
 }
 
 #[cfg(test)]
@@ -226,7 +233,11 @@ mod tests {
     fn forwarded_is_compared_without_addresses() {
         let of = |value| forwarded(&fields(&[("Forwarded", value)]));
         assert_eq!(of("for=a, for=b;by=c"), "");
-        assert_eq!(of("for=a;Host=\"B\", for=c; proto=https"), "host=b;proto=https;");
+        assert_eq!(of("for=a;Host=\"B\", for=c; proto=https"), "host=b;,proto=https;,");
+        assert_ne!(of("host=a;host=b"), of("host=a, host=b"));
+        assert_ne!(of("for=c, host=a"), of("host=a, for=c"));
+        assert_ne!(of("host=a"), of("host=a, for=c"));
+        assert_ne!(of("host=\"a;,host=b\""), of("host=a, host=b"));
         assert_ne!(of("host=a"), of("host=b"));
     }
 }
