@@ -88,26 +88,44 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Names of all scenarios, and of all functions in both crates.
+/// Names of all scenarios, and of all tests in both crates.
 fn names() -> (HashSet<String>, HashSet<String>) {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
     let scenarios = files(&own.join("tests/scenarios"), "scenario");
-    let scenarios = scenarios.iter().map(read).flat_map(|text| after(&text, "scenario ", |_| true));
+    let scenarios = scenarios.iter().map(read).flat_map(|text| after(&text, "scenario "));
     let sources = [own.to_path_buf(), own.join("../strait-http")]
         .into_iter()
         .flat_map(|krate| [krate.join("src"), krate.join("tests")])
         .filter(|folder| folder.is_dir())
         .flat_map(|folder| files(&folder, "rs"));
-    let is_of_name = |char: char| char.is_alphanumeric() || char == '_';
-    let functions = sources.map(|path| read(&path)).flat_map(|text| after(&text, "fn ", is_of_name));
+    let functions = sources.flat_map(|path| tests_in(&read(&path)));
     (scenarios.collect(), functions.collect())
 }
 
-/// The texts that stand behind `start` at the beginning of a line, up to the first character that is not meant.
-fn after(text: &str, start: &str, is_meant: impl Fn(char) -> bool + Copy) -> Vec<String> {
-    let behind = text.lines().filter_map(|line| line.trim_start().strip_prefix(start));
-    behind.map(|rest| rest.chars().take_while(|char| is_meant(*char)).collect()).collect()
+/// Names of the functions with the attribute of a test; other attributes and comments may stand
+/// between the two.
+fn tests_in(text: &str) -> Vec<String> {
+    let (mut names, mut is_test) = (Vec::new(), false);
+    for line in text.lines().map(str::trim_start) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            is_test = true;
+        } else if !line.starts_with("#[") && !line.starts_with("//") {
+            let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+            names.extend(function.filter(|_| is_test).map(name_of));
+            is_test = false;
+        }
+    }
+    names
+}
+
+fn name_of(function: &str) -> String {
+    function.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
+}
+
+/// The rests of the lines that begin with `start`.
+fn after(text: &str, start: &str) -> Vec<String> {
+    text.lines().filter_map(|line| line.trim_start().strip_prefix(start)).map(str::to_owned).collect()
 }
 
 #[test]
@@ -128,6 +146,12 @@ fn each_rule_names_tests_that_exist() {
         }
     }
     assert!(missing.is_empty(), "no such tests:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn functions_without_the_attribute_are_no_tests() {
+    let text = "fn a() {}\n#[test]\nfn b() {}\nfn c() {}\n#[tokio::test(flavor = \"x\")]\n#[should_panic]\n// d\nasync fn e(f: u8) {}";
+    assert_eq!(tests_in(text), ["b", "e"]);
 }
 
 #[test]
