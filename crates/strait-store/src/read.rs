@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pieces};
-use crate::record::{End, Place, Record};
+use crate::record::{Place, Record};
 use crate::shared::Shared;
 
 /// Bytes that a check reads at a time.
@@ -83,7 +83,7 @@ impl Shared {
     fn verify_body(&self, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
         let place = record.place().ok_or(Error::Gone { operation: "verify" })?;
         let corrupt = |what| {
-            if self.end(record, End::Removed) {
+            if self.end(record) {
                 self.counters.corrupt.add(1);
             }
             Error::Corrupt { file: place.body.path(), offset: place.offset, what }
@@ -108,7 +108,7 @@ impl Shared {
         let place = record.place().ok_or(Error::Gone { operation: "load" })?;
         let loaded = read(&place, record, body_max);
         if let Err(Error::Corrupt { .. }) = &loaded
-            && self.end(record, End::Removed)
+            && self.end(record)
         {
             self.counters.corrupt.add(1);
         }

@@ -1,6 +1,6 @@
 //! A record as the index has it: where it stands, and whether it was hit. Key and meta stay on disk.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::file::{Extent, SegmentFile, lock};
@@ -39,20 +39,6 @@ impl Place {
     }
 }
 
-/// State of a record; it leaves [`ALIVE`] once.
-const ALIVE: u8 = 0;
-const EVICTED: u8 = 1;
-const REMOVED: u8 = 2;
-
-/// Why a record ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// Its file was evicted: the object is as valid as before.
-    Evicted,
-    /// It was removed, replaced or damaged.
-    Removed,
-}
-
 /// A stored object. It keeps its identity when it is moved. A dead record has no place, so that it holds no file, however long it
 /// is kept; an [`Extent`] does.
 #[derive(Debug)]
@@ -63,19 +49,20 @@ pub struct Record {
     body_len: u64,
     /// `None` once the record is dead.
     pub(crate) place: Mutex<Option<Place>>,
-    state: AtomicU8,
+    /// Until it is evicted, removed, replaced or found to be damaged.
+    is_alive: AtomicBool,
     hits: AtomicU8,
 }
 
 impl Record {
     pub(crate) fn new(hash: u64, sequence: u64, body_len: u64, place: Place) -> Arc<Self> {
-        let (state, hits) = (AtomicU8::new(ALIVE), AtomicU8::new(0));
-        Arc::new(Self { hash, sequence, body_len, place: Mutex::new(Some(place)), state, hits })
+        let (is_alive, hits) = (AtomicBool::new(true), AtomicU8::new(0));
+        Arc::new(Self { hash, sequence, body_len, place: Mutex::new(Some(place)), is_alive, hits })
     }
 
     /// Whether it has neither been removed nor evicted.
     pub fn is_alive(&self) -> bool {
-        self.state.load(Ordering::Acquire) == ALIVE
+        self.is_alive.load(Ordering::Acquire)
     }
 
     /// Notes a hit, which eviction honours.
@@ -109,12 +96,10 @@ impl Record {
     }
 
     /// Ends it and releases its place, which is returned to the one caller that ended it.
-    pub(crate) fn kill(&self, end: End) -> Option<Place> {
-        let state = if end == End::Evicted { EVICTED } else { REMOVED };
+    pub(crate) fn kill(&self) -> Option<Place> {
         let mut place = lock(&self.place);
         // Under the lock: eviction that moves the record sees both or neither.
-        self.state.compare_exchange(ALIVE, state, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        place.take()
+        self.is_alive.swap(false, Ordering::AcqRel).then(|| place.take())?
     }
 
     /// Hits since it was written or considered for eviction; few are counted.

@@ -10,7 +10,7 @@ use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
 use crate::pending::HELD_PARTS;
 use crate::read::{Loaded, read};
-use crate::record::{End, Place, Record};
+use crate::record::{Place, Record};
 use crate::shared::Shared;
 
 /// Segments that are kept ready.
@@ -138,7 +138,7 @@ impl Shared {
             if moved {
                 left -= bytes;
                 self.counters.reinserted.add(u64::from(has_body));
-            } else if self.end(&record, End::Evicted) {
+            } else if self.end(&record) {
                 self.counters.evicted.add(1);
             }
         }

@@ -17,7 +17,7 @@ use crate::index::Index;
 use crate::lane::Lane;
 use crate::open::Found;
 use crate::pending::PendingUnlinks;
-use crate::record::{End, Place, Record};
+use crate::record::{Place, Record};
 use crate::relief::Relief;
 use crate::stats::Counters;
 
@@ -236,8 +236,8 @@ impl Shared {
     }
 
     /// Ends a record whose body nobody else has; false if it has ended already.
-    pub(crate) fn end(&self, record: &Arc<Record>, end: End) -> bool {
-        let Some(place) = self.release(record, end) else { return false };
+    pub(crate) fn end(&self, record: &Arc<Record>) -> bool {
+        let Some(place) = self.release(record) else { return false };
         if place.body.is_own() {
             self.let_go(place.body);
         }
@@ -246,19 +246,19 @@ impl Shared {
 
     /// Takes a record out of the index and leaves it on disk, for the next session.
     pub(crate) fn forget(&self, record: &Arc<Record>) {
-        if record.kill(End::Evicted).is_some() {
+        if record.kill().is_some() {
             self.index.remove(record);
         }
     }
 
     /// Ends a record and leaves its body.
     pub(crate) fn end_head(&self, record: &Arc<Record>) -> bool {
-        self.release(record, End::Removed).is_some()
+        self.release(record).is_some()
     }
 
     /// Ends a record, which has no place from then on; its last place for the one caller that ended it.
-    fn release(&self, record: &Arc<Record>, end: End) -> Option<Place> {
-        let place = record.kill(end)?;
+    fn release(&self, record: &Arc<Record>) -> Option<Place> {
+        let place = record.kill()?;
         self.index.remove(record);
         self.mark_dead(&place.head, place.offset);
         Some(place)

@@ -15,7 +15,7 @@ use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
 use crate::lane::Head;
 use crate::read::{Loaded, Verified};
-use crate::record::{End, Place, Record};
+use crate::record::{Place, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::writer::Writer;
@@ -150,7 +150,7 @@ impl Store {
             return Err(gone());
         }
         let (updated, ended) = if let Some(body) = loaded.body() {
-            (self.put(lane, loaded.key(), meta, &[body])?, self.shared.end(record, End::Removed))
+            (self.put(lane, loaded.key(), meta, &[body])?, self.shared.end(record))
         } else {
             let mut tries = (0..UPDATE_TRIES).map(|_| self.refer(lane, record, &loaded, meta).transpose());
             let updated = tries.find_map(|tried| tried).unwrap_or_else(|| Err(gone()));
@@ -202,7 +202,7 @@ impl Store {
 
     /// Ends a record: it is found no more, after a restart neither.
     pub fn remove(&self, record: &Arc<Record>) {
-        if self.shared.end(record, End::Removed) {
+        if self.shared.end(record) {
             self.shared.counters.removed.add(1);
         }
     }
