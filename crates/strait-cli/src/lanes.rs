@@ -53,10 +53,12 @@ pub(crate) fn run<T: Taker>(
     live: Option<LiveLine>,
 ) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
+    let written_bytes = taker.written_bytes().map(AtomicU64::new);
     let state = Run {
         snapshots: Mutex::new(vec![ledger::Lane::default(); lanes.len()]),
         session: Mutex::new(session),
         taker: Mutex::new(taker),
+        written_bytes,
         left: AtomicU64::new(until.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
         started: Instant::now(),
@@ -100,6 +102,9 @@ fn lane_died() -> (ledger::Lane, Option<Error>) {
 struct Run<'a, T> {
     session: Mutex<Session>,
     taker: Mutex<&'a mut T>,
+    /// The taker's number as of the last snapshot, if files are written. A lane that is blocked in write(2) holds the
+    /// taker's lock, for which the watch must not wait.
+    written_bytes: Option<AtomicU64>,
     snapshots: Mutex<Vec<ledger::Lane>>,
     /// Packets that may still be delivered; it changes under the taker's lock alone.
     left: AtomicU64,
@@ -144,10 +149,20 @@ impl<T: Taker> Run<'_, T> {
             }
             if now - published >= live::PERIOD {
                 published = now;
-                lock(&self.taker).idle(now)?;
+                self.look_at_taker(now)?;
                 lock(&self.snapshots)[i] = lane.account()?;
             }
         }
+    }
+
+    /// Lets the taker flush, and notes how much it has written.
+    fn look_at_taker(&self, now: Instant) -> Result<(), Error> {
+        let mut taker = lock(&self.taker);
+        taker.idle(now)?;
+        if let (Some(noted), Some(bytes)) = (&self.written_bytes, taker.written_bytes()) {
+            noted.store(bytes, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Hands the frames of a batch to the taker, as many as the count allows.
@@ -201,7 +216,7 @@ impl<T: Taker> Run<'_, T> {
                 drawn = Instant::now();
                 let lanes = lock(&self.snapshots).clone();
                 let report = lock(&self.session).report(lanes);
-                let written_bytes = lock(&self.taker).written_bytes();
+                let written_bytes = self.written_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed));
                 live.draw(&report, written_bytes);
             }
         }

@@ -1,7 +1,7 @@
 //! The line that follows a capture on a terminal: rates, and losses by cause.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use strait_ledger::{Grouped, Report};
@@ -11,6 +11,7 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 
 /// The line on stderr; nothing where stderr is not a terminal.
 pub(crate) struct LiveLine {
+    terminal: Box<dyn Write>,
     last: Option<(Instant, u64, u64)>,
     drawn: bool,
 }
@@ -18,7 +19,11 @@ pub(crate) struct LiveLine {
 impl LiveLine {
     /// A line, if there is a terminal to draw it on.
     pub(crate) fn on_terminal() -> Option<Self> {
-        std::io::stderr().is_terminal().then_some(Self { last: None, drawn: false })
+        std::io::stderr().is_terminal().then(|| Self::on(std::io::stderr()))
+    }
+
+    pub(crate) fn on(terminal: impl Write + 'static) -> Self {
+        Self { terminal: Box::new(terminal), last: None, drawn: false }
     }
 
     /// Draws the account as it is now, with the bytes of files written if there are any.
@@ -39,14 +44,14 @@ impl LiveLine {
 
     fn show(&mut self, line: &str) {
         // A terminal that cannot be written to loses the line, not the capture.
-        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+        let _ = write!(self.terminal, "\r{line}\x1b[K");
         self.drawn = true;
     }
 
     /// Leaves the line for what comes next.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            let _ = write!(self.terminal, "\r\x1b[K");
         }
     }
 }
