@@ -263,9 +263,10 @@ impl Lane {
 
     /// While the link is down: looks now and then what became of it.
     fn look_at_link(&mut self) -> Result<(), Error> {
-        // A socket that was told to stop says nothing of the link any more.
-        let stopping = self.shared.stopping.load(Ordering::Acquire);
-        if stopping || self.link_looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
+        // A socket that was told to stop says nothing of the link any more. An error that waits for the ring to be empty
+        // is not followed by another one: `fail` would end the lane at once.
+        let is_over = self.shared.stopping.load(Ordering::Acquire) || self.failure.is_some();
+        if is_over || self.link_looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
             return Ok(());
         }
         self.link_looked = Some(Instant::now());

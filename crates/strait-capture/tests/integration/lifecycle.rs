@@ -282,6 +282,39 @@ fn an_interface_that_vanishes_is_told_after_its_last_frame() {
     }
 }
 
+/// Longer than a lane waits before it looks at a link that is down again.
+const SLOW_READER: Duration = Duration::from_millis(120);
+
+#[test]
+fn a_link_that_goes_down_and_is_deleted_loses_no_frame_of_a_slow_reader() {
+    let sent = frames().len() as u64;
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let mut session = wire.right().run(|| incoming().path(path).open()).unwrap();
+        let mut lane = session.take_lanes().remove(0);
+        let gauge = lane.gauge();
+        send(&wire, &frames());
+        // Frames of XDP that are on their way to the ring are lost with the link.
+        assert!(wait_until(LIMIT, || gauge.read().unwrap().received == sent), "{path:?}");
+        wire.right().set_up(false);
+        lane.check_link().unwrap();
+        assert!(session.link().is_down, "{path:?}");
+        wire.right().delete();
+        let mut read = 0;
+        let error = loop {
+            // The lane looks at the link before each of the first frames.
+            std::thread::sleep(if read < 4 { SLOW_READER } else { Duration::ZERO });
+            match lane.next_batch_of(1, Instant::now() + LIMIT) {
+                Ok(Some(mut batch)) => read += batch.frames().count() as u64,
+                Ok(None) => panic!("a lane that was not stopped does not end"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(read, sent, "{path:?}: {error}");
+        assert_eq!(error.to_string(), "capture on right: the interface is gone", "{path:?}");
+    }
+}
+
 #[test]
 fn xdp_leaves_nothing_attached_when_it_ends_and_passes_what_does_not_match() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
