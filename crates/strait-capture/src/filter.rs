@@ -96,11 +96,12 @@ pub(crate) fn note(notes: &mut Vec<String>, why: Option<String>) {
     notes.extend(why.map(|why| format!("{HERE}{why}")));
 }
 
-/// Returns true if `error` may be the kernel's answer to a filter that is too large for it (net.core.optmem_max).
+/// Returns true if `error` may mean that a filter is too large for the kernel: its answer (net.core.optmem_max), or
+/// the limit of instructions, where the socket's own are added.
 pub(crate) fn may_be_too_large(error: &Error) -> bool {
     const ENOMEM: i32 = 12;
     const EINVAL: i32 = 22;
-    matches!(error.errno(), Some(ENOMEM | EINVAL))
+    matches!(error, Error::Filter(_)) || matches!(error.errno(), Some(ENOMEM | EINVAL))
 }
 
 /// Refuses a program that AF_XDP cannot run. In this process it would come too late: what the XDP program matches never

@@ -196,8 +196,15 @@ impl Lane {
     /// thrown away: they came by an earlier filter. On packet sockets the intake must have ended by [`Lane::reject_all`].
     pub(crate) fn set_filter(&mut self, program: &Program, sieve: Option<Sieve>) -> Result<(), Error> {
         match &mut self.engine {
-            Engine::Packet(engine) => {
-                engine.discard_waiting(program, &mut self.account, &self.tally.discarded)?;
+            Engine::Packet(_) => {
+                // The socket reports a link that went down once, before the frames that it had queued.
+                match self.discard_frames(program) {
+                    Err(error) if is_of_link(&error) => {
+                        self.note_trouble(error)?;
+                        self.discard_frames(program)?;
+                    }
+                    discarded => discarded?,
+                }
             }
             Engine::ZeroCopy(engine) => engine.discard_waiting(&self.tally.discarded),
             Engine::Xdp(_) | Engine::File(_) => return Ok(()),
@@ -208,6 +215,12 @@ impl Lane {
         }
         self.sieve = sieve;
         Ok(())
+    }
+
+    /// Throws away the frames that are in the ring, on packet sockets; the next ones come by `program`.
+    fn discard_frames(&mut self, program: &Program) -> Result<(), Error> {
+        let Engine::Packet(engine) = &mut self.engine else { return Ok(()) };
+        engine.discard_waiting(program, &mut self.account, &self.tally.discarded)
     }
 
     /// Throws away the frames that are in the ring, on AF_XDP: they came by an earlier program.
@@ -248,10 +261,8 @@ impl Lane {
 
     /// Takes note of an error of the socket. One that says that the link went down is none.
     fn note_trouble(&mut self, error: Error) -> Result<(), Error> {
-        let errno = error.errno().map(Errno::from_raw_os_error);
-        match errno {
-            Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {}
-            _ => return self.fail(error),
+        if !is_of_link(&error) {
+            return self.fail(error);
         }
         match self.engine.link_state() {
             Ok(Some(state)) => self.note_link(state),
@@ -426,6 +437,12 @@ impl Lane {
         pacer.found(batch.len());
         batch
     }
+}
+
+/// Returns true if a socket says by `error` that its interface is down or gone.
+fn is_of_link(error: &Error) -> bool {
+    let errno = error.errno().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV))
 }
 
 enum Outcome {

@@ -2,6 +2,7 @@
 
 mod builder;
 mod counters;
+mod placing;
 mod queues;
 mod xdp_ring;
 
@@ -16,6 +17,7 @@ use strait_sys::process::wait_for_readers;
 
 pub use self::builder::{Builder, Directions, Path};
 pub(crate) use self::counters::Counters;
+use self::placing::{Placing, Replaced};
 pub use self::queues::Queues;
 use crate::error::Error;
 use crate::filter;
@@ -160,20 +162,13 @@ impl Session {
             (Source::Packet(source), Some(link)) => {
                 source.counters.filters = true;
                 let directions = self.info.directions;
-                let set = set_lanes(lanes, link.split(&program, directions)?).or_else(|error| {
-                    // Longer than the kernel takes from this user (net.core.optmem_max).
-                    set_lanes(lanes, link.split_here(&program, directions, &error)?)
-                });
-                match set {
-                    Ok(why_here) => {
-                        let why_here = why_here.map(|why| why + &self.sight());
-                        filter::note(&mut self.info.notes, why_here);
-                    }
-                    Err(error) => {
-                        // Half a change is none. What was there fits once more.
-                        set_lanes(lanes, link.split(&self.info.program, directions)?)?;
-                        return Err(error);
-                    }
+                let placing = Placing { link, directions };
+                let replaced = placing.replace(&self.info.program, &program, |split| set_lanes(lanes, split));
+                let Replaced { why_here, refused } = replaced?;
+                let why_here = why_here.map(|why| why + &self.sight());
+                filter::note(&mut self.info.notes, why_here);
+                if let Some(error) = refused {
+                    return Err(error);
                 }
             }
             (Source::Xdp(source), _) => {

@@ -148,6 +148,26 @@ fn a_filter_that_changes_goes_to_this_process_and_back() {
     }
 }
 
+/// A socket reports a link that went down as an error of the next call, whatever that call is.
+#[test]
+fn a_filter_that_is_set_while_the_link_is_down_runs_in_the_kernel() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let is_running = || [wire.left(), wire.right()].iter().all(|end| end.interface().is_running());
+    for path in SOCKETS {
+        let (mut session, mut lanes) = open(&wire, incoming().path(path));
+        wire.right().set_up(false);
+        wire.right().run(|| session.set_filter(&mut lanes, &Program::reject_all())).unwrap();
+        assert!(session.notes().is_empty(), "{path:?}: {:?}", session.notes());
+        wire.right().set_up(true);
+        assert!(lab::wait_until(Duration::from_secs(10), is_running));
+        send_all(&wire);
+        let (captured, report) = finish(&wire, session, lanes);
+        let account = &report.capture;
+        assert_eq!((captured.len(), account.copied_bytes), (0, 0), "{path:?}: {report}");
+        assert_eq!(account.filtered, 3 * EACH as u64, "{path:?}: {report}");
+    }
+}
+
 #[test]
 fn af_xdp_says_why_a_filter_cannot_run_in_this_process() {
     let Some(wire) = Wire::builder().or_skip() else { return };

@@ -1,0 +1,60 @@
+//! Changes of a filter that fail at each of their steps.
+
+use strait_filter::cbpf::Program;
+
+use super::{Placing, Replaced};
+use crate::error::Error;
+use crate::link::{Link, Split};
+use crate::session::Directions;
+
+const ENOMEM: i32 = 12;
+const EIO: i32 = 5;
+
+/// Replaces one program by another, where the attempts in turn end with these errors of the kernel; those after them
+/// succeed. Returns the bytes that the program of each attempt keeps, `None` where the filter runs in this process.
+fn replace(errors: &[i32]) -> (Vec<Option<u32>>, Result<Replaced, Error>) {
+    let (old, new) = (Program::accept_all(1), Program::accept_all(2));
+    let placing = Placing { link: Link::Own(1), directions: Directions::In };
+    let mut attempts = Vec::new();
+    let replaced = placing.replace(&old, &new, |Split { kernels, sieve, why_here }| {
+        let error = errors.get(attempts.len());
+        attempts.push(if sieve.is_some() { None } else { kernels.constant() });
+        match error {
+            Some(&errno) => Err(strait_sys::Error::os("attach", "a filter", errno).into()),
+            None => Ok(why_here),
+        }
+    });
+    (attempts, replaced)
+}
+
+#[test]
+fn a_filter_that_is_too_large_for_the_kernel_runs_in_this_process() {
+    let (attempts, replaced) = replace(&[ENOMEM]);
+    assert_eq!(attempts, [Some(2), None]);
+    let Replaced { why_here, refused } = replaced.unwrap();
+    assert!(why_here.is_some() && refused.is_none());
+}
+
+#[test]
+fn another_error_leaves_the_earlier_filter_in_place() {
+    let (attempts, replaced) = replace(&[EIO]);
+    assert_eq!(attempts, [Some(2), Some(1)]);
+    let Replaced { why_here, refused } = replaced.unwrap();
+    assert!(why_here.is_none() && refused.is_some());
+}
+
+#[test]
+fn an_earlier_filter_that_ran_in_this_process_does_so_again() {
+    for second in [ENOMEM, EIO] {
+        let (attempts, replaced) = replace(&[EIO, second]);
+        assert_eq!(attempts, [Some(2), Some(1), None]);
+        let Replaced { why_here, refused } = replaced.unwrap();
+        assert!(why_here.is_some() && refused.is_some());
+    }
+}
+
+#[test]
+fn an_earlier_filter_that_cannot_be_put_back_is_an_error() {
+    let (attempts, replaced) = replace(&[EIO; 4]);
+    assert_eq!((attempts.len(), replaced.is_err()), (3, true));
+}
