@@ -4,7 +4,8 @@
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -46,23 +47,40 @@ pub(crate) fn say(mut stream: &TcpStream, line: &impl std::fmt::Display) -> Resu
     stream.write_all(line.to_string().as_bytes()).map_err(|error| talk("talk to", stream, &error))
 }
 
-/// Does what may take longer than the other end waits, and tells it so meanwhile.
+/// Runs `work`, which may take longer than the other end waits, and says `wait` meanwhile. Once its flag is set `work` has to
+/// end soon: its result is not wanted any more.
+///
+/// # Errors
+/// A signal came, or the other end is gone.
 pub(crate) fn while_waited_for<T: Send>(
     stream: &TcpStream,
-    work: impl FnOnce() -> T + Send,
+    terminated: &AtomicBool,
+    work: impl FnOnce(&AtomicBool) -> T + Send,
 ) -> Result<T, Error> {
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (done, told) = std::sync::mpsc::sync_channel(1);
-        // Nobody hears of it where the other end is gone already.
-        scope.spawn(move || done.send(work()).ok());
-        loop {
-            match told.recv_timeout(WAIT_PERIOD) {
-                Ok(result) => return Ok(result),
-                Err(RecvTimeoutError::Timeout) => say(stream, &WAIT)?,
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::Failed("a thread died".into())),
-            }
-        }
+        let (done, result) = std::sync::mpsc::sync_channel(1);
+        let stop = &stop;
+        // There is no receiver after an error.
+        scope.spawn(move || done.send(work(stop)).ok());
+        let waited = wait_for(&result, stream, terminated);
+        // The scope ends with its thread.
+        stop.store(true, Ordering::Relaxed);
+        waited
     })
+}
+
+fn wait_for<T>(result: &Receiver<T>, stream: &TcpStream, terminated: &AtomicBool) -> Result<T, Error> {
+    loop {
+        match result.recv_timeout(WAIT_PERIOD) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) if terminated.load(Ordering::Relaxed) => {
+                return Err(Error::Failed("interrupted".into()));
+            }
+            Err(RecvTimeoutError::Timeout) => say(stream, &WAIT)?,
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Failed("a thread died".into())),
+        }
+    }
 }
 
 /// The lines of the protocol that the other end says. No byte behind a line is taken: those are for the kernel to move.

@@ -202,7 +202,7 @@ impl<'a> Receiving<'a> {
         }
         if offer.is_some() {
             if let Some(length) = length {
-                let find = while_waited_for(&stream, || output.find(length));
+                let find = while_waited_for(&stream, terminated, |stop| output.find(length, stop));
                 found = find.map_err(AgreeError::Sender)??;
             }
             say(&stream, &found.have).map_err(AgreeError::Sender)?;
@@ -369,7 +369,7 @@ impl<'a> Receiving<'a> {
 
     /// Compares what is here with what was sent.
     fn verify(&mut self) -> Result<(), Error> {
-        let (Some(mut follower), Some(sent)) = (self.follower.take(), self.hash) else { return Ok(()) };
+        let (Some(follower), Some(sent)) = (self.follower.take(), self.hash) else { return Ok(()) };
         follower.end(self.at);
         let hasher = loop {
             if let Some(result) = follower.result(HASH_TICK) {

@@ -93,8 +93,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let source = Source::open(&args.file, args.mode)?;
     let stream = connect(&args.to, args.timeout)?;
     let mut lines = Lines::default();
-    let (from, hasher) =
-        if args.raw { (0, Hasher::default()) } else { agree(&stream, &mut lines, &source, args.timeout)? };
+    let (from, hasher) = if args.raw {
+        (0, Hasher::default())
+    } else {
+        agree(&stream, &mut lines, &source, args.timeout, terminated)?
+    };
     reset_on_death(&stream, true)?;
     let engine = Engine::new(options(args, source.kernel))?;
     let duplicate = |error: std::io::Error| Error::Failed(format!("duplicate a socket: {error}"));
@@ -156,10 +159,11 @@ fn agree(
     lines: &mut Lines,
     source: &Source,
     timeout: Duration,
+    terminated: &AtomicBool,
 ) -> Result<(u64, Hasher), Error> {
     say(stream, &Offer { length: source.length, attributes: source.attributes() })?;
     let have: Have = lines.hear(stream, timeout)?;
-    let hasher = while_waited_for(stream, || source.begins_so(&have))??;
+    let hasher = while_waited_for(stream, terminated, |stop| source.begins_so(&have, stop))??;
     let (from, hasher) = hasher.map_or((0, Hasher::default()), |hasher| (have.bytes, hasher));
     say(stream, &From(from))?;
     if let Some(length) = source.length.filter(|_| have.bytes > 0) {
@@ -223,12 +227,12 @@ impl Source {
     }
 
     /// The hash of the bytes that the receiver has, where the file begins with them.
-    fn begins_so(&self, have: &Have) -> Result<Option<Hasher>, Error> {
+    fn begins_so(&self, have: &Have, stop: &AtomicBool) -> Result<Option<Hasher>, Error> {
         if have.bytes == 0 || self.length.is_none_or(|length| have.bytes > length) {
             return Ok(None);
         }
         let mut hasher = Hasher::default();
-        hasher.read_up_to(have.bytes, &self.file).map_err(|error| self.failed(&error))?;
+        hasher.read_up_to(have.bytes, &self.file, stop).map_err(|error| self.failed(&error))?;
         Ok(Some(hasher).filter(|own| (own.bytes(), own.value()) == (have.bytes, have.hash)))
     }
 
@@ -496,7 +500,7 @@ impl Sending<'_> {
     /// The hash of all bytes, where they are seen.
     fn hash(&mut self) -> Result<Option<u64>, Error> {
         let total = self.first + self.sender.account().bytes();
-        let mut follower = match std::mem::replace(&mut self.hashing, Hashing::Not) {
+        let follower = match std::mem::replace(&mut self.hashing, Hashing::Not) {
             Hashing::Not => return Ok(None),
             Hashing::Here(hasher) => return Ok(Some(hasher.value())),
             Hashing::Behind(follower) => follower,

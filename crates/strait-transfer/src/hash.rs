@@ -8,7 +8,9 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt as _;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,8 +18,6 @@ use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidStreamHasherV3};
 
 /// Bytes read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Positions on their way to a follower. Each includes those before, so that one that finds no place is left out.
-const POSITIONS_MAX: usize = 16;
 
 /// The hash of the first bytes of a file or stream.
 pub struct Hasher {
@@ -54,13 +54,17 @@ impl Hasher {
         self.hash.finish()
     }
 
-    /// Adds the bytes of `file` from where it is up to `end`, or to the end of the file if that comes before.
+    /// Adds the bytes of `file` from where it is up to `end`, or to the end of the file if that comes before. `stop` is
+    /// looked at before each chunk of 256 KiB.
     ///
     /// # Errors
-    /// pread(2)'s.
-    pub fn read_up_to(&mut self, end: u64, file: &File) -> io::Result<()> {
+    /// pread(2)'s; [`ErrorKind::Interrupted`] once `stop` is set.
+    pub fn read_up_to(&mut self, end: u64, file: &File, stop: &AtomicBool) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while self.bytes < end {
+            if stop.load(Ordering::Relaxed) {
+                return Err(ErrorKind::Interrupted.into());
+            }
             let most = (end - self.bytes).min(CHUNK_BYTES as u64) as usize;
             match file.read_at(&mut chunk[..most], self.bytes) {
                 Ok(0) => break,
@@ -73,12 +77,38 @@ impl Hasher {
     }
 }
 
-/// A thread that hashes a file as far as a transfer has come.
+/// A thread that hashes a file as far as a transfer has come. It ends with its owner.
 #[derive(Debug)]
 pub struct Follower {
-    positions: Option<SyncSender<u64>>,
+    progress: Arc<Progress>,
     result: Receiver<io::Result<Hasher>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// How far a transfer has come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Bytes that are there.
+    position: AtomicU64,
+    /// The position is the end of the file.
+    has_ended: AtomicBool,
+    /// The hash is not wanted any more.
+    stop: AtomicBool,
+}
+
+impl Progress {
+    /// Hashes what is there until the file has ended; sleeps until it is unparked in between.
+    fn follow(&self, mut hasher: Hasher, file: &File) -> io::Result<Hasher> {
+        loop {
+            // Before the position: that of the end is stored first.
+            let has_ended = self.has_ended.load(Ordering::Acquire);
+            hasher.read_up_to(self.position.load(Ordering::Acquire), file, &self.stop)?;
+            if has_ended || self.stop.load(Ordering::Relaxed) {
+                return Ok(hasher);
+            }
+            std::thread::park();
+        }
+    }
 }
 
 impl Follower {
@@ -86,31 +116,32 @@ impl Follower {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start(mut hasher: Hasher, file: File) -> io::Result<Self> {
-        let (positions, taken) = sync_channel::<u64>(POSITIONS_MAX);
+    pub fn start(hasher: Hasher, file: File) -> io::Result<Self> {
+        let progress = Arc::<Progress>::default();
         let (done, result) = sync_channel(1);
+        let followed = Arc::clone(&progress);
         let thread = std::thread::Builder::new().name("hash".into()).spawn(move || {
-            let read = taken.iter().try_for_each(|end| hasher.read_up_to(end, &file));
             // Without a receiver the transfer has failed, and the hash is of no use.
-            let _ = done.send(read.map(|()| hasher));
+            let _ = done.send(followed.follow(hasher, &file));
         })?;
-        Ok(Self { positions: Some(positions), result, thread: Some(thread) })
+        Ok(Self { progress, result, thread: Some(thread) })
     }
 
     /// The bytes before `end` are there.
     pub fn follow(&self, end: u64) {
-        if let Some(positions) = &self.positions {
-            // A later position includes it.
-            let _ = positions.try_send(end);
-        }
+        self.progress.position.fetch_max(end, Ordering::Release);
+        self.wake();
     }
 
     /// The file ends at `end`: [`Follower::result`] follows.
-    pub fn end(&mut self, end: u64) {
-        if let Some(positions) = self.positions.take() {
-            // It fails where reading has failed, which is the result.
-            let _ = positions.send(end);
-        }
+    pub fn end(&self, end: u64) {
+        self.progress.position.fetch_max(end, Ordering::Release);
+        self.progress.has_ended.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.thread.iter().for_each(|thread| thread.thread().unpark());
     }
 
     /// The hash, or `None` if it is not there within `timeout`.
@@ -125,7 +156,8 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.positions = None;
+        self.progress.stop.store(true, Ordering::Relaxed);
+        self.wake();
         if let Some(thread) = self.thread.take() {
             // Its result, if any is wanted, was taken before.
             let _ = thread.join();
@@ -148,8 +180,8 @@ mod tests {
         file.write_all(&bytes).unwrap();
         for begin in [0, 1, 300_000] {
             let mut hasher = Hasher::default();
-            hasher.read_up_to(begin, &file).unwrap();
-            let mut follower = Follower::start(hasher, file.try_clone().unwrap()).unwrap();
+            hasher.read_up_to(begin, &file, &AtomicBool::new(false)).unwrap();
+            let follower = Follower::start(hasher, file.try_clone().unwrap()).unwrap();
             for end in (begin..bytes.len() as u64).step_by(1000) {
                 follower.follow(end);
             }
@@ -159,7 +191,23 @@ mod tests {
         }
         let mut other = Hasher::default();
         file.write_all_at(&[!bytes[500_000]], 500_000).unwrap();
-        other.read_up_to(u64::MAX, &file).unwrap();
+        other.read_up_to(u64::MAX, &file, &AtomicBool::new(false)).unwrap();
         assert_ne!(other.value(), whole.value());
+    }
+
+    /// Bytes of a file without blocks that take longer to hash than a test may take.
+    const ENDLESS: u64 = 4 << 40;
+
+    #[test]
+    fn a_follower_that_is_behind_neither_blocks_nor_outlives_its_owner() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(ENDLESS).unwrap();
+        let follower = Follower::start(Hasher::default(), file).unwrap();
+        for positions in 1..=100 {
+            follower.follow(ENDLESS / 2 + positions);
+        }
+        follower.end(ENDLESS);
+        assert!(follower.result(Duration::ZERO).is_none());
+        drop(follower);
     }
 }

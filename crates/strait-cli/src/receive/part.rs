@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat, unlinkat};
@@ -102,17 +103,17 @@ impl Output {
         self.part.is_some()
     }
 
-    /// Hashes the part or, without one, a whole file of `length` bytes.
-    pub(super) fn find(&self, length: u64) -> Result<Found, Error> {
+    /// Hashes the part or, without one, a whole file of `length` bytes; ends with an error soon after `stop` is set.
+    pub(super) fn find(&self, length: u64, stop: &AtomicBool) -> Result<Found, Error> {
         let Some(part) = &self.part else { return Ok(Found::nothing()) };
         let failed = |error: io::Error| Error::Failed(format!("{}: {error}", part.path.display()));
         let bytes = self.file.metadata().map_err(failed)?.len();
         if bytes > 0 {
-            return found(&self.file, bytes, false).map_err(failed);
+            return found(&self.file, bytes, false, stop).map_err(failed);
         }
         match part.open_whole() {
             Some(file) if file.metadata().is_ok_and(|whole| whole.len() == length) => {
-                found(&file, length, true).map_err(failed)
+                found(&file, length, true, stop).map_err(failed)
             }
             _ => Ok(Found::nothing()),
         }
@@ -273,9 +274,9 @@ impl Part {
     }
 }
 
-fn found(file: &File, bytes: u64, is_whole: bool) -> io::Result<Found> {
+fn found(file: &File, bytes: u64, is_whole: bool, stop: &AtomicBool) -> io::Result<Found> {
     let mut hasher = Hasher::default();
-    hasher.read_up_to(bytes, file)?;
+    hasher.read_up_to(bytes, file, stop)?;
     Ok(Found { have: Have { bytes: hasher.bytes(), hash: hasher.value() }, hasher, is_whole })
 }
 

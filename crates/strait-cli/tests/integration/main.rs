@@ -10,6 +10,7 @@ mod endings;
 mod files;
 mod generate;
 mod habits;
+mod interrupted;
 mod killed;
 mod links;
 mod pipes;

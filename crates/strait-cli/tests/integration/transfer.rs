@@ -38,6 +38,14 @@ impl Receiver {
         Self::start(&["-o", &path.display().to_string()])
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    pub(crate) fn wait_for_stderr(&self, words: &str) {
+        self.process.wait_for_stderr(words, LIMIT).unwrap();
+    }
+
     pub(crate) fn end(self) -> Finished {
         self.process.wait(LIMIT).unwrap()
     }
