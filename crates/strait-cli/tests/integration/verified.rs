@@ -319,12 +319,17 @@ fn an_offer_of_another_version_is_refused_with_one_line() {
     let _ = receiver.end().success();
 }
 
+/// A timeout of many times the half second after which an end says that it is alive, so that a busy machine does not end a
+/// transfer; and a pause that is longer than that.
+const TIMEOUT_SECONDS: &str = "5";
+const PAUSE: Duration = Duration::from_secs(7);
+
 #[test]
 fn a_reader_slower_than_the_timeout_ends_no_transfer() {
     let files = Files::with_source(LEN);
     let (mut reader, output) = std::io::pipe().unwrap();
     let mut receiver = std::process::Command::new(STRAIT)
-        .args(["receive", "--timeout", "1"])
+        .args(["receive", "--timeout", TIMEOUT_SECONDS])
         .stdout(output)
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -334,9 +339,9 @@ fn a_reader_slower_than_the_timeout_ends_no_transfer() {
     errors.read_line(&mut said).unwrap();
     let address = said.trim().strip_prefix("listening on ").unwrap().to_owned();
     let source = files.path("source").display().to_string();
-    let sender = Launch::new(STRAIT).args(["send", "--timeout", "1", &source, &address]).spawn().unwrap();
-    // Three times as long as either end would wait for one that is silent.
-    std::thread::sleep(Duration::from_secs(3));
+    let arguments = ["send", "--timeout", TIMEOUT_SECONDS, &source, &address];
+    let sender = Launch::new(STRAIT).args(arguments).spawn().unwrap();
+    std::thread::sleep(PAUSE);
     let mut got = Vec::new();
     reader.read_to_end(&mut got).unwrap();
     assert!(got == content(LEN));
@@ -346,15 +351,18 @@ fn a_reader_slower_than_the_timeout_ends_no_transfer() {
 
 #[test]
 fn an_input_slower_than_the_timeout_ends_no_transfer() {
-    for mode in ["auto", "copy"] {
+    let started = ["auto", "copy"].map(|mode| {
         let files = Files::with_source(0);
         let out = files.path("out").display().to_string();
-        let receiver = Receiver::start(&["--timeout", "1", "-o", &out]);
+        let receiver = Receiver::start(&["--timeout", TIMEOUT_SECONDS, "-o", &out]);
         let (input, mut feed) = std::io::pipe().unwrap();
-        let arguments = ["send", "--timeout", "1", "--mode", mode, "-", &receiver.address];
+        let arguments = ["send", "--timeout", TIMEOUT_SECONDS, "--mode", mode, "-", &receiver.address];
         let sender = Launch::new(STRAIT).args(arguments).stdin(input).spawn().unwrap();
         feed.write_all(b"first ").unwrap();
-        std::thread::sleep(Duration::from_secs(3));
+        (files, receiver, sender, feed)
+    });
+    std::thread::sleep(PAUSE);
+    for (files, receiver, sender, mut feed) in started {
         feed.write_all(b"second").unwrap();
         drop(feed);
         let _ = sender.wait(LIMIT).unwrap().success();
