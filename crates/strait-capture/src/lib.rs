@@ -52,6 +52,7 @@ pub use gauge::{Gauge, Reading};
 pub use inject::{InjectPath, Injector, LiveGenerator, Sender};
 pub use interrupt::Interrupter;
 pub use lane::Lane;
+pub use link::is_shared as is_shared_interface;
 pub use session::{Builder, Directions, Path, Queues, Session};
 pub use sieve::Sieve;
 pub use strait_sys::Kind as ErrorKind;

@@ -18,6 +18,12 @@ pub(crate) fn find(name: &str) -> Result<Interface, Error> {
     Ok(if name == ANY { Interface::any() } else { Interface::find(name)? })
 }
 
+/// Returns true if both names are of one interface, which may have several (ip-link(8), altname), or one stands for all.
+pub fn is_shared(one: &str, two: &str) -> bool {
+    let index = |name| Interface::find(name).map(|found| found.index).ok();
+    one == two || [one, two].contains(&ANY) || index(one).is_some_and(|found| index(two) == Some(found))
+}
+
 /// Keeps `interface` promiscuous until the socket closes, which receives nothing.
 pub(crate) fn promiscuous(interface: &Interface) -> Result<Socket, Error> {
     let socket = Socket::open(&interface.name)?;

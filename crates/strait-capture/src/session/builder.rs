@@ -55,6 +55,15 @@ impl Path {
             Self::Auto | Self::Recv | Self::V2 | Self::V3 => found.link_type().is_some(),
         }
     }
+
+    /// Returns true if the frames that it captures reach neither the host nor another capture.
+    pub fn takes_frames(self) -> bool {
+        self.is_xdp() || self == Self::ZeroCopy
+    }
+
+    fn is_xdp(self) -> bool {
+        matches!(self, Self::Xdp | Self::XdpZeroCopy | Self::XdpNative | Self::XdpGeneric)
+    }
 }
 
 /// Which frames to capture, seen from this host.

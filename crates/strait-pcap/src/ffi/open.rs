@@ -166,8 +166,9 @@ fn activate(p: *mut Pcap, live: &Live) -> c_int {
     if handle.options.monitor && real!(pcap_can_set_rfmon(theirs: *mut Pcap) -> c_int) == 0 {
         return PCAP_ERROR_RFMON_NOTSUP;
     }
-    if table::all().iter().any(|other| live.excludes(other)) {
-        let device = &live.entry.choice.device;
+    let _turn = table::turn();
+    if let Some(other) = table::all().iter().find(|other| live.excludes(other)) {
+        let device = &other.entry.choice.device;
         say(
             p,
             &format!(

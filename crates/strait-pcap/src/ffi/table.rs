@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use strait_capture::{Error, Gauge, Reading};
+use strait_capture::{Error, Gauge, Reading, is_shared_interface};
 
 use super::{PacketHeader, Pcap};
 use crate::entry::Entry;
@@ -22,6 +22,10 @@ const UNREAD: u32 = u32::MAX;
 /// Live handles at most.
 const HANDLES_MAX: usize = 256;
 
+/// The device that stands for all interfaces.
+const ANY: &str = "any";
+
+static TURN: Mutex<()> = Mutex::new(());
 static TABLE: RwLock<Option<HashMap<usize, Arc<Live>>>> = RwLock::new(None);
 static SLOTS: [Slot; HANDLES_MAX] = [const { Slot::free() }; HANDLES_MAX];
 
@@ -133,17 +137,19 @@ impl Live {
         Ok(Reading { received, dropped })
     }
 
-    /// Returns true if packets of the capture reach no other handle on the device.
+    /// Returns true if packets of the capture reach no other handle on the device; those of all interfaces at once are
+    /// never taken.
     fn takes_packets(&self) -> bool {
-        use strait_capture::Path::{Xdp, XdpGeneric, XdpNative, XdpZeroCopy, ZeroCopy};
-        matches!(self.entry.choice.path, Xdp | XdpGeneric | XdpNative | XdpZeroCopy | ZeroCopy)
+        let choice = &self.entry.choice;
+        choice.device != ANY && choice.path.takes_frames()
     }
 
-    /// Returns true if this handle and `other`, which is open, cannot both receive.
+    /// Returns true if this handle and `other`, which is open, cannot both receive. The caller has the [`turn`].
     pub(super) fn excludes(&self, other: &Self) -> bool {
         let is_open = other.is_active() || other.taken_over.load(Ordering::Relaxed);
         let takes = self.takes_packets() || (other.is_active() && other.takes_packets());
-        self.handle != other.handle && self.device == other.device && is_open && takes
+        let [own, others] = [self, other].map(|live| live.entry.choice.device.as_str());
+        self.handle != other.handle && is_open && takes && is_shared_interface(own, others)
     }
 
     /// Whether Strait captures.
@@ -187,6 +193,12 @@ pub(super) fn insert(live: Live) -> Option<*mut Pcap> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     table.get_or_insert_default().insert(p as usize, live);
     Some(p)
+}
+
+/// The turn to open a capture. With it a handle looks at the others that are open, and is open when it gives it back: of two
+/// threads that open a device, the second sees the first.
+pub(super) fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All handles that are live now.

@@ -293,3 +293,42 @@ fn a_device_that_is_open_twice_is_refused_where_one_handle_would_receive_nothing
         assert_eq!(second(path, "right"), "open\n");
     }
 }
+
+/// A handle on all interfaces would miss the packets that AF_XDP takes, whichever of the two is open first.
+#[test]
+fn a_handle_on_all_interfaces_is_refused_beside_one_that_takes_packets() {
+    let Some(rig) = Rig::or_skip() else { return };
+    let second = |devices: &str| {
+        let finished = rig.start(Some("v3"), "opened-beside", devices).wait(LIMIT).unwrap().success();
+        finished.text()
+    };
+    for devices in ["xdp:right+any", "any+xdp:right"] {
+        let said = second(devices);
+        let other = if devices.starts_with("any") { "any" } else { "right" };
+        assert!(said.contains(&format!("this program has {other} open already")), "{devices}: {said}");
+        assert!(said.contains("strait run --path v3"), "{devices}: {said}");
+    }
+    for devices in ["right+any", "any+right", "xdp:right+lo"] {
+        assert_eq!(second(devices), "open\n", "{devices}");
+    }
+}
+
+/// An interface has several names (ip-link(8), altname): they are one device.
+#[test]
+fn a_device_that_is_open_by_another_name_is_refused() {
+    let Some(rig) = Rig::or_skip().filter(|_| program_or_skip("ip")) else { return };
+    let named = rig.wire.right().command("ip").args("link property add dev right altname other".split(' '));
+    if !named.run(LIMIT).unwrap().status.success() {
+        return lab::skip("ip cannot give an interface a second name");
+    }
+    let started = rig.start(Some("v3"), "opened-beside", "xdp:right+other");
+    let said = started.wait(LIMIT).unwrap().success().text();
+    assert!(said.contains("this program has right open already"), "{said}");
+}
+
+#[test]
+fn of_two_threads_that_open_a_device_on_af_xdp_one_gets_it() {
+    let Some(rig) = Rig::or_skip() else { return };
+    let finished = rig.start(Some("xdp"), "activated-together", "right").wait(LIMIT).unwrap().success();
+    assert_eq!(finished.text(), "1 active\n".repeat(20));
+}

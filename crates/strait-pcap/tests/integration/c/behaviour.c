@@ -427,6 +427,60 @@ static void opened_twice(void)
     pcap_close(opened());
 }
 
+/* Handles on two devices, `LEFT+RIGHT`, where one may be "any"; a prefix is for a path of Strait's. */
+static void opened_beside(void)
+{
+    char errbuf[PCAP_ERRBUF_SIZE] = "open";
+    char first[64];
+    snprintf(first, sizeof(first), "%s", interface);
+    char *second = strchr(first, '+');
+    CHECK(second);
+    *second++ = 0;
+    interface = first;
+    handle = opened();
+    pcap_t *other = pcap_open_live(second, 256, 1, 100, errbuf);
+    printf("%s\n", other ? "open" : errbuf);
+    if (other)
+        pcap_close(other);
+    pcap_close(handle);
+}
+
+static pthread_barrier_t together;
+static pcap_t *racing[2];
+
+static void *activate_one(void *at)
+{
+    pthread_barrier_wait(&together);
+    return pcap_activate(*(pcap_t **)at) == 0 ? at : NULL;
+}
+
+/* Two threads activate a handle each on one device, which takes the packets from the other one or leaves them. */
+static void activated_together(void)
+{
+    static const char *const paths[2] = { "xdp", "v3" };
+    char errbuf[PCAP_ERRBUF_SIZE], device[64];
+    for (int turn = 0; turn < 20; turn++) {
+        pthread_t threads[2];
+        int active = 0;
+        CHECK(pthread_barrier_init(&together, NULL, 2) == 0);
+        for (int at = 0; at < 2; at++) {
+            snprintf(device, sizeof(device), "%s:%s", paths[at], interface);
+            racing[at] = pcap_create(device, errbuf);
+            CHECK(racing[at]);
+            CHECK(pthread_create(&threads[at], NULL, activate_one, &racing[at]) == 0);
+        }
+        for (int at = 0; at < 2; at++) {
+            void *is_active;
+            CHECK(pthread_join(threads[at], &is_active) == 0);
+            active += is_active != NULL;
+        }
+        printf("%d active\n", active);
+        for (int at = 0; at < 2; at++)
+            pcap_close(racing[at]);
+        CHECK(pthread_barrier_destroy(&together) == 0);
+    }
+}
+
 static void without_privilege(void)
 {
     CHECK(setgid(65534) == 0 && setuid(65534) == 0);
@@ -458,6 +512,8 @@ int main(int argc, char **argv)
         { "close-with-unread", close_with_unread },
         { "children-that-do-not-read", children_that_do_not_read },
         { "opened-twice", opened_twice },
+        { "opened-beside", opened_beside },
+        { "activated-together", activated_together },
     };
     CHECK(argc == 3);
     interface = argv[2];
