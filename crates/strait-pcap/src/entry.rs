@@ -131,6 +131,8 @@ impl Entry {
         if let Some(mut handle) = self.lock() {
             return handle.set_filter(&filter);
         }
+        // No call is there to return an error when the filter is put in place.
+        self.choice.path.check_filter(&filter)?;
         self.ask_later(|later| later.filter = Some(filter));
         Ok(())
     }
@@ -140,6 +142,7 @@ impl Entry {
         if let Some(mut handle) = self.lock() {
             return handle.set_directions(directions);
         }
+        self.choice.path.check_directions(directions)?;
         self.ask_later(|later| later.directions = Some(directions));
         Ok(())
     }

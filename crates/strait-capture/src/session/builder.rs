@@ -64,6 +64,26 @@ impl Path {
     fn is_xdp(self) -> bool {
         matches!(self, Self::Xdp | Self::XdpZeroCopy | Self::XdpNative | Self::XdpGeneric)
     }
+
+    /// Refuses a filter that no session on this path takes, see [`Session::set_filter`].
+    ///
+    /// # Errors
+    /// [`Error::Filter`]: AF_XDP cannot run it.
+    pub fn check_filter(self, program: &Program) -> Result<(), Error> {
+        if self.is_xdp() { filter::refuse_on_xdp(program) } else { Ok(()) }
+    }
+
+    /// Refuses directions that no session on this path captures, see [`Session::set_directions`].
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the path sees received frames only.
+    pub fn check_directions(self, directions: Directions) -> Result<(), Error> {
+        match self {
+            Self::ZeroCopy => refuse_sent("zerocopy", directions),
+            _ if self.is_xdp() => refuse_sent("xdp", directions),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Which frames to capture, seen from this host.

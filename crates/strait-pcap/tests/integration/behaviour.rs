@@ -332,3 +332,15 @@ fn of_two_threads_that_open_a_device_on_af_xdp_one_gets_it() {
     let finished = rig.start(Some("xdp"), "activated-together", "right").wait(LIMIT).unwrap().success();
     assert_eq!(finished.text(), "1 active\n".repeat(20));
 }
+
+/// AF_XDP refuses what it cannot run when a callback asks for it, and the loop goes on.
+#[test]
+fn a_filter_or_direction_that_af_xdp_cannot_have_is_refused_in_a_callback() {
+    let Some(printed) = under_load("loop-filter-in-callback", &stock_and_sockets()) else { return };
+    assert_eq!(printed, "0 \n0 \n0 50 seen\n");
+    let Some(printed) = under_load("loop-filter-in-callback", &[Some("xdp")]) else { return };
+    let lines: Vec<_> = printed.lines().collect();
+    assert!(lines[0].starts_with("-1 ") && lines[0].contains("away from the host"), "{printed}");
+    assert!(lines[1].starts_with("-1 ") && lines[1].contains("received frames only"), "{printed}");
+    assert_eq!(lines[2], "0 50 seen", "{printed}");
+}

@@ -481,6 +481,32 @@ static void activated_together(void)
     }
 }
 
+/* At the first packet a callback sets a filter with a loop, and asks for sent packets; the loop goes on. */
+static void set_once(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+    struct bpf_program program;
+    (void)user;
+    (void)header;
+    (void)bytes;
+    if (++seen > 1)
+        return;
+    CHECK(pcap_compile(handle, &program, "not ip6 protochain 6", 0, PCAP_NETMASK_UNKNOWN) == 0);
+    int result = pcap_setfilter(handle, &program);
+    printf("%d %s\n", result, result < 0 ? pcap_geterr(handle) : "");
+    pcap_freecode(&program);
+    result = pcap_setdirection(handle, PCAP_D_OUT);
+    printf("%d %s\n", result, result < 0 ? pcap_geterr(handle) : "");
+    CHECK(pcap_setdirection(handle, PCAP_D_IN) == 0);
+}
+
+static void loop_filter_in_callback(void)
+{
+    handle = opened();
+    int result = pcap_loop(handle, 50, set_once, NULL);
+    printf("%d %d seen\n", result, seen);
+    pcap_close(handle);
+}
+
 static void without_privilege(void)
 {
     CHECK(setgid(65534) == 0 && setuid(65534) == 0);
@@ -514,6 +540,7 @@ int main(int argc, char **argv)
         { "opened-twice", opened_twice },
         { "opened-beside", opened_beside },
         { "activated-together", activated_together },
+        { "loop-filter-in-callback", loop_filter_in_callback },
     };
     CHECK(argc == 3);
     interface = argv[2];
