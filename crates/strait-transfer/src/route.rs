@@ -131,7 +131,7 @@ impl Route {
     pub fn device(&mut self, gathers: bool, now: Duration) {
         self.device = Some(Offload { gathers, seen: now });
         if !gathers {
-            self.refuse(Reason::NoScatterGather, now);
+            self.copy(Reason::NoScatterGather, now);
         }
     }
 
@@ -232,7 +232,7 @@ impl Route {
         }
         device.probed(copied, now);
         if copied {
-            self.refuse(Reason::Copied, now);
+            self.copy(Reason::Copied, now);
         } else {
             let state = State::ZeroCopy { since: now, suspicions: 0 };
             *self = Self { state, device: self.device, ..Self::default() };
@@ -246,8 +246,13 @@ impl Route {
         }
     }
 
-    /// The kernel refused to lend: copy for a while.
-    pub fn refuse(&mut self, reason: Reason, now: Duration) {
+    /// The kernel refused to lend: copy for a while. It may have been a probe, which will have no report.
+    pub fn refuse(&mut self, device: &mut Device, reason: Reason, now: Duration) {
+        self.abandon(device);
+        self.copy(reason, now);
+    }
+
+    fn copy(&mut self, reason: Reason, now: Duration) {
         let sends = if reason == Reason::Copied { COPIED_SENDS } else { 0 };
         self.state = State::Copying { until: now + self.pause, sends, reason };
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -403,10 +408,24 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_that_was_refused_leaves_the_device_to_other_routes() {
+        let (mut refused, mut other, mut device) = (Route::default(), Route::default(), Device::default());
+        assert_eq!(refused.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
+        assert_eq!(other.advise(&mut device, 64 * KIB, at(0), true), Advice::Copy);
+        refused.refuse(&mut device, Reason::NoMemory, at(1));
+        refused.abandon(&mut device);
+        assert_eq!(refused.copies(), Some(Reason::NoMemory));
+        assert_eq!(other.advise(&mut device, 64 * KIB, at(1), true), Advice::Probe);
+        // A refusal of a send that was no probe says nothing of the other route's probe.
+        refused.refuse(&mut device, Reason::NoMemory, at(2));
+        assert_eq!(Route::default().advise(&mut device, 64 * KIB, at(2), true), Advice::Copy);
+    }
+
+    #[test]
     fn trust_and_refusals_end() {
         let (mut route, mut device) = zero_copy();
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(20_000), true), Advice::Probe);
-        route.refuse(Reason::NoMemory, at(20_001));
+        route.refuse(&mut device, Reason::NoMemory, at(20_001));
         assert_eq!(route.copies(), Some(Reason::NoMemory));
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(20_050), true), Advice::Copy);
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(20_102), true), Advice::Probe);

@@ -88,7 +88,7 @@ impl Way {
     }
 
     pub(crate) fn refuse(&mut self, reason: Reason, now: Duration) {
-        self.route.refuse(reason, now);
+        self.route.refuse(&mut lock(&self.device), reason, now);
     }
 
     pub(crate) fn has_choice(&self) -> bool {
