@@ -37,7 +37,6 @@ test: ## format, lints, house rules, all tests, count of skipped tests
 	cargo clippy --locked --workspace --all-targets --features strait-cli/vm -- -D warnings
 	cargo xtask tidy
 	cargo xtask layers
-	scripts/test-musl
 	scripts/test
 	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
 		cargo test --package strait-sys --lib --release loom
