@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use strait_packet::summary::date;
+
 use super::{SinkError, SinkOptions, Target};
 
 /// The files of one capture.
@@ -93,27 +95,6 @@ fn utc(seconds: u64) -> String {
     let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}")
-}
-
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
-fn date(day: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    // 400 years have 146,097 days. The day is below 2^34 / 86,400, so the loops are short.
-    let (mut year, mut left) = (1970 + day / 146_097 * 400, day % 146_097);
-    while left >= 365 + u64::from(leap(year)) {
-        left -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(leap(year));
-    let mut month = 1;
-    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if left < days {
-            break;
-        }
-        left -= days;
-        month += 1;
-    }
-    (year, month, left + 1)
 }
 
 #[cfg(test)]

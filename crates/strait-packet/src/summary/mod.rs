@@ -23,7 +23,7 @@ use crate::protocol::ether_type;
 use crate::vlan::{Tag, Untagged};
 
 pub use dump::{Dump, write_dump};
-pub use time::{write_date_time, write_elapsed, write_epoch, write_time};
+pub use time::{date, write_date_time, write_elapsed, write_epoch, write_time};
 
 /// Supported link types (the numbers of pcap files).
 pub mod link_type {

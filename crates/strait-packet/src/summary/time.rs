@@ -36,11 +36,11 @@ pub fn write_date_time(out: &mut impl Write, ns: u64) -> fmt::Result {
     write_time(out, ns)
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. The year is
-/// taken to begin in March, so that the leap day is its last.
-fn date(day: u64) -> (u64, u64, u64) {
+/// Year, month and day of `day`, counted from 1970-01-01, in the Gregorian calendar.
+pub fn date(day: u64) -> (u64, u64, u64) {
     const DAYS_FROM_YEAR_ZERO: u64 = 719_468;
     const DAYS_IN_400_YEARS: u64 = 146_097;
+    // Years begin in March, so that the leap day is the last.
     let day = day + DAYS_FROM_YEAR_ZERO;
     let (era, of_era) = (day / DAYS_IN_400_YEARS, day % DAYS_IN_400_YEARS);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
