@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use strait_ledger::Grouped;
+
 use crate::results::Results;
 use crate::stats::Summary;
 use crate::table::{Shown, is_bound};
@@ -284,7 +286,7 @@ fn number(value: f64) -> String {
         value if value >= 10_000.0 && in_units(1e3) && value % 100.0 == 0.0 => {
             format!("{}k", trimmed(value / 1e3))
         }
-        value if value >= 10_000.0 => grouped(value),
+        value if value >= 10_000.0 => Grouped(value.round_ties_even() as u64).to_string(),
         value => trimmed(value),
     }
 }
@@ -300,19 +302,6 @@ fn bytes(value: f64) -> String {
         Some((unit, name)) => format!("{} {name}", value / unit),
         None => number(value),
     }
-}
-
-/// The whole part with a comma between groups of three digits.
-fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn trimmed(value: f64) -> String {
