@@ -98,18 +98,20 @@ const MARGIN: usize = 2 + 6 + 2 + 2;
 /// The fewest columns of text that are worth wrapping to.
 const TEXT_COLUMNS_MIN: usize = 24;
 
-/// The findings as a page of text, as wide as the terminal; lines are whole where there is none, for grep(1).
+/// The findings as a page of text, as wide as the terminal but for commands; lines are whole where there is none, for grep(1).
 pub(super) fn text(findings: &[Finding]) -> String {
     let terminal = std::io::stdout().is_terminal();
     let coloured = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    page(findings, coloured, columns(terminal))
+    let own = || ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns));
+    let exported = std::env::var("COLUMNS").ok();
+    page(findings, coloured, columns(terminal.then(own), exported.as_deref()))
 }
 
-/// Columns of the terminal: those of $COLUMNS, else its own, else 80.
-fn columns(terminal: bool) -> Option<usize> {
-    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let own = || ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns));
-    told.or_else(|| terminal.then(own)).filter(|&columns| columns > 0)
+/// Columns of a line: those of $COLUMNS, which is `exported`, else those of the terminal; none where there is no terminal.
+fn columns(terminal: Option<usize>, exported: Option<&str>) -> Option<usize> {
+    let terminal = terminal?;
+    let columns = exported.and_then(|columns| columns.parse().ok()).unwrap_or(terminal);
+    Some(columns).filter(|&columns| columns > 0)
 }
 
 fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String {
@@ -137,8 +139,9 @@ fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String 
                 (Some(before), _) => Some(format!("-> as for {}", before.subject)),
                 (None, fix) => fix.as_ref().map(|fix| format!("-> {fix}")),
             };
-            for line in fix.iter().flat_map(|fix| wrapped(fix, room)) {
-                let _ = writeln!(page, "{:indent$}{line}", "");
+            // Whole, as the terminal wraps it: a command that is broken here would be pasted as several.
+            if let Some(fix) = fix {
+                let _ = writeln!(page, "{:indent$}{fix}", "");
             }
             shown.push(finding);
         }
@@ -225,6 +228,26 @@ mod tests {
         assert_eq!((page.matches("one two").count(), page.matches("-> ulimit").count()), (1, 1), "{page}");
         assert!(page.contains("as above") && page.contains("-> as for memory"), "{page}");
         assert_eq!(summary, "1 broken, 2 could be better, 0 ok; first, for ring: ulimit -l unlimited\n");
+    }
+
+    #[test]
+    fn a_fix_is_one_line_however_narrow_the_terminal_is() {
+        let fix = "sudo setcap cap_net_raw,cap_net_admin+ep /usr/local/bin/strait && sudo sysctl -w net.core.bpf_jit_enable=1";
+        let mut findings = Vec::new();
+        let says = "not all of the capabilities that a capture needs are there";
+        Notebook::new(Face::Capture, &mut findings).broken("privilege", says, fix);
+        let page = page(&findings, false, Some(40));
+        assert!(page.lines().any(|line| line.trim_start().strip_prefix("-> ") == Some(fix)), "{page}");
+        assert!(!page.contains(says), "{page}");
+    }
+
+    #[test]
+    fn lines_are_whole_where_there_is_no_terminal() {
+        assert_eq!(columns(None, Some("40")), None);
+        assert_eq!(columns(Some(90), Some("40")), Some(40));
+        for exported in [None, Some(""), Some("wide")] {
+            assert_eq!(columns(Some(90), exported), Some(90), "{exported:?}");
+        }
     }
 
     #[test]

@@ -48,6 +48,18 @@ fn a_page_for_people_and_an_object_for_scripts_say_the_same() {
 }
 
 #[test]
+fn lines_that_are_piped_are_whole_whatever_columns_says() {
+    let page =
+        Launch::new(STRAIT).args(["doctor", "--for", "proxy"]).env("COLUMNS", "30").run(LIMIT).unwrap();
+    // Each line of a finding begins with its state, its fix with an arrow.
+    let is_whole = |line: &str| {
+        let line = line.trim_start();
+        ["OK ", "better ", "BROKEN ", "-> ", "proxy", "summary: "].iter().any(|start| line.starts_with(start))
+    };
+    assert!(page.text().lines().all(is_whole), "{}", page.text());
+}
+
+#[test]
 fn without_capabilities_nothing_can_be_captured() {
     if !root_or_skip() || !program_or_skip("setpriv") {
         return;
