@@ -3,6 +3,8 @@
 //! It preloads `libstrait_pcap.so`, puts it in libpcap's place for programs that open libpcap by themselves, and becomes
 //! the program: same process, same terminal, same exit code.
 
+mod trust;
+
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -185,28 +187,28 @@ fn library() -> Result<PathBuf, Error> {
     let near = ["", "deps", "../lib/strait"].into_iter().filter_map(|place| Some(own?.join(place)));
     let installed: Vec<PathBuf> = near.chain(PLACES.map(PathBuf::from)).collect();
     let built = [BUILT_IN.into(), Path::new(BUILT_IN).join("deps")];
-    let trusted = |path: &PathBuf| program.as_deref().is_some_and(|program| is_trusted(path, program));
     // Not by way of `..` and links, which might lead elsewhere when the loader follows them.
     let whole = |place: &PathBuf| fs::canonicalize(place.join(LIBRARY)).ok();
-    match installed.iter().chain(&built).filter_map(whole).find(trusted) {
-        Some(path) => loadable(path),
-        None => Err(not_found(installed.iter().chain(&built))),
+    let offender = |library: &PathBuf| match &program {
+        Some(program) => trust::offender(library, program).map(Path::to_owned),
+        None => Some(library.clone()),
+    };
+    let mut refused = None;
+    for library in installed.iter().chain(&built).filter_map(whole).filter(|library| library.is_file()) {
+        match offender(&library) {
+            None => return loadable(library),
+            Some(offender) => refused = refused.or(Some(not_trusted(&library, &offender))),
+        }
     }
+    Err(refused.unwrap_or_else(|| not_found(installed.iter().chain(&built))))
 }
 
-/// Returns true if the library belongs to root, to this user or to the owner of `program`, as all directories above it do, and
-/// others can write to none of them: another user could have put a library there. Directories further up may have the sticky bit.
-fn is_trusted(library: &Path, program: &Path) -> bool {
-    let me = rustix::process::geteuid().as_raw();
-    let Ok(program) = fs::metadata(program) else { return false };
-    let is_ours = |found: &fs::Metadata| [0, me, program.uid()].contains(&found.uid());
-    let safe = |(depth, path): (usize, &Path)| {
-        fs::symlink_metadata(path).is_ok_and(|found| {
-            let is_kept = found.mode() & 0o002 == 0 || (depth > 1 && found.mode() & 0o1000 != 0);
-            is_ours(&found) && is_kept
-        })
-    };
-    library.is_file() && library.ancestors().enumerate().all(safe)
+fn not_trusted(library: &Path, offender: &Path) -> Error {
+    let (library, offender) = (library.display(), offender.display());
+    Error::Refused(format!(
+        "{library} is not loaded: another user owns {offender} or may write to it. Take that right away (chmod go-w \
+         {offender}), or name the library: {VARIABLE}={library}"
+    ))
 }
 
 fn not_found<'a>(places: impl Iterator<Item = &'a PathBuf>) -> Error {
@@ -273,22 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn a_built_library_that_anyone_may_write_is_not_taken() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = directory.path().join(LIBRARY);
-        let program = env::current_exe().unwrap();
-        assert!(!is_trusted(&library, &program));
-        fs::write(&library, "").unwrap();
-        assert!(is_trusted(&library, &program));
-        for open in [directory.path(), &library] {
-            let before = fs::metadata(open).unwrap().permissions();
-            fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
-            assert!(!is_trusted(&library, &program), "{}", open.display());
-            fs::set_permissions(open, before).unwrap();
-        }
-        if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::chown(&library, Some(65534), None).unwrap();
-            assert!(!is_trusted(&library, &program));
-        }
+    fn a_library_that_is_not_trusted_is_named_with_the_reason_and_a_remedy() {
+        let (library, offender) = (PathBuf::from("/a/b/libstrait_pcap.so"), Path::new("/a"));
+        let said = not_trusted(&library, offender).to_string();
+        let (first, rest) = said.split_once(": ").unwrap();
+        assert_eq!(first, "/a/b/libstrait_pcap.so is not loaded");
+        assert!(
+            rest.starts_with("another user owns /a or may write to it. ") && rest.contains("chmod go-w /a"),
+            "{said}"
+        );
     }
 }

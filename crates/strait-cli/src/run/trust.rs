@@ -1,0 +1,121 @@
+//! The files that `strait run` may preload: those that only trusted users can have put where they are.
+//!
+//! The loader runs the library with the rights of the caller. It reads the file system and two lists of users; it changes
+//! nothing.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// Returns the library or the directory above it that another user may write to or owns: that user could have put a library
+/// there. Trusted are root, this user and the owner of `program`. Directories further up may have the sticky bit.
+///
+/// For root, the members of a group that may write are other users, unless the group is its owner's own. Other users are
+/// taken to know with whom they share a tree.
+pub(super) fn offender<'l>(library: &'l Path, program: &Path) -> Option<&'l Path> {
+    let me = rustix::process::geteuid();
+    let owner = fs::metadata(program).ok().map(|program| program.uid());
+    let is_trusted = |user: u32| user == 0 || user == me.as_raw() || Some(user) == owner;
+    let others_write = |found: &Metadata| {
+        let groups_write = me.is_root() && found.mode() & GROUP_WRITES != 0 && !has_own_group(found);
+        found.mode() & OTHERS_WRITE != 0 || groups_write
+    };
+    let is_safe = |(depth, path): (usize, &Path)| {
+        fs::symlink_metadata(path).is_ok_and(|found| {
+            let is_sticky = depth > 1 && found.mode() & STICKY != 0;
+            is_trusted(found.uid()) && (is_sticky || !others_write(&found))
+        })
+    };
+    library.ancestors().enumerate().find(|place| !is_safe(*place)).map(|(_, path)| path)
+}
+
+/// Returns true if the file's group is that of its owner alone, as useradd(8) makes one for each user.
+fn has_own_group(found: &Metadata) -> bool {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    is_own_group(found.gid(), found.uid(), &read("/etc/group"), &read("/etc/passwd"))
+}
+
+/// Returns true if no user but `owner` and root is in `group`, by the lines of group(5) and passwd(5). A group that is not
+/// listed may have any member.
+fn is_own_group(group: u32, owner: u32, groups: &str, users: &str) -> bool {
+    let fields = |line: &'_ str| -> Vec<String> { line.split(':').map(str::to_owned).collect() };
+    let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
+    let is_trusted = |user: &[String]| matches!(number(user, 2), Some(id) if id == 0 || id == owner);
+    let users: Vec<_> = users.lines().map(fields).collect();
+    let listed: Vec<_> =
+        groups.lines().map(fields).filter(|listed| number(listed, 2) == Some(group)).collect();
+    let names = listed.iter().filter_map(|listed| listed.get(3)).flat_map(|members| members.split(','));
+    let mut members = names.filter(|name| !name.is_empty());
+    let is_named = |name: &str| users.iter().any(|user| user[0] == name && is_trusted(user));
+    let mut primary = users.iter().filter(|user| number(user, 3) == Some(group));
+    !listed.is_empty() && members.all(is_named) && primary.all(|user| is_trusted(user))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use super::*;
+
+    const NOBODY: u32 = 65534;
+
+    #[test]
+    fn a_library_that_another_user_may_have_put_there_is_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("library");
+        let program = env::current_exe().unwrap();
+        assert!(offender(&library, &program).is_some(), "there is none");
+        fs::write(&library, "").unwrap();
+        assert_eq!(offender(&library, &program), None);
+        let is_root = rustix::process::geteuid().is_root();
+        let modes = [0o777, 0o1777, 0o775, 0o1775];
+        for mode in modes.iter().filter(|mode| is_root || *mode & OTHERS_WRITE != 0) {
+            for open in [directory.path(), &library] {
+                let before = fs::metadata(open).unwrap();
+                if is_root {
+                    chown(open, None, Some(NOBODY)).unwrap();
+                }
+                fs::set_permissions(open, fs::Permissions::from_mode(*mode)).unwrap();
+                assert_eq!(offender(&library, &program), Some(open), "{mode:o}");
+                fs::set_permissions(open, before.permissions()).unwrap();
+            }
+        }
+        if is_root {
+            chown(&library, Some(NOBODY), None).unwrap();
+            assert_eq!(offender(&library, &program), Some(&*library));
+        }
+    }
+
+    #[test]
+    fn a_sticky_directory_further_up_is_no_offender() {
+        let directory = tempfile::tempdir().unwrap();
+        let (above, below) = (directory.path().join("above"), directory.path().join("above/below"));
+        let library = below.join("library");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(&library, "").unwrap();
+        let program = env::current_exe().unwrap();
+        for (mode, offends) in [(0o1777, false), (0o777, true)] {
+            fs::set_permissions(&above, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(offender(&library, &program).is_some(), offends, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_its_owners_own_without_another_member() {
+        let users = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n\
+            cy:x:1002:50::/:/bin/sh\n";
+        let groups = "root:x:0:\nann:x:1000:\nbob:x:1001:ann\nstaff:x:50:\nteam:x:60:ann,bob\nwork:x:70:ann,root\nbroken:x:\n";
+        let is_own = |group, owner| is_own_group(group, owner, groups, users);
+        assert!(is_own(0, 0) && is_own(1000, 1000) && is_own(70, 1000));
+        assert!(!is_own(1001, 1001), "ann is in bob's group");
+        assert!(!is_own(1000, 0) && !is_own(60, 1000));
+        assert!(!is_own(50, 0), "it is cy's first group");
+        assert!(!is_own(1234, 1000), "it is not listed");
+        assert!(!is_own_group(60, 1000, groups, ""), "its members are not known");
+    }
+}
