@@ -1,9 +1,10 @@
 //! `scripts/setup`, `scripts/setup-programs` and `scripts/setup-vm`: each job asks for its own
-//! packages alone, and a fetch that failed is not repeated.
+//! packages alone, and a fetch that failed is not repeated for a day.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use lab::{Finished, Launch};
 
@@ -42,7 +43,7 @@ fn each_job_asks_for_its_own_programs() {
 }
 
 #[test]
-fn a_fetch_that_failed_is_not_repeated_before_the_user_asks() {
+fn a_fetch_that_failed_is_not_repeated_for_a_day_unless_the_user_asks() {
     for (script, arguments, stamp, code) in [
         ("setup-programs", &["suricata"][..], "programs/suricata.failed", 0),
         ("setup-vm", &[], "vm/qemu.failed", 1),
@@ -71,9 +72,19 @@ fn fails_once(script: &str, arguments: &[&str], stamp: &str, code: i32) {
     assert!(first > 0);
     assert!(fetch().stderr.contains(&retry));
     assert_eq!(tried(), first);
-    fs::remove_file(stamp).unwrap();
+    fs::remove_file(&stamp).unwrap();
     fetch();
-    assert!(tried() > first);
+    let second = tried();
+    assert!(second > first);
+    // A day later it is tried again all the same.
+    let yesterday = SystemTime::now() - Duration::from_hours(25);
+    fs::File::options().write(true).open(&stamp).unwrap().set_modified(yesterday).unwrap();
+    assert!(fetch().stderr.contains(&retry));
+    let third = tried();
+    assert!(third > second);
+    // The failure is a new one.
+    fetch();
+    assert_eq!(tried(), third);
 }
 
 fn write_program(path: &Path, script: &str) {
