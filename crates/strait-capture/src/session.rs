@@ -2,6 +2,7 @@
 
 mod builder;
 mod counters;
+mod path;
 mod placing;
 mod queues;
 mod xdp_ring;
@@ -15,8 +16,9 @@ use strait_ledger::{self as ledger, Capture, Report};
 use strait_sys::packet::{Cooked, Socket};
 use strait_sys::process::wait_for_readers;
 
-pub use self::builder::{Builder, Directions, Path};
+pub use self::builder::{Builder, Directions};
 pub(crate) use self::counters::Counters;
+pub use self::path::Path;
 use self::placing::{Placing, Replaced};
 pub use self::queues::Queues;
 use crate::error::Error;
