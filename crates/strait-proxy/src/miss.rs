@@ -91,21 +91,7 @@ pub(crate) async fn lead(
         leading => leading,
     };
     order.part = exchange.part.take();
-    let mut fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
-    if is_about_another(exchange, wanted, &miss, &fetched) {
-        // Before another connection is awaited: it may be the only one.
-        if let Ok(incoming) = fetched {
-            incoming.finish(worker);
-        }
-        // RFC 9111 s4.3.4: it confirms nothing that is stored.
-        let again = Miss { stored: None, gap: None, ..miss };
-        order = self::order(exchange, wanted, &again, leading.is_some());
-        fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
-        miss = again;
-    }
-    if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &order, it)) {
-        fetched = Err(Failure::NotModified.into());
-    }
+    let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, order, leading.is_some()).await;
     if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
         // Nobody waits until this client has it: each may have it for itself.
         if let Some(leading) = leading {
@@ -145,6 +131,33 @@ pub(crate) async fn lead(
         }
         _ => store_or_pass(exchange, wanted, miss, leading, incoming).await,
     }
+}
+
+/// Sends `order`. A 304 about another response is followed by the request without conditions; a 304 to
+/// that is an error of the origin. Returns the miss as it was sent at last.
+async fn fetch_and_repeat(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    mut miss: Miss,
+    mut order: Order,
+    is_shared: bool,
+) -> (Miss, Result<Box<Incoming>, Trouble>) {
+    let worker = exchange.worker;
+    let mut fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    if is_about_another(exchange, wanted, &miss, &fetched) {
+        // Before another connection is awaited: it may be the only one.
+        if let Ok(incoming) = fetched {
+            incoming.finish(worker);
+        }
+        // RFC 9111 s4.3.4: it confirms nothing that is stored.
+        miss = Miss { stored: None, gap: None, ..miss };
+        order = self::order(exchange, wanted, &miss, is_shared);
+        fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    }
+    if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &order, it)) {
+        fetched = Err(Failure::NotModified.into());
+    }
+    (miss, fetched)
 }
 
 /// Returns true if the stored response must be validated and lacks bytes that the request needs. A

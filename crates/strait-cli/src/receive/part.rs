@@ -28,6 +28,7 @@ const PRIVATE: Mode = Mode::from_bits_retain(0o600);
 /// The mode of a file whose sender names none, before the umask.
 const USUAL: u32 = 0o666;
 const PERMISSIONS: u32 = 0o777;
+const GROUP: u32 = 0o070;
 
 /// Where bytes go.
 pub(super) struct Output {
@@ -247,15 +248,19 @@ impl Part {
 
     fn complete(&self, file: &File, attributes: Option<Attributes>) -> io::Result<()> {
         let before = self.before.as_ref().map(|before| before.mode() & PERMISSIONS);
-        let mode = match (attributes.map(|attributes| attributes.mode & PERMISSIONS), before) {
-            // Readable for those only who may read both.
+        let mut mode = match (attributes.map(|attributes| attributes.mode & PERMISSIONS), before) {
+            // No user may gain access who could not read both files.
             (Some(mode), Some(before)) => mode & before,
-            (Some(mode), None) | (None, Some(mode)) => mode,
+            // The sender is not authenticated: the umask limits its choice, as with scp.
+            (Some(mode), None) => mode & !umask(),
+            (None, Some(before)) => before,
             (None, None) => USUAL & !umask(),
         };
-        if let Some(before) = &self.before {
-            // A user who may not give it away keeps it.
-            let _ = fchown(file, Some(before.uid()), Some(before.gid()));
+        if let Some(before) = &self.before
+            && fchown(file, Some(before.uid()), Some(before.gid())).is_err()
+        {
+            // The file keeps the group of this process, for which the bits were not meant.
+            mode &= !GROUP;
         }
         rustix::fs::fchmod(file, Mode::from_bits_retain(mode))?;
         if let Some(modified) = attributes.and_then(|attributes| time(attributes.modified)) {

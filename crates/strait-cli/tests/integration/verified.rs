@@ -143,13 +143,23 @@ fn an_output_that_is_the_link_of_another_user_is_refused() {
     assert_eq!(fs::read(&evil).unwrap(), b"untouched");
 }
 
+/// The umask that the receiver inherits.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
+    u32::from_str_radix(umask.trim(), 8).unwrap()
+}
+
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 #[test]
-fn mode_and_time_of_the_source_arrive_and_a_part_is_private() {
-    for (mode, arrived) in [(0o600, 0o600), (0o4755, 0o755), (0o640, 0o640)] {
+fn mode_within_the_umask_and_time_of_the_source_arrive_and_a_part_is_private() {
+    let umask = umask();
+    for mode in [0o600, 0o4755, 0o640, 0o777] {
+        // No special bits, and none that the umask of the receiver takes away.
+        let arrived = mode & 0o777 & !umask;
         let files = Files::with_source(LEN);
         let (source, out) = (files.path("source"), files.path("out"));
         let modified = SystemTime::UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789);
