@@ -15,6 +15,7 @@ use crate::lanes::{self, Until};
 use crate::live::LiveLine;
 use crate::output::{self, tell};
 use crate::parse::{NumberList, count, kibibytes, mebibytes, seconds};
+use crate::standard::Streams;
 
 pub(crate) use self::interfaces::Chosen;
 
@@ -236,6 +237,15 @@ fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error>
 }
 
 impl Args {
+    /// The standard streams that carry data.
+    pub(crate) fn streams(&self) -> Streams {
+        let prints = self.list_interfaces || self.json;
+        Streams {
+            input: self.read.as_deref() == Some("-"),
+            output: prints || self.output.uses_stdout(self.is_silent()),
+        }
+    }
+
     /// Refuses options that contradict each other, before anything is opened.
     fn check(&self) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));

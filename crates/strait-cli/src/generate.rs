@@ -14,6 +14,7 @@ use strait_sys::interface::Interface;
 use crate::Error;
 use crate::output::{print_account, tell};
 use crate::parse::{Rate, count_u32, mac, seconds};
+use crate::standard::Streams;
 
 mod live;
 
@@ -139,6 +140,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 }
 
 impl Args {
+    /// The standard streams that carry data.
+    pub(crate) fn streams(&self) -> Streams {
+        Streams::output(self.json)
+    }
+
     fn traffic(&self) -> Result<Traffic, Error> {
         if self.path == PathArg::Live && (self.kind != [KindArg::Udp4] || self.size.slots().len() > 1) {
             return Err(Error::Usage(

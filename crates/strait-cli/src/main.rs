@@ -23,6 +23,7 @@ mod replay;
 mod run;
 mod send;
 mod shell;
+mod standard;
 mod top;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
 
 pub(crate) use error::Error;
+use standard::Streams;
 
 /// A response on its way takes some twenty pieces of memory, a few of them of kilobytes: the C library keeps only smaller ones ready.
 #[global_allocator]
@@ -78,25 +80,52 @@ enum Command {
     Man(shell::ManArgs),
 }
 
+impl Command {
+    /// The standard streams that carry data of this command. An account in words is a notice.
+    fn streams(&self) -> Streams {
+        match self {
+            Self::Capture(args) => args.streams(),
+            Self::Receive(args) => args.streams(),
+            Self::Send(args) => args.streams(),
+            Self::Replay(args) => args.streams(),
+            Self::Generate(args) => args.streams(),
+            Self::Relay(args) => args.streams(),
+            Self::Proxy(args) => args.streams(),
+            // The program that is run knows what it prints.
+            Self::Run(_) | Self::Man(_) => Streams::default(),
+            Self::Cache(_)
+            | Self::Top(_)
+            | Self::Bench(_)
+            | Self::Doctor(_)
+            | Self::Demo(_)
+            | Self::Completions(_) => Streams::output(true),
+        }
+    }
+
+    fn run(self) -> Result<(), Error> {
+        self.streams().check()?;
+        match self {
+            Self::Capture(args) => capture::run(&args),
+            Self::Generate(args) => generate::run(&args),
+            Self::Replay(args) => replay::run(&args),
+            Self::Run(args) => run::run(&args),
+            Self::Send(args) => send::run(&args),
+            Self::Receive(args) => receive::run(&args),
+            Self::Relay(args) => relay::run(&args),
+            Self::Proxy(args) => proxy::run(&args),
+            Self::Cache(args) => cache::run(&args),
+            Self::Bench(args) => bench::run(&args),
+            Self::Doctor(args) => doctor::run(&args),
+            Self::Top(args) => top::run(&args),
+            Self::Demo(args) => demo::run(&args),
+            Self::Completions(args) => shell::completions(&args, &mut Strait::command()),
+            Self::Man(args) => shell::man(&args, Strait::command()),
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let done = match Strait::parse().command {
-        Command::Capture(args) => capture::run(&args),
-        Command::Generate(args) => generate::run(&args),
-        Command::Replay(args) => replay::run(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Send(args) => send::run(&args),
-        Command::Receive(args) => receive::run(&args),
-        Command::Relay(args) => relay::run(&args),
-        Command::Proxy(args) => proxy::run(&args),
-        Command::Cache(args) => cache::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Top(args) => top::run(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Completions(args) => shell::completions(&args, &mut Strait::command()),
-        Command::Man(args) => shell::man(&args, Strait::command()),
-    };
-    match done {
+    match Strait::parse().command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -19,6 +19,7 @@ use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use crate::Error;
 use crate::lanes::Taker;
+use crate::standard::Streams;
 
 /// What the packets come from, as a file's header tells it.
 pub(crate) struct Source<'a> {
@@ -128,7 +129,13 @@ pub(crate) fn is_reader_gone(error: &Error) -> bool {
 
 /// Prints an account: text, or one JSON object.
 pub(crate) fn print_account(account: &(impl Display + Serialize), json: bool) -> Result<(), Error> {
-    print_line(&account_text(account, json)?)
+    print_notice(&account_text(account, json)?)
+}
+
+/// Prints one line on standard output; where that was closed at the start, leaves it out. What a
+/// user asked for is checked before: see [`Streams`](crate::standard::Streams).
+pub(crate) fn print_notice(line: &str) -> Result<(), Error> {
+    if strait_sys::stdio::is_output_closed() { Ok(()) } else { print_line(line) }
 }
 
 /// An account as it is printed, without the end of the line.
@@ -151,6 +158,7 @@ pub(crate) fn print_line(line: &str) -> Result<(), Error> {
 
 /// Prints on standard output.
 pub(crate) fn print_text(text: &str) -> Result<(), Error> {
+    Streams::output(true).check()?;
     let mut out = io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
 }

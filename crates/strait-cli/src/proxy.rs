@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::Error;
 use crate::output::{account_text, print_account, print_text, tell};
 use crate::parse::address;
 use crate::relay::allow_files;
+use crate::standard::Streams;
 
 /// Options of `strait proxy`.
 #[derive(ClapArgs)]
@@ -70,6 +71,14 @@ pub(crate) struct Args {
     no_splice: bool,
 }
 
+impl Args {
+    /// The standard streams that carry data, but for a log that the configuration names.
+    pub(crate) fn streams(&self) -> Streams {
+        let prints = self.print_default_config || self.check_config;
+        Streams::output(prints || self.json || self.log.as_deref() == Some(Path::new("-")))
+    }
+}
+
 /// How often it is looked what the process is told by signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 /// Open files for each connection: the client's and the origin's, and as many again for the store and for pipes.
@@ -92,6 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let signals = process::on_service_signals()?;
     let config = config?;
+    Streams::output(logs_to_stdout(&config)).check()?;
     let mut proxy = start(args, &config)?;
     while !signals.terminated.load(Ordering::Relaxed) {
         if signals.reloads.swap(false, Ordering::Relaxed) {

@@ -8,7 +8,7 @@ mod handshake;
 mod part;
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use crate::Error;
 use crate::bulk::{Bar, Beat, Heard, Lines, closed, refuse, reset_on_death, say, while_waited_for};
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
+use crate::standard::Streams;
 use handshake::{Sender, Senders};
 use part::{Found, Output};
 
@@ -54,6 +55,14 @@ pub(crate) struct Args {
     /// Print the account as one JSON object, on standard error where the bytes go to standard output
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// The standard streams that carry data.
+    pub(crate) fn streams(&self) -> Streams {
+        let bytes = self.output.as_deref().is_none_or(|name| name == Path::new("-"));
+        Streams::output(bytes || self.json)
+    }
 }
 
 /// How long a wait may go on before it looks for a signal.

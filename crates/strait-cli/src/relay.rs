@@ -18,8 +18,9 @@ use strait_transfer::relay::{Account, Options, Relay};
 
 use crate::Error;
 use crate::bulk::{look_up, no_address};
-use crate::output::{print_line, tell};
+use crate::output::{print_notice, tell};
 use crate::parse::{seconds, seconds_or_none};
+use crate::standard::Streams;
 use log::Log;
 
 /// Options of `strait relay`.
@@ -79,6 +80,13 @@ const DESCRIPTORS_WORKER: u64 = 3;
 /// Descriptors that connections never take: those of 128 pipes a worker, so that streams that move need no copy.
 const DESCRIPTORS_PIPES_MIN: u64 = 2 * 128;
 
+impl Args {
+    /// The standard streams that carry data.
+    pub(crate) fn streams(&self) -> Streams {
+        Streams::output(self.json || self.json_log)
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
@@ -114,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         tell(format_args!("{line}\n"));
         return Ok(());
     }
-    print_line(&line)
+    print_notice(&line)
 }
 
 /// Connections that the limit of open files allows, and the descriptors that these share with pipes.

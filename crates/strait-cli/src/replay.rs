@@ -14,6 +14,7 @@ use crate::generate::finish;
 use crate::input;
 use crate::output::print_account;
 use crate::parse::Rate;
+use crate::standard::Streams;
 
 /// Options of `strait replay`.
 #[derive(ClapArgs)]
@@ -35,6 +36,13 @@ pub(crate) struct Args {
     /// Print the account as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// The standard streams that carry data.
+    pub(crate) fn streams(&self) -> Streams {
+        Streams { input: self.file == "-", output: self.json }
+    }
 }
 
 const LINKTYPE_ETHERNET: u32 = 1;

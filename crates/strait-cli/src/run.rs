@@ -93,6 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         args.report.clone().map(|report| named(report, "STRAIT_REPORT")),
     ];
     command.envs(chosen.into_iter().flatten());
+    strait_sys::stdio::close_again_on_exec();
     let error = command.exec();
     Err(Error::NotStarted(format!("run {}: {error}", path.display())))
 }

@@ -24,6 +24,7 @@ use crate::bulk::{
 };
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
+use crate::standard::Streams;
 
 /// Options of `strait send`.
 #[derive(ClapArgs)]
@@ -56,6 +57,13 @@ pub(crate) struct Args {
     /// Print the account as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// The standard streams that carry data.
+    pub(crate) fn streams(&self) -> Streams {
+        Streams { input: self.file == "-", output: self.json }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

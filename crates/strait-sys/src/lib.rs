@@ -23,6 +23,7 @@ pub mod pf_zerocopy;
 pub mod process;
 pub mod service;
 mod socket;
+pub mod stdio;
 pub mod tcp;
 pub mod tls;
 pub mod uring;

@@ -104,6 +104,11 @@ impl Args {
         self.write.is_none() && silent
     }
 
+    /// Whether packets go to standard output: `-w -`, or a line each.
+    pub(crate) fn uses_stdout(&self, silent: bool) -> bool {
+        self.write.as_deref().map_or(!silent, |file| file == "-")
+    }
+
     /// Opens the output that the options ask for.
     pub(crate) fn open(&self, source: &Source<'_>) -> Result<Output, Error> {
         let Some(file) = &self.write else {

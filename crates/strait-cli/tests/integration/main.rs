@@ -3,6 +3,7 @@
 mod any;
 mod bench;
 mod bench_proxy;
+mod closed;
 mod demo;
 mod disk;
 mod doctor;

@@ -8,7 +8,7 @@ use lab::{Launch, program_or_skip};
 use crate::rig::{LIMIT, STRAIT, failure};
 
 /// `strait` beside a stand-in for the library, so that it finds one.
-fn with_library(directory: &std::path::Path) -> std::path::PathBuf {
+pub(crate) fn with_library(directory: &std::path::Path) -> std::path::PathBuf {
     let strait = directory.join("strait");
     fs::copy(STRAIT, &strait).unwrap();
     fs::write(directory.join("libstrait_pcap.so"), "").unwrap();
