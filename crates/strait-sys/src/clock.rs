@@ -2,6 +2,8 @@
 //!
 //! Engines read a clock to stamp and to keep deadlines, never to decide what a packet means.
 
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -38,6 +40,31 @@ pub fn realtime_offset_ns() -> i64 {
     };
     let best = (0..READINGS).map(|_| reading()).min_by_key(|&(width, _)| width);
     best.map_or(0, |(_, offset)| offset)
+}
+
+/// `format` with its conversions replaced by the parts of the local time (strftime(3)), as in
+/// `%Y-%m-%d_%H%M%S`. A `%` that begins no conversion stays, as the C library leaves it. Returns
+/// `None` for a NUL byte in `format`, an empty result and one of more than 4,095 bytes.
+pub fn local_format(format: &OsStr, seconds: i64) -> Option<OsString> {
+    const BYTES_MAX: usize = 4096;
+    let format = CString::new(format.as_bytes()).ok()?;
+    // libc's name for the type is deprecated on musl.
+    let seconds = seconds as _;
+    let mut text = vec![0_u8; BYTES_MAX];
+    // SAFETY: tm is plain data, for which zeroes are valid.
+    let mut local: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both point at live values. Nothing in this process changes the environment that it
+    // reads.
+    let found = unsafe { libc::localtime_r(&raw const seconds, &raw mut local) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: text has room for BYTES_MAX bytes, the format ends with NUL, and localtime_r has
+    // filled in local.
+    let len =
+        unsafe { libc::strftime(text.as_mut_ptr().cast(), BYTES_MAX, format.as_ptr(), &raw const local) };
+    text.truncate(len);
+    (len > 0).then(|| OsString::from_vec(text))
 }
 
 /// How far the local time zone (`TZ`, /etc/localtime) is ahead of UTC at `seconds` since the epoch, in seconds.

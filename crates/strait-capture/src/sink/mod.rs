@@ -94,7 +94,7 @@ impl FileSink {
         let mut series = Series::new(&options)?;
         let mut buffer = Vec::with_capacity(FLUSH_BYTES + SNAPLEN_MAX as usize + PACKET_OVERHEAD_MAX);
         let blocks = Blocks::begin(&mut buffer, &options)?;
-        let output = Output::create(&series.target(options.start_ns), &buffer)?;
+        let output = Output::create(&series.target(options.start_ns)?, &buffer)?;
         buffer.clear();
         Ok(Self {
             rotate_bytes: options.rotate_bytes.unwrap_or(u64::MAX),
@@ -222,7 +222,7 @@ impl FileSink {
     fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
-        let opened = Output::create(&self.series.target(opened_ns), &self.buffer);
+        let opened = Output::create(&self.series.target(opened_ns)?, &self.buffer);
         self.buffer.clear();
         self.output = Some(opened?);
         let deleted = self.series.delete_oldest();

@@ -20,7 +20,9 @@ const COMPRESSORS: [(&str, &str); 5] =
 /// Where the file goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A path. An existing file is replaced when the new one is complete; a device or FIFO is written in place.
+    /// A path. An existing file is replaced when the new one is complete; a device or FIFO is
+    /// written in place. With rotation by time, a file name with `%` is a format of strftime(3) in
+    /// local time, and no existing file is replaced.
     Path(PathBuf),
     /// Standard output.
     Stdout,

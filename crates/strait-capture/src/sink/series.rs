@@ -1,13 +1,19 @@
 //! The names of the files of one capture, and the ring that keeps the newest of them.
 //!
-//! Without rotation there is one name, the target. With it, names are `STEM_NUMBER_TIME.EXT` as dumpcap
-//! makes them, in UTC. It opens nothing; it deletes only files that this capture completed.
+//! Without rotation there is one name, the target. With it, names are `STEM_NUMBER_TIME.EXT` as
+//! dumpcap makes them, in UTC. With rotation by time, a file name with `%` is a format of
+//! strftime(3) instead, as in tcpdump: the local time at which the file is opened, and a number
+//! behind it where that name is taken. It opens nothing; it deletes only files that this capture
+//! completed.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use strait_packet::summary::date;
+use strait_sys::clock;
 
 use super::{SinkError, SinkOptions, Target};
 
@@ -16,6 +22,10 @@ use super::{SinkError, SinkOptions, Target};
 pub(super) struct Series {
     target: Target,
     rotates: bool,
+    /// The file name is a format of strftime(3).
+    is_format: bool,
+    /// The last name that the format gave, and the number behind it.
+    last: (PathBuf, u64),
     /// Files to keep, the one being written included.
     ring: Option<usize>,
     number: u64,
@@ -29,16 +39,51 @@ impl Series {
         if rotates && !is_regular(&options.target) {
             return Err(SinkError::Usage("rotation needs the name of a file".into()));
         }
-        let ring = options.ring_files;
-        Ok(Self { target: options.target.clone(), rotates, ring, number: 0, complete: VecDeque::new() })
+        let series = Self {
+            target: options.target.clone(),
+            rotates,
+            is_format: options.rotate_every.is_some() && has_percent(&options.target),
+            last: (PathBuf::new(), 0),
+            ring: options.ring_files,
+            number: 0,
+            complete: VecDeque::new(),
+        };
+        match &series.target {
+            Target::Path(path) if series.is_format => {
+                formatted(path, options.start_ns)?;
+            }
+            _ => {}
+        }
+        Ok(series)
     }
 
     /// The next file, opened at `opened_ns` (nanoseconds since the epoch).
-    pub(super) fn target(&mut self, opened_ns: u64) -> Target {
+    pub(super) fn target(&mut self, opened_ns: u64) -> Result<Target, SinkError> {
         self.number += 1;
-        match &self.target {
+        Ok(match &self.target {
+            Target::Path(path) if self.is_format => {
+                let name = formatted(path, opened_ns)?;
+                Target::Path(self.untaken(name))
+            }
             Target::Path(path) if self.rotates => Target::Path(numbered(path, self.number, opened_ns)),
             target => target.clone(),
+        })
+    }
+
+    /// `name`, or where a file has that name, the first free one of `STEM_00002.EXT` and on.
+    fn untaken(&mut self, name: PathBuf) -> PathBuf {
+        if self.last.0 != name {
+            self.last = (name, 0);
+        }
+        loop {
+            self.last.1 += 1;
+            let (name, number) = &self.last;
+            let candidate =
+                if *number == 1 { name.clone() } else { with_suffix(name, &format!("_{number:05}")) };
+            // A dangling link is a name too.
+            if fs::symlink_metadata(&candidate).is_err() {
+                return candidate;
+            }
         }
     }
 
@@ -79,10 +124,34 @@ fn is_regular(target: &Target) -> bool {
     }
 }
 
+fn has_percent(target: &Target) -> bool {
+    let Target::Path(path) = target else { return false };
+    path.file_name().is_some_and(|name| name.as_bytes().contains(&b'%'))
+}
+
+/// `path` with its file name as the format of a local time. The directory is taken as it is: a
+/// format must not select another one.
+fn formatted(path: &Path, opened_ns: u64) -> Result<PathBuf, SinkError> {
+    let unusable = |why: &str| SinkError::Usage(format!("{}: {why}", path.display()));
+    let format = path.file_name().unwrap_or_default();
+    let seconds = i64::try_from(opened_ns / 1_000_000_000).unwrap_or(i64::MAX);
+    let name: OsString = clock::local_format(format, seconds)
+        .ok_or_else(|| unusable("the name with its time is empty or too long"))?;
+    let is_plain = !name.as_bytes().contains(&b'/') && name != "." && name != "..";
+    if !is_plain {
+        return Err(unusable("a % in it stands for a time with a slash (%D): write it as %Y-%m-%d"));
+    }
+    Ok(path.with_file_name(name))
+}
+
 /// `dir/STEM_00001_20240131235959.EXT`.
 fn numbered(path: &Path, number: u64, opened_ns: u64) -> PathBuf {
+    with_suffix(path, &format!("_{number:05}_{}", utc(opened_ns / 1_000_000_000)))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!("_{number:05}_{}", utc(opened_ns / 1_000_000_000)));
+    name.push(suffix);
     if let Some(extension) = path.extension() {
         name.push(".");
         name.push(extension);
@@ -99,7 +168,7 @@ fn utc(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{numbered, utc};
+    use super::{formatted, numbered, utc};
     use std::path::Path;
 
     #[test]
@@ -114,6 +183,16 @@ mod tests {
             (u64::MAX / 1_000_000_000, "25540721233433"),
         ] {
             assert_eq!(utc(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn a_format_gives_a_name_in_the_same_directory() {
+        let name = |path: &str| formatted(Path::new(path), 86_400_000_000_000);
+        assert_eq!(name("a%b/x_%Y.pcap").unwrap(), Path::new("a%b/x_1970.pcap"));
+        assert_eq!(name("dir/50%%.pcap").unwrap(), Path::new("dir/50%.pcap"));
+        for path in ["dir/%D.pcap", "dir/%%D%D", &format!("dir/{}%Y", "x".repeat(5000))] {
+            assert!(name(path).is_err(), "{path}");
         }
     }
 

@@ -34,7 +34,9 @@ pub(crate) struct Args {
     /// The same in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
     #[arg(short = 'C', long, value_name = "SIZE", requires = "write", conflicts_with = "rotate_mib", value_parser = megabytes)]
     rotate_size: Option<u64>,
-    /// Start another file every so many seconds, or as in 5m or 1h
+    /// Start another file every so many seconds, or as in 5m or 1h; a % in the name given by -w is
+    /// then a conversion of strftime(3) in local time, as in x_%H%M%S.pcap, and a file whose name
+    /// is taken gets a number: x_120000_00002.pcap
     #[arg(short = 'G', long, value_name = "S", requires = "write", value_parser = seconds)]
     rotate_s: Option<Duration>,
     /// Keep the newest N files of a rotation

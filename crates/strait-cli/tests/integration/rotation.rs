@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lab::{Wire, wait_until};
+use lab::{Launch, Wire, wait_until};
 
-use crate::rig::{Capture, LIMIT, count, ledger, numbered, send, sequence};
+use crate::refusals::RECORDING;
+use crate::rig::{Capture, LIMIT, count, failure, ledger, numbered, packets, run, send, sequence};
 use crate::tools::{self, capinfos};
 
 const MIB: u64 = 1 << 20;
@@ -66,6 +67,48 @@ fn a_ring_of_files_keeps_the_newest() {
     assert_eq!(files.len(), 2, "{files:?}");
     let kept = content(&files);
     assert_eq!(kept, (FRAMES - kept.len() as u64..FRAMES).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_name_with_conversions_gets_the_local_time_and_replaces_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join("x_%Y%m%d%%.pcap");
+    let expected = |suffix: &str| format!("x_{}%{suffix}.pcap", local_date());
+    let capture = |options: &[&str]| {
+        let arguments = ["capture", "-r", RECORDING, "-w", name.to_str().unwrap()];
+        run(&[&arguments, options].concat()).success()
+    };
+    let before = local_date();
+    let _ = capture(&["-G", "1h"]);
+    let _ = capture(&["-G", "1h", "-C", "10k", "-W", "1000"]);
+    if local_date() != before {
+        // The day ended in between, and with it the name.
+        return;
+    }
+    let files = series(directory.path());
+    assert!(files.len() > 3, "{files:?}");
+    let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+    assert!(names.contains(&&*expected("")) && names.contains(&&*expected("_00002")), "{names:?}");
+    let packets_each: Vec<usize> = files.iter().map(|file| packets(file).len()).collect();
+    assert_eq!(packets_each.iter().sum::<usize>(), 2 * packets(RECORDING.as_ref()).len(), "{names:?}");
+    // Without -G a % is only a character, as in tcpdump.
+    let _ = capture(&[]);
+    assert!(name.exists());
+}
+
+/// As in 20261123.
+fn local_date() -> String {
+    Launch::new("date").arg("+%Y%m%d").run(LIMIT).unwrap().success().text().trim().to_owned()
+}
+
+#[test]
+fn a_name_with_a_slash_in_its_time_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join("x_%D.pcap");
+    let arguments = ["capture", "-r", RECORDING, "-w", name.to_str().unwrap(), "-G", "1h"];
+    let (code, line) = failure(&run(&arguments));
+    assert!(code == 2 && line.contains("write it as %Y-%m-%d"), "{code} {line}");
+    assert!(series(directory.path()).is_empty());
 }
 
 #[test]
