@@ -14,7 +14,7 @@ use crate::input;
 use crate::lanes::{self, Until};
 use crate::live::LiveLine;
 use crate::output::{self, tell};
-use crate::parse::{NumberList, count, kibibytes, mebibytes, seconds};
+use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, seconds};
 use crate::standard::Streams;
 
 pub(crate) use self::interfaces::Chosen;
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
     /// Bytes to keep of each packet; 0 is the default
-    #[arg(short, long, value_name = "BYTES", default_value_t = SNAPLEN)]
+    #[arg(short, long, value_name = "BYTES", default_value_t = SNAPLEN, value_parser = snaplen)]
     snaplen: u32,
     /// Which packets: received, sent or both; xdp sees received ones only
     #[arg(short = 'Q', long, value_enum, default_value_t = DirectionArg::Both, conflicts_with = "read")]
@@ -100,6 +100,11 @@ struct KernelArgs {
 const SNAPLEN: u32 = 262_144;
 /// Bytes of a filter in a file; libpcap's compiler would take minutes for more.
 const FILTER_BYTES_MAX: u64 = 1 << 20;
+
+/// A number of bytes; the session knows the most.
+fn snaplen(text: &str) -> Result<u32, String> {
+    u32::try_from(bytes(text)?).map_err(|_| format!("it is too large: give {SNAPLEN} at most"))
+}
 
 fn ring_mebibytes(text: &str) -> Result<usize, String> {
     ring(mebibytes(text)?)

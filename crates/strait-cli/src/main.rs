@@ -25,7 +25,9 @@ mod send;
 mod shell;
 mod standard;
 mod top;
+mod usage;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -125,7 +127,15 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    match Strait::parse().command.run() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let done = match Strait::try_parse_from(&words) {
+        Ok(strait) => strait.command.run(),
+        Err(mistake) => match usage::print(&mistake, &Strait::command(), &words) {
+            Ok(false) => return ExitCode::from(USAGE),
+            printed => printed.map(drop),
+        },
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -134,6 +144,9 @@ fn main() -> ExitCode {
         }
     }
 }
+
+/// The exit code of a command line with a mistake.
+const USAGE: u8 = 2;
 
 #[cfg(test)]
 mod tests {

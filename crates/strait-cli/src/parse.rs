@@ -62,6 +62,7 @@ impl FromStr for Rate {
         let number = text.strip_suffix("pps").or_else(|| text.strip_suffix("/s")).unwrap_or(text);
         match quantity::count(number) {
             Ok(rate) if rate > 0 => Ok(Self(Some(rate))),
+            Err(why) if why.ends_with(quantity::TOO_LARGE) => Err(why),
             _ => Err(wrong()),
         }
     }
@@ -84,8 +85,11 @@ pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
 
 /// A positive number as in 5000, 100k or 2M.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
-    let counted = quantity::count(text).ok().filter(|&count| count > 0);
-    counted.ok_or_else(|| format!("'{text}': give a number above 0, as in 5000 or 100k"))
+    match quantity::count(text) {
+        Ok(count) if count > 0 => Ok(count),
+        Err(why) if why.ends_with(quantity::TOO_LARGE) => Err(why),
+        _ => Err(format!("'{text}': give a number above 0, as in 5000 or 100k")),
+    }
 }
 
 /// The same, below 4 billion.
@@ -243,6 +247,9 @@ mod tests {
         );
         for bad in ["", "k", "-1", "1.2.3", "10XB", "10 0", "99999999999TiB", "1e3", "1 k b"] {
             assert!(bytes(bad).is_err() && count(bad).is_err() && bad.parse::<Rate>().is_err(), "{bad}");
+        }
+        for large in ["99999999999999999999999", "99999999999TiB", "18446744073709551616"] {
+            assert!(bytes(large).unwrap_err().ends_with("it is too large"), "{large}");
         }
         assert!(count("0").is_err() && megabytes("0").is_err() && rate_pps("max").is_err());
     }

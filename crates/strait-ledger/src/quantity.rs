@@ -3,7 +3,11 @@
 //! Every option of the program and every key of the proxy's file is read here, so that a text means
 //! the same in each. Pure.
 
+use std::num::IntErrorKind;
 use std::time::Duration;
+
+/// End of the message about a number that does not fit.
+pub const TOO_LARGE: &str = "it is too large";
 
 /// Ten years.
 const DURATION_MAX: Duration = Duration::from_hours(87_600);
@@ -13,23 +17,23 @@ const DURATION_MAX: Duration = Duration::from_hours(87_600);
 /// # Errors
 /// It is no such number or does not fit; the text says what is accepted.
 pub fn count(text: &str) -> Result<u64, String> {
-    scaled(text, 1, thousands).ok_or_else(|| format!("'{text}': give a number, as in 5000 or 100k"))
+    scaled(text, 1, thousands).map_err(|refused| refused.text(text, "a number, as in 5000 or 100k"))
 }
 
 /// Parses a size as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB, in bytes. A number without a
 /// unit is multiplied by `plain`.
 ///
 /// # Errors
-/// The same.
+/// It is no such size or does not fit; the text says what is accepted.
 pub fn bytes(text: &str, plain: u64) -> Result<u64, String> {
     scaled(text, plain, bytes_in)
-        .ok_or_else(|| format!("'{text}': give a size as in 4096, 100k, 64KiB or 10GiB"))
+        .map_err(|refused| refused.text(text, "a size as in 4096, 100k, 64KiB or 10GiB"))
 }
 
 /// Parses a time above 0: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
 ///
 /// # Errors
-/// The same; ten years are the most.
+/// It is no such time, or more than ten years; the text says what is accepted.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse().ok().or_else(|| {
         let end = text.find(|c: char| c.is_ascii_alphabetic())?;
@@ -87,22 +91,42 @@ fn seconds_in(unit: &str) -> Option<f64> {
     })
 }
 
-/// A number with an optional suffix, whose factor `factor_of` gives; without one it is of `plain`.
-/// `None` where it is none, does not fit, or is a fraction of one.
-fn scaled(text: &str, plain: u64, factor_of: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+/// Reason why a text is no quantity.
+enum Refused {
+    /// The number does not fit into 64 bits.
+    TooLarge,
+    /// No number, an unknown suffix, or a fraction of one.
+    Malformed,
+}
+
+impl Refused {
+    fn text(&self, text: &str, expected: &str) -> String {
+        match self {
+            Self::TooLarge => format!("'{text}': {TOO_LARGE}"),
+            Self::Malformed => format!("'{text}': give {expected}"),
+        }
+    }
+}
+
+/// Parses a number with an optional suffix; `factor_of` returns the factor of a suffix. A number
+/// without one is multiplied by `plain`.
+fn scaled(text: &str, plain: u64, factor_of: impl Fn(&str) -> Option<u64>) -> Result<u64, Refused> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let suffix = suffix.trim_start();
-    let factor = if suffix.is_empty() { plain } else { factor_of(suffix)? };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor);
+    let factor = if suffix.is_empty() { Some(plain) } else { factor_of(suffix) };
+    let factor = factor.ok_or(Refused::Malformed)?;
+    match number.parse::<u64>().map_err(|error| error.kind().clone()) {
+        Ok(whole) => return whole.checked_mul(factor).ok_or(Refused::TooLarge),
+        Err(IntErrorKind::PosOverflow) => return Err(Refused::TooLarge),
+        Err(_) => {}
     }
     if factor == 1 || !number.starts_with(|first: char| first.is_ascii_digit()) {
-        return None;
+        return Err(Refused::Malformed);
     }
-    let product = number.parse::<f64>().ok()? * factor as f64;
+    let product = number.parse::<f64>().map_err(|_| Refused::Malformed)? * factor as f64;
     // Below 2^53 a float holds each whole number.
-    (product < (1_u64 << 53) as f64).then_some(product.round() as u64)
+    if product < (1_u64 << 53) as f64 { Ok(product.round() as u64) } else { Err(Refused::TooLarge) }
 }
 
 #[cfg(test)]
@@ -128,24 +152,14 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_quantity_is_refused_with_what_is_accepted() {
-        const BAD: [&str; 13] = [
-            "",
-            "k",
-            "-1",
-            "1.2.3",
-            "10XB",
-            "10 0",
-            "99999999999TiB",
-            "1e3",
-            "1 k b",
-            ".5k",
-            "1.5",
-            "1.5B",
-            "16EiB",
-        ];
+        const BAD: [&str; 11] =
+            ["", "k", "-1", "1.2.3", "10XB", "10 0", "1e3", "1 k b", ".5k", "1.5", "1.5B"];
         for bad in BAD {
             assert!(bytes(bad, 1).unwrap_err().contains("64KiB"), "{bad}");
             assert!(count(bad).unwrap_err().contains("100k"), "{bad}");
+        }
+        for large in ["99999999999TiB", "16EiB", "99999999999999999999"] {
+            assert!(bytes(large, 1).unwrap_err().ends_with(TOO_LARGE), "{large}");
         }
     }
 

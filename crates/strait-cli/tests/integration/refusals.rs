@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lab::{Finished, Wire};
+use lab::{Finished, Launch, Wire};
 
 use crate::rig::{Capture, LIMIT, PATHS, STRAIT, failure, run, strait};
 
@@ -136,8 +136,66 @@ fn assert_usage(finished: &Finished, words: &str) {
     let stderr = &finished.stderr;
     assert_eq!(finished.status.code(), Some(2), "{words}: {stderr}");
     assert!(!stderr.contains("panicked") && stderr.contains(words), "{words}: {stderr}");
-    let first = stderr.lines().next().unwrap();
-    assert!(first.starts_with("error: ") || first.starts_with("strait: "), "{stderr}");
+    assert!(stderr.starts_with("strait: "), "{stderr}");
+    assert_eq!(stderr.lines().filter(|line| !line.starts_with("try 'strait ")).count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_mistake_on_the_command_line_is_one_line_and_the_command_that_helps() {
+    for (arguments, line, help) in [
+        (
+            &["captur"][..],
+            "unrecognized subcommand 'captur'; a similar subcommand exists: 'capture'",
+            "strait",
+        ),
+        (&["send", "x"], "the following required arguments were not provided: <HOST:PORT>", "strait send"),
+        (
+            &["cache", "ls", "--most", "0"],
+            "invalid value '0' for '--most <N>': give 1 to 1000000",
+            "strait cache ls",
+        ),
+        (&["capture", "-d", "-5s"], "invalid value '-5s' for '-d': it cannot be below 0", "strait capture"),
+        (&["capture", "-s", "-1"], "invalid value '-1' for '-s': it cannot be below 0", "strait capture"),
+        (&["capture", "-nc", "-1"], "invalid value '-1' for '-nc': it cannot be below 0", "strait capture"),
+        (
+            &["capture", "--count=-1"],
+            "invalid value '-1' for '--count <N>': give a number above 0, as in 5000 or 100k",
+            "strait capture",
+        ),
+        (
+            &["replay", "x", "--speed", "-1"],
+            "invalid value '-1' for '--speed': it cannot be below 0",
+            "strait replay",
+        ),
+        (
+            &["send", "x", "y", "--timeout", "-5s"],
+            "invalid value '-5s' for '--timeout': it cannot be below 0",
+            "strait send",
+        ),
+        (
+            &["proxy", "--workers", "x"],
+            "invalid value 'x' for '--workers <N>': give a whole number, not below 0",
+            "strait proxy",
+        ),
+        (
+            &["capture", "-B", "99999999999999999999"],
+            "invalid value '99999999999999999999' for '--buffer-size <KIB>': it is too large",
+            "strait capture",
+        ),
+    ] {
+        let finished = run(arguments);
+        assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
+        assert_eq!(finished.stderr, format!("strait: {line}\ntry '{help} --help'\n"));
+    }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for arguments in [&["--help"][..], &["--version"], &["capture", "-h"], &["help", "send"]] {
+        let launch = Launch::new("sh").args(["-c", r#"exec "$0" "$@" > /dev/full"#, STRAIT]);
+        let (code, line) = failure(&launch.args(arguments).run(LIMIT).unwrap());
+        assert!(code == 1 && line.contains("write to standard output: No space left"), "{code} {line}");
+    }
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! What is wrong with a command line, in one line and with the command that shows the options.
+//!
+//! `main` calls it with what the parser returned. Help and versions go to standard output as the
+//! parser formats them.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error as Mistake};
+
+use crate::Error;
+use crate::output::tell;
+use crate::standard::Streams;
+
+/// Words of a command line that are looked at for the message.
+const WORDS_MAX: usize = 256;
+
+/// Prints help, a version or what is wrong with the line `words`. Returns true where that was asked
+/// for, and false for a usage error.
+pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) -> Result<bool, Error> {
+    match mistake.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            Streams::output(true).check()?;
+            mistake.print().map_err(Error::Output).map(|()| true)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // A reader of standard error that is gone changes no exit code.
+            let _ = mistake.print();
+            Ok(false)
+        }
+        _ => {
+            let words = &words[..words.len().min(WORDS_MAX)];
+            let (path, inner) = subcommand(command, words);
+            let line = negative(mistake, inner, words).unwrap_or_else(|| one_line(&mistake.to_string()));
+            tell(format_args!("strait: {line}\ntry '{path} --help'\n"));
+            Ok(false)
+        }
+    }
+}
+
+/// The command that a line names, and its definition: `strait cache ls`.
+fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> (String, &'a Command) {
+    let (mut path, mut inner) = (command.get_name().to_owned(), command);
+    for word in words.iter().skip(1) {
+        if let Some(found) = inner.find_subcommand(word) {
+            inner = found;
+            path = format!("{path} {}", found.get_name());
+        }
+        if !inner.has_subcommands() {
+            break;
+        }
+    }
+    (path, inner)
+}
+
+/// A value below 0, which the parser takes for an option that does not exist.
+fn negative(mistake: &Mistake, command: &Command, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(unknown)) = mistake.get(ContextKind::InvalidArg) else { return None };
+    if mistake.kind() != ErrorKind::UnknownArgument || !is_negative(unknown) {
+        return None;
+    }
+    let is_it = |word: &OsString| word.to_string_lossy().starts_with(&**unknown);
+    let at = words.iter().position(is_it)?;
+    let (option, value) = (words.get(at.checked_sub(1)?)?, words[at].to_string_lossy());
+    let option = takes_a_value(command, option).then(|| option.to_string_lossy())?;
+    Some(format!("invalid value '{value}' for '{option}': it cannot be below 0"))
+}
+
+/// `-5`, of `-5s`.
+fn is_negative(text: &str) -> bool {
+    let rest = text.strip_prefix('-').unwrap_or_default();
+    rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+}
+
+/// Returns true for `--duration`, `-d` and `-nd`, after which a value comes.
+fn takes_a_value(command: &Command, word: &OsStr) -> bool {
+    let word = word.to_string_lossy();
+    let is_named = |argument: &&clap::Arg| match word.strip_prefix("--") {
+        Some(long) => argument.get_long() == Some(long),
+        None => word.starts_with('-') && word.len() > 1 && argument.get_short() == word.chars().next_back(),
+    };
+    command.get_arguments().find(is_named).is_some_and(|argument| argument.get_action().takes_values())
+}
+
+/// The parser's text of several lines, without its usage lines, in one.
+fn one_line(text: &str) -> String {
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let mut line = String::new();
+    for part in lines.filter(|line| !line.is_empty()) {
+        let part = part.strip_prefix("error: ").unwrap_or(part);
+        match part.strip_prefix("tip: ") {
+            // Where a similar name exists, `-- --jsn` is not what was meant.
+            Some(tip) if tip.starts_with("to pass ") && line.contains("; ") => {}
+            Some(tip) => line = format!("{line}; {tip}"),
+            None if line.is_empty() => part.clone_into(&mut line),
+            None if line.ends_with(':') || part.starts_with('[') => line = format!("{line} {part}"),
+            None => line = format!("{line}, {part}"),
+        }
+    }
+    plain(&line)
+}
+
+/// The same without the words of Rust: `0 is not in 1..=256`, `invalid digit found in string`; and
+/// no value twice.
+fn plain(line: &str) -> String {
+    let Some((start, why)) = line.split_once("': ").filter(|(start, _)| start.starts_with("invalid value '"))
+    else {
+        return line.to_owned();
+    };
+    let value = start.trim_start_matches("invalid value '").split("' for '").next().unwrap_or_default();
+    let why = why.strip_prefix(&format!("'{value}': ")).unwrap_or(why);
+    let why = match why.split_once(" is not in ") {
+        Some((_, range)) => give(range),
+        None if why == "invalid digit found in string" => "give a whole number, not below 0".into(),
+        None if why.starts_with("number too large") => "the number is too large".into(),
+        None => why.to_owned(),
+    };
+    format!("{start}': {why}")
+}
+
+/// `1..=256` in words.
+fn give(range: &str) -> String {
+    match range.split_once("..") {
+        Some((first, "")) => format!("give {first} or more"),
+        Some(("", last)) => format!("give {} at most", last.trim_start_matches('=')),
+        Some((first, last)) => format!("give {first} to {}", last.trim_start_matches('=')),
+        None => format!("give {range}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_lines_become_one() {
+        let text = "error: unexpected argument '--jsn' found\n\n  tip: a similar argument exists: '--json'\n  \
+            tip: to pass '--jsn' as a value, use '-- --jsn'\n\nUsage: strait cache\n\nFor more information, try '--help'.\n";
+        let expected = "unexpected argument '--jsn' found; a similar argument exists: '--json'";
+        assert_eq!(one_line(text), expected);
+        let text =
+            "error: the following required arguments were not provided:\n  <FILE>\n  <TO>\n\nUsage: x\n";
+        assert_eq!(one_line(text), "the following required arguments were not provided: <FILE>, <TO>");
+        let text = "error: invalid value 'fast' for '--path <PATH>'\n  [possible values: auto, recv]\n";
+        assert_eq!(one_line(text), "invalid value 'fast' for '--path <PATH>' [possible values: auto, recv]");
+    }
+
+    #[test]
+    fn ranges_are_said_in_words() {
+        for (why, says) in [
+            ("0 is not in 1..=256", "give 1 to 256"),
+            ("0 is not in 1..", "give 1 or more"),
+            ("9 is not in ..=5", "give 5 at most"),
+            ("invalid digit found in string", "give a whole number, not below 0"),
+            ("number too large to fit in target type", "the number is too large"),
+            ("'x': give a size", "give a size"),
+        ] {
+            let line = one_line(&format!("error: invalid value 'x' for '--most <N>': {why}\n"));
+            assert_eq!(line, format!("invalid value 'x' for '--most <N>': {says}"));
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_no_option() {
+        assert!(is_negative("-5") && is_negative("-.5") && !is_negative("-d") && !is_negative("5"));
+    }
+}
