@@ -94,13 +94,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let config = config(args);
     if args.check_config {
-        // Whatever is wrong with it, it is the file that is to be mended.
-        let config = config.map_err(|error| Error::Usage(error.to_string()))?;
+        let config = config?;
         check_system(args, &config)?;
+        become_and_check(args, &config)?;
+        config.check_room().map_err(|error| in_file(args, error))?;
         return print_text(&as_checked(&config));
     }
     let signals = process::on_service_signals()?;
     let config = config?;
+    check_system(args, &config)?;
+    if let Err(error) = config.check_room() {
+        tell(format_args!("strait: {}\n", in_file(args, error)));
+    }
     Streams::output(logs_to_stdout(&config)).check()?;
     let mut proxy = start(args, &config)?;
     while !signals.terminated.load(Ordering::Relaxed) {
@@ -142,9 +147,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
         tell(format_args!("strait: --cache-size has no effect without --cache-dir: see --memory\n"));
     }
     let bound = Bound::new(config, service::inherited_sockets()?).map_err(refused)?;
-    if let Some(user) = &args.user {
-        service::become_user(user)?;
-    }
+    become_and_check(args, config)?;
     // Root goes on writing the cache and the log wherever it could.
     let writes = config.cache.dir.is_some() || config.log.access.is_some();
     process::drop_capabilities(writes && args.user.is_none())?;
@@ -257,12 +260,31 @@ fn config(args: &Args) -> Result<Config, Error> {
     }
 }
 
-/// Checks what the system has to offer.
+/// Becomes the user of `--user`, and checks what that one can do. The log is open by then.
+fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
+    let Some(user) = &args.user else { return Ok(()) };
+    service::become_user(user)?;
+    let mut config = config.clone();
+    config.log.access = None;
+    check_system(args, &config).map_err(|error| match error {
+        Error::Usage(problems) => Error::Usage(format!("as user {user}: {problems}")),
+        error => error,
+    })
+}
+
+/// Checks what the system has to offer. A start makes the same checks as `--check-config`.
 fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
-    let Err(error) = config.check_system() else { return Ok(()) };
+    if let Some(user) = &args.user {
+        service::check_user(user)?;
+    }
+    config.check_places().map_err(|error| in_file(args, error))
+}
+
+/// A mistake of the configuration, with the line of the file that makes it.
+fn in_file(args: &Args, error: strait_proxy::Error) -> Error {
     let text = args.config.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let error = Config::locate(&text.unwrap_or_default(), error);
-    Err(Error::Usage(located(args, &error.to_string())))
+    Error::Usage(located(args, &error.to_string()))
 }
 
 /// Problems, each with the name of the file and the line that sets its key.

@@ -111,19 +111,24 @@ fn size(size: ByteSize) -> String {
     bytes.to_string()
 }
 
-/// Directories and files that cannot be used, and too little room. Each text begins with the key.
-pub(crate) fn system(config: &Config) -> Vec<String> {
+/// Directories and files that cannot be used. Each text begins with the key.
+pub(crate) fn places(config: &Config) -> Vec<String> {
     let log = config.log.access.as_deref().filter(|path| *path != Path::new("-"));
     let mut problems = Vec::new();
-    if let Some(dir) = config.cache.dir.as_deref() {
-        match directory(dir) {
-            Ok(()) => problems.extend(too_large(config.cache.size, dir)),
-            Err(why) => problems.push(format!("cache.dir = \"{}\": {why}", dir.display())),
-        }
+    if let Some(dir) = config.cache.dir.as_deref()
+        && let Err(why) = directory(dir)
+    {
+        problems.push(format!("cache.dir = \"{}\": {why}", dir.display()));
     }
     let wrong = log.and_then(|path| Some((path, log_file(path).err()?)));
     problems.extend(wrong.map(|(path, why)| format!("log.access = \"{}\": {why}", path.display())));
     problems
+}
+
+/// A store that is larger than its file system. The proxy runs with less room: it evicts earlier.
+pub(crate) fn room(config: &Config) -> Option<String> {
+    let dir = config.cache.dir.as_deref()?;
+    too_large(config.cache.size, dir)
 }
 
 /// The path, or the nearest one above it that exists.

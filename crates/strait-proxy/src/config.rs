@@ -403,13 +403,21 @@ impl Config {
         Settings::new(self).map(drop)
     }
 
-    /// Checks what the system has to offer for it: directories, the log, room for the store. Nothing is
-    /// made or changed.
+    /// Checks what the system has to offer for it: directories and the log. Nothing is made or
+    /// changed.
     ///
     /// # Errors
     /// A line for each thing that would fail when the proxy is started.
-    pub fn check_system(&self) -> Result<()> {
-        check::refused(&check::system(self))
+    pub fn check_places(&self) -> Result<()> {
+        check::refused(&check::places(self))
+    }
+
+    /// Checks whether the store fits its file system.
+    ///
+    /// # Errors
+    /// It is larger. A proxy runs with it, but the file system fills up before the store does.
+    pub fn check_room(&self) -> Result<()> {
+        check::refused(&check::room(self).into_iter().collect::<Vec<_>>())
     }
 }
 

@@ -293,7 +293,7 @@ impl Admin {
             && !address.ip().is_loopback()
             && allow.is_empty()
         {
-            return Err(Error::Refused(format!(
+            return Err(Error::Config(format!(
                 "admin.listen = \"{address}\": others reach it; say who may look with admin.allow = [\"10.0.0.0/8\"]"
             )));
         }
@@ -379,7 +379,7 @@ impl Access {
         let mut listen = config.listen.iter().chain(&config.tls.listen);
         let is_local = listen.all(|address| address.ip().is_loopback());
         if allow.is_empty() && !is_reverse && !is_local {
-            return Err(Error::Refused(
+            return Err(Error::Config(
                 "a forward proxy on an address that others reach would be open to all: say who may use it with access.allow = [\"10.0.0.0/8\"]".to_owned(),
             ));
         }
@@ -510,14 +510,14 @@ mod tests {
 
     #[test]
     fn nobody_opens_a_proxy_to_all_by_accident() {
-        assert!(matches!(settings("listen = [\"0.0.0.0:3128\"]"), Err(Error::Refused(_))));
+        assert!(matches!(settings("listen = [\"0.0.0.0:3128\"]"), Err(Error::Config(_))));
         let here = settings("").unwrap();
         assert!(here.access.allows([127, 0, 0, 1].into()) && !here.access.allows([10, 0, 0, 1].into()));
         let named = settings("listen = [\"0.0.0.0:3128\"]\naccess.allow = [\"10.0.0.0/8\"]").unwrap();
         assert!(named.access.allows([10, 0, 0, 1].into()) && !named.access.allows([127, 0, 0, 1].into()));
         let reverse = settings("listen = [\"0.0.0.0:80\"]\norigin = \"http://10.0.0.1\"").unwrap();
         assert!(reverse.access.allows([8, 8, 8, 8].into()));
-        assert!(matches!(settings("tls.listen = [\"0.0.0.0:3129\"]"), Err(Error::Refused(_))));
+        assert!(matches!(settings("tls.listen = [\"0.0.0.0:3129\"]"), Err(Error::Config(_))));
     }
 
     #[test]

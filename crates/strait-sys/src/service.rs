@@ -81,11 +81,22 @@ pub fn monotonic_us() -> u64 {
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
-/// Becomes another user, for good, with that user's groups: setgroups(2), setgid(2), setuid(2), of all threads.
+/// An entry of the user database.
+struct User {
+    name: CString,
+    uid: libc::uid_t,
+    gid: libc::gid_t,
+}
+
+/// Checks that there is a user of this name (getpwnam(3)).
 ///
 /// # Errors
-/// There is no such user, or this process may not become it.
-pub fn become_user(name: &str) -> Result<()> {
+/// There is none.
+pub fn check_user(name: &str) -> Result<()> {
+    find_user(name).map(drop)
+}
+
+fn find_user(name: &str) -> Result<User> {
     let unknown = || Error::said(Kind::Usage, "become user", name, "there is no such user");
     let c_name = CString::new(name).map_err(|_| unknown())?;
     // SAFETY: the name ends with NUL. The entry that is returned is read at once, in a process of one thread.
@@ -96,6 +107,16 @@ pub fn become_user(name: &str) -> Result<()> {
         }
         ((*entry).pw_uid, (*entry).pw_gid)
     };
+    Ok(User { name: c_name, uid, gid })
+}
+
+/// Becomes another user, for good, with that user's groups: setgroups(2), setgid(2), setuid(2), of
+/// all threads.
+///
+/// # Errors
+/// There is no such user, or this process may not become it.
+pub fn become_user(name: &str) -> Result<()> {
+    let User { name: c_name, uid, gid } = find_user(name)?;
     // SAFETY: the name ends with NUL.
     check(unsafe { libc::initgroups(c_name.as_ptr(), gid) }, "become user", name)?;
     // SAFETY: both take numbers.

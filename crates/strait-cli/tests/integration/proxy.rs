@@ -446,13 +446,14 @@ fn what_it_may_not_open_is_refused_with_what_helps() {
         nobody.args(options).run(LIMIT).unwrap()
     };
     for (options, expected) in [
-        (["--listen", "127.0.0.1:81", "--workers", "1"], "setcap cap_net_bind_service=+ep"),
-        (["--listen", "127.0.0.1:0", "--log", &log], "open the access log"),
+        (["--listen", "127.0.0.1:81", "--workers", "1"], (3, "setcap cap_net_bind_service=+ep")),
+        (["--listen", "127.0.0.1:0", "--log", &log], (2, "this user cannot write to ")),
     ] {
         let refused = strait(&options);
+        let (code, expected) = expected;
         assert_eq!(
             (refused.status.code(), refused.stderr.lines().count()),
-            (Some(3), 1),
+            (Some(code), 1),
             "{}",
             refused.stderr
         );
@@ -460,8 +461,33 @@ fn what_it_may_not_open_is_refused_with_what_helps() {
     }
     let cache = dir.path().join("cache").display().to_string();
     let refused = run(&["proxy", "--listen", "127.0.0.1:0", "--user", "nobody", "--cache-dir", &cache]);
-    assert_eq!(refused.status.code(), Some(3), "{}", refused.stderr);
-    assert!(refused.stderr.contains("as user nobody: make "), "{}", refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("as user nobody: cache.dir = "), "{}", refused.stderr);
+}
+
+#[test]
+fn a_start_and_check_config_report_the_same_problems() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache").display().to_string();
+    let config = write(dir.path(), "[cache]\ndir = \"/dev/null\"\n");
+    for (options, expected) in [
+        (&["--user", "no-such-user"][..], "no-such-user: there is no such user"),
+        (&["--cache-dir", "/dev/null"], "cache.dir = \"/dev/null\": /dev/null is not a directory"),
+        (&["--config", &config], "line 2: cache.dir = \"/dev/null\": /dev/null is not a directory"),
+        (&["--log", "/nonexistent/log"], "/nonexistent is not a directory; make it first"),
+        (&["--listen", "0.0.0.0:0"], "access.allow"),
+        (&["--admin", "0.0.0.0:0"], "admin.allow"),
+        (&["--user", "nobody", "--cache-dir", &cache], "as user nobody: cache.dir = "),
+    ] {
+        if options.contains(&"nobody") && !root_or_skip() {
+            continue;
+        }
+        let start = run(&[&["proxy", "--listen", "127.0.0.1:0"], options].concat());
+        let check = run(&[&["proxy", "--check-config", "--listen", "127.0.0.1:0"], options].concat());
+        assert_eq!(start.status.code(), Some(2), "{options:?}: {}", start.stderr);
+        assert!(start.stderr.contains(expected), "{options:?}: {}", start.stderr);
+        assert_eq!((start.status.code(), start.stderr), (check.status.code(), check.stderr), "{options:?}");
+    }
 }
 
 #[test]
