@@ -31,6 +31,19 @@ pub(crate) fn look_up(to: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error>
     })
 }
 
+/// A port that cannot be listened on. What a privilege would allow names it.
+pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Error {
+    let failure = format!("listen on {address}: {error}");
+    match error.kind() {
+        ErrorKind::PermissionDenied => Error::Refused(failure + HELP_TO_LISTEN),
+        _ => Error::Failed(failure),
+    }
+}
+
+/// What helps where a port needs a privilege.
+pub(crate) const HELP_TO_LISTEN: &str = "; ports below 1024 need CAP_NET_BIND_SERVICE: setcap cap_net_bind_service=+ep, or \
+    AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit of systemd";
+
 /// A name that leads nowhere.
 pub(crate) fn no_address(to: &str) -> Error {
     Error::Failed(format!("look up {to}: the name has no address"))
@@ -111,7 +124,9 @@ impl Lines {
         // At the end of the stream, and where it is too long, it is what it is: no line of the protocol.
         let is_line = line.is_some() || come == 0 || self.partial.len() == LINE_BYTES_MAX;
         let line = is_line.then(|| std::mem::take(&mut self.partial));
-        Ok(line.map(|line| String::from_utf8_lossy(&line).into_owned()))
+        // A character for each byte: the lines are ASCII, and another protocol's bytes show as they
+        // are.
+        Ok(line.map(|line| line.into_iter().map(char::from).collect()))
     }
 
     /// The next line but `wait`, if it has come, parsed; a refusal is an error.

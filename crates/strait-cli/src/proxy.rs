@@ -12,6 +12,7 @@ use strait_proxy::{Bound, Clock, Config, Proxy};
 use strait_sys::{Kind, process, service};
 
 use crate::Error;
+use crate::bulk::HELP_TO_LISTEN;
 use crate::output::{account_text, print_account, print_text, tell};
 use crate::parse::address;
 use crate::relay::allow_files;
@@ -169,9 +170,6 @@ fn refused(error: strait_proxy::Error) -> Error {
         _ => error.into(),
     }
 }
-
-const HELP_TO_LISTEN: &str = "; ports below 1024 need CAP_NET_BIND_SERVICE: setcap cap_net_bind_service=+ep, or \
-    AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit of systemd";
 
 /// A failure after this process has become a user: it is that one who may not.
 fn as_user(error: strait_proxy::Error, user: Option<&str>) -> Error {

@@ -32,7 +32,10 @@ use part::{Found, Output};
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
   strait receive -l 0.0.0.0:9000 -o disk.img
-  strait receive | tar x                              # prints the address on standard error")]
+  strait receive | tar x                              # prints the address on standard error
+
+A connection that offers no transfer, or speaks another protocol, is reported and closed; strait receive goes on
+listening until a transfer comes. Ctrl-C before that ends it with exit code 1.")]
 pub(crate) struct Args {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(short, long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = crate::parse::listen)]
@@ -43,7 +46,7 @@ pub(crate) struct Args {
     /// Take no more than this
     #[arg(long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true, value_parser = crate::parse::bytes)]
     size_max: u64,
-    /// The sender sends the bytes alone
+    /// Take the bytes of one connection alone, as strait send --raw or another program sends them
     #[arg(long)]
     raw: bool,
     /// Do not hash a file to compare it with what was sent
@@ -93,8 +96,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let failure = receiving.all().and_then(|()| receiving.end()).err();
     receiving.beat = None;
     let failure = failure.map(|error| refused(args, &peer, error));
-    if failure.is_some() {
-        receiving.output.tell_of_part();
+    if let Some(failure) = &failure {
+        receiving.output.tell_of_part(&first_step(failure));
     }
     let mut account = receiving.receiver.account().clone();
     account.set_elapsed(began.elapsed());
@@ -137,6 +140,19 @@ impl std::convert::From<AgreeError> for Error {
     fn from(error: AgreeError) -> Self {
         let (AgreeError::Sender(error) | AgreeError::Here(error)) = error;
         error
+    }
+}
+
+/// What has to be done before the same commands again can go on, if something does.
+fn first_step(failure: &Error) -> String {
+    let cause = match failure {
+        Error::Transfer(strait_transfer::Error::System(error)) | Error::System(error) => error.errno(),
+        _ => None,
+    };
+    match cause.map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::NOSPC) => "free space there first; then, ".into(),
+        Some(rustix::io::Errno::DQUOT) => "free some of the quota first; then, ".into(),
+        _ => String::new(),
     }
 }
 

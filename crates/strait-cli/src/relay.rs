@@ -17,7 +17,7 @@ use strait_transfer::relay::proxy_protocol::Version;
 use strait_transfer::relay::{Account, Options, Relay};
 
 use crate::Error;
-use crate::bulk::{look_up, no_address};
+use crate::bulk::{cannot_listen, look_up, no_address};
 use crate::output::{print_notice, tell};
 use crate::parse::{seconds, seconds_or_none};
 use crate::standard::Streams;
@@ -194,9 +194,7 @@ fn listen_on(address: SocketAddr, workers: u32) -> Result<Vec<TcpListener>, Erro
     for _ in 0..workers {
         // The first may have taken a free port, which the others share.
         let address = listeners.first().and_then(|first| first.local_addr().ok()).unwrap_or(address);
-        let failed = |error: rustix::io::Errno| {
-            Error::System(strait_sys::Error::from_io("listen on", address.to_string(), &error.into()))
-        };
+        let failed = |error: rustix::io::Errno| cannot_listen(address, &error.into());
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))
             .map_err(failed)?;

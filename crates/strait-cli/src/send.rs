@@ -45,7 +45,8 @@ pub(crate) struct Args {
     /// From which size a buffer is sent without a copy with --mode zc: bytes, or auto
     #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = threshold)]
     threshold: Threshold,
-    /// Send the bytes alone: no resuming, and no word from the other end that it has them
+    /// Send the bytes alone: no resuming, and no word from the other end that it has them; strait
+    /// receive needs --raw too
     #[arg(long)]
     raw: bool,
     /// Do not hash a file so that the other end can compare what it got; of a pipe no byte is seen, and only their number is compared
@@ -132,7 +133,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         tell(format_args!("strait: {error}\n"));
     }
     print_account(&account, args.json)?;
-    failure.map_or(Ok(()), Err)
+    failure.map_or(Ok(()), |error| Err(hinted(error, args.raw)))
+}
+
+/// A receiver that expects an offer closes the connection when other bytes come.
+fn hinted(error: Error, is_raw: bool) -> Error {
+    match error {
+        Error::Transfer(strait_transfer::Error::Closed { .. }) if is_raw => {
+            Error::Failed(format!("{error}; strait receive takes the bytes alone only with --raw"))
+        }
+        error => error,
+    }
 }
 
 fn options(args: &Args, kernel: Option<ByKernel>) -> Options {

@@ -80,9 +80,11 @@ pub struct Refused(pub String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unexpected {
     /// It is of no version.
-    #[error("'{line}' where {expected} should stand: is the other end strait send or strait receive?")]
+    #[error(
+        "'{line}' where {expected} should stand: is the other end strait, without --raw? --raw moves the bytes alone"
+    )]
     Line {
-        /// The line, without control characters.
+        /// Its first bytes; those that are no printable ASCII as `\\x00`.
         line: String,
         /// What should have come.
         expected: &'static str,
@@ -165,10 +167,30 @@ fn parse<T>(
     read: impl FnOnce(&str) -> Option<T>,
 ) -> Result<T, Unexpected> {
     let found = line.strip_suffix('\n').and_then(read);
-    found.ok_or_else(|| {
-        let line = line.trim_end().chars().take(LINE_BYTES_MAX).map(|c| if c.is_control() { '?' } else { c });
-        Unexpected::Line { line: line.collect(), expected }
-    })
+    found.ok_or_else(|| Unexpected::Line { line: shown(line), expected })
+}
+
+/// The first characters of a line that may hold anything.
+fn shown(line: &str) -> String {
+    const CHARACTERS_MAX: usize = 16;
+    let line = line.trim_end_matches(['\r', '\n']);
+    let start = line.chars().take(CHARACTERS_MAX);
+    let mut text: String = start.flat_map(escape).collect();
+    if line.chars().nth(CHARACTERS_MAX).is_some() {
+        text.push_str("...");
+    }
+    text
+}
+
+/// `\x00` for a byte, `\u{fffd}` for another character; a printable character of ASCII is itself.
+fn escape(c: char) -> impl Iterator<Item = char> {
+    let text = match c {
+        '\\' | '\'' => format!("\\{c}"),
+        ' '..='~' => c.to_string(),
+        '\0'..='\u{ff}' => format!("\\x{:02x}", u32::from(c)),
+        _ => c.escape_unicode().to_string(),
+    };
+    text.chars().collect::<Vec<_>>().into_iter()
 }
 
 /// A hash as it stands in a line.
@@ -270,6 +292,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_line_of_another_protocol_is_shown_by_its_first_bytes_escaped() {
+        let said = |line: &str| line.parse::<Offer>().unwrap_err().to_string();
+        let start = said("\u{16}\u{3}\u{1}\u{2}\0\u{1}\u{fc}hello\u{1b}[31m, this is the rest\n");
+        assert!(start.starts_with(r"'\x16\x03\x01\x02\x00\x01\xfchello\x1b[31...' where "), "{start}");
+        assert!(said("GET / HTTP/1.1\r\n").starts_with("'GET / HTTP/1.1' where strait send's offer"));
+    }
 
     proptest! {
         #[test]

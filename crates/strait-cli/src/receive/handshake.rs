@@ -11,7 +11,7 @@ use strait_transfer::offer::Offer;
 
 use super::{Args, TICK};
 use crate::Error;
-use crate::bulk::{Heard, Lines, closed, name, set_timeouts};
+use crate::bulk::{Heard, Lines, cannot_listen, closed, name, set_timeouts};
 use crate::output::tell;
 
 /// Connections without an offer at a time; one more takes the place of another.
@@ -44,7 +44,7 @@ impl<'a> Senders<'a> {
     /// Listens and prints the address: with port 0 no other place has it.
     pub(super) fn listen(args: &'a Args) -> Result<Self, Error> {
         let address = args.listen;
-        let failed = |error: std::io::Error| Error::Failed(format!("listen on {address}: {error}"));
+        let failed = |error: std::io::Error| cannot_listen(address, &error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         tell(format_args!("listening on {}\n", listener.local_addr().map_err(failed)?));
@@ -62,7 +62,7 @@ impl<'a> Senders<'a> {
             }
             wait(&self.listener, &self.waiting)?;
             if terminated.load(Ordering::Relaxed) {
-                return Err(Error::Failed("interrupted before anybody sent".into()));
+                return Err(Error::Failed("interrupted before a transfer came".into()));
             }
         }
     }

@@ -152,13 +152,14 @@ impl Output {
         }
     }
 
-    pub(super) fn tell_of_part(&self) {
+    /// Says how many bytes are kept; `first` stands before what to do.
+    pub(super) fn tell_of_part(&self, first: &str) {
         let Some(part) = &self.part else { return };
         let bytes = self.file.metadata().map_or(0, |metadata| metadata.len());
         if bytes > 0 {
             let path = part.path.display();
             tell(format_args!(
-                "{bytes} bytes are in {path}: of a file, the same two commands again go on there\n"
+                "{bytes} bytes are in {path}: {first}of a file, the same two commands again go on there\n"
             ));
         }
     }

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::doctor::{WITHOUT_IO_URING, io_uring_turn};
+use crate::refusals::{AS_NOBODY, everyones_copy};
 use crate::rig::{LIMIT, STRAIT, failure, run};
 
 const LISTENING: &str = "listening on ";
@@ -304,6 +305,46 @@ fn who_speaks_something_else_is_told_apart() {
 }
 
 #[test]
+fn bytes_alone_are_shown_escaped_and_the_receiver_listens_on() {
+    let files = Files::with_source(0);
+    fs::write(files.path("source"), b"\x16\x03\x01\x1b[31mred\xff and a long rest without an end\n").unwrap();
+    let receiver = Receiver::into(&files.path("out"));
+    let _ = files.send(&receiver, &["--raw"]);
+    receiver.process.wait_for_stderr("listening on\n", LIMIT).unwrap();
+    let said = receiver.process.stderr();
+    assert!(said.contains(r"'\x16\x03\x01\x1b[31mred\xff and...' where strait send's offer"), "{said}");
+    assert!(said.contains("--raw moves the bytes alone"), "{said}");
+    receiver.process.signal(Signal::INT);
+    assert_eq!(receiver.end().status.code(), Some(1));
+}
+
+#[test]
+fn an_interrupted_wait_for_a_transfer_is_said() {
+    let files = Files::with_source(0);
+    let receiver = Receiver::into(&files.path("out"));
+    receiver.process.signal(Signal::INT);
+    let (code, line) = failure(&receiver.end());
+    assert!(code == 1 && line.contains("interrupted before a transfer came"), "{code} {line}");
+}
+
+#[test]
+fn a_port_that_needs_a_privilege_is_refused_with_what_helps() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let strait = everyones_copy(directory.path());
+    for arguments in [
+        &["receive", "-l", "127.0.0.1:80"][..],
+        &["relay", "--listen", "127.0.0.1:80", "--to", "127.0.0.1:1"],
+    ] {
+        let nobody = Launch::new("setpriv").args(AS_NOBODY).arg(&strait).args(arguments);
+        let (code, line) = failure(&nobody.run(LIMIT).unwrap());
+        assert!(code == 3 && line.contains("setcap cap_net_bind_service=+ep"), "{code} {line}");
+    }
+}
+
+#[test]
 fn a_peer_that_takes_nothing_ends_the_transfer() {
     let files = Files::with_source(64 << 20);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -327,8 +368,10 @@ fn a_full_disk_ends_the_transfer_on_both_sides() {
     let receiver = Receiver::launch(launch, &["-o", "/mnt/out"]);
     let (code, line) = failure(&files.send(&receiver, &[]));
     assert!(code == 1 && line.contains("No space left"), "{line}");
-    let (code, line) = failure(&receiver.end());
+    let received = receiver.end();
+    let (code, line) = failure(&received);
     assert!(code == 1 && line.contains("/mnt/out") && line.contains("No space left"), "{line}");
+    assert!(received.stderr.contains("free space there first; then, "), "{}", received.stderr);
 }
 
 #[test]
