@@ -217,7 +217,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let closed = output.close(&report);
     print_report(&report, args.json)?;
     let written = closed.map(|summary| {
-        if let Some(summary) = summary.filter(|_| !args.json) {
+        // Beside the ledger as JSON only where it says what a failure left.
+        if let Some(summary) = summary.filter(|_| !args.json || failure.is_some()) {
             tell(format_args!("{}\n", output::written(&summary)));
         }
     });

@@ -27,8 +27,16 @@ pub enum SinkError {
         /// The unfinished file.
         file: String,
     },
+    /// The first write, that of the header, failed.
+    #[error("write {file}: {source}")]
+    Begin {
+        /// The file's final name.
+        file: String,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
     /// A write failed: disk full, quota, I/O error. What was written before is whole.
-    #[error("write {file}: {source}; {packets} packets in {bytes} bytes are safe in {file}")]
+    #[error("write {file}: {source}; the packets written before are kept")]
     Write {
         /// The file's final name; [`close`](super::FileSink::close) gives it that name.
         file: String,
@@ -80,6 +88,14 @@ impl SinkError {
 
     pub(super) fn create(file: String, source: io::Error) -> Self {
         Self::Create { file, source: Arc::new(source) }
+    }
+
+    pub(super) fn begin(file: String, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            Self::ReaderGone { file, packets: 0 }
+        } else {
+            Self::Begin { file, source: Arc::new(source) }
+        }
     }
 
     pub(super) fn write(file: String, packets: u64, bytes: u64, source: io::Error) -> Self {

@@ -141,10 +141,7 @@ impl Output {
         if let Place::Renamed { part, .. } = &self.place {
             let _ = fs::remove_file(part);
         }
-        if cause.kind() == io::ErrorKind::BrokenPipe {
-            return Err(SinkError::ReaderGone { file: self.name(), packets: 0 });
-        }
-        Err(SinkError::create(self.name(), cause))
+        Err(SinkError::begin(self.name(), cause))
     }
 
     /// Takes the last `bytes` off a regular file that ends where we stopped to write.

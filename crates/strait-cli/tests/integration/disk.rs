@@ -1,9 +1,11 @@
 //! A disk that fills up in mid-capture: one clear line, exit code 1, a ledger that closes and says `sink`, a valid file.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use lab::{Finished, Launch, Process, Wire};
 
+use crate::refusals::RECORDING;
 use crate::rig::{Capture, LIMIT, STRAIT, closes, count, failure, ledger, lost, numbered, send, sequence};
 use crate::tools::{self, capinfos};
 
@@ -86,10 +88,13 @@ fn a_full_disk_ends_the_capture_and_keeps_what_is_written() {
         let finished = capture.wait();
         let delivered = assert_told(&finished);
         assert!(
-            delivered > 0 && finished.stderr.contains(&format!("{delivered} packets in ")),
+            delivered > 0 && finished.stderr.contains(&format!("wrote {delivered} packets, ")),
             "{}",
             finished.stderr
         );
+        let size = fs::metadata(disk.directory().join("capture")).unwrap().len();
+        let total = finished.stderr.replace(',', "").contains(&format!("packets {size} bytes to "));
+        assert!(total && finished.stderr.matches(" bytes").count() == 1, "one total: {}", finished.stderr);
         assert_eq!(disk.names(), ["capture"]);
         assert_whole(&disk.directory().join("capture"), delivered);
     }
@@ -134,6 +139,14 @@ fn full_device(directory: &Path) -> PathBuf {
     let path = directory.join("full");
     let _ = Launch::new("mknod").arg(&path).args(["c", "1", "7"]).run(LIMIT).unwrap().success();
     path
+}
+
+#[test]
+fn a_full_standard_output_is_named_as_what_is_written() {
+    let script = r#"exec "$0" capture -r "$1" -w - > /dev/full"#;
+    let launch = Launch::new("sh").args(["-c", script, STRAIT, RECORDING]);
+    let (code, line) = failure(&launch.run(LIMIT).unwrap());
+    assert!(code == 1 && line.starts_with("strait: write standard output: No space left"), "{code} {line}");
 }
 
 #[test]
