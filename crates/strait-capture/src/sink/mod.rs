@@ -15,6 +15,7 @@ mod series;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub use error::SinkError;
@@ -163,6 +164,12 @@ impl FileSink {
     pub fn note_statistics(&mut self, statistics: &[Statistics]) {
         self.statistics.clear();
         self.statistics.extend_from_slice(statistics);
+    }
+
+    /// The name under which the file of a killed capture was kept when the file being written was
+    /// opened; each once.
+    pub fn take_set_aside(&mut self) -> Option<PathBuf> {
+        self.output.as_mut().and_then(Output::take_set_aside)
     }
 
     /// Frames handed to [`FileSink::write`] that are in no file and not waiting for a flush.

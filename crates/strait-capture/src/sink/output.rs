@@ -34,6 +34,8 @@ pub(super) struct Output {
     bytes: u64,
     /// A regular file, which can be cut back.
     regular: bool,
+    /// The name that the file of a killed capture was given.
+    set_aside: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -79,6 +81,11 @@ impl Output {
         }
     }
 
+    /// The name that the file of a killed capture was given to keep it, once.
+    pub(super) fn take_set_aside(&mut self) -> Option<PathBuf> {
+        self.set_aside.take()
+    }
+
     /// Writes a run of whole blocks. If that fails halfway, cuts the file back to the last whole one.
     pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
         let (written, result) = write_all(&mut self.file, blocks);
@@ -109,12 +116,12 @@ impl Output {
     fn stdout() -> io::Result<Self> {
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        Ok(Self { file, place: Place::InPlace("standard output".into()), bytes: 0, regular })
+        Ok(Self { file, place: Place::InPlace("standard output".into()), bytes: 0, regular, set_aside: None })
     }
 
     fn in_place(path: &Path, file: File) -> Self {
         let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular }
+        Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular, set_aside: None }
     }
 
     /// `NAME.part` for a regular file, locked and new.
@@ -123,14 +130,14 @@ impl Output {
         part.push(UNFINISHED);
         let part = PathBuf::from(part);
         let shown = part.display().to_string();
-        let file = match lock(&part) {
-            Ok(file) => file,
+        let (file, set_aside) = match lock(&part) {
+            Ok(locked) => locked,
             Err(source) if source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(SinkError::Busy { file: shown });
             }
             Err(source) => return Err(SinkError::create(shown, source)),
         };
-        Ok(Self { file, place: Place::Renamed { part, name }, bytes: 0, regular: true })
+        Ok(Self { file, place: Place::Renamed { part, name }, bytes: 0, regular: true, set_aside })
     }
 
     /// Writes the header. A file that cannot hold even that is removed again.
@@ -166,9 +173,11 @@ fn describe(target: &Target) -> String {
     }
 }
 
-/// Opens and locks `part`, a regular file that is new or empty and this user's own. `WouldBlock`: another process has the
-/// lock. A file system without locks is no reason not to capture.
-fn lock(part: &Path) -> io::Result<File> {
+/// Opens and locks `part`, a regular file that is new or empty and this user's own. `WouldBlock`:
+/// another process has the lock. A file system without locks is no reason not to capture. Returns
+/// the name of a file that was set aside, too.
+fn lock(part: &Path) -> io::Result<(File, Option<PathBuf>)> {
+    let mut aside = None;
     for _ in 0..LOCK_TRIES {
         let created = OpenOptions::new().write(true).create_new(true).open(part);
         let is_new = created.is_ok();
@@ -188,9 +197,9 @@ fn lock(part: &Path) -> io::Result<File> {
             continue;
         }
         if is_new || is_ours_and_empty(&file)? {
-            return Ok(file);
+            return Ok((file, aside));
         }
-        set_aside(part)?;
+        aside = Some(set_aside(part)?);
     }
     Err(io::ErrorKind::WouldBlock.into())
 }
@@ -216,12 +225,12 @@ fn is_ours_and_empty(file: &File) -> io::Result<bool> {
 }
 
 /// Keeps what a killed capture left, its last packets, under the first free name of `NAME.part.1` and on.
-fn set_aside(part: &Path) -> io::Result<()> {
+fn set_aside(part: &Path) -> io::Result<PathBuf> {
     for number in 1..=SET_ASIDE_MAX {
         let mut name = part.as_os_str().to_owned();
         name.push(format!(".{number}"));
         match renameat_with(CWD, part, CWD, &name, RenameFlags::NOREPLACE) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(name.into()),
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno.into()),
         }

@@ -13,7 +13,7 @@ use strait_capture::sink::{
 use strait_ledger::{Grouped, Report};
 use strait_sys::clock;
 
-use super::{Output, Source, Text};
+use super::{Output, Source, Text, tell};
 use crate::Error;
 use crate::parse::{count, mebibytes, megabytes, seconds};
 
@@ -176,7 +176,16 @@ pub(crate) struct FileOutput {
 impl FileOutput {
     fn create(options: SinkOptions, prompt: bool) -> Result<Output, Error> {
         let streams = prompt || options.target == Target::Stdout;
-        Ok(Output::File(Box::new(Self { sink: FileSink::create(options)?, streams })))
+        let mut file = Self { sink: FileSink::create(options)?, streams };
+        file.tell_of_set_aside();
+        Ok(Output::File(Box::new(file)))
+    }
+
+    /// Names a file that a killed capture left and the opened one would have replaced.
+    fn tell_of_set_aside(&mut self) {
+        if let Some(name) = self.sink.take_set_aside() {
+            tell(format_args!("strait: what an interrupted capture left is kept as {}\n", name.display()));
+        }
     }
 
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
@@ -189,6 +198,7 @@ impl FileOutput {
     }
 
     pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {
+        self.tell_of_set_aside();
         Ok(self.sink.flush_due(now)?)
     }
 

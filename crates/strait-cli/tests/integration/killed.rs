@@ -91,8 +91,10 @@ fn what_a_killed_capture_left_is_set_aside_by_the_next() {
     let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap()]);
     assert_eq!(fs::read(&file).unwrap(), b"an older capture", "kept until the new one is complete");
     send(&wire, &numbered(10));
-    capture.finish();
+    let said = capture.finish().stderr;
     assert_eq!(sequence(&file), (0..10).collect::<Vec<_>>());
     assert!(!part.exists());
-    assert_eq!(len(&directory.path().join("capture.part.1")), 100_000);
+    let aside = directory.path().join("capture.part.1");
+    assert_eq!(len(&aside), 100_000);
+    assert!(said.contains(&format!("is kept as {}\n", aside.display())), "{said}");
 }
