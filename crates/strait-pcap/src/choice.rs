@@ -29,9 +29,7 @@ impl Choice {
         let variable = |name| variable(name).filter(|text| !text.is_empty());
         let (prefix, name) = split(device);
         let chosen = match variable("STRAIT_PATH") {
-            Some(text) => Some(
-                path(&text).ok_or(format!("STRAIT_PATH={text}: give auto, recv, v2, v3, xdp or xdp-zc"))?,
-            ),
+            Some(text) => Some(path(&text).ok_or_else(|| unknown_path(&text))?),
             None => None,
         };
         let wait = match variable("STRAIT_WAIT").as_deref() {
@@ -68,20 +66,26 @@ pub(crate) fn split(device: &str) -> (Option<Path>, &str) {
     }
 }
 
-/// A path by the name that users give it.
+/// The paths, by the names that users give them.
+const PATHS: [(&str, Path); 9] = [
+    ("auto", Path::Auto),
+    ("recv", Path::Recv),
+    ("v2", Path::V2),
+    ("v3", Path::V3),
+    ("xdp", Path::Xdp),
+    ("xdp-zc", Path::XdpZeroCopy),
+    ("xdp-native", Path::XdpNative),
+    ("xdp-generic", Path::XdpGeneric),
+    ("zerocopy", Path::ZeroCopy),
+];
+
 fn path(name: &str) -> Option<Path> {
-    Some(match name {
-        "auto" => Path::Auto,
-        "recv" => Path::Recv,
-        "v2" => Path::V2,
-        "v3" => Path::V3,
-        "xdp" => Path::Xdp,
-        "xdp-zc" => Path::XdpZeroCopy,
-        "xdp-native" => Path::XdpNative,
-        "xdp-generic" => Path::XdpGeneric,
-        "zerocopy" => Path::ZeroCopy,
-        _ => return None,
-    })
+    PATHS.iter().find(|(known, _)| *known == name).map(|(_, path)| *path)
+}
+
+fn unknown_path(text: &str) -> String {
+    let names = PATHS.map(|(name, _)| name);
+    format!("STRAIT_PATH={text}: give one of {}", names.join(", "))
 }
 
 #[cfg(test)]
@@ -104,6 +108,14 @@ mod tests {
             let wrong = Choice::new("eth0", |asked| (asked == name).then(|| "fast".to_owned()));
             assert!(wrong.unwrap_err().starts_with(&format!("{name}=fast: ")));
         }
+    }
+
+    #[test]
+    fn an_unknown_path_is_refused_with_every_path() {
+        let wrong = Choice::new("eth0", |asked| (asked == "STRAIT_PATH").then(|| "fast".to_owned()));
+        let wrong = wrong.unwrap_err();
+        assert!(PATHS.iter().all(|(name, _)| wrong.contains(name)), "{wrong}");
+        assert_eq!(wrong.matches(", ").count() + 1, PATHS.len(), "{wrong}");
     }
 
     #[test]
