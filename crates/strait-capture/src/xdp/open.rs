@@ -30,6 +30,8 @@ use crate::error::Error;
 use crate::link;
 use crate::wait::Wait;
 
+/// The driver or the kernel does not have it.
+const EOPNOTSUPP: i32 = 95;
 /// Ethernet header and two VLAN tags beyond the MTU; XDP sees no frame check sequence.
 const LINK_OVERHEAD: u32 = 14 + 8;
 /// The fewest chunks of a queue.
@@ -76,7 +78,7 @@ pub(crate) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     for (i, way) in ways.iter().enumerate() {
         match try_way(options, *way, &mut notes) {
             Err(Error::System(error)) if i + 1 < ways.len() && is_for_want_of_ability(&error) => {
-                notes.push(format!("no {}: {error}", describe(*way)));
+                notes.push(format!("no {}: {}", describe(*way), why_not(&error, options.interface)));
             }
             result => return result.map(|opened| with_notes(opened, notes)),
         }
@@ -90,6 +92,14 @@ fn with_notes(mut opened: Opened, notes: Vec<String>) -> Opened {
     }
     opened.notes = notes;
     opened
+}
+
+/// Why a way is passed over. The error's remedy is the path that the user has chosen.
+fn why_not(error: &strait_sys::Error, interface: &Interface) -> String {
+    match error.errno() {
+        Some(EOPNOTSUPP) => format!("{}'s driver has none", interface.name),
+        _ => error.failure(),
+    }
 }
 
 fn describe(way: Way) -> String {
@@ -186,7 +196,6 @@ fn ways(options: &Options<'_>) -> Vec<Way> {
 pub(crate) fn is_for_want_of_ability(error: &strait_sys::Error) -> bool {
     const EINVAL: i32 = 22;
     const ERANGE: i32 = 34;
-    const EOPNOTSUPP: i32 = 95;
     const ENOTSUPP: i32 = 524;
     matches!(error.errno(), Some(EINVAL | ERANGE | EOPNOTSUPP | ENOTSUPP))
 }

@@ -186,6 +186,13 @@ fn a_capture_by_time_ends_after_as_many_files_as_were_asked_for() {
 }
 
 #[test]
+fn a_capture_without_zero_copy_gives_no_advice_that_is_taken() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let said = Capture::start(wire.right(), &["--path", "xdp"]).finish().stderr;
+    assert!(said.contains("\nstrait: no zero-copy: right's driver has none\n"), "{said}");
+}
+
+#[test]
 fn a_ring_of_habit_and_units_are_taken() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for options in
