@@ -72,6 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             "{option}: no such option; options of the program come after its name"
         )));
     }
+    args.report.as_deref().map_or(Ok(()), check_report)?;
     let path = find(program)?;
     refuse_privileged(&path)?;
     refuse_static(&path)?;
@@ -96,6 +97,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     strait_sys::stdio::close_again_on_exec();
     let error = command.exec();
     Err(Error::NotStarted(format!("run {}: {error}", path.display())))
+}
+
+/// Fails if the file of `--report` cannot be opened: the library would name its environment
+/// variable.
+fn check_report(file: &str) -> Result<(), Error> {
+    if matches!(file, "" | "0" | "1") {
+        return Ok(());
+    }
+    match File::options().append(true).open(file) {
+        // The library makes it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && has_directory(file) => Ok(()),
+        opened => opened.map(drop).map_err(|error| Error::Failed(format!("--report={file}: {error}"))),
+    }
+}
+
+fn has_directory(file: &str) -> bool {
+    let parent = Path::new(file).parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.is_none_or(Path::is_dir)
 }
 
 /// The program as the shell would find it.

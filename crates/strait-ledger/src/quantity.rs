@@ -116,7 +116,7 @@ fn scaled(text: &str, plain: u64, factor_of: impl Fn(&str) -> Option<u64>) -> Re
     let suffix = suffix.trim_start();
     let factor = if suffix.is_empty() { Some(plain) } else { factor_of(suffix) };
     let factor = factor.ok_or(Refused::Malformed)?;
-    match number.parse::<u64>().map_err(|error| error.kind().clone()) {
+    match number.parse::<u64>().map_err(|error| *error.kind()) {
         Ok(whole) => return whole.checked_mul(factor).ok_or(Refused::TooLarge),
         Err(IntErrorKind::PosOverflow) => return Err(Refused::TooLarge),
         Err(_) => {}

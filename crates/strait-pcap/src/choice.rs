@@ -131,7 +131,11 @@ mod tests {
         };
         assert!(matches!(reporting("1"), Ok(Choice { report: true, notices: Notices::Stderr, .. })));
         assert!(matches!(reporting("/dev/null"), Ok(Choice { report: true, notices: Notices::File(_), .. })));
-        assert!(reporting("/nosuch/file").unwrap_err().starts_with("STRAIT_REPORT=/nosuch/file: "));
+        assert!(
+            reporting("/nosuch/file")
+                .unwrap_err()
+                .starts_with("strait run --report=/nosuch/file (STRAIT_REPORT): ")
+        );
     }
 
     #[test]

@@ -14,25 +14,46 @@ pub(crate) enum Notices {
     /// Standard error.
     Stderr,
     /// The end of a file.
-    File(Arc<File>),
+    File(Arc<Report>),
+}
+
+/// The file of `strait run --report=FILE`.
+#[derive(Debug)]
+pub(crate) struct Report {
+    file: File,
+    name: String,
 }
 
 impl Notices {
     /// To the end of `file`, which is opened now: the program may give up the privilege to do it later.
     pub(crate) fn to_file(file: &str) -> Result<Self, String> {
         output::append(Path::new(file))
-            .map(|file| Self::File(Arc::new(file)))
-            .map_err(|error| format!("STRAIT_REPORT={file}: {error}"))
+            .map(|opened| Self::File(Arc::new(Report { file: opened, name: file.to_owned() })))
+            .map_err(|error| format!("{}: {error}", named(file)))
     }
 
-    /// Tells `text`, whole lines. Where there is no place for it, it is not told: the program goes on as it would.
+    /// Tells `text`, whole lines. A report that its file does not take is said on standard error.
+    /// Where there is no place for that either, it is not told: the program goes on as it would.
     pub(crate) fn tell(&self, text: &str) {
-        let _ = match self {
-            Self::File(file) => (&**file).write_all(text.as_bytes()),
-            Self::Stderr if stderr_is_a_channel() => tell_terminal(text),
-            Self::Stderr => io::stderr().write_all(text.as_bytes()),
-        };
+        match self {
+            Self::Stderr => tell_user(text),
+            Self::File(report) => {
+                if let Err(error) = (&report.file).write_all(text.as_bytes()) {
+                    tell_user(&format!("strait: {}: the report is lost: {error}\n", named(&report.name)));
+                }
+            }
+        }
     }
+}
+
+/// The option and the variable that name a file.
+fn named(file: &str) -> String {
+    format!("strait run --report={file} (STRAIT_REPORT)")
+}
+
+fn tell_user(text: &str) {
+    // A terminal or a pipe that is gone ends nothing.
+    let _ = if stderr_is_a_channel() { tell_terminal(text) } else { io::stderr().write_all(text.as_bytes()) };
 }
 
 fn tell_terminal(text: &str) -> io::Result<()> {
@@ -67,6 +88,6 @@ mod tests {
         fs::remove_file(&report).unwrap();
         fs::hard_link(&victim, &report).unwrap();
         let error = Notices::to_file(report.to_str().unwrap()).unwrap_err();
-        assert!(error.starts_with("STRAIT_REPORT=") && error.contains("a second name"), "{error}");
+        assert!(error.starts_with("strait run --report=") && error.contains("a second name"), "{error}");
     }
 }

@@ -49,6 +49,9 @@ fn what_cannot_be_run_is_told() {
     let finished = Launch::new(&strait).args(["run", "--bogus", "true"]).run(LIMIT).unwrap();
     let (code, line) = failure(&finished);
     assert_eq!((code, line.contains("--bogus: no such option")), (2, true), "{line}");
+    let finished = Launch::new(&strait).args(["run", "--report=/nodir/x", "--", "true"]).run(LIMIT).unwrap();
+    let (code, line) = failure(&finished);
+    assert_eq!((code, &*line), (1, "strait: --report=/nodir/x: No such file or directory (os error 2)"));
     let privileged = directory.path().join("privileged");
     fs::copy("/bin/true", &privileged).unwrap();
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o2755)).unwrap();

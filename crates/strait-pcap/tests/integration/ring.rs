@@ -45,6 +45,19 @@ fn fill_ring(wire: &Wire, program: &str, path: &str, directory: &Path) -> Finish
 }
 
 #[test]
+fn a_report_that_its_file_does_not_take_is_said_on_standard_error() {
+    if !program_or_skip("tcpdump") {
+        return;
+    }
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let launch = wire.right().command("tcpdump").args(["-ni", "right"]);
+    let process = on(Some("v3"), launch).env("STRAIT_REPORT", "/dev/full").spawn().unwrap();
+    process.wait_for_stderr("listening on", LIMIT).unwrap();
+    let said = process.interrupt(LIMIT).unwrap().success().stderr;
+    assert!(said.contains("--report=/dev/full (STRAIT_REPORT): the report is lost: No space left"), "{said}");
+}
+
+#[test]
 fn tshark_is_not_disturbed_by_what_the_user_is_told() {
     if !["dumpcap", "tshark"].into_iter().all(program_or_skip) {
         return;
