@@ -45,6 +45,7 @@ status, media type, URI; of a part from which byte of how many it is. - stands f
 What stats tells, with counts since the proxy was started:
   records         responses and parts that are stored
   used_bytes      bytes of all files, those included that are evicted and still read
+  pinned_bytes    bytes of evicted files that clients still read: they take room on the disk until the last reader is done
   capacity_bytes  what used_bytes may come to: cache.size
   files           files that are open
   stored          records that were written

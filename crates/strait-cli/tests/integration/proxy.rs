@@ -389,6 +389,11 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     let stats = look(&["stats"]).success().text();
     assert!(stats.contains("\"records\":3") && stats.contains("\"refused\":0"), "{stats}");
     assert!(!stats.contains("capacity_bytes"), "no directory tells it: {stats}");
+    let (help, counts) = (run(&["cache", "--help"]).success().text(), serde_json::from_str(&stats).unwrap());
+    let Value::Object(counts) = counts else { panic!("{stats}") };
+    for name in counts.keys() {
+        assert!(help.contains(&format!("\n  {name} ")), "{name} is explained: {help}");
+    }
     assert!(look(&["get", "http://www.example/b"]).success().text().contains("\"status\":200"));
     assert!(look(&["verify"]).success().text().contains("\"whole\":3"));
     assert_eq!(files(Path::new(&cache)), left, "who only looks changes nothing");
