@@ -19,7 +19,7 @@ pub(crate) struct CompletionArgs {
 /// Where to.
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Directory for strait.1, strait-capture.1, ...
+    /// Directory for strait.1, strait-capture.1, ...; it is made if its parent exists
     directory: PathBuf,
 }
 
@@ -45,7 +45,11 @@ fn with_examples(page: &str) -> String {
 }
 
 fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
+    // A missing parent is more often a mistake than meant.
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
     clap_mangen::generate_to(command, directory)?;
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();

@@ -4,7 +4,7 @@ use std::fs;
 
 use lab::Launch;
 
-use crate::rig::{LIMIT, run};
+use crate::rig::{LIMIT, failure, run};
 
 const COMMANDS: [&str; 5] = ["capture", "generate", "replay", "demo", "completions"];
 
@@ -40,6 +40,17 @@ fn every_command_gets_a_man_page() {
         assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}: {text}");
     }
     assert!(page("strait-capture.1").contains("snaplen"));
+}
+
+#[test]
+fn man_pages_get_no_directory_whose_parent_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
+    let (code, line) = failure(&run(&["man", missing.join("man1").to_str().unwrap()]));
+    assert!(code == 1 && line.contains("No such file or directory"), "{code} {line}");
+    assert!(!missing.exists());
+    let _ = run(&["man", missing.to_str().unwrap()]).success();
+    assert!(missing.join("strait.1").exists());
 }
 
 #[test]
