@@ -126,7 +126,7 @@ const EXAMPLES: &str = "Examples:
   strait capture -i eth0 tcp port 443
   strait capture -nnvvXs0 -i any icmp
   strait capture -i eth0 -w web.pcapng --rotate-mib 100 --ring-files 10 port 80
-  strait capture -i eth0 --path xdp --queues all --cpus 2-5 -w /dev/null
+  strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
   strait capture -r web.pcapng --json host 10.0.0.1";
 
 #[derive(Clone, Copy, ValueEnum)]
