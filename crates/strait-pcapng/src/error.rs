@@ -21,7 +21,10 @@ pub enum Error {
     #[error("empty: not even a file header")]
     Empty,
     /// The first four bytes belong to neither format.
-    #[error("not a pcap or pcapng file: it starts with {magic:02x?}")]
+    #[error(
+        "not a pcap or pcapng file: it starts with the bytes {}; give a file of tcpdump -w, Wireshark or strait capture -w",
+        hex(*magic)
+    )]
     NotACapture {
         /// The first four bytes.
         magic: [u8; 4],
@@ -47,7 +50,7 @@ pub enum Error {
         minor: u16,
     },
     /// The byte-order magic of a section header is neither one (pcapng s4.1).
-    #[error("block at byte {offset}: byte-order magic is {magic:02x?}, not 1a2b3c4d in either order")]
+    #[error("block at byte {offset}: byte-order magic is {}, not 1a 2b 3c 4d in either order", hex(*magic))]
     ByteOrder {
         /// Where the block starts.
         offset: u64,
@@ -181,4 +184,9 @@ pub enum Error {
         /// How many were written.
         known: u32,
     },
+}
+
+/// `0a 0d 0d 0a`.
+fn hex(bytes: [u8; 4]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(" ")
 }
