@@ -278,7 +278,7 @@ impl Args {
 
     fn filter(&self) -> Result<String, Error> {
         let Some(file) = &self.filter_file else { return Ok(self.filter.join(" ")) };
-        let failed = |why: String| Error::Usage(format!("read the filter from {}: {why}", file.display()));
+        let failed = |why: String| Error::Failed(format!("read the filter from {}: {why}", file.display()));
         let length = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
         if length > FILTER_BYTES_MAX {
             return Err(failed(format!("it has {length} bytes, more than {FILTER_BYTES_MAX}")));

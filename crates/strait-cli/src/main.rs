@@ -42,11 +42,14 @@ static MEMORY: MiMalloc = MiMalloc;
 
 /// Moves network bytes on Linux without copying them, and counts every byte that had to be copied.
 #[derive(Parser)]
-#[command(name = "strait", version, arg_required_else_help = true)]
+#[command(name = "strait", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Strait {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, also where a file cannot be opened; 2 a mistake on the command line or in a configuration;
+3 a privilege, a kernel feature or a library is missing.";
 
 #[derive(Subcommand)]
 enum Command {

@@ -248,7 +248,8 @@ fn config(args: &Args) -> Result<Config, Error> {
         return Ok(config);
     };
     let of_file = |error: &dyn std::fmt::Display| Error::Usage(located(args, &error.to_string()));
-    let text = std::fs::read_to_string(path).map_err(|error| of_file(&error))?;
+    let unread = |error: io::Error| Error::Failed(format!("read {}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(unread)?;
     let config = Config::from_toml(&text).map_err(|error| of_file(&error))?;
     let config = with_options(config, args);
     match config.check() {

@@ -226,7 +226,7 @@ impl Source {
         };
         let metadata = file.metadata().map_err(|error| failed(&error))?;
         if metadata.is_dir() {
-            return Err(Error::Usage(format!(
+            return Err(Error::Failed(format!(
                 "{name} is a directory: tar c {name} | strait send - HOST:PORT"
             )));
         }

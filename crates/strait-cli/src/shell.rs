@@ -39,6 +39,9 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> Result<(), Error> {
 /// What the help says last is examples: man-pages(7) has a heading for them, and their lines stay as they are.
 fn with_examples(page: &str) -> String {
     let Some((before, behind)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
+    if let Some(codes) = behind.strip_prefix("Exit codes: ") {
+        return format!("{before}.SH \"EXIT STATUS\"\n{codes}");
+    }
     let behind = behind.strip_prefix("Examples:\n").unwrap_or(behind);
     let (examples, rest) = behind.find(".SH ").map_or((behind, ""), |at| behind.split_at(at));
     format!("{before}.SH EXAMPLES\n.nf\n{examples}.fi\n{rest}")

@@ -203,8 +203,12 @@ impl Contents {
 }
 
 fn is_directory(dir: &Path) -> Result<()> {
-    let said = || Error::Config(format!("{}: there is no such directory", dir.display()));
-    dir.is_dir().then_some(()).ok_or_else(said)
+    let failed = |error: std::io::Error| Error::os("open the store", &dir.display(), error);
+    match std::fs::metadata(dir) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(failed(std::io::ErrorKind::NotADirectory.into())),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// Who is to be asked instead.

@@ -84,11 +84,13 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::System(error) => error.kind(),
-            Self::CapacityTooSmall { .. } | Self::TooLong { .. } | Self::NoStore(_) => Kind::Usage,
+            Self::CapacityTooSmall { .. } | Self::TooLong { .. } => Kind::Usage,
             Self::InUse(_) => Kind::Refused,
-            Self::Full { .. } | Self::Corrupt { .. } | Self::Gone { .. } | Self::Closed { .. } => {
-                Kind::Failed
-            }
+            Self::NoStore(_)
+            | Self::Full { .. }
+            | Self::Corrupt { .. }
+            | Self::Gone { .. }
+            | Self::Closed { .. } => Kind::Failed,
         }
     }
 }

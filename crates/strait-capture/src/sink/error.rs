@@ -74,14 +74,7 @@ impl SinkError {
     /// What a caller can do about it.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Usage(_) | Self::Busy { .. } => Kind::Usage,
-            Self::Create { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => Kind::Refused,
-                io::ErrorKind::NotFound | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
-                    Kind::Usage
-                }
-                _ => Kind::Failed,
-            },
+            Self::Usage(_) => Kind::Usage,
             _ => Kind::Failed,
         }
     }

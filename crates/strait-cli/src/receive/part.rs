@@ -79,7 +79,7 @@ impl Output {
                 Ok(Self { name: name.display().to_string(), file, offset: None, part: None })
             }
             Err(error) if error.kind() == ErrorKind::IsADirectory => {
-                Err(Error::Usage(format!("{} is a directory: give a file", name.display())))
+                Err(Error::Failed(format!("{} is a directory: give a file", name.display())))
             }
             Err(error) => Err(Error::Failed(format!("{}: {error}", name.display()))),
         }

@@ -97,7 +97,7 @@ fn a_filter_is_read_from_a_file() {
     assert_eq!(printed(&["-F", file.path().to_str().unwrap()]), printed(&["udp and ip"]));
     let missing = run(&["capture", "-r", RECORDING, "-F", "/no/such/file"]);
     assert!(
-        missing.status.code() == Some(2) && missing.stderr.contains("/no/such/file"),
+        missing.status.code() == Some(1) && missing.stderr.contains("/no/such/file"),
         "{}",
         missing.stderr
     );

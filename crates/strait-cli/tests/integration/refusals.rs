@@ -244,10 +244,39 @@ fn a_target_that_cannot_be_written_is_told_before_the_capture() {
     let missing = directory.path().join("missing/file");
     for (target, words) in [(folder, "directory"), (missing.to_str().unwrap(), "No such file or directory")] {
         let (code, line) = refused(&wire, &["capture", "-i", "right", "-w", target]);
-        assert_eq!(code, 2, "{line}");
+        assert_eq!(code, 1, "{line}");
         assert!(line.contains(words) && line.contains(target), "{line}");
     }
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+/// The rule of docs/guide/privileges.md: 1 for a file that cannot be opened, whatever it is for.
+#[test]
+fn a_file_that_cannot_be_opened_is_a_failure_for_every_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().to_str().unwrap();
+    let missing = directory.path().join("missing/file");
+    let missing = missing.to_str().unwrap();
+    for command in [
+        &["capture", "-q", "-r", "FILE"][..],
+        &["capture", "-r", RECORDING, "-F", "FILE"],
+        &["capture", "-r", RECORDING, "-w", "FILE"],
+        &["send", "FILE", "127.0.0.1:1"],
+        &["receive", "-o", "FILE"],
+        &["replay", "FILE", "-o", "lo"],
+        &["proxy", "--config", "FILE"],
+        &["proxy", "--check-config", "--config", "FILE"],
+        &["cache", "stats", "--cache-dir", "FILE"],
+        &["bench", "compare", "FILE", "FILE"],
+        &["run", "--report=FILE", "--", "true"],
+    ] {
+        for file in [missing, folder] {
+            let arguments: Vec<_> = command.iter().map(|word| word.replace("FILE", file)).collect();
+            let finished = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(finished.status.code(), Some(1), "{arguments:?}: {}", finished.stderr);
+            assert!(finished.stderr.contains(folder), "{arguments:?}: {}", finished.stderr);
+        }
+    }
 }
 
 #[test]
@@ -272,7 +301,7 @@ fn two_captures_do_not_share_a_file() {
     let target = file.to_str().unwrap();
     let first = Capture::start(wire.right(), &["-w", target]);
     let (code, line) = refused(&wire, &["capture", "-i", "right", "-w", target]);
-    assert_eq!(code, 2, "{line}");
+    assert_eq!(code, 1, "{line}");
     assert!(line.contains("another capture is writing it"), "{line}");
     first.finish();
     assert!(file.exists());

@@ -34,7 +34,8 @@ fn every_command_gets_a_man_page() {
     let directory = tempfile::tempdir().unwrap();
     let _ = run(&["man", directory.path().to_str().unwrap()]).success();
     let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
-    assert!(page("strait.1").contains(".SH NAME"));
+    let main = page("strait.1");
+    assert!(main.contains(".SH NAME") && main.contains("\n.SH \"EXIT STATUS\"\n0 done; 1 failed"), "{main}");
     for command in COMMANDS {
         let text = page(&format!("strait-{command}.1"));
         assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{command}: {text}");

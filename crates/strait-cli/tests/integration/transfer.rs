@@ -409,12 +409,12 @@ fn mistakes_are_told() {
         (vec!["send", &source, &closed], 1, "Connection refused"),
         (vec!["send", &source, "localhost"], 2, "HOST:PORT"),
         (vec!["send", &missing, &closed], 1, "No such file"),
-        (vec!["send", &directory, &closed], 2, "is a directory"),
+        (vec!["send", &directory, &closed], 1, "is a directory"),
         (vec!["send", "--mode", "sendfile", "-", &closed], 2, "sendfile cannot send it"),
         (vec!["send", "--threshold", "0", &source, &closed], 2, "above 0, or auto"),
         (vec!["receive", "-l", "here"], 2, "give ADDRESS:PORT"),
         (vec!["receive", "-l", "192.0.2.1:1"], 1, "listen on 192.0.2.1:1"),
-        (vec!["receive", "-o", &directory], 2, "is a directory"),
+        (vec!["receive", "-o", &directory], 1, "is a directory"),
         (vec!["receive", "-o", "/no/such/file"], 1, "No such file"),
     ] {
         let finished = run(&arguments);

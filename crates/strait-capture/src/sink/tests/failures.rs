@@ -195,9 +195,9 @@ fn two_captures_do_not_share_a_file() {
 fn targets_that_cannot_be_written_are_refused_at_once() {
     let directory = directory();
     let refused = FileSink::create(options(directory.path())).expect_err("a directory");
-    assert_eq!((refused.kind(), listing(directory.path()).len()), (Kind::Usage, 0), "{refused}");
+    assert_eq!((refused.kind(), listing(directory.path()).len()), (Kind::Failed, 0), "{refused}");
     let missing = FileSink::create(options(Path::new("/nowhere/out.pcapng"))).expect_err("no directory");
-    assert_eq!(missing.kind(), Kind::Usage);
+    assert_eq!(missing.kind(), Kind::Failed);
     assert!(missing.to_string().starts_with("create /nowhere/out.pcapng: No such file"), "{missing}");
 }
 
