@@ -1,11 +1,11 @@
-//! Any bytes as the store's files: headers of files and records, marks, blocks of a snapshot. What is taken is within its limits
+//! Any bytes as the store's files: headers of files and records, checkpoint, blocks of a snapshot. What is taken is within its limits
 //! and is written as it was read. As hardly any bytes have the right checksums, the same bytes are also taken as the numbers of
 //! a header, which is then decoded from its encoding.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strait_store::format::marks::Marks;
+use strait_store::format::checkpoint::Checkpoint;
 use strait_store::format::snapshot::{BLOCK_BYTES, Entry, Item, Totals, decode, encode};
 use strait_store::format::{
     BODY_BYTES_MAX, FileHeader, KEY_BYTES_MAX, Layout, META_BYTES_MAX, RECORD_ALIGN, RECORD_HEADER_BYTES,
@@ -20,9 +20,9 @@ fuzz_target!(|data: &[u8]| {
     if let Some(header) = FileHeader::decode(data) {
         assert_eq!(FileHeader::decode(&header.encode()), Some(header));
     }
-    if let Some(marks) = Marks::decode(data) {
-        let next = Marks::decode(&marks.encode()).expect("it was read").next([0; 16]);
-        assert!(next.first_number() > marks.first_number() && next.session > marks.session);
+    if let Some(checkpoint) = Checkpoint::decode(data) {
+        let next = Checkpoint::decode(&checkpoint.encode()).expect("it was read").next([0; 16]);
+        assert!(next.first_number() > checkpoint.first_number() && next.session > checkpoint.session);
     }
     check(data, number(1), number(0));
     let state = [State::Reserved, State::Committed, State::Dead][number(0) as usize % 3];

@@ -515,7 +515,7 @@ impl Sink {
 
     fn grow(&mut self, len: u64) -> Result<(), Unfinished> {
         match self {
-            Self::Store(writer) if writer.room() < len => {
+            Self::Store(writer) if writer.writable_bytes() < len => {
                 writer.grow(len).map_err(|_| Unfinished::Store(None))
             }
             _ => Ok(()),

@@ -1,4 +1,5 @@
-//! Measures the store: `cargo run --release -p strait-store --example measure -- DIR`. Prints what each operation costs.
+//! Measures the store: `cargo run --release -p strait-store --example measure -- DIR`. Prints the
+//! cost of each operation.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use strait_store::{Config, Error, Record, Store, hash_of};
 
-/// Objects that are found and loaded.
+/// Number of stored objects.
 const OBJECTS: u32 = 100_000;
 const ROUNDS: u32 = 1_000_000;
 
@@ -59,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// How long it takes to close, and to be loaded from the snapshot and from a scan.
+/// Measures closing, and loading from the snapshot and by a scan.
 fn restart(store: Arc<Store>, config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let begin = Instant::now();
     store.close();
@@ -86,7 +87,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("http://origin.example/some/path/{number}").into_bytes()
 }
 
-/// A number of an object, far from the last.
+/// Number of an object, far from the last one.
 fn spread(round: u32) -> u32 {
     round.wrapping_mul(2_654_435_761) % OBJECTS
 }

@@ -1,5 +1,5 @@
-//! The store's threads: one loads the index, keeps room free and closes the store in order; one syncs, so that eviction never waits
-//! for the disk's cache.
+//! Background threads of the store. One loads the index, evicts and closes the store in order; the
+//! other syncs, so that eviction never waits for the disk's write cache.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,13 +12,14 @@ use crate::load;
 use crate::open::Earlier;
 use crate::shared::Shared;
 
-/// How often evicted files that are still read are looked at: at first, and when none of them is closed again and again.
+/// Shortest and longest interval between two checks of pending unlinks. The interval doubles while
+/// no reader closes one of the files.
 const UNLINKS_EVERY_MIN: Duration = Duration::from_millis(1);
 const UNLINKS_EVERY_MAX: Duration = Duration::from_millis(50);
-/// How long the eviction thread sleeps where nothing wakes it.
+/// Longest sleep of the eviction thread without a wake-up.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// Starts the threads; returns the handle of the one that joins the other.
+/// Starts the threads. Returns the handle of the eviction thread, which joins the sync thread.
 pub(crate) fn start(
     shared: Shared,
     earlier: Earlier,
@@ -34,13 +35,13 @@ pub(crate) fn start(
     };
     let own = shared.clone();
     let evicting = spawn(&shared, "strait-store", move || run(&own, earlier, syncing));
-    // The other thread ends when it sees that.
+    // The sync thread ends when it sees the flag.
     let thread = evicting.inspect_err(|_| {
         shared.is_closed.store(true, Ordering::Release);
         shared.settle();
     })?;
     let _ = shared.thread.set(thread.thread().clone());
-    // For what came before it could be woken.
+    // Handles requests made before the thread could be woken.
     shared.wake();
     Ok((shared, thread))
 }
@@ -56,21 +57,21 @@ fn run(shared: &Shared, earlier: Earlier, syncing: Option<JoinHandle<()>>) {
     while !shared.is_closed.load(Ordering::Acquire) {
         let before = shared.unlinks.pinned_files();
         shared.close_unlinked();
-        shared.make_room();
+        shared.evict_ahead();
         let is_same = before > 0 && shared.unlinks.pinned_files() == before;
         look_every = if is_same { (2 * look_every).min(UNLINKS_EVERY_MAX) } else { UNLINKS_EVERY_MIN };
-        let idle = shared.relief.due_in().map_or(IDLE, |relief| relief.min(IDLE));
+        let idle = shared.enospc.due_in().map_or(IDLE, |pause| pause.min(IDLE));
         thread::park_timeout(if shared.unlinks.is_empty() { idle } else { idle.min(look_every) });
     }
     if let Some(syncing) = syncing {
         syncing.thread().unpark();
-        // It does not panic; if it did, the last sync is made below.
+        // The sync thread does not panic; if it did, `finish` below makes the last sync.
         let _ = syncing.join();
     }
     shared.finish();
 }
 
-/// Syncs every `every` from when the index is loaded, until the store is closed.
+/// Syncs once per `every`, from the end of loading until the store is closed.
 fn sync_regularly(shared: &Shared, every: Duration) {
     let guard = lock(&shared.is_loaded);
     drop(shared.loaded.wait_while(guard, |is_loaded| !*is_loaded));
@@ -81,7 +82,7 @@ fn sync_regularly(shared: &Shared, every: Duration) {
             thread::park_timeout(due - now);
             continue;
         }
-        // It is counted, and tried again the next time.
+        // A failure is counted; the next period tries again.
         let _ = shared.counted(shared.sync());
         due = Instant::now() + every;
     }

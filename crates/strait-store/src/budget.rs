@@ -1,10 +1,10 @@
-//! The hard limits: bytes of all files, and how many there are. A file's share is given back when the last who reads it lets go
-//! of it, for until then its blocks are in use, whatever the directory says.
+//! Hard limits of a store: bytes of all files, and number of open files. A file's share is returned
+//! when its last reader closes it: until then its blocks are in use, even if it is unlinked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What there is for all files of a store, and what of it is taken.
+/// Limits of a store, and the used part of them.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) capacity_bytes: u64,
@@ -19,34 +19,34 @@ impl Budget {
         Arc::new(Self { capacity_bytes, used_bytes, files_max, files })
     }
 
-    /// Bytes that are taken.
+    /// Used bytes.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Acquire)
     }
 
-    /// Files that are open.
+    /// Open files.
     pub(crate) fn files(&self) -> usize {
         self.files.load(Ordering::Acquire)
     }
 
-    /// Bytes that can be taken.
+    /// Bytes left below the limit.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.capacity_bytes.saturating_sub(self.used_bytes())
     }
 
-    /// Files that can be opened.
+    /// Files that can still be opened.
     pub(crate) fn free_files(&self) -> usize {
         self.files_max.saturating_sub(self.files())
     }
 
-    /// Takes `bytes`, or nothing where that would pass the limit.
+    /// Reserves `bytes`. Reserves nothing and returns false if that exceeds the limit.
     fn take(&self, bytes: u64) -> bool {
         let within = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.capacity_bytes);
         self.used_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).is_ok()
     }
 }
 
-/// What one file has of the budget.
+/// Share of one file in the budget.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
@@ -54,7 +54,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// That of a new file of `bytes`, if there is room for it.
+    /// Share of a new file of `bytes`; `None` if it exceeds a limit.
     pub(crate) fn take(budget: &Arc<Budget>, bytes: u64) -> Option<Self> {
         let within = |files: usize| (files < budget.files_max).then_some(files + 1);
         budget.files.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).ok()?;
@@ -62,19 +62,19 @@ impl Share {
         share.grow(bytes).then_some(share)
     }
 
-    /// That of a file which is there already, room or not.
+    /// Share of an existing file, counted even if it exceeds a limit.
     pub(crate) fn of_existing(budget: &Arc<Budget>, bytes: u64) -> Self {
         budget.files.fetch_add(1, Ordering::AcqRel);
         budget.used_bytes.fetch_add(bytes, Ordering::AcqRel);
         Self { budget: budget.clone(), bytes: AtomicU64::new(bytes) }
     }
 
-    /// Bytes of it.
+    /// Bytes of the share.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Takes `more` bytes, or nothing.
+    /// Adds `more` bytes; returns false, and adds none, if that exceeds the limit.
     pub(crate) fn grow(&self, more: u64) -> bool {
         let taken = self.budget.take(more);
         if taken {
@@ -83,7 +83,7 @@ impl Share {
         taken
     }
 
-    /// Gives back what it has above `bytes`.
+    /// Returns the bytes above `bytes` to the budget.
     pub(crate) fn shrink_to(&self, bytes: u64) {
         let before = self.bytes.fetch_min(bytes, Ordering::AcqRel);
         self.budget.used_bytes.fetch_sub(before.saturating_sub(bytes), Ordering::AcqRel);

@@ -1,39 +1,42 @@
-//! What a store is opened with.
+//! Configuration of a store.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// Segments that a capacity is divided into at least, where nothing is asked for: eviction takes one at a time.
+/// Least number of segments in a capacity, if no segment size is configured. Eviction frees one
+/// segment at a time.
 const SEGMENTS_MIN: u64 = 64;
-/// Segments for each lane at least: it holds one that is not full.
+/// Least number of segments for each lane. Each lane holds one that is not full.
 const SEGMENTS_PER_LANE_MIN: u64 = 8;
-/// Bytes of a segment where nothing is asked for: from, to.
+/// Range of the default segment size in bytes.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 const SEGMENT_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of a segment that can be asked for: from, to.
+/// Range of the configurable segment size in bytes.
 const ASKED_BYTES_MIN: u64 = 64 << 10;
 const ASKED_BYTES_MAX: u64 = 4 << 30;
-/// Segments beside those of the lanes: eviction's two, those kept ready, and some that are full.
+/// Segments in addition to those of the lanes: two of eviction, the spares, and some full ones.
 const SEGMENTS_BESIDE: u64 = 6;
 
-/// What a store is opened with.
+/// Configuration of a store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory; it is made if it is not there.
+    /// Directory of the store; created if missing.
     pub dir: PathBuf,
-    /// Bytes of all files together, at all times.
+    /// Limit of the bytes of all files together, at all times.
     pub capacity_bytes: u64,
-    /// Bytes of a segment file; `None`: a 64th of the capacity, or less with many lanes, from 1 to 256 MiB.
+    /// Bytes of a segment file. `None`: 1/64 of the capacity, or less with many lanes, between 1
+    /// and 256 MiB.
     pub segment_bytes: Option<u64>,
-    /// Threads that write, each to a segment of its own.
+    /// Number of writing threads, each with a segment of its own.
     pub lanes: usize,
-    /// How often what was written is made to outlive a power loss; `None`: only when the store is closed.
+    /// Interval between syncs to disk. `None`: sync only when the store is closed.
     pub sync_every: Option<Duration>,
-    /// Files that may be open at a time; `None`: a quarter of what the process may open (`RLIMIT_NOFILE`).
+    /// Limit of open files. `None`: a quarter of the process's limit (`RLIMIT_NOFILE`).
     pub files_max: Option<usize>,
-    /// Tells one run of the machine from another; `None`: `/proc/sys/kernel/random/boot_id`. Tests play a power loss with it.
+    /// Identifies one run of the machine. `None`: `/proc/sys/kernel/random/boot_id`. Tests simulate
+    /// a power loss with another value.
     pub boot_id: Option<[u8; 16]>,
 }
 
@@ -51,7 +54,7 @@ impl Config {
         }
     }
 
-    /// Bytes of a segment, of whole pages.
+    /// Bytes of a segment, rounded down to whole pages.
     pub(crate) fn segment_bytes(&self) -> Result<u64> {
         let lanes = self.lanes.max(1) as u64;
         let share = self.capacity_bytes / SEGMENTS_MIN.max(lanes * SEGMENTS_PER_LANE_MIN);

@@ -1,5 +1,5 @@
-//! What the store asks of the file system, each call in one place: so that tests can have any of them fail, and that none changes
-//! anything where a store is only read. Else the calls are the bare system calls.
+//! File-system calls of the store, each in one place, so that tests can make any of them fail and a
+//! read-only store refuses all that write. Otherwise they are the bare system calls.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -12,13 +12,13 @@ use rustix::io::{Errno, pwritev};
 #[cfg(test)]
 pub(crate) use crate::tests::faults::Faults;
 
-/// Files are the owner's alone.
+/// Only the owner may read and write files.
 const FILE_MODE: u32 = 0o600;
 
-/// Pieces that one call takes (`UIO_MAXIOV`, linux/uio.h).
+/// Limit of pieces in one call (`UIO_MAXIOV`, linux/uio.h).
 const PIECES_MAX: usize = 1024;
 
-/// A call that a test can have fail.
+/// A call that a test can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
     Create,
@@ -43,7 +43,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// The file system, to be read: every other call fails with EROFS before it is made.
+    /// The file system, read-only: every call that writes fails with EROFS before it is made.
     pub(crate) fn to_read() -> Self {
         Self {
             is_read_only: true,
@@ -52,12 +52,13 @@ impl Disk {
         }
     }
 
-    /// Whether nothing is changed.
+    /// Returns true if writing calls are refused.
     pub(crate) fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// Makes a file of `bytes` bytes, all of them 0, whose room is taken where the file system can do that.
+    /// Creates a zero-filled file of `bytes` bytes. Allocates its blocks if the file system
+    /// supports that.
     pub(crate) fn create(&self, path: &Path, bytes: u64) -> io::Result<File> {
         self.fails(Call::Create)?;
         let mut options = OpenOptions::new();
@@ -69,7 +70,7 @@ impl Disk {
         Ok(file)
     }
 
-    /// Takes room for the file up to `bytes`, and makes it that long.
+    /// Allocates blocks for the file up to `bytes`, and extends its length to that.
     pub(crate) fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
         self.fails(Call::Allocate)?;
         #[cfg(test)]
@@ -80,7 +81,7 @@ impl Disk {
         }
     }
 
-    /// Bytes that the file system of `dir` has free for this user.
+    /// Bytes available to this user in the file system of `dir`.
     pub(crate) fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         self.fails(Call::Space)?;
         #[cfg(test)]
@@ -91,13 +92,14 @@ impl Disk {
         Ok(data.f_bavail.saturating_mul(data.f_frsize))
     }
 
-    /// Opens a file to read, and to write where that is done at all.
+    /// Opens a file for reading, and for writing unless the store is read-only.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         self.fails(Call::Open)?;
         OpenOptions::new().read(true).write(!self.is_read_only).open(path)
     }
 
-    /// pread(2) of up to `bytes` bytes at `offset`, appended to `into`; fewer only at the end of the file.
+    /// pread(2) of up to `bytes` bytes at `offset`, appended to `into`; fewer only at the end of
+    /// the file.
     pub(crate) fn read(&self, file: &File, into: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<()> {
         self.fails(Call::Read)?;
         let end = into.len() + bytes;
@@ -114,7 +116,7 @@ impl Disk {
         Ok(())
     }
 
-    /// pwritev(2) of all of `pieces` at `offset`. After an error any part of it may be there.
+    /// pwritev(2) of all of `pieces` at `offset`. After an error any part of them may be written.
     pub(crate) fn write(&self, file: &File, pieces: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
         let failed = self.fails(Call::Write);
         #[cfg(test)]
@@ -161,7 +163,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Where data begins at or behind `offset`; `None` if there is nothing but holes. Where that cannot be told, all is data.
+    /// Offset of the first data at or after `offset`; `None` if only holes follow. If the file
+    /// system does not support SEEK_DATA, returns `offset`.
     pub(crate) fn next_data(file: &File, offset: u64) -> Option<u64> {
         match seek(file, SeekFrom::Data(offset)) {
             Ok(at) => Some(at),
@@ -170,7 +173,7 @@ impl Disk {
         }
     }
 
-    /// Cuts the file to `bytes`.
+    /// Truncates the file to `bytes`.
     pub(crate) fn truncate(&self, file: &File, bytes: u64) -> io::Result<()> {
         self.fails(Call::Truncate)?;
         file.set_len(bytes)
@@ -182,26 +185,26 @@ impl Disk {
         Ok(fdatasync(file)?)
     }
 
-    /// Makes the names in `dir` outlive a power loss.
+    /// Syncs the directory, so that its names survive a power loss.
     pub(crate) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.fails(Call::Sync)?;
         File::open(dir)?.sync_all()
     }
 
-    /// Makes the new file `temporary` be `path`, whole or not at all, after a power loss too.
+    /// Replaces `path` by the new file `temporary` atomically, also under a power loss.
     pub(crate) fn rename(&self, temporary: &Path, path: &Path, dir: &Path) -> io::Result<()> {
         self.fails(Call::Rename)?;
         std::fs::rename(temporary, path)?;
         self.sync_dir(dir)
     }
 
-    /// Takes the name away.
+    /// Removes the name of a file.
     pub(crate) fn unlink(&self, path: &Path) -> io::Result<()> {
         self.fails(Call::Unlink)?;
         std::fs::remove_file(path)
     }
 
-    /// The error of a call that is not to be made.
+    /// Returns the error of a refused call.
     fn fails(&self, call: Call) -> io::Result<()> {
         if self.is_read_only && !matches!(call, Call::Open | Call::Read) {
             return Err(Errno::ROFS.into());
@@ -212,7 +215,7 @@ impl Disk {
     }
 }
 
-/// A disk that fails may have written a part.
+/// Writes half of `pieces`, as a failing disk may.
 #[cfg(test)]
 fn cut_short(file: &File, pieces: &[IoSlice<'_>], offset: u64) {
     let whole: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();

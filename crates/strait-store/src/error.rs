@@ -1,76 +1,77 @@
-//! The one error of this crate. Callers tell [`Error::Full`] and [`Error::Corrupt`] apart from the rest: both are answered by
-//! going on without the store.
+//! Error type of this crate. Callers distinguish [`Error::Full`] and [`Error::Corrupt`] from the
+//! rest: they handle both by continuing without the store.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use strait_sys::Kind;
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an object could not be stored, found or read.
+/// Failure to open the store, or to store, find or read an object.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refused.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
-    /// There is no room now: what could be evicted has not been yet, or is still being read or written.
-    #[error("{operation}: no room for {bytes} bytes; a larger capacity would help")]
+    /// No space is left now: the evictable files are not evicted yet, or are still being read or
+    /// written.
+    #[error("{operation}: no space for {bytes} bytes; increase the capacity")]
     Full {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// What stands on disk is not what was written. The record is gone from the index.
+    /// The bytes on disk differ from the written ones. The record is removed from the index.
     #[error("read {} at {offset}: {what}; the record is dropped", file.display())]
     Corrupt {
         /// The segment file.
         file: PathBuf,
-        /// Where its record begins, in bytes.
+        /// Offset of the record in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// Description of the damage.
         what: &'static str,
     },
-    /// The record has been removed or evicted meanwhile.
+    /// The record has since been removed or evicted.
     #[error("{operation}: the record is gone")]
     Gone {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
     },
-    /// A key, a head or a body is longer than a record may have.
-    #[error("{what} of {bytes} bytes: {bytes_max} are the most")]
+    /// A key, a meta or a body is longer than its limit.
+    #[error("{what} of {bytes} bytes exceeds the limit of {bytes_max} bytes")]
     TooLong {
-        /// What is too long.
+        /// Name of the part that is too long.
         what: &'static str,
-        /// Bytes it has.
+        /// Its length in bytes.
         bytes: u64,
-        /// Bytes it may have.
+        /// Limit in bytes.
         bytes_max: u64,
     },
-    /// Another process has the directory.
-    #[error("open the store {}: another process uses it; stop that, or name another directory", .0.display())]
+    /// Another process has locked the directory.
+    #[error("open the store {}: another process uses it; stop that process, or use another directory", .0.display())]
     InUse(PathBuf),
-    /// What is to be read is none.
-    #[error("read the store {}: it has no file `marks` that tells what is in it; is it one?", .0.display())]
+    /// The directory to read is not a store.
+    #[error("read the store {}: it has no valid file `marks`; check that the directory is a store", .0.display())]
     NoStore(PathBuf),
-    /// The capacity does not hold the segments that the lanes write to.
+    /// The capacity is too small for the segments of the lanes.
     #[error(
-        "open the store: {capacity_bytes} bytes are too few for {lanes} lanes; {capacity_min_bytes} are the least"
+        "open the store: a capacity of {capacity_bytes} bytes is too small for {lanes} lanes; configure at least {capacity_min_bytes} bytes"
     )]
     CapacityTooSmall {
-        /// As configured.
+        /// Configured capacity.
         capacity_bytes: u64,
-        /// As configured.
+        /// Configured number of lanes.
         lanes: usize,
-        /// What would do.
+        /// Least capacity.
         capacity_min_bytes: u64,
     },
     /// The store has been closed.
     #[error("{operation}: the store is closed")]
     Closed {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
     },
 }
@@ -80,7 +81,7 @@ impl Error {
         Self::System(strait_sys::Error::from_io(operation, path.display().to_string(), error))
     }
 
-    /// What a caller can do about it.
+    /// Kind of the error, by which callers choose a response.
     pub fn kind(&self) -> Kind {
         match self {
             Self::System(error) => error.kind(),

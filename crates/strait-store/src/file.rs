@@ -1,5 +1,6 @@
-//! A file of the store: open, accounted, and knowing whose hashes it holds. Lanes, writers and records share it; readers keep it
-//! through an [`Extent`], so that what they read stays there however it is evicted.
+//! An open file of the store, with its share of the budget and the hashes of its records. Lanes,
+//! writers and records share it. Readers keep it through an [`Extent`], so that its bytes stay
+//! readable after eviction.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -13,34 +14,36 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::format::{FileHeader, FileKind};
 
-/// Locks, whatever happened to a thread that held it: what is under these locks is whole at every step.
+/// Locks `mutex` even if it is poisoned: the data under these locks is consistent at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file with one record or many. To be read with sendfile(2) and written with splice(2) through its descriptor.
+/// File with one or many records. Its descriptor is for sendfile(2) and splice(2).
 #[derive(Debug)]
 pub struct SegmentFile {
-    // The descriptor goes before the share: room is given back when the blocks are.
+    // Declared, and so dropped, before the share: the budget gets the bytes back once the blocks
+    // are free.
     file: File,
     pub(crate) share: Share,
     pub(crate) header: FileHeader,
     dir: Arc<Path>,
     disk: Disk,
-    /// Hashes of the records that have their head or their body here; `None` once it is being evicted.
+    /// Hashes of the records with their head or their body in this file; `None` once eviction of
+    /// the file has begun.
     members: Mutex<Option<Vec<u64>>>,
-    /// Extents of it that are being filled.
+    /// Number of extents being filled.
     pub(crate) writers: AtomicU32,
-    /// Extents of it that are kept, to be read or filled.
+    /// Number of extents being read or filled.
     pub(crate) readers: AtomicU32,
-    /// Whether it was written to since it was synced.
+    /// True if the file was written to since its last sync.
     pub(crate) is_dirty: AtomicBool,
-    /// Whether it was let go.
-    pub(crate) is_leaving: AtomicBool,
-    /// Whether its name was taken away.
-    pub(crate) has_left: AtomicBool,
-    /// Its place in the queue of those to be evicted.
-    pub(crate) turn: AtomicU64,
+    /// True if the file was released: it is unlinked and closed once its readers close it.
+    pub(crate) is_released: AtomicBool,
+    /// True if the file was unlinked.
+    pub(crate) is_unlinked: AtomicBool,
+    /// Position in the eviction queue; 0 if it is not queued.
+    pub(crate) position: AtomicU64,
 }
 
 impl AsFd for SegmentFile {
@@ -49,13 +52,13 @@ impl AsFd for SegmentFile {
     }
 }
 
-/// The name of a file.
+/// Returns the name of a file.
 pub(crate) fn name_of(header: &FileHeader) -> String {
     let ending = if header.kind == FileKind::Segment { "segment" } else { "object" };
     format!("{:016x}.{ending}", header.number)
 }
 
-/// What the name of a file says.
+/// Parses the name of a file.
 pub(crate) fn kind_and_number(name: &str) -> Option<(FileKind, u64)> {
     let (number, ending) = name.split_once('.')?;
     let kind = match ending {
@@ -68,7 +71,7 @@ pub(crate) fn kind_and_number(name: &str) -> Option<(FileKind, u64)> {
 }
 
 impl SegmentFile {
-    /// Makes a file of the length of `share`, with its header.
+    /// Creates a file with the length of `share`, and writes its header.
     pub(crate) fn create(
         dir: &Arc<Path>,
         disk: &Disk,
@@ -82,7 +85,7 @@ impl SegmentFile {
         Ok(made)
     }
 
-    /// A file that is there.
+    /// Wraps an open file.
     pub(crate) fn of(
         dir: &Arc<Path>,
         disk: &Disk,
@@ -100,9 +103,9 @@ impl SegmentFile {
             writers: AtomicU32::new(0),
             readers: AtomicU32::new(0),
             is_dirty: AtomicBool::new(false),
-            is_leaving: AtomicBool::new(false),
-            has_left: AtomicBool::new(false),
-            turn: AtomicU64::new(0),
+            is_released: AtomicBool::new(false),
+            is_unlinked: AtomicBool::new(false),
+            position: AtomicU64::new(0),
         })
     }
 
@@ -118,27 +121,28 @@ impl SegmentFile {
         self.dir.join(name_of(&self.header))
     }
 
-    /// Notes that a record has a part here; false if the file is on its way out.
+    /// Adds the hash of a record that has a part in this file. Returns false if eviction of the
+    /// file has begun.
     pub(crate) fn admit(&self, hash: u64) -> bool {
         lock(&self.members).as_mut().map(|members| members.push(hash)).is_some()
     }
 
-    /// Whether any record has a part here.
+    /// Returns true if a record has a part in this file.
     pub(crate) fn has_members(&self) -> bool {
         lock(&self.members).as_ref().is_some_and(|members| !members.is_empty())
     }
 
-    /// Hashes of the records with a part here.
+    /// Hashes of the records with a part in this file.
     pub(crate) fn members(&self) -> Vec<u64> {
         lock(&self.members).clone().unwrap_or_default()
     }
 
-    /// Hashes of the records with a part here; from now on it admits none.
+    /// Hashes of the records with a part in this file. Later calls of [`Self::admit`] return false.
     pub(crate) fn dismiss(&self) -> Vec<u64> {
         lock(&self.members).take().unwrap_or_default()
     }
 
-    /// Up to `bytes` bytes at `offset`; fewer only at the end of the file.
+    /// Reads up to `bytes` bytes at `offset`; fewer only at the end of the file.
     pub(crate) fn read(&self, bytes: usize, offset: u64) -> Result<Vec<u8>> {
         let mut buffer = Vec::new();
         let read = self.disk.read(&self.file, &mut buffer, bytes, offset);
@@ -155,26 +159,27 @@ impl SegmentFile {
         written.map_err(|error| Error::io("write", &self.path(), &error))
     }
 
-    /// Copies bytes of another file into this one.
+    /// Copies bytes of another file into this one by copy_file_range(2).
     pub(crate) fn copy_from(&self, from: &Extent, bytes: u64, offset: u64) -> Result<()> {
         let copied = self.disk.copy((&from.file.file, from.offset), (&self.file, offset), bytes);
         copied.map_err(|error| Error::io("copy into", &self.path(), &error))
     }
 
-    /// Takes blocks for it up to `bytes`, which its share has already.
+    /// Allocates blocks up to `bytes`, which the share includes already.
     pub(crate) fn allocate(&self, bytes: u64) -> Result<()> {
         let allocated = self.disk.allocate(&self.file, bytes);
         allocated.map_err(|error| Error::io("allocate", &self.path(), &error))
     }
 
-    /// Cuts it to `bytes` and gives the rest back. One that cannot be cut keeps its share.
+    /// Truncates the file to `bytes` and returns the rest to the budget. If truncation fails, the
+    /// share stays.
     pub(crate) fn cut(&self, bytes: u64) {
         if self.disk.truncate(&self.file, bytes).is_ok() {
             self.share.shrink_to(bytes);
         }
     }
 
-    /// Where data begins at or behind `offset`; `None` if nothing follows.
+    /// Offset of the first data at or after `offset`; `None` if only holes follow.
     pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
         Disk::next_data(&self.file, offset)
     }
@@ -183,23 +188,24 @@ impl SegmentFile {
         self.disk.sync(&self.file).map_err(|error| Error::io("sync", &self.path(), &error))
     }
 
-    /// Takes its name away. If that fails the next start finds the file and tries again.
+    /// Unlinks the file. If that fails, the next start finds the file and tries again.
     pub(crate) fn unlink(&self) {
         let _ = self.disk.unlink(&self.path());
     }
 
-    /// Marks it as written to; true if it was not.
+    /// Checkpoint the file as dirty. Returns true if it was clean.
     pub(crate) fn dirty(&self) -> bool {
         !self.is_dirty.load(Ordering::Relaxed) && !self.is_dirty.swap(true, Ordering::AcqRel)
     }
 }
 
-/// A place in a file, from where on bytes are read or written. As long as it is kept the bytes stay.
+/// Position in a file at which bytes are read or written. The bytes stay readable while an extent
+/// is held.
 #[derive(Clone, Debug)]
 pub struct Extent {
     /// The file.
     pub file: Arc<SegmentFile>,
-    /// Bytes from its begin.
+    /// Offset in bytes.
     pub offset: u64,
     _reading: Reading,
 }
@@ -209,14 +215,15 @@ impl Extent {
         Self { file: file.clone(), offset, _reading: Reading::new(file.clone()) }
     }
 
-    /// The place `bytes` further on.
+    /// Returns the extent `bytes` further on.
     #[must_use]
     pub fn after(&self, bytes: u64) -> Self {
         Self { offset: self.offset + bytes, ..self.clone() }
     }
 }
 
-/// A count in [`SegmentFile::readers`], by which eviction knows which files it frees at once.
+/// Counts in [`SegmentFile::readers`]. Eviction prefers files without readers, because it can free
+/// them at once.
 #[derive(Debug)]
 struct Reading(Arc<SegmentFile>);
 

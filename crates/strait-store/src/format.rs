@@ -1,45 +1,47 @@
-//! The bytes of the store's files, without I/O: headers of files and records, and where a record's parts stand.
-//! `docs/internals/store.md` draws them.
+//! Byte format of the store's files, without I/O: headers of files and records, and the layout of a
+//! record. `docs/internals/store.md` draws them.
 //!
-//! All numbers are little-endian. Whatever is decoded here has come from a disk, so that nothing about it is believed: lengths
-//! are checked against limits and against each other before anybody uses them.
+//! All numbers are little-endian. Bytes from the disk are untrusted: decoders check lengths against
+//! limits and against each other.
 
-pub mod marks;
+pub mod checkpoint;
 pub mod snapshot;
 
 use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidStreamHasherV3, rapidhash_v3};
 
-/// Bytes of a file's header, and where its first record begins.
+/// Bytes of a file header; the first record begins after them.
 pub const FILE_HEADER_BYTES: u64 = 128;
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 112;
-/// Records begin at multiples of this, so that no header crosses a page or a disk's sector.
+/// Alignment of records, so that no header crosses a page or a sector.
 pub const RECORD_ALIGN: u64 = 128;
 /// A page of the page cache and a block of the file system.
 pub const PAGE_BYTES: u64 = 4096;
-/// Bodies of this size and more begin on a page, which sendfile(2) wants; the pages of smaller ones would be wasted.
+/// Bodies of this size and more begin on a page, as sendfile(2) needs to pass whole pages. Aligning
+/// smaller ones would waste most of a page.
 pub const PAGED_FROM_BYTES: u64 = 16 << 10;
-/// Where smaller bodies begin.
+/// Alignment of smaller bodies.
 const BODY_ALIGN: u64 = 8;
-/// Bytes of a key at most.
+/// Limit of a key in bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a record's meta at most.
+/// Limit of a record's meta in bytes.
 pub const META_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a body at most.
+/// Limit of a body in bytes.
 pub const BODY_BYTES_MAX: u64 = 1 << 46;
 
 const FILE_MAGIC: u64 = u64::from_le_bytes(*b"StraitS1");
 const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"StR1");
-/// The state stands at this place of a record's header, outside its checksum: it is changed in place.
+/// Offset of the state in a record header. The checksum excludes it, because it is changed in
+/// place.
 pub const STATE_AT: u64 = 4;
 const FLAG_BODY_HASH: u32 = 1;
 
-/// The hash of a key, by which records are found (rapidhash).
+/// Hash of a key, the index key of its records (rapidhash).
 pub fn hash_of(key: &[u8]) -> u64 {
     rapidhash_v3(key)
 }
 
-/// The hash of the bytes of all `pieces` in order.
+/// Hash of the concatenation of all `pieces`.
 pub(crate) fn hash_of_pieces(pieces: &[&[u8]]) -> u64 {
     if let [piece] = pieces {
         return rapidhash_v3(piece);
@@ -51,7 +53,7 @@ pub(crate) fn hash_of_pieces(pieces: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
-/// A hash that is made piece by piece.
+/// Incremental rapidhash.
 pub(crate) struct Hasher(RapidStreamHasherV3<'static>);
 
 impl Hasher {
@@ -68,17 +70,17 @@ impl Hasher {
     }
 }
 
-/// `bytes`, or the next multiple of `align`, a power of two.
+/// Rounds `bytes` up to a multiple of `align`, a power of two.
 pub(crate) fn align_up(bytes: u64, align: u64) -> u64 {
     bytes.saturating_add(align - 1) & !(align - 1)
 }
 
-/// What a file holds.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// Records one behind the other.
+    /// Many records, back to back.
     Segment,
-    /// One record, whose body may be of any length.
+    /// One record, with a body of any length.
     Own,
 }
 
@@ -95,19 +97,20 @@ impl FileKind {
     }
 }
 
-/// The first bytes of a file.
+/// Header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// What it holds.
+    /// Kind of the file.
     pub kind: FileKind,
-    /// Its number, by which it is named.
+    /// Number of the file, from which its name is made.
     pub number: u64,
-    /// A random number that all its records repeat. Whoever does not know it cannot make bytes that pass for a record.
+    /// Random number that all records of the file repeat. Without it an origin cannot craft body
+    /// bytes that a scan accepts as a record.
     pub tag: u64,
 }
 
 impl FileHeader {
-    /// As written.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
         let mut bytes = [0; FILE_HEADER_BYTES as usize];
         put(&mut bytes, 0, FILE_MAGIC);
@@ -119,7 +122,7 @@ impl FileHeader {
         bytes
     }
 
-    /// What `bytes` say, if it is a header of this version.
+    /// Decodes `bytes`; `None` if they are not a header of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let kind = FileKind::decode(get(bytes, 8)?)?;
         let is_right = get(bytes, 0)? == FILE_MAGIC && get(bytes, 32)? == rapidhash_v3(bytes.get(..32)?);
@@ -127,19 +130,19 @@ impl FileHeader {
     }
 }
 
-/// What a record is at the moment. The codes differ in many bits.
+/// State of a record. The codes differ in many bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Its extent is being filled, or was left before it was full.
+    /// The extent is being filled, or its writer gave up.
     Reserved,
-    /// It is whole.
+    /// The record is complete.
     Committed,
-    /// It was removed or replaced.
+    /// The record was removed or replaced.
     Dead,
 }
 
 impl State {
-    /// As written.
+    /// Code of the state on disk.
     pub fn code(self) -> u32 {
         match self {
             Self::Reserved => 0x9b1c_52e7,
@@ -156,27 +159,30 @@ impl State {
 /// A record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// What it is now.
+    /// State of the record.
     pub state: State,
-    /// Its file's.
+    /// Tag of the file.
     pub tag: u64,
-    /// Records of one key are newer the higher it is; a copy keeps it. 0 while reserved.
+    /// Order of the records of one key: the newest has the highest number. A copy keeps it. 0 while
+    /// reserved.
     pub sequence: u64,
-    /// The number of this very write; what is known to be on disk is known up to such a number. 0 while reserved.
+    /// Number of this write. The checkpoint stores the highest number up to which writes are
+    /// durable. 0 while reserved.
     pub written: u64,
-    /// Of the key.
+    /// Hash of the key.
     pub hash: u64,
-    /// Bytes from this header to where the next may begin; of a reserved record in a file of its own, 0.
+    /// Bytes from this header to the next possible record; 0 for a reserved record in a file of its
+    /// own.
     pub extent_len: u64,
     /// Bytes of the body.
     pub body_len: u64,
-    /// The file that has the body; 0: this one.
+    /// Number of the file with the body; 0: this file.
     pub body_file: u64,
-    /// Where the body begins in its file.
+    /// Offset of the body in its file.
     pub body_offset: u64,
-    /// Of the body, where its bytes passed through the process.
+    /// Hash of the body, if its bytes passed through the process.
     pub body_hash: Option<u64>,
-    /// Of key and meta together.
+    /// Hash of key and meta together.
     pub head_hash: u64,
     /// Bytes of the key.
     pub key_len: u32,
@@ -185,7 +191,7 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// As written.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
         let mut bytes = [0; RECORD_HEADER_BYTES];
         bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
@@ -214,7 +220,8 @@ impl RecordHeader {
         bytes
     }
 
-    /// What `bytes`, which stand at `offset` of the file with `tag`, say, if it is a header whose numbers agree.
+    /// Decodes `bytes` read at `offset` of the file with `tag`; `None` unless they are a header
+    /// with consistent lengths.
     pub fn decode(bytes: &[u8], tag: u64, offset: u64) -> Option<Self> {
         let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
         let is_ours = get_u32(bytes, 0)? == RECORD_MAGIC && get(bytes, 8)? == tag;
@@ -245,7 +252,7 @@ impl RecordHeader {
         RECORD_HEADER_BYTES as u64 + self.key_len as u64 + self.meta_len as u64
     }
 
-    /// Whether its lengths are within their limits and within its extent.
+    /// Returns true if the lengths are within their limits and within the extent.
     fn agrees(&self, offset: u64) -> bool {
         let lengths = self.key_len as usize <= KEY_BYTES_MAX
             && self.meta_len as usize <= META_BYTES_MAX
@@ -261,21 +268,22 @@ impl RecordHeader {
     }
 }
 
-/// Where the parts of a record stand in their file.
+/// Layout of a record in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The header.
+    /// Offset of the header.
     pub offset: u64,
-    /// Behind header, key and meta.
+    /// End of header, key and meta.
     pub head_end: u64,
-    /// The body.
+    /// Offset of the body.
     pub body_offset: u64,
-    /// Where the next record may begin.
+    /// Offset of the next possible record.
     pub end: u64,
 }
 
 impl Layout {
-    /// Of a record at `offset`, with its body behind its head: on a page if it is long or `paged`.
+    /// Layout of a record at `offset` with the body after the head. The body begins on a page if it
+    /// is long or `paged`.
     pub fn new(offset: u64, head_len: u64, body_len: u64, paged: bool) -> Self {
         let head_end = offset + head_len;
         let align = if paged || body_len >= PAGED_FROM_BYTES { PAGE_BYTES } else { BODY_ALIGN };

@@ -1,5 +1,5 @@
-//! The index: from a key's hash to its records. A lookup takes a shared lock of one shard of 1,024 for the few nanoseconds that a
-//! probe and a count take; only an insertion or a removal in the same shard makes it wait.
+//! Index from a key's hash to its records. A lookup holds a shared lock of one of 1,024 shards for
+//! a few nanoseconds. Only an insertion or a removal in that shard blocks it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::record::Record;
 
-/// Many, so that two threads seldom meet and no single table takes long to grow.
+/// Enough shards that two threads seldom use one, and that growing a table is short.
 const SHARDS: usize = 1024;
 
 type Table = HashTable<Arc<Record>>;
@@ -26,12 +26,12 @@ impl Index {
         Self { shards, records: AtomicUsize::new(0) }
     }
 
-    /// How many there are.
+    /// Number of records.
     pub(crate) fn len(&self) -> usize {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// The living records of `hash`, newest first.
+    /// Alive records of `hash`, newest first.
     pub(crate) fn find(&self, hash: u64) -> SmallVec<[Arc<Record>; 2]> {
         let table = self.read(hash);
         let of_hash = table.iter_hash(hash).filter(|record| record.hash == hash && record.is_alive());
@@ -48,7 +48,7 @@ impl Index {
         self.records.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes it out; false if it was not in.
+    /// Removes a record. Returns false if it was not in the index.
     pub(crate) fn remove(&self, record: &Arc<Record>) -> bool {
         let mut table = self.write(record.hash);
         let Ok(entry) = table.find_entry(record.hash, |other| Arc::ptr_eq(other, record)) else {
@@ -59,7 +59,7 @@ impl Index {
         true
     }
 
-    /// All, newest first.
+    /// All records, newest first.
     pub(crate) fn all(&self) -> Vec<Arc<Record>> {
         let mut all = Vec::with_capacity(self.len());
         for shard in &self.shards {
@@ -78,7 +78,7 @@ impl Index {
     }
 
     fn shard(&self, hash: u64) -> &RwLock<Table> {
-        // A table takes its places from the lowest and the highest bits.
+        // The hash table uses the lowest and the highest bits; the shard uses others.
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 }

@@ -1,4 +1,5 @@
-//! Lanes: each appends records to a segment of its own, so that threads that write never wait for each other.
+//! Lanes. Each appends records to a segment of its own, so that writing threads never wait for each
+//! other.
 
 use std::hash::BuildHasher as _;
 use std::io::IoSlice;
@@ -16,22 +17,22 @@ use crate::format::{
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 
-/// A record may have this part of a segment; what is longer gets a file of its own.
+/// Divisor of the segment size: a longer record gets a file of its own.
 const SEGMENT_PARTS: u64 = 4;
-/// Pieces of most writes.
+/// Number of pieces in most writes.
 const PIECES: usize = 8;
 
-/// Where a thread appends.
+/// Append position of a writing thread.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
     pub(crate) current: Option<Arc<SegmentFile>>,
-    /// Where the next record goes.
+    /// Offset of the next record.
     pub(crate) tail: u64,
-    /// The next segment, in the lane of eviction: what it needs to make room must not depend on there being room.
+    /// Next segment, in the lane of eviction only: eviction must not depend on free space.
     pub(crate) reserve: Option<Arc<SegmentFile>>,
 }
 
-/// Key and meta of a record to be written, and the header but for what its place decides.
+/// Key and meta of a new record, and its header except for the fields that depend on its position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
     pub(crate) key: &'a [u8],
@@ -40,7 +41,7 @@ pub(crate) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// Of a new record.
+    /// Head of a new record.
     pub(crate) fn new(key: &'a [u8], meta: &'a [u8], body_len: u64) -> Result<Self> {
         within("a key", key.len() as u64, KEY_BYTES_MAX as u64)?;
         within("a record's meta", meta.len() as u64, META_BYTES_MAX as u64)?;
@@ -63,7 +64,7 @@ impl<'a> Head<'a> {
         Ok(Self { key, meta, header })
     }
 
-    /// Writes it into `file`, with a body behind it or none.
+    /// Writes the head into `file`, and `body` after it unless that is empty.
     pub(crate) fn write(&self, file: &SegmentFile, layout: &Layout, body: &[&[u8]]) -> Result<()> {
         const NOTHING: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
         let header = self.header.encode();
@@ -80,18 +81,19 @@ fn within(what: &'static str, bytes: u64, bytes_max: u64) -> Result<()> {
 }
 
 impl Shared {
-    /// Bytes of a record that goes into a segment, at most.
+    /// Limit in bytes of a record in a segment.
     pub(crate) fn extent_bytes_max(&self) -> u64 {
         self.segment_bytes / SEGMENT_PARTS
     }
 
-    /// Whether a record with such a body goes into a segment.
+    /// Returns true if a record with a body of `body_len` goes into a segment.
     pub(crate) fn fits_segment(&self, header: &RecordHeader, body_len: u64) -> bool {
         let most = Layout::new(0, header.head_len(), body_len, true).extent_len();
         most <= self.extent_bytes_max()
     }
 
-    /// Where the lane's next record goes, in a new segment if need be. The caller moves the lane's tail on when it is written.
+    /// Position of the lane's next record, in a new segment if the current one is full. The caller
+    /// advances the lane's tail after the write.
     pub(crate) fn slot(
         &self,
         lane: &mut Lane,
@@ -111,7 +113,7 @@ impl Shared {
         }
     }
 
-    /// Puts a whole record into the lane's segment and into the index.
+    /// Writes a whole record to the lane's segment and adds it to the index.
     pub(crate) fn put(&self, lane: usize, mut head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {
         let mut lane = self.lane(lane, "put")?;
         let (file, layout) = self.append(&mut lane, &mut head, body)?;
@@ -123,7 +125,8 @@ impl Shared {
         Ok(record)
     }
 
-    /// Appends a committed record: `head`, and `body` unless it stands elsewhere. It is not in the index yet.
+    /// Appends a committed record: `head`, and `body` unless the body is in another file. Does not
+    /// add it to the index.
     pub(crate) fn append(
         &self,
         lane: &mut Lane,
@@ -143,32 +146,33 @@ impl Shared {
         if header.body_file == 0 {
             header.body_offset = layout.body_offset;
         }
-        // Half a record may be there now. Nothing points to it, but what cannot be written to is left.
-        head.write(&file, &layout, body).inspect_err(|error| self.spoilt(lane, error))?;
+        // Half a record may be written now. No index entry points to it, but the segment takes no
+        // more records.
+        head.write(&file, &layout, body).inspect_err(|error| self.seal_failed(lane, error))?;
         lane.tail = layout.end;
         self.note_written(&file);
         file.admit(head.header.hash);
         Ok((file, layout))
     }
 
-    /// Ends the lane's segment: what it did not need is given back, and it can be evicted.
+    /// Ends the lane's segment: returns its unused bytes to the budget and queues it for eviction.
     pub(crate) fn seal(&self, lane: &mut Lane) {
         let Some(file) = lane.current.take() else { return };
         if lane.tail == FILE_HEADER_BYTES {
-            return self.let_go(file);
+            return self.release_file(file);
         }
         file.cut(align_up(lane.tail, PAGE_BYTES));
         self.enlist(file);
     }
 
-    /// A segment that was made ready, or a new one.
+    /// Returns a spare segment, or creates one.
     fn next_segment(&self) -> Result<Arc<SegmentFile>> {
         let ready = lock(&self.spares).pop();
         self.wake();
         ready.map_or_else(|| self.make_segment("begin a segment"), Ok)
     }
 
-    /// Makes a segment, if there is room.
+    /// Creates a segment, if the budget allows it.
     pub(crate) fn make_segment(&self, operation: &'static str) -> Result<Arc<SegmentFile>> {
         let Some(share) = Share::take(&self.budget, self.segment_bytes) else {
             return Err(self.full(operation, self.segment_bytes));
@@ -176,7 +180,7 @@ impl Shared {
         self.make_file(FileKind::Segment, share)
     }
 
-    /// Makes a file with a number and a tag of its own.
+    /// Creates a file with a new number and tag.
     pub(crate) fn make_file(&self, kind: FileKind, share: Share) -> Result<Arc<SegmentFile>> {
         let number = self.next_file_number();
         let tag = self.tags.hash_one(number);

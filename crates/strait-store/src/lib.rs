@@ -1,11 +1,12 @@
-//! The objects of a cache on disk: records of key, meta and body in append-only segment files, with an index in memory and a
-//! hard size limit. It knows nothing of HTTP.
+//! Disk store of a cache: records of key, meta and body in append-only segment files, with an index
+//! in memory and a hard size limit. The crate knows nothing of HTTP.
 //!
-//! Each lane, one for each thread that writes, appends to a segment of its own. What is small is put whole with one call; for
-//! what is large or not there yet an extent is reserved, which others fill by splice(2) and read by sendfile(2) while it grows,
-//! and which becomes a record when it is committed. One background thread loads the index and evicts ahead of need,
-//! another syncs. No caller waits for a sync, and what a crash cuts off is never found. `docs/internals/store.md` has the format, and says what each
-//! call does in the caller's thread.
+//! Each lane, one for each writing thread, appends to a segment of its own. One call writes a small
+//! record whole. For a large or incomplete object, an extent is reserved; writers fill it by
+//! splice(2), followers read it by sendfile(2) while it grows, and a commit makes it a record. One
+//! background thread loads the index and evicts ahead of need, another syncs. Callers do not wait
+//! for a sync, and records that a crash truncated are never found. `docs/internals/store.md` has
+//! the format, and lists the system calls made in the caller's thread.
 //!
 //! ```
 //! use strait_store::{Config, Store, hash_of};
@@ -27,7 +28,9 @@ mod background;
 mod budget;
 mod config;
 mod disk;
+mod enospc;
 mod error;
+mod eviction;
 mod file;
 pub mod format;
 mod index;
@@ -37,8 +40,6 @@ mod open;
 mod pending;
 mod read;
 mod record;
-mod relief;
-mod room;
 mod scan;
 mod shared;
 mod snapshot;

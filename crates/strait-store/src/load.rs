@@ -1,4 +1,4 @@
-//! Loading what earlier sessions stored: from the snapshot that the last one left when it was closed, or by a scan.
+//! Loading of the objects of earlier sessions, from the snapshot of the last one or by a scan.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::scan::scan;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 
-/// Loads what is there of earlier sessions. Until it is done nothing is evicted or synced.
+/// Loads the records of earlier sessions. The store neither evicts nor syncs before that is done.
 pub(crate) fn load(shared: &Shared, earlier: Earlier) {
-    let last_session = lock(&shared.marks).session - 1;
+    let last_session = lock(&shared.checkpoint).session - 1;
     let snapshot = Snapshot::take(&shared.disk, &shared.dir, last_session);
     let mut files = Vec::with_capacity(earlier.files.len());
     for found in earlier.files {
@@ -31,7 +31,8 @@ pub(crate) fn load(shared: &Shared, earlier: Earlier) {
     shared.settle();
 }
 
-/// Opens a file. What cannot be opened is left as it is, for the next session; what is no file of ours goes.
+/// Opens a file. A file that cannot be opened is left for the next session. A file without a valid
+/// header is removed.
 pub(crate) fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
     if shared.is_closed.load(Ordering::Acquire) {
         shared.leave(found);
@@ -53,13 +54,13 @@ pub(crate) fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
     let header = header.filter(|header| (header.kind, header.number) == (made.kind, made.number));
     let file = SegmentFile::of(&shared.dir, &shared.disk, header.unwrap_or(made), found.share, file);
     if header.is_none() {
-        shared.let_go(file);
+        shared.release_file(file);
         return None;
     }
     Some(file)
 }
 
-/// Takes over the index that a snapshot has; the files, if it cannot be read after all.
+/// Adopts the index of a snapshot. Returns the files if the snapshot turns out to be unreadable.
 fn adopt(
     shared: &Shared,
     snapshot: &Snapshot,
@@ -77,11 +78,11 @@ fn adopt(
     for file in of_snapshot.into_iter().flatten().filter(|file| shared.is_of_use(file)) {
         shared.enlist(file);
     }
-    // What the snapshot does not name, or has nothing in, is of no use.
+    // Remove files that the snapshot does not name or has no records in.
     for file in files {
         if !shared.is_of_use(&file) {
-            shared.let_go(file);
-        } else if file.turn.load(Ordering::Acquire) == 0 {
+            shared.release_file(file);
+        } else if file.position.load(Ordering::Acquire) == 0 {
             shared.enlist_old(file);
         }
     }

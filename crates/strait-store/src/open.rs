@@ -1,4 +1,4 @@
-//! Opening: the directory, its lock, the marks of the last session, and which files there are.
+//! Opening: the directory, its lock, the last checkpoint and the list of files.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, IoSlice};
@@ -19,24 +19,24 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::file::kind_and_number;
 use crate::format::FileKind;
-use crate::format::marks::Marks;
+use crate::format::checkpoint::Checkpoint;
 use crate::shared::Shared;
 use crate::snapshot::INDEX;
 
-/// Part of the descriptors of the process that files may take, and how many at least.
+/// Divisor of the process's descriptor limit for files of the store, and least number of files.
 const FILES_PARTS: u64 = 4;
 const FILES_MIN: usize = 64;
-/// How long those are waited for who only read what is there, and how often they are looked for.
+/// Longest wait for processes that read the store, and interval of checks.
 pub(crate) const READERS_WAIT_MAX: Duration = Duration::from_secs(5);
 const READERS_EVERY: Duration = Duration::from_millis(50);
-/// The directory is the owner's alone.
+/// Only the owner may use the directory.
 const DIR_MODE: u32 = 0o700;
-pub(crate) const MARKS: &str = "marks";
+pub(crate) const CHECKPOINT: &str = "marks";
 const LOCK: &str = "lock";
-/// Ends the names of files that are to take the place of others.
+/// Ending of files that replace others.
 pub(crate) const NEW: &str = "new";
 
-/// A file that was there.
+/// An existing file.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) kind: FileKind,
@@ -44,16 +44,16 @@ pub(crate) struct Found {
     pub(crate) share: Share,
 }
 
-/// What earlier sessions left.
+/// Files of earlier sessions.
 #[derive(Debug)]
 pub(crate) struct Earlier {
-    /// By age.
+    /// Ordered by age.
     pub(crate) files: Vec<Found>,
-    /// The room of the snapshot, if there is one.
+    /// Share of the snapshot file, if it exists.
     pub(crate) index: Option<Share>,
 }
 
-/// A store, what is to be loaded, and the lock.
+/// An opened store, the files to load, and the lock.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) shared: Shared,
@@ -61,7 +61,7 @@ pub(crate) struct Opened {
     pub(crate) lock: Option<OwnedFd>,
 }
 
-/// Opens a directory.
+/// Opens a directory for reading and writing.
 pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     let segment_bytes = config.segment_bytes()?;
     let files_max = files_max(&config, segment_bytes);
@@ -70,47 +70,49 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     made.map_err(|error| Error::io("make", &dir, &error))?;
     let lock = Some(lock_dir(&dir)?);
     let budget = Budget::new(config.capacity_bytes, files_max);
-    let last = read_marks(&disk, &dir)?;
+    let last = read_checkpoint(&disk, &dir)?;
     if last.is_none() {
-        // Nothing tells which of the records are whole.
+        // Without a checkpoint, complete and incomplete records look alike.
         remove_all(&disk, &dir)?;
     }
     let boot_id = config.boot_id.map_or_else(boot_id, Ok)?;
-    let first = Marks { boot_id, session: 0, boot_session: 0, durable: 0, held: Vec::new() };
-    let marks = last.unwrap_or(first).next(boot_id);
+    let first = Checkpoint { boot_id, session: 0, boot_session: 0, durable: 0, held: Vec::new() };
+    let checkpoint = last.unwrap_or(first).next(boot_id);
     let earlier = list(&dir, &budget)?;
-    write_marks(&disk, &dir, &marks)?;
-    let shared = Shared::new(dir, disk, budget, segment_bytes, config.lanes, marks);
+    write_checkpoint(&disk, &dir, &checkpoint)?;
+    let shared = Shared::new(dir, disk, budget, segment_bytes, config.lanes, checkpoint);
     Ok(Opened { shared, earlier, lock })
 }
 
-/// Opens a directory to read it: nothing in it is made, changed or taken away. It has no limit.
+/// Opens a directory read-only: creates, changes and removes nothing in it. The store has no size
+/// limit.
 pub(crate) fn open_to_read(dir: &Path) -> Result<Opened> {
     let (disk, dir) = (Disk::to_read(), Arc::<Path>::from(dir));
     let lock = lock_to_read(&dir)?;
-    let last = read_marks(&disk, &dir)?.ok_or_else(|| Error::NoStore(dir.to_path_buf()))?;
-    // As if it was opened to write.
-    let marks = last.next(boot_id()?);
+    let last = read_checkpoint(&disk, &dir)?.ok_or_else(|| Error::NoStore(dir.to_path_buf()))?;
+    // As in a session that writes.
+    let checkpoint = last.next(boot_id()?);
     let budget = Budget::new(0, 0);
     let earlier = list(&dir, &budget)?;
-    let shared = Shared::new(dir, disk, budget, 0, 1, marks);
+    let shared = Shared::new(dir, disk, budget, 0, 1, checkpoint);
     Ok(Opened { shared, earlier, lock })
 }
 
-/// Puts `marks` in place of those that are there.
-pub(crate) fn write_marks(disk: &Disk, dir: &Path, marks: &Marks) -> Result<()> {
-    let path = dir.join(MARKS);
+/// Replaces the checkpoint file by `checkpoint`.
+pub(crate) fn write_checkpoint(disk: &Disk, dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
+    let path = dir.join(CHECKPOINT);
     let temporary = path.with_extension(NEW);
     let _ = fs::remove_file(&temporary);
     let written = disk.create(&temporary, 0).and_then(|file| {
-        disk.write(&file, &mut [IoSlice::new(&marks.encode())], 0)?;
+        disk.write(&file, &mut [IoSlice::new(&checkpoint.encode())], 0)?;
         disk.sync(&file)?;
         disk.rename(&temporary, &path, dir)
     });
     written.map_err(|error| Error::io("write", &path, &error))
 }
 
-/// One process has the directory: flock(2), which ends with it. Those who read what is there are waited for; they let go soon.
+/// Locks the directory for this process with flock(2), which the kernel releases when the process
+/// ends. Waits for read-only processes, which hold the lock only while they load.
 fn lock_dir(dir: &Path) -> Result<OwnedFd> {
     let path = dir.join(LOCK);
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -123,14 +125,16 @@ fn lock_dir(dir: &Path) -> Result<OwnedFd> {
     take_lock(dir, file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Whether nobody has the directory to write, but somebody to read. The lock is free or had when this returns.
+/// Returns true if only readers hold the lock. The lock is not held by this process when this
+/// returns.
 fn is_read(file: &OwnedFd) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
         && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
         && flock(file, FlockOperation::Unlock).is_ok()
 }
 
-/// Nobody has the directory to write, as long as the lock is kept. Where there is none, as in a copy, nobody does.
+/// Locks the directory against writers. Without a lock file, as in a copy of a store, there is no
+/// writer.
 fn lock_to_read(dir: &Path) -> Result<Option<OwnedFd>> {
     let path = dir.join(LOCK);
     match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
@@ -148,25 +152,25 @@ fn take_lock(dir: &Path, file: OwnedFd, operation: FlockOperation) -> Result<Own
     }
 }
 
-/// Room for so many open files: those that the capacity has in segments at least.
+/// Limit of open files: at least the number of segments in the capacity.
 fn files_max(config: &Config, segment_bytes: u64) -> usize {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let share = config.files_max.unwrap_or((allowed / FILES_PARTS) as usize);
     share.max(FILES_MIN).max((config.capacity_bytes / segment_bytes) as usize)
 }
 
-fn read_marks(disk: &Disk, dir: &Path) -> Result<Option<Marks>> {
-    let path = dir.join(MARKS);
+fn read_checkpoint(disk: &Disk, dir: &Path) -> Result<Option<Checkpoint>> {
+    let path = dir.join(CHECKPOINT);
     let mut bytes = Vec::new();
     let read = match disk.open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.and_then(|file| disk.read(&file, &mut bytes, crate::format::PAGE_BYTES as usize, 0)),
     };
     read.map_err(|error| Error::io("read", &path, &error))?;
-    Ok(Marks::decode(&bytes))
+    Ok(Checkpoint::decode(&bytes))
 }
 
-/// The run of the machine (random(4)).
+/// Identifier of the current run of the machine (random(4)).
 fn boot_id() -> Result<[u8; 16]> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
@@ -175,7 +179,7 @@ fn boot_id() -> Result<[u8; 16]> {
     number.map(u128::to_le_bytes).map_err(|error| Error::io("read", path, &io::Error::other(error)))
 }
 
-/// The store's files, accounted. Others are left alone.
+/// Lists the store's files and counts them in `budget`. Other files are ignored.
 fn list(dir: &Path, budget: &Arc<Budget>) -> Result<Earlier> {
     let mut files = Vec::new();
     for_each(dir, |kind, number, path| {

@@ -1,6 +1,7 @@
-//! Pending unlinks: files that eviction or a removal has let go, until they are closed. A file that is still read keeps its disk
-//! space, so its bytes count to the limit; eviction counts on them instead of emptying the next file. Called by the store's
-//! eviction thread; the only file system calls are unlink(2) and close(2).
+//! Pending unlinks: files released by eviction or a removal, until they are closed. A file with
+//! readers keeps its disk space, so its bytes still count to the limit; eviction counts on getting
+//! them back instead of emptying the next file. Called by the store's eviction thread; the only
+//! file system calls are unlink(2) and close(2).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::file::{SegmentFile, lock};
 
-/// How long a file that is still read counts as about to be freed. Most readers are in a sendfile(2) of milliseconds; one that
-/// takes longer waits for its client.
+/// Time for which a released file with readers counts as about to be freed. Most readers are in a
+/// sendfile(2) of milliseconds; a longer one waits for its client.
 const FREED_SOON: Duration = Duration::from_millis(200);
-/// Eviction leaves this part of the limits at most to readers of evicted files. Beyond it only files that are not read are evicted;
-/// where there are none, requests for room are refused until readers let go.
+/// Divisor of the limits: readers of evicted files hold at most this part. Beyond it only files
+/// without readers are evicted. If there are none, reservations are refused until readers finish.
 pub(crate) const HELD_PARTS: u64 = 4;
 
-/// Files to be unlinked, or unlinked and still read.
+/// Files to be unlinked, and unlinked files with readers.
 #[derive(Debug, Default)]
 pub(crate) struct PendingUnlinks {
     files: Mutex<Vec<PendingUnlink>>,
@@ -29,15 +30,15 @@ struct PendingUnlink {
     since: Instant,
 }
 
-/// Room that files take.
+/// Bytes and number of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct Space {
     pub(crate) bytes: u64,
     pub(crate) files: usize,
 }
 
 impl PendingUnlinks {
-    /// Adds a file that was let go.
+    /// Adds a released file.
     pub(crate) fn push(&self, file: Arc<SegmentFile>) {
         lock(&self.files).push(PendingUnlink { file, since: Instant::now() });
     }
@@ -57,16 +58,17 @@ impl PendingUnlinks {
         self.pinned_files.load(Ordering::Relaxed)
     }
 
-    /// Unlinks the files that were let go and closes those that are not read; returns true if it unlinked any.
+    /// Unlinks the released files and closes those without readers. Returns true if it unlinked
+    /// any.
     pub(crate) fn close(&self) -> bool {
         let pending = std::mem::take(&mut *lock(&self.files));
         let mut has_unlinked = false;
         let mut read = Vec::new();
         for pending in pending {
-            if !pending.file.has_left.load(Ordering::Acquire) {
+            if !pending.file.is_unlinked.load(Ordering::Acquire) {
                 pending.file.unlink();
-                // Not before: a sync leaves out the files that have left.
-                pending.file.has_left.store(true, Ordering::Release);
+                // Set only after the unlink, because a sync skips files with this flag.
+                pending.file.is_unlinked.store(true, Ordering::Release);
                 has_unlinked = true;
             }
             if Arc::strong_count(&pending.file) > 1 {
@@ -80,22 +82,22 @@ impl PendingUnlinks {
         has_unlinked
     }
 
-    /// Room that pending files are about to give back.
-    pub(crate) fn expected(&self) -> Room {
-        self.room(|pending| pending.since.elapsed() < FREED_SOON)
+    /// Space that pending files are about to give back.
+    pub(crate) fn expected(&self) -> Space {
+        self.space(|pending| pending.since.elapsed() < FREED_SOON)
     }
 
-    /// Room that all pending files take.
-    pub(crate) fn pending(&self) -> Room {
-        self.room(|_| true)
+    /// Space that all pending files take.
+    pub(crate) fn pending(&self) -> Space {
+        self.space(|_| true)
     }
 
-    fn room(&self, is_meant: impl Fn(&PendingUnlink) -> bool) -> Room {
-        let mut room = Room::default();
+    fn space(&self, is_meant: impl Fn(&PendingUnlink) -> bool) -> Space {
+        let mut space = Space::default();
         for pending in lock(&self.files).iter().filter(|pending| is_meant(pending)) {
-            room.bytes += pending.file.share.bytes();
-            room.files += 1;
+            space.bytes += pending.file.share.bytes();
+            space.files += 1;
         }
-        room
+        space
     }
 }

@@ -1,4 +1,4 @@
-//! Reading records back, with every check that can be made.
+//! Reading of records, with all possible checks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,58 +8,60 @@ use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pi
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 
-/// Bytes that a check reads at a time.
+/// Bytes of one read during verification.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What was read of a record, in one buffer.
+/// Bytes read of a record, in one buffer.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// As it stands on disk, the record's own header included.
+    /// Bytes as on disk, including the record header.
     pub bytes: Vec<u8>,
-    /// Where the key is in it.
+    /// Range of the key in `bytes`.
     pub key: Range<usize>,
-    /// Where the meta is in it.
+    /// Range of the meta in `bytes`.
     pub meta: Range<usize>,
-    /// Where the body is in it, if it was read.
+    /// Range of the body in `bytes`, if it was read.
     pub body: Option<Range<usize>>,
     pub(crate) header: RecordHeader,
 }
 
 impl Loaded {
-    /// The key.
+    /// Key of the record.
     pub fn key(&self) -> &[u8] {
         &self.bytes[self.key.clone()]
     }
 
-    /// The meta.
+    /// Meta of the record.
     pub fn meta(&self) -> &[u8] {
         &self.bytes[self.meta.clone()]
     }
 
-    /// The body, if it was read.
+    /// Body of the record, if it was read.
     pub fn body(&self) -> Option<&[u8]> {
         self.body.clone().map(|range| &self.bytes[range])
     }
 }
 
-/// What a check of all records has found. Each is counted once: as whole, unhashed, corrupt or unreadable.
+/// Result of a verification. Each record is counted once: as whole, unhashed, corrupt or
+/// unreadable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Records that are as they were written, to the last byte.
+    /// Records that are intact to the last byte.
     pub whole: u64,
-    /// Records whose head is as it was written, and whose body stands where it should and can be read. Its bytes cannot be checked, for
-    /// they were never in the process's memory when it was written.
+    /// Records with an intact head and a readable body of the right length that has no hash: a
+    /// spliced body never was in the process's memory, so its bytes cannot be checked.
     pub unhashed: u64,
-    /// Records that were not, and are gone now.
+    /// Damaged records; they are removed.
     pub corrupt: u64,
     /// Records that could not be read.
     pub unreadable: u64,
-    /// Bytes that were read.
+    /// Bytes read.
     pub bytes: u64,
 }
 
 impl Shared {
-    /// Reads a record, and its body wherever it stands, in pieces. One that ended meanwhile is not counted.
+    /// Reads a record and its body in pieces, and checks both. A record that ended during the check
+    /// is not counted.
     pub(crate) fn verify(&self, record: &Arc<Record>, verified: &mut Verified) {
         let checked = self.load(record, PIECE_BYTES).and_then(|loaded| {
             let is_read = loaded.body.is_some();
@@ -67,7 +69,7 @@ impl Shared {
             Ok((loaded.bytes.len() as u64 + body, loaded.header.body_hash.is_none()))
         });
         match checked {
-            // Its successor may be counted as well.
+            // The record ended during the check; its successor may be counted as well.
             Ok(_) | Err(Error::System(_) | Error::Gone { .. }) if !record.is_alive() => {}
             Ok((bytes, is_unhashed)) => {
                 verified.whole += u64::from(!is_unhashed);
@@ -79,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// Reads a long body; its bytes.
+    /// Reads and checks a long body. Returns its length.
     fn verify_body(&self, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
         let place = record.place().ok_or(Error::Gone { operation: "verify" })?;
         let corrupt = |what| {
@@ -103,7 +105,7 @@ impl Shared {
         if is_right { Ok(read) } else { Err(corrupt("its body is damaged")) }
     }
 
-    /// Reads a record where it is now, and ends it if it is not as written.
+    /// Reads a record at its current place, and ends the record if it is damaged.
     pub(crate) fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
         let place = record.place().ok_or(Error::Gone { operation: "load" })?;
         let loaded = read(&place, record, body_max);
@@ -116,7 +118,8 @@ impl Shared {
     }
 }
 
-/// Reads a record at `place`: its head, and its body if that stands behind it and has at most `body_max` bytes.
+/// Reads the head of a record at `place`, and its body if that follows the head and has at most
+/// `body_max` bytes.
 pub(crate) fn read(place: &Place, record: &Record, body_max: usize) -> Result<Loaded> {
     let corrupt = |what| Error::Corrupt { file: place.head.path(), offset: place.offset, what };
     let with_body = place.is_whole() && record.body_len() <= body_max as u64;
@@ -132,7 +135,7 @@ pub(crate) fn read(place: &Place, record: &Record, body_max: usize) -> Result<Lo
         && (header.body_len, header.body_offset) == (record.body_len(), place.body_offset)
         && header.state != State::Reserved;
     if !is_it {
-        return Err(corrupt("another record stands there"));
+        return Err(corrupt("another record is at its place"));
     }
     let key = RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + header.key_len as usize;
     let meta = key.end..head_len;

@@ -1,9 +1,11 @@
-//! Finding the records of earlier sessions by reading the headers in all files: after a crash, and wherever there is no snapshot.
+//! Recovery of the records of earlier sessions by reading the headers in all files. Used after a
+//! crash and if there is no snapshot.
 //!
-//! What a scan may believe: a header that repeats its file's tag and has the right checksum was written by the store. Where the
-//! machine has not been down since, all that was written is in the page cache, in the order of the calls; only the last call on
-//! each segment may have been cut off in the middle, so the last record of each is read whole. After a power loss, what was
-//! written under a number above the durable one may be there in any part, and is dropped.
+//! A header is trusted if it repeats its file's tag and has the right checksum. If the machine has
+//! run since, all writes are in the page cache, in the order of the calls; only the last call on
+//! each segment may have been interrupted, so the last record of each is read and checked whole.
+//! After a power loss, a write with a number above the durable one may be partly on disk, so its
+//! record is dropped.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,28 +14,30 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::file::{SegmentFile, lock};
-use crate::format::marks::Marks;
+use crate::format::checkpoint::Checkpoint;
 use crate::format::{
     FILE_HEADER_BYTES, PAGE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, State, align_up,
 };
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 
-/// Bytes that are read at a time.
+/// Bytes of one read.
 const WINDOW_BYTES: u64 = 64 << 10;
-/// Pages of a segment that are stepped over if they cannot be read; then the rest is left.
+/// Limit of unreadable pages that are skipped in a segment. Beyond it the rest is left for the next
+/// session.
 const UNREAD_PAGES_MAX: u64 = 16;
-/// Reads that fail in one scan, then what is left of it is left for the next session: a disk that fails takes seconds for each.
+/// Limit of failed reads in a scan. Beyond it the rest is left for the next session: a failing disk
+/// takes seconds for each read.
 pub(crate) const FAILED_READS_MAX: u64 = 64;
-/// Bodies up to this size were written with their head in one call; longer ones before it.
+/// Limit of bodies that one call may have written together with their head.
 const LAST_BYTES_MAX: usize = 1 << 30;
 
-/// Finds the records in `files`, the newest first, and puts the files in line for eviction.
+/// Adds the records in `files` to the index, newest file first, and queues the files for eviction.
 pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
-    let marks = lock(&shared.marks).clone();
+    let checkpoint = lock(&shared.checkpoint).clone();
     let patience = Patience { shared, failed_reads: Cell::new(0) };
     let (referring, lasts) = (Vec::new(), Vec::new());
-    let mut scan = Scan { shared, patience: &patience, marks, files: HashMap::new(), referring, lasts };
+    let mut scan = Scan { shared, patience: &patience, checkpoint, files: HashMap::new(), referring, lasts };
     for file in files.into_iter().rev() {
         scan.file(file);
     }
@@ -42,7 +46,7 @@ pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
     scan.enlist();
 }
 
-/// A record whose body stands in another file.
+/// A record with its body in another file.
 struct Referring {
     header: RecordHeader,
     head: Arc<SegmentFile>,
@@ -56,7 +60,7 @@ struct Last {
     offset: u64,
 }
 
-/// When a scan ends early: if the store is to be closed, or too much cannot be read.
+/// Conditions for ending a scan early: the store closes, or too many reads failed.
 struct Patience<'a> {
     shared: &'a Shared,
     failed_reads: Cell<u64>,
@@ -67,7 +71,7 @@ impl Patience<'_> {
         self.failed_reads.get() >= FAILED_READS_MAX || self.shared.is_closed.load(Ordering::Acquire)
     }
 
-    /// Counts a read that failed.
+    /// Counts a failed read.
     fn watch<T>(&self, read: Result<T>) -> Result<T> {
         if let Err(Error::System(_)) = &read {
             self.failed_reads.set(self.failed_reads.get() + 1);
@@ -79,8 +83,8 @@ impl Patience<'_> {
 struct Scan<'a> {
     shared: &'a Shared,
     patience: &'a Patience<'a>,
-    marks: Marks,
-    /// Each file, and where what is of use in it ends.
+    checkpoint: Checkpoint,
+    /// Files by number, with the end of their useful bytes.
     files: HashMap<u64, (Arc<SegmentFile>, u64)>,
     referring: Vec<Referring>,
     lasts: Vec<Last>,
@@ -96,14 +100,15 @@ impl Scan<'_> {
             self.segment(&file)
         };
         let end = self.shared.counted(scanned).ok().flatten().unwrap_or_else(|| {
-            // What was found in it is right; but it is not known what else is there.
+            // The records found are valid, but the file may have others.
             self.shared.hold(file.number());
             file.share.bytes()
         });
         self.files.insert(file.number(), (file, end));
     }
 
-    /// Every record of a segment; where the last ends, unless there are pages that cannot be read.
+    /// Adopts the records of a segment. Returns the end of the last one, or `None` if pages could
+    /// not be read.
     fn segment(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
         let mut window = Window::new(file, self.patience);
         let walked = self.walk(file, &mut window);
@@ -112,7 +117,7 @@ impl Scan<'_> {
         Ok((window.unread_pages == 0).then_some(end))
     }
 
-    /// Every record of a segment that can be read; where the last ends.
+    /// Adopts the readable records of a segment. Returns the end of the last one.
     fn walk(&mut self, file: &Arc<SegmentFile>, window: &mut Window<'_>) -> Result<u64> {
         let (mut at, mut end, mut last) = (FILE_HEADER_BYTES, FILE_HEADER_BYTES, None);
         while let Some((place, bytes)) = window.at(at)? {
@@ -121,7 +126,7 @@ impl Scan<'_> {
             let inside = |header: &RecordHeader| {
                 header.extent_len > 0 && at + header.extent_len <= align_up(file.share.bytes(), PAGE_BYTES)
             };
-            // Where no header stands, the next is looked for: one damaged record does not take the others with it.
+            // Search on if there is no header: one damaged record must not hide the following ones.
             let Some(header) = header.filter(inside) else {
                 at += RECORD_ALIGN;
                 continue;
@@ -131,7 +136,7 @@ impl Scan<'_> {
                 last = Some((header.hash, at));
                 self.adopt(header, file, at);
             }
-            // A dead record may have a body that a newer one refers to.
+            // A newer record may refer to the body of a dead one.
             if header.state != State::Reserved {
                 end = next;
             }
@@ -141,7 +146,7 @@ impl Scan<'_> {
         Ok(end)
     }
 
-    /// The record of a file of its own; where it ends.
+    /// Adopts the record of a file of its own. Returns its end.
     fn own(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
         let at = FILE_HEADER_BYTES;
         let bytes = self.patience.watch(file.read(RECORD_HEADER_BYTES, at))?;
@@ -155,9 +160,9 @@ impl Scan<'_> {
         Ok(Some(at + header.extent_len))
     }
 
-    /// Takes a record in, unless it cannot be relied on or is a copy.
+    /// Adopts a record, unless it may be incomplete or is a copy.
     fn adopt(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
-        if !self.marks.covers(file.number(), header.written) {
+        if !self.checkpoint.covers(file.number(), header.written) {
             self.distrust(file, offset, file.number());
         } else if header.body_file == 0 {
             self.insert(&header, file, offset, file);
@@ -166,10 +171,10 @@ impl Scan<'_> {
         }
     }
 
-    /// Drops a record of which a part was perhaps not on disk: the one in the file with the number `part`.
+    /// Drops a record that may be incomplete on disk, because of the file with number `part`.
     fn distrust(&self, head: &Arc<SegmentFile>, offset: u64, part: u64) {
         self.shared.counters.unsynced.add(1);
-        // Written down, for the durable number will pass it by.
+        // Mark it dead on disk, because the durable number will pass its number.
         if !self.shared.mark_dead(head, offset) {
             self.shared.hold(part);
         }
@@ -183,7 +188,7 @@ impl Scan<'_> {
             }
             let shares = Arc::ptr_eq(&place.body, body) && place.body_offset == header.body_offset;
             if other.sequence() == header.sequence || (shares && other.sequence() > header.sequence) {
-                // It was copied or updated, and the store did not come to drop the old one.
+                // It was copied or updated, and the old one was not marked dead before the crash.
                 self.shared.mark_dead(head, offset);
                 return;
             }
@@ -197,7 +202,7 @@ impl Scan<'_> {
         self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, place));
     }
 
-    /// Reads the last record of each segment whole: its write may have been cut off.
+    /// Loads the last record of each segment whole: its write may have been interrupted.
     fn check_lasts(&mut self) {
         for Last { hash, file, offset } in std::mem::take(&mut self.lasts) {
             let found = self.shared.index.find(hash);
@@ -208,60 +213,63 @@ impl Scan<'_> {
                 continue;
             };
             if self.patience.is_over() {
-                // It is checked when it is found again.
+                // The next session checks it.
                 self.shared.hold(file.number());
                 self.shared.forget(&record);
             } else {
-                // One that cannot be read now stays, and is checked when it is loaded; one that is wrong goes.
+                // An unreadable record stays, and is checked when it is loaded. A damaged one is
+                // removed.
                 let _ = self.patience.watch(self.shared.load(&record, LAST_BYTES_MAX));
             }
         }
     }
 
-    /// Takes in the records whose bodies stand elsewhere, now that all files are known.
+    /// Adopts the records with bodies in other files, now that all files are known.
     fn refer(&mut self) {
         for Referring { header, head, offset } in std::mem::take(&mut self.referring) {
             let body = self.files.get(&header.body_file).map(|(file, _)| file.clone());
             let body = body.filter(|file| header.body_offset + header.body_len <= file.share.bytes());
             match body {
-                // The body is older than the head: what covers the number of the head covers it too.
-                Some(body) if !self.marks.covers(body.number(), header.written) => {
+                // The body is older than the head, so a durable number of the body's file that
+                // covers the head covers the body.
+                Some(body) if !self.checkpoint.covers(body.number(), header.written) => {
                     self.distrust(&head, offset, body.number());
                 }
                 Some(body) => self.insert(&header, &head, offset, &body),
-                // It may be in a file that cannot be read today.
+                // The body may be in a file that could not be read.
                 None if self.shared.has_unread.load(Ordering::Acquire) => {}
                 None => drop(self.shared.mark_dead(&head, offset)),
             }
         }
     }
 
-    /// Puts the files in line for eviction, each cut to what it has; those with nothing go.
+    /// Queues the files for eviction, each truncated to its useful bytes. Files without records are
+    /// released.
     fn enlist(&mut self) {
         let mut files: Vec<_> = self.files.drain().map(|(_, file)| file).collect();
         files.sort_unstable_by_key(|(file, _)| file.number());
         for (file, end) in files {
             if self.shared.is_of_use(&file) {
                 file.cut(align_up(end, PAGE_BYTES).min(file.share.bytes()));
-                // The last session may not have come to sync it.
+                // The last session may have ended before it synced the file.
                 self.shared.note_written(&file);
                 self.shared.enlist_old(file);
             } else {
-                self.shared.let_go(file);
+                self.shared.release_file(file);
             }
         }
     }
 }
 
-/// A part of a segment in memory.
+/// Part of a segment in memory.
 struct Window<'a> {
     file: &'a SegmentFile,
     patience: &'a Patience<'a>,
     start: u64,
     bytes: Vec<u8>,
-    /// Bytes that are read at a time: single pages, once a read has failed.
+    /// Bytes of one read: a single page once a read has failed.
     step_bytes: u64,
-    /// How many could not be read.
+    /// Number of unreadable pages.
     unread_pages: u64,
 }
 
@@ -270,7 +278,8 @@ impl<'a> Window<'a> {
         Self { file, patience, start: 0, bytes: Vec::new(), step_bytes: WINDOW_BYTES, unread_pages: 0 }
     }
 
-    /// The place at or behind `offset` where the next header may stand, and bytes for it; `None` behind the last.
+    /// Returns the next possible offset of a header at or after `offset`, and the bytes there;
+    /// `None` at the end of the file.
     fn at(&mut self, offset: u64) -> Result<Option<(u64, &[u8])>> {
         let mut offset = offset;
         let has = |window: &Self, offset: u64| {
@@ -290,7 +299,7 @@ impl<'a> Window<'a> {
         Ok(Some((offset, &self.bytes[begin..begin + RECORD_HEADER_BYTES])))
     }
 
-    /// What stands at `offset`, less of it before a page that cannot be read. Such a page looks like one without headers.
+    /// Reads the bytes at `offset`. An unreadable page is replaced by zeros, so it has no header.
     fn read(&mut self, offset: u64) -> Result<Vec<u8>> {
         loop {
             let end = (offset + self.step_bytes) & !(PAGE_BYTES - 1);

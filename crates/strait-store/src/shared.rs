@@ -1,4 +1,4 @@
-//! What the threads that use a store and its background thread share.
+//! State shared by the callers' threads and the background threads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::RandomState;
@@ -9,22 +9,22 @@ use std::thread::Thread;
 
 use crate::budget::Budget;
 use crate::disk::Disk;
+use crate::enospc::EnospcBackoff;
 use crate::error::{Error, Result};
 use crate::file::{SegmentFile, lock, name_of};
-use crate::format::marks::{Held, Marks};
+use crate::format::checkpoint::{Checkpoint, Held};
 use crate::format::{FileHeader, STATE_AT, State};
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::open::Found;
 use crate::pending::PendingUnlinks;
 use crate::record::{Place, Record};
-use crate::relief::Relief;
 use crate::stats::Counters;
 
-/// Bits of a file's number that count within a session.
+/// Bits of a file number that count within a session.
 const FILE_COUNT_BITS: u32 = 32;
 
-/// The store itself.
+/// State of a store.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) dir: Arc<Path>,
@@ -33,50 +33,50 @@ pub(crate) struct Shared {
     pub(crate) segment_bytes: u64,
     pub(crate) index: Index,
     pub(crate) counters: Counters,
-    /// Makes numbers that nobody outside can guess.
+    /// Source of tags that an origin cannot guess.
     pub(crate) tags: RandomState,
-    /// Those of the callers, and behind them that of eviction.
+    /// Lanes of the callers; the last is that of eviction.
     pub(crate) lanes: Box<[Mutex<Lane>]>,
-    /// Files that can be evicted, by their turn.
+    /// Files that can be evicted, by queue position.
     pub(crate) queue: Mutex<BTreeMap<u64, Arc<SegmentFile>>>,
-    /// Segments that are ready for the next lane that needs one.
+    /// Spare segments for the next lane that needs one.
     pub(crate) spares: Mutex<Vec<Arc<SegmentFile>>>,
-    /// Files that are to be unlinked, or are and still read.
+    /// Released files that are not closed yet.
     pub(crate) unlinks: PendingUnlinks,
-    /// Files that were written to since they were synced.
+    /// Files written to since their last sync.
     pub(crate) dirty: Mutex<Vec<Weak<SegmentFile>>>,
-    /// Files that could not be opened, by age.
+    /// Files that could not be opened, oldest first.
     unread: Mutex<VecDeque<Found>>,
-    /// Numbers of those, and of files that could not be read to their end.
+    /// Numbers of files that could not be opened, or not be read completely.
     held: Mutex<Vec<u64>>,
-    /// Whether there are any: what they have is not known.
+    /// True if there are such files: their records are unknown.
     pub(crate) has_unread: AtomicBool,
-    /// Whether files were made or unlinked since the directory was synced.
+    /// True if files were created or unlinked since the last sync of the directory.
     pub(crate) is_dir_dirty: AtomicBool,
-    /// As on disk.
-    pub(crate) marks: Mutex<Marks>,
-    /// Bytes that were asked for and not had: so much more is evicted.
+    /// Checkpoint as on disk.
+    pub(crate) checkpoint: Mutex<Checkpoint>,
+    /// Largest refused request in bytes, added to the free space that eviction aims for.
     pub(crate) demand_bytes: AtomicU64,
-    /// What the file system had not.
-    pub(crate) relief: Relief,
+    /// ENOSPC backoff.
+    pub(crate) enospc: EnospcBackoff,
     pub(crate) is_closed: AtomicBool,
     pub(crate) is_loaded: Mutex<bool>,
     pub(crate) loaded: Condvar,
-    /// The background thread.
+    /// The eviction thread.
     pub(crate) thread: OnceLock<Thread>,
     numbers: AtomicU64,
     file_numbers: AtomicU64,
 }
 
 impl Shared {
-    /// An empty one, whose marks are those of this session.
+    /// An empty store with the checkpoint of this session.
     pub(crate) fn new(
         dir: Arc<Path>,
         disk: Disk,
         budget: Arc<Budget>,
         segment_bytes: u64,
         lanes: usize,
-        marks: Marks,
+        checkpoint: Checkpoint,
     ) -> Self {
         Self {
             dir,
@@ -96,53 +96,53 @@ impl Shared {
             has_unread: AtomicBool::new(false),
             is_dir_dirty: AtomicBool::new(true),
             demand_bytes: AtomicU64::new(0),
-            relief: Relief::new(),
+            enospc: EnospcBackoff::new(),
             is_closed: AtomicBool::new(false),
             is_loaded: Mutex::new(false),
             loaded: Condvar::new(),
             thread: OnceLock::new(),
-            numbers: AtomicU64::new(marks.first_number()),
-            file_numbers: AtomicU64::new(marks.session << FILE_COUNT_BITS),
-            marks: Mutex::new(marks),
+            numbers: AtomicU64::new(checkpoint.first_number()),
+            file_numbers: AtomicU64::new(checkpoint.session << FILE_COUNT_BITS),
+            checkpoint: Mutex::new(checkpoint),
         }
     }
 
-    /// The caller's lane. Nothing is written through it once the store is closed.
+    /// Locks a caller's lane. Fails once the store is closed.
     pub(crate) fn lane(&self, lane: usize, operation: &'static str) -> Result<MutexGuard<'_, Lane>> {
         let lane = lock(&self.lanes[lane % (self.lanes.len() - 1)]);
         if self.is_closed.load(Ordering::Acquire) { Err(Error::Closed { operation }) } else { Ok(lane) }
     }
 
-    /// The number of a write.
+    /// Takes the next write number.
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The number of the last write that has begun.
+    /// Number of the last write that has begun.
     pub(crate) fn last_number(&self) -> u64 {
         self.numbers.load(Ordering::Acquire) - 1
     }
 
-    /// The number of a file, or of a turn in the queue.
+    /// Takes the next number of a file, or of a queue position.
     pub(crate) fn next_file_number(&self) -> u64 {
         self.file_numbers.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Has the background thread look at what there is to do.
+    /// Wakes the eviction thread.
     pub(crate) fn wake(&self) {
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
-    /// There is no room; more is to be evicted.
+    /// Requests eviction of `bytes`, and returns the error of a refusal.
     pub(crate) fn full(&self, operation: &'static str, bytes: u64) -> Error {
         self.demand_bytes.fetch_max(bytes, Ordering::AcqRel);
         self.wake();
         Error::Full { operation, bytes }
     }
 
-    /// The same result; counted if it is an error.
+    /// Counts an error, and returns the result unchanged.
     pub(crate) fn counted<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| match error {
             Error::Full { .. } => self.counters.refused.add(1),
@@ -157,7 +157,7 @@ impl Shared {
         }
     }
 
-    /// Puts a record of an earlier session into the index, and into the lists of its files.
+    /// Adds a record of an earlier session to the index and to the lists of its files.
     pub(crate) fn admit(&self, record: &Arc<Record>) {
         let Some(place) = record.place() else { return };
         place.head.admit(record.hash);
@@ -167,96 +167,100 @@ impl Shared {
         self.index.insert(record.clone());
     }
 
-    /// Whether an old file is worth keeping. One without records may have what is referred to from a file that could not be read.
+    /// Returns true if an old file must be kept. A file without records may have bodies that an
+    /// unreadable file refers to.
     pub(crate) fn is_of_use(&self, file: &SegmentFile) -> bool {
         file.has_members() || self.has_unread.load(Ordering::Acquire)
     }
 
-    /// Leaves a file as it is, until it is its turn to be evicted.
+    /// Leaves a file on disk as it is until its position in the eviction queue is reached.
     pub(crate) fn leave(&self, found: Found) {
         self.hold(found.number);
         lock(&self.unread).push_back(found);
     }
 
-    /// Notes that it is not known what all is in a file.
+    /// Notes that the records of a file are not all known.
     pub(crate) fn hold(&self, file: u64) {
         self.has_unread.store(true, Ordering::Release);
         lock(&self.held).push(file);
     }
 
-    /// Ends the loading: of what could not be read no more is said to be on disk than was known before.
+    /// Ends loading. Files that could not be read are held back in the checkpoint with their old
+    /// durable number.
     pub(crate) fn settle(&self) {
-        let mut marks = lock(&self.marks);
+        let mut checkpoint = lock(&self.checkpoint);
         let mut files = std::mem::take(&mut *lock(&self.held));
         files.sort_unstable();
         files.dedup();
-        marks.held =
-            files.iter().map(|file| Held { file: *file, durable: marks.durable_in(*file) }).collect();
-        drop(marks);
+        checkpoint.held =
+            files.iter().map(|file| Held { file: *file, durable: checkpoint.durable_in(*file) }).collect();
+        drop(checkpoint);
         *lock(&self.is_loaded) = true;
         self.loaded.notify_all();
     }
 
-    /// Takes away a file that could not be opened, if it is older than `turn`: its bytes.
-    pub(crate) fn evict_unread(&self, turn: u64) -> Option<u64> {
-        let is_next = |found: &mut Found| found.number < turn;
+    /// Unlinks the oldest unopened file if it is older than `position`. Returns its bytes.
+    pub(crate) fn evict_unread(&self, position: u64) -> Option<u64> {
+        let is_next = |found: &mut Found| found.number < position;
         let found = lock(&self.unread).pop_front_if(is_next)?;
         let header = FileHeader { kind: found.kind, number: found.number, tag: 0 };
-        // If that fails the next start finds it and tries again.
+        // If unlinking fails, the next start finds the file and tries again.
         let _ = self.disk.unlink(&self.dir.join(name_of(&header)));
         self.note_name();
         Some(found.share.bytes())
     }
 
-    /// Notes that a file was made or unlinked.
+    /// Notes that a file was created or unlinked.
     pub(crate) fn note_name(&self) {
         self.is_dir_dirty.store(true, Ordering::Release);
     }
 
-    /// Lets a file of an earlier session be evicted when its turn comes, which is by age.
+    /// Queues a file of an earlier session for eviction, by age.
     pub(crate) fn enlist_old(&self, file: Arc<SegmentFile>) {
-        file.turn.store(file.number(), Ordering::Release);
+        file.position.store(file.number(), Ordering::Release);
         lock(&self.queue).insert(file.number(), file);
     }
 
-    /// Lets the file be evicted when its turn comes.
+    /// Appends the file to the eviction queue.
     pub(crate) fn enlist(&self, file: Arc<SegmentFile>) {
-        let turn = self.next_file_number();
-        file.turn.store(turn, Ordering::Release);
-        lock(&self.queue).insert(turn, file);
+        let position = self.next_file_number();
+        file.position.store(position, Ordering::Release);
+        lock(&self.queue).insert(position, file);
     }
 
-    /// Has the file unlinked, and closed when nobody reads it any more: by the background thread, for both can take long.
-    pub(crate) fn let_go(&self, file: Arc<SegmentFile>) {
-        lock(&self.queue).remove(&file.turn.load(Ordering::Acquire));
-        if !file.is_leaving.swap(true, Ordering::AcqRel) {
+    /// Releases a file: the eviction thread unlinks it, and closes it once it has no readers. Both
+    /// can take long.
+    pub(crate) fn release_file(&self, file: Arc<SegmentFile>) {
+        lock(&self.queue).remove(&file.position.load(Ordering::Acquire));
+        if !file.is_released.swap(true, Ordering::AcqRel) {
             self.unlinks.push(file);
             self.wake();
         }
     }
 
-    /// Ends a record whose body nobody else has; false if it has ended already.
+    /// Ends a record, and releases the file of its own if it has one. Returns false if the record
+    /// has ended already.
     pub(crate) fn end(&self, record: &Arc<Record>) -> bool {
         let Some(place) = self.release(record) else { return false };
         if place.body.is_own() {
-            self.let_go(place.body);
+            self.release_file(place.body);
         }
         true
     }
 
-    /// Takes a record out of the index and leaves it on disk, for the next session.
+    /// Removes a record from the index and leaves it on disk for the next session.
     pub(crate) fn forget(&self, record: &Arc<Record>) {
         if record.kill().is_some() {
             self.index.remove(record);
         }
     }
 
-    /// Ends a record and leaves its body.
+    /// Ends a record but keeps its body, which another record uses.
     pub(crate) fn end_head(&self, record: &Arc<Record>) -> bool {
         self.release(record).is_some()
     }
 
-    /// Ends a record, which has no place from then on; its last place for the one caller that ended it.
+    /// Ends a record. Returns its last place to the one caller that ended it.
     fn release(&self, record: &Arc<Record>) -> Option<Place> {
         let place = record.kill()?;
         self.index.remove(record);
@@ -264,7 +268,8 @@ impl Shared {
         Some(place)
     }
 
-    /// Writes down that the record at `offset` is dead, unless nothing is written at all; false if that failed.
+    /// Checkpoint the record at `offset` as dead on disk. Does nothing in a read-only store.
+    /// Returns false if the write failed.
     pub(crate) fn mark_dead(&self, file: &Arc<SegmentFile>, offset: u64) -> bool {
         if self.disk.is_read_only() {
             return true;

@@ -1,4 +1,5 @@
-//! The index on disk, for a start that need not scan: written when the store is closed, believed only by the very next session.
+//! Snapshot of the index on disk, so that a start needs no scan. Written when the store is closed;
+//! valid only for the next session.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,15 +16,16 @@ use crate::record::{Place, Record};
 use crate::shared::Shared;
 
 pub(crate) const INDEX: &str = "index";
-/// Files of a snapshot at most; their places have 32 bits.
+/// Limit of files in a snapshot; their places have 32 bits.
 const FILES_MAX: u64 = u32::MAX as u64;
 
 impl Shared {
-    /// Writes the snapshot of `session`, when all else is done. A store without one is scanned.
+    /// Writes the snapshot of `session`, after everything else. Without a snapshot the next start
+    /// scans.
     pub(crate) fn write_snapshot(&self, session: u64) -> Result<()> {
         let files: Vec<_> = lock(&self.queue).values().cloned().collect();
         let mut records = self.index.all();
-        // A removal may come at any time; a dead record has no place.
+        // A removal may come at any time, and a dead record has no place.
         records.retain(|record| record.is_alive());
         let totals = Totals { files: files.len() as u64, records: records.len() as u64 };
         let path = self.dir.join(INDEX);
@@ -85,18 +87,18 @@ impl Blocks<'_> {
     }
 }
 
-/// A snapshot that was read, all but its records.
+/// A loaded snapshot, except for its records.
 pub(crate) struct Snapshot {
     file: File,
     session: u64,
     totals: Totals,
-    /// In the order in which they are to be evicted.
+    /// Files in eviction order.
     pub(crate) files: Vec<FileHeader>,
 }
 
 impl Snapshot {
-    /// Opens the snapshot that `session` left in `dir`, if it is there and every block of it is whole. It is taken away, unless
-    /// the store is only read: after this session it is not true any more.
+    /// Opens the snapshot that `session` left in `dir`; `None` unless all its blocks are intact.
+    /// Unlinks the file unless the store is read-only, because this session makes it outdated.
     pub(crate) fn take(disk: &Disk, dir: &Path, session: u64) -> Option<Self> {
         let path = dir.join(INDEX);
         let file = disk.open(&path);
@@ -128,8 +130,8 @@ impl Snapshot {
         Some(())
     }
 
-    /// Puts the records into the index. `files` stand in the order of the snapshot's; records of one that is missing are not
-    /// taken, nor such as pass the end of theirs.
+    /// Adds the records to the index. `files` are in the order of the snapshot. Skips records of
+    /// missing files, and records that exceed the length of their file.
     pub(crate) fn load(&self, shared: &Shared, files: &[Option<Arc<SegmentFile>>]) -> Option<()> {
         let get = |place: u32| files.get(place as usize)?.as_ref();
         self.for_each_block(&shared.disk, |entries| {

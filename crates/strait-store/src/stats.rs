@@ -1,10 +1,10 @@
-//! Counts of what a store did and holds.
+//! Counters and sizes of a store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-/// A count that several threads add to.
+/// Counter that several threads increment.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -31,36 +31,37 @@ pub(crate) struct Counters {
     pub(crate) failed: Counter,
 }
 
-/// What a store holds, and what has happened since it was opened. The names are those of the JSON, and of the metrics but for what all
-/// metrics have: `strait_store_refused_total`.
+/// State of a store, and counts of events since it was opened. The field names are those of the
+/// JSON output, and of the metrics without the common prefix and suffix
+/// (`strait_store_refused_total`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Records that can be found.
+    /// Records in the index.
     pub records: u64,
-    /// Bytes of all files, those included that are evicted and still read.
+    /// Bytes of all files, including evicted files with readers.
     pub used_bytes: u64,
-    /// Bytes of those files that are evicted and still read.
+    /// Bytes of evicted files with readers.
     pub pinned_bytes: u64,
-    /// The limit of `used_bytes`; 0 where the store is only read.
+    /// Limit of `used_bytes`; 0 in a read-only store.
     pub capacity_bytes: u64,
-    /// Files that are open.
+    /// Open files.
     pub files: u64,
-    /// Records that were committed.
+    /// Committed records.
     pub stored: u64,
-    /// Records that were removed or replaced on request.
+    /// Records removed or replaced on request.
     pub removed: u64,
-    /// Records that were dropped to make room.
+    /// Records dropped by eviction.
     pub evicted: u64,
-    /// Records that were kept when their file was evicted, for they had been hit.
+    /// Records with hits that eviction kept.
     pub reinserted: u64,
-    /// Records that were not as written, and were dropped.
+    /// Damaged records that were dropped.
     pub corrupt: u64,
-    /// Records that a power loss may have damaged, and were dropped when the store was loaded.
+    /// Records dropped at loading because a power loss may have damaged them.
     pub unsynced: u64,
-    /// Requests for room that were refused.
+    /// Reservations refused for lack of space.
     pub refused: u64,
-    /// Calls to the file system that failed.
+    /// Failed file-system calls.
     pub failed: u64,
-    /// Whether the records of earlier sessions can be found.
+    /// True if the records of earlier sessions are loaded.
     pub is_loaded: bool,
 }

@@ -1,4 +1,4 @@
-//! The store as its callers see it.
+//! Public interface of the store.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -21,44 +21,48 @@ use crate::stats::Stats;
 use crate::writer::Writer;
 use crate::{background, load, open};
 
-/// Bodies up to this size are written anew with a new meta; longer ones stay where they are.
+/// Limit of bodies that are rewritten with a new meta; longer ones stay in place.
 const REWRITE_BYTES_MAX: usize = 64 << 10;
-/// Times that an update starts again because eviction moved the record meanwhile.
+/// Attempts of an update that is disturbed by eviction moving the record.
 const UPDATE_TRIES: usize = 3;
 
-/// Objects on disk, and the index to them in memory. One process has a directory.
+/// Objects on disk, and the index in memory. Only one process can open a directory for writing.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
     background: Mutex<Option<Background>>,
 }
 
-/// What ends with the store.
+/// Background thread and lock, which end with the store.
 #[derive(Debug)]
 struct Background {
     thread: JoinHandle<()>,
-    /// The lock on the directory.
+    /// Lock on the directory.
     _lock: Option<OwnedFd>,
 }
 
 impl Store {
-    /// Opens the store in a directory, which is made if need be. It serves at once; what earlier sessions stored is found as the
-    /// background thread loads it. Who only reads the directory now is waited for, for some seconds.
+    /// Opens the store in a directory, and creates it if it is missing. The store serves at once; a
+    /// background thread loads the records of earlier sessions. Waits some seconds for processes
+    /// that read the directory.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it, [`Error::CapacityTooSmall`] if the segments of the lanes do not fit.
+    /// [`Error::InUse`] if another process has it open, [`Error::CapacityTooSmall`] if the segments
+    /// of the lanes do not fit.
     pub fn open(config: Config) -> Result<Arc<Self>> {
         Self::open_on(crate::disk::Disk::default(), config)
     }
 
-    /// Opens the store in a directory to read what is there, all of which is loaded. Nothing in the directory is made, changed or
-    /// taken away: what turns out to be damaged is gone from the index alone, nothing can be stored, and a removal is forgotten with
-    /// the store. [`Stats::capacity_bytes`] is 0.
+    /// Opens the store in a directory read-only, and loads all of it. Nothing in the directory is
+    /// created, changed or removed: damaged records are removed from the index alone, nothing can
+    /// be stored, and removals are lost with the store. [`Stats::capacity_bytes`] is 0.
     ///
-    /// What is stored never changes, and what is opened here stays, so another process may have the directory as soon as this returns.
+    /// Stored bytes never change and the opened files stay readable, so another process may open
+    /// the directory as soon as this returns.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it now, [`Error::NoStore`] if there is no store in it.
+    /// [`Error::InUse`] if another process has it open, [`Error::NoStore`] if there is no store in
+    /// it.
     pub fn open_to_read(dir: &Path) -> Result<Arc<Self>> {
         let open::Opened { shared, earlier, lock } = open::open_to_read(dir)?;
         load::load(&shared, earlier);
@@ -75,35 +79,37 @@ impl Store {
         Ok(Arc::new(Self { shared, background }))
     }
 
-    /// Whether all records of earlier sessions can be found.
+    /// Returns true if all records of earlier sessions are loaded.
     pub fn is_loaded(&self) -> bool {
         *lock(&self.shared.is_loaded)
     }
 
-    /// Waits until they can be found, or for `timeout`; whether they can.
+    /// Waits up to `timeout` for the records of earlier sessions. Returns true if they are loaded.
     pub fn wait_loaded(&self, timeout: Duration) -> bool {
         let guard = lock(&self.shared.is_loaded);
         let waited = self.shared.loaded.wait_timeout_while(guard, timeout, |is_loaded| !*is_loaded);
         waited.is_ok_and(|(is_loaded, _)| *is_loaded)
     }
 
-    /// The living records of which the key has this hash, newest first. Keys are compared by who loads them.
+    /// Alive records with this hash of their key, newest first. The caller loads them and compares
+    /// keys.
     pub fn find(&self, hash: u64) -> SmallVec<[Arc<Record>; 2]> {
         self.shared.index.find(hash)
     }
 
-    /// Reads key and meta, and the body too if it has at most `body_max` bytes and stands behind them: with one pread(2).
+    /// Reads key and meta with one pread(2), and the body too if it follows them and has at most
+    /// `body_max` bytes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is not as it was written; then it is gone from the index.
+    /// [`Error::Corrupt`] if the record is damaged; it is then removed from the index.
     pub fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
         self.shared.load(record, body_max)
     }
 
-    /// Stores a whole object: with one pwritev(2), unless it is too long for a segment.
+    /// Stores a whole object, with one pwritev(2) unless it is too long for a segment.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room now.
+    /// [`Error::Full`] if there is no space now.
     pub fn put(&self, lane: usize, key: &[u8], meta: &[u8], body: &[&[u8]]) -> Result<Arc<Record>> {
         let body_len = body.iter().map(|piece| piece.len() as u64).sum();
         let mut head = Head::new(key, meta, body_len)?;
@@ -127,22 +133,24 @@ impl Store {
         writer.commit_to(body_len)
     }
 
-    /// Makes room for an object whose body is to come, of a length that is known or not. [`Writer::room`] says how much of it may be
-    /// written before [`Writer::grow`]: of an object that is too long for a segment and for what is free now, a first step, though its
-    /// length is known.
+    /// Reserves space for an object. Its body follows, with a known or unknown length.
+    /// [`Writer::writable_bytes`] is the number of body bytes that may be written before
+    /// [`Writer::grow`]. It can be less than a known length if the object is too long for a segment
+    /// and for the free space.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room now.
+    /// [`Error::Full`] if there is no space now.
     pub fn reserve(&self, lane: usize, key: &[u8], meta: &[u8], body_len: Option<u64>) -> Result<Writer> {
         let head = Head::new(key, meta, body_len.unwrap_or(0))?;
         self.shared.counted(Writer::reserve(&self.shared, lane, head, body_len))
     }
 
-    /// Gives a record a new meta. The record that is returned takes the place of `record`, which is dead then; a long body stays
-    /// where it is.
+    /// Replaces the meta of a record. Returns the new record; `record` is dead afterwards. A long
+    /// body stays in place.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the record is dead already. After any error but [`Error::Corrupt`] it is as it was.
+    /// [`Error::Gone`] if the record is dead already. After any error except [`Error::Corrupt`] the
+    /// record is unchanged.
     pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
         let loaded = self.shared.load(record, REWRITE_BYTES_MAX)?;
         let gone = || Error::Gone { operation: "update" };
@@ -158,7 +166,7 @@ impl Store {
         };
         updated.set_hits(record.hits());
         if !ended {
-            // Somebody else has ended it, and meant its successor too.
+            // A concurrent removal ended it, and must also end its successor.
             self.shared.end_head(&updated);
             return Err(gone());
         }
@@ -166,7 +174,7 @@ impl Store {
         Ok(updated)
     }
 
-    /// Writes a record that has the body of another; `None` if that is being moved.
+    /// Writes a record that refers to the body of another; `None` if eviction is moving that body.
     fn refer(
         &self,
         lane: usize,
@@ -191,7 +199,8 @@ impl Store {
             Place { body: body.file, body_offset: body.offset, ..Place::whole(&file, &layout, header) };
         let updated = Record::new(header.hash, header.sequence, header.body_len, place);
         self.shared.index.insert(updated.clone());
-        // Behind the index, so that whoever empties the file finds the record through it.
+        // After the insertion into the index, so that a concurrent eviction of the file finds the
+        // record.
         if updated.body().is_some_and(|body| body.file.admit(header.hash)) {
             self.shared.counters.stored.add(1);
             return Ok(Some(updated));
@@ -200,7 +209,7 @@ impl Store {
         Ok(None)
     }
 
-    /// Ends a record: it is found no more, after a restart neither.
+    /// Removes a record permanently.
     pub fn remove(&self, record: &Arc<Record>) {
         if self.shared.end(record) {
             self.shared.counters.removed.add(1);
@@ -212,7 +221,7 @@ impl Store {
         self.shared.index.all()
     }
 
-    /// Reads every record and checks what can be checked; what is not as it was written is gone then.
+    /// Reads and checks every record. Damaged ones are removed.
     pub fn verify(&self) -> Verified {
         let mut verified = Verified::default();
         for record in self.records() {
@@ -221,10 +230,10 @@ impl Store {
         verified
     }
 
-    /// Makes all that was stored so far outlive a power loss, as the background thread does now and then. It takes as long as the
-    /// disk does, and as the store is being loaded.
+    /// Syncs all stored records to disk, as the background thread does regularly. Blocks until the
+    /// disk is done, and first until the store is loaded.
     pub fn sync(&self) -> Result<()> {
-        // Before, nobody can say of the records of earlier sessions which of them count.
+        // Before loading is done, the durable records of earlier sessions are not known.
         let guard = lock(&self.shared.is_loaded);
         drop(self.shared.loaded.wait_while(guard, |is_loaded| !*is_loaded));
         if self.shared.disk.is_read_only() {
@@ -233,7 +242,7 @@ impl Store {
         self.shared.counted(self.shared.sync())
     }
 
-    /// What the store holds and did.
+    /// State of the store, and its counters.
     pub fn stats(&self) -> Stats {
         let (budget, counters) = (&self.shared.budget, &self.shared.counters);
         Stats {
@@ -254,13 +263,13 @@ impl Store {
         }
     }
 
-    /// Ends the store in order: nothing is written any more, and the next session finds all of it. Reading goes on. It takes as
-    /// long as the disk does.
+    /// Closes the store in order: refuses writes from now on, syncs, and writes the snapshot for
+    /// the next session. Reading continues to work. Blocks until the disk is done.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Release);
         if let Some(background) = lock(&self.background).take() {
             self.shared.wake();
-            // It does not panic; if it did, the next session scans.
+            // The thread does not panic; if it did, the next session scans.
             let _ = background.thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! When what was written is made to outlive a power loss: never while anybody waits for it.
+//! Syncs of the store. No caller waits for one, except in `sync` and `close`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,24 +6,26 @@ use std::sync::atomic::Ordering;
 use crate::error::Result;
 use crate::file::{SegmentFile, lock};
 use crate::format::PAGE_BYTES;
-use crate::format::marks::{HELD_MAX, Marks};
-use crate::open::write_marks;
+use crate::format::checkpoint::{Checkpoint, HELD_MAX};
+use crate::open::write_checkpoint;
 use crate::shared::Shared;
 
 impl Shared {
-    /// Syncs every file that was written to, removals included, and then notes that all writes that had ended before are on disk.
+    /// Syncs every file written to, including removals, and then advances the durable number past
+    /// all writes that had ended before.
     pub(crate) fn sync(&self) -> Result<()> {
-        let mut marks = lock(&self.marks);
+        let mut checkpoint = lock(&self.checkpoint);
         let last = self.last_number();
-        // A number is taken and its write is done under the lock of a lane: behind this all up to `last` are done.
+        // A write takes its number and ends under the lock of a lane, so after this loop all writes
+        // up to `last` have ended.
         self.lanes.iter().for_each(|lane| drop(lock(lane)));
         let dirty = std::mem::take(&mut *lock(&self.dirty));
         let mut has_unlinked = false;
         for file in dirty.iter().filter_map(std::sync::Weak::upgrade) {
-            // An unlinked file has nothing to be kept, and a sync of it would delay its close. One
-            // that is only about to be unlinked still has its name: a power loss would bring a
-            // removed record back.
-            if file.has_left.load(Ordering::Acquire) {
+            // A sync of an unlinked file is useless and would delay its close. A released file that
+            // still has its name is synced: otherwise a power loss would bring a removed record
+            // back.
+            if file.is_unlinked.load(Ordering::Acquire) {
                 has_unlinked = true;
                 continue;
             }
@@ -32,7 +34,7 @@ impl Shared {
                 self.distrust(&file);
             }
         }
-        // The thread that unlinked a file may not have noted it yet.
+        // The eviction thread may have unlinked a file without having noted it yet.
         if self.is_dir_dirty.swap(false, Ordering::AcqRel) || has_unlinked {
             let synced = self.disk.sync_dir(&self.dir);
             synced.map_err(|error| {
@@ -41,16 +43,17 @@ impl Shared {
             })?;
         }
         // A removal has no number.
-        if marks.durable < last && marks.held.len() <= HELD_MAX {
-            let next = Marks { durable: last, ..marks.clone() };
-            let written = write_marks(&self.disk, &self.dir, &next);
+        if checkpoint.durable < last && checkpoint.held.len() <= HELD_MAX {
+            let next = Checkpoint { durable: last, ..checkpoint.clone() };
+            let written = write_checkpoint(&self.disk, &self.dir, &next);
             written.inspect_err(|error| self.note_shortage(error, PAGE_BYTES))?;
-            *marks = next;
+            *checkpoint = next;
         }
         Ok(())
     }
 
-    /// Gives up a file that could not be synced: after that nobody can say which of its pages are on disk (fsync(2)).
+    /// Evicts a file that could not be synced: afterwards the kernel may have dropped dirty pages,
+    /// so it is unknown which are on disk (fsync(2)).
     fn distrust(&self, file: &Arc<SegmentFile>) {
         for lane in &self.lanes {
             let mut lane = lock(lane);
@@ -61,23 +64,24 @@ impl Shared {
         self.evict(file);
     }
 
-    /// The end of the session: everything is on disk, and what was only kept ready is gone.
+    /// Ends the session: syncs everything, and releases the spare segments.
     pub(crate) fn finish(&self) {
         for lane in &self.lanes {
             let mut lane = lock(lane);
             self.seal(&mut lane);
             if let Some(reserve) = lane.reserve.take() {
-                self.let_go(reserve);
+                self.release_file(reserve);
             }
         }
         let spares = std::mem::take(&mut *lock(&self.spares));
         for spare in spares {
-            self.let_go(spare);
+            self.release_file(spare);
         }
         self.close_unlinked();
         let synced = self.counted(self.sync());
-        let session = lock(&self.marks).session;
-        // What could not be read is in no snapshot; what could not be synced may be lost with the next power.
+        let session = lock(&self.checkpoint).session;
+        // A snapshot must not miss records that could not be read, or name records that a power
+        // loss may take.
         if synced.is_ok() && !self.has_unread.load(Ordering::Acquire) {
             let _ = self.counted(self.write_snapshot(session));
         }

@@ -1,4 +1,5 @@
-//! Room for a body that is yet to come: it is written by others, straight into the file, and becomes a record when it is whole.
+//! Writers of bodies that arrive later. The caller writes the body directly into the file, and a
+//! commit makes it a record.
 
 use std::io;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use crate::lane::Head;
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 
-/// An own file grows in steps from this, each twice the last, to that.
+/// First and longest step by which a file of its own grows. Each step doubles.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 const STEP_BYTES_MAX: u64 = 64 << 20;
 
-/// Bodies up to this size do not keep a file of their own.
+/// Limit of bodies that are copied from a file of their own to a segment.
 const COPIED_BYTES_MAX: u64 = 256 << 10;
 
-/// A reserved extent. Dropped without a commit, nothing of it remains but the room that it has in its segment.
+/// A reserved extent. If it is dropped without a commit, only its space in the segment stays used.
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
@@ -30,16 +31,16 @@ pub struct Writer {
     file: Arc<SegmentFile>,
     header: RecordHeader,
     layout: Layout,
-    /// Bytes of the body that are accounted.
-    room: u64,
-    /// Bytes that the body will have, where that is known.
+    /// Accounted bytes of the body.
+    writable_bytes: u64,
+    /// Length of the body in bytes, if it is known.
     known: Option<u64>,
     step: u64,
     is_committed: bool,
 }
 
 impl Writer {
-    /// Room in the lane's segment, if it is known to be small enough, or in a file of its own.
+    /// Reserves space in the lane's segment if the body is known to fit, else in a file of its own.
     pub(crate) fn reserve(
         shared: &Arc<Shared>,
         lane: usize,
@@ -60,7 +61,7 @@ impl Writer {
         head.header.extent_len = layout.extent_len();
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
-        head.write(&file, &layout, &[]).inspect_err(|error| shared.spoilt(&mut place, error))?;
+        head.write(&file, &layout, &[]).inspect_err(|error| shared.seal_failed(&mut place, error))?;
         place.tail = layout.end;
         file.writers.fetch_add(1, Ordering::AcqRel);
         drop(place);
@@ -76,15 +77,15 @@ impl Writer {
         drop(shared.lane(lane, "reserve")?);
         let layout = Layout::new(FILE_HEADER_BYTES, head.header.head_len(), body_len.unwrap_or(0), true);
         let file = own_file(shared, &layout, body_len)?;
-        let room = file.share.bytes() - layout.body_offset;
+        let writable_bytes = file.share.bytes() - layout.body_offset;
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
         head.write(&file, &layout, &[]).inspect_err(|error| {
             shared.note_shortage(error, layout.body_offset);
-            shared.let_go(file.clone());
+            shared.release_file(file.clone());
         })?;
         file.writers.fetch_add(1, Ordering::AcqRel);
-        Ok(Self::new(shared, lane, file, head, layout, room, body_len))
+        Ok(Self::new(shared, lane, file, head, layout, writable_bytes, body_len))
     }
 
     fn new(
@@ -93,35 +94,47 @@ impl Writer {
         file: Arc<SegmentFile>,
         head: Head<'_>,
         layout: Layout,
-        room: u64,
+        writable_bytes: u64,
         known: Option<u64>,
     ) -> Self {
         let (shared, header) = (shared.clone(), head.header);
-        Self { shared, lane, file, header, layout, room, known, step: STEP_BYTES_MIN, is_committed: false }
+        Self {
+            shared,
+            lane,
+            file,
+            header,
+            layout,
+            writable_bytes,
+            known,
+            step: STEP_BYTES_MIN,
+            is_committed: false,
+        }
     }
 
-    /// Where the body begins: bytes are written there, and read as soon as they are.
+    /// Position of the body. Written bytes can be read from it at once.
     pub fn extent(&self) -> Extent {
         Extent::new(&self.file, self.layout.body_offset)
     }
 
-    /// Bytes of the body that may be written now.
-    pub fn room(&self) -> u64 {
-        self.room
+    /// Number of body bytes that may be written now.
+    pub fn writable_bytes(&self) -> u64 {
+        self.writable_bytes
     }
 
-    /// Makes [`room`](Self::room) for `upto` bytes of the body, and for more if that can be had.
+    /// Grows [`writable_bytes`](Self::writable_bytes) to at least `upto` bytes, and further ahead
+    /// if space allows.
     ///
     /// # Errors
-    /// [`Error::Full`] if the store has no room, and [`Error::TooLong`] past the length that was named when it was reserved.
+    /// [`Error::Full`] if the store has no space, [`Error::TooLong`] beyond the length given to the
+    /// reservation.
     pub fn grow(&mut self, upto: u64) -> Result<()> {
         let grown = self.grow_to(upto);
         self.shared.counted(grown)
     }
 
-    /// As [`grow`](Self::grow), and counted by the caller.
+    /// Like [`grow`](Self::grow), but the caller counts the error.
     pub(crate) fn grow_to(&mut self, upto: u64) -> Result<()> {
-        if upto <= self.room {
+        if upto <= self.writable_bytes {
             return Ok(());
         }
         if let Some(bytes_max) = self.known.filter(|known| upto > *known) {
@@ -136,31 +149,33 @@ impl Writer {
         let allocated = self.file.allocate(bytes).inspect_err(|_| self.file.share.shrink_to(has));
         self.shared.allocated(allocated, bytes - has)?;
         self.step = (2 * self.step).min(STEP_BYTES_MAX);
-        self.room = bytes - self.layout.body_offset;
+        self.writable_bytes = bytes - self.layout.body_offset;
         Ok(())
     }
 
-    /// Takes note that a write of the caller's own into the [`extent`](Self::extent) failed: it is counted as the store's own are, and
-    /// room is made if the file system had none, as it may be where the store cannot allocate it ahead.
+    /// Reports a failed write of the caller to the [`extent`](Self::extent). Counts it like the
+    /// store's own failures, and requests eviction if the file system was full, which can happen if
+    /// it cannot allocate blocks ahead.
     pub fn failed(&self, error: &io::Error) {
         self.shared.counters.failed.add(1);
         let error = Error::io("write", &self.file.path(), error);
-        self.shared.note_shortage(&error, self.room.min(STEP_BYTES_MAX));
+        self.shared.note_shortage(&error, self.writable_bytes.min(STEP_BYTES_MAX));
     }
 
-    /// Makes a record of it, with the first `body_len` bytes that were written as its body. From then on it is found. A short body
-    /// that has got a file of its own, for nobody knew its length, is copied to the lane's segment; who reads it from the
-    /// [`extent`](Self::extent) goes on undisturbed.
+    /// Commits a record with the first `body_len` written bytes as its body. It can be found from
+    /// then on. A short body of unknown length, which has a file of its own, is copied to the
+    /// lane's segment; readers of the [`extent`](Self::extent) are not disturbed.
     ///
     /// # Errors
-    /// [`Error::Full`] if more was written than there was room for, [`Error::Gone`] if its file had to go meanwhile,
-    /// [`Error::Closed`] if the store is closed. Then nothing of it remains, as if it was dropped.
+    /// [`Error::Full`] if more was written than was reserved, [`Error::Gone`] if the file was
+    /// evicted meanwhile, [`Error::Closed`] if the store is closed. After an error nothing remains,
+    /// as after a drop.
     pub fn commit(mut self, body_len: u64) -> Result<Arc<Record>> {
         let committed = self.commit_to(body_len);
         self.shared.counted(committed)
     }
 
-    /// As [`commit`](Self::commit), and counted by the caller.
+    /// Like [`commit`](Self::commit), but the caller counts the error.
     pub(crate) fn commit_to(&mut self, body_len: u64) -> Result<Arc<Record>> {
         self.grow_to(body_len)?;
         let shared = self.shared.clone();
@@ -171,7 +186,7 @@ impl Writer {
             return Ok(record);
         }
         if self.file.is_own() {
-            // To free blocks can take long: not under the lane's lock.
+            // Freeing blocks can take long, so it is not done under the lane's lock.
             let end = align_up(self.layout.body_offset + body_len, PAGE_BYTES);
             self.file.cut(end);
             self.header.extent_len = end - self.layout.offset;
@@ -201,7 +216,8 @@ impl Writer {
 }
 
 impl Writer {
-    /// Puts the object into the lane's segment: files are few, and each costs more than a short copy.
+    /// Copies the object to the lane's segment: the number of files is limited, and a file costs
+    /// more than a short copy.
     fn copy_to_segment(&self, body_len: u64) -> Result<Arc<Record>> {
         let body_at = (self.layout.body_offset - self.layout.offset) as usize;
         let bytes = self.file.read(body_at + body_len as usize, self.layout.offset)?;
@@ -222,12 +238,13 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.file.writers.fetch_sub(1, Ordering::AcqRel);
         if !self.is_committed && self.file.is_own() {
-            self.shared.let_go(self.file.clone());
+            self.shared.release_file(self.file.clone());
         }
     }
 }
 
-/// A file for one record, with room for all of it if the length is known and that can be had at once, else for a first step.
+/// Creates a file for one record. Allocates all of a known length if that is possible at once, else
+/// a first step.
 fn own_file(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<Arc<SegmentFile>> {
     let bytes = |body_len: u64| align_up(layout.body_offset + body_len, PAGE_BYTES);
     let wanted = bytes(body_len.unwrap_or(STEP_BYTES_MIN));
@@ -242,7 +259,7 @@ fn own_file(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<A
     }
 }
 
-/// The room for such a file within the limit.
+/// Share of such a file in the budget.
 fn own_share(shared: &Shared, wanted: u64, first: u64, is_known: bool) -> Result<Share> {
     if is_known && wanted > shared.budget.capacity_bytes {
         return Err(Error::Full { operation: "reserve", bytes: wanted });

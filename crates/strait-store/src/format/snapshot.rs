@@ -1,10 +1,12 @@
-//! The file `index`: the index as it was when the store was closed. Blocks of 64 KiB, each with its place and a checksum, so that
-//! it is written and read piece by piece, and half of it or parts of two are not taken for one.
+//! Snapshot file `index`: the index at the time the store was closed. Each block of 64 KiB has its
+//! position and a checksum. So it is written and read in pieces, and a truncated file or a mix of
+//! two is detected.
 //!
 //! ```text
-//!  0  magic and version   8  session   16  place of the block   24  kind and count   32  entries   64 KiB - 8  checksum
+//!  0  magic and version   8  session   16  place of the block   24  kind and count
+//! 32  entries   64 KiB - 8  checksum
 //! ```
-//! The first block has one entry, the totals; then come the files, in the order in which they are to be evicted, then the records.
+//! The first block has one entry, the totals. The files follow in eviction order, then the records.
 
 use rapidhash::v3::rapidhash_v3;
 
@@ -18,7 +20,7 @@ const CHECK_AT: usize = BLOCK_BYTES - 8;
 /// Bytes of the entries of a block.
 const ENTRIES_BYTES: usize = CHECK_AT - ENTRIES_AT;
 
-/// How many entries the snapshot has.
+/// Number of entries in the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Files.
@@ -40,22 +42,22 @@ impl Totals {
     }
 }
 
-/// A record.
+/// Snapshot entry of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Of its key.
+    /// Hash of the key.
     pub hash: u64,
-    /// As in its header.
+    /// Sequence number, as in the record header.
     pub sequence: u64,
-    /// Bytes of its body.
+    /// Bytes of the body.
     pub body_len: u64,
-    /// Where its head begins.
+    /// Offset of the head.
     pub offset: u64,
-    /// Where its body begins.
+    /// Offset of the body.
     pub body_offset: u64,
-    /// The file with its head: its place among the files.
+    /// Index of the file with the head, in the order of the snapshot.
     pub head_file: u32,
-    /// The file with its body.
+    /// Index of the file with the body.
     pub body_file: u32,
     /// Bytes of header, key and meta.
     pub head_len: u32,
@@ -63,19 +65,19 @@ pub struct Entry {
     pub hits: u32,
 }
 
-/// What blocks are made of.
+/// Entry of a block.
 pub trait Item: Sized {
-    /// Tells its blocks from others.
+    /// Code of the kind of entry in its block.
     const KIND: u32;
-    /// Bytes of one.
+    /// Bytes of one entry.
     const BYTES: usize;
-    /// How many a block has at most.
+    /// Limit of entries in a block.
     const IN_BLOCK: usize = ENTRIES_BYTES / Self::BYTES;
 
-    /// Writes it into `bytes`, [`Self::BYTES`] of them.
+    /// Encodes the entry into `bytes`, which are [`Self::BYTES`] long.
     fn encode(&self, bytes: &mut [u8]);
 
-    /// What `bytes` say.
+    /// Decodes an entry.
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -137,7 +139,8 @@ impl Item for Entry {
     }
 }
 
-/// The block at `place` of the snapshot of `session`, with at most [`Item::IN_BLOCK`] items.
+/// Encodes the block at `place` of the snapshot of `session`, with at most [`Item::IN_BLOCK`]
+/// items.
 pub fn encode<I: Item>(session: u64, place: u64, items: &[I]) -> Vec<u8> {
     let mut block = vec![0; BLOCK_BYTES];
     let items = &items[..items.len().min(I::IN_BLOCK)];
@@ -153,7 +156,8 @@ pub fn encode<I: Item>(session: u64, place: u64, items: &[I]) -> Vec<u8> {
     block
 }
 
-/// The items of `block`, if it is the one at `place` of the snapshot of `session` and whole.
+/// Decodes the items of `block`; `None` unless it is the intact block at `place` of the snapshot of
+/// `session`.
 pub fn decode<I: Item>(block: &[u8], session: u64, place: u64) -> Option<Vec<I>> {
     let is_it = get(block, 0)? == MAGIC && (get(block, 8)?, get(block, 16)?) == (session, place);
     let count = get_u32(block, 28)? as usize;

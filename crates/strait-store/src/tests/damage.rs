@@ -1,4 +1,4 @@
-//! What is left of a store of which files were damaged, lost, or cut off.
+//! Recovery from damaged, lost and truncated files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use super::{config, fill_of, open};
 use crate::format::RECORD_HEADER_BYTES;
 use crate::{Config, Error, Store, hash_of};
 
-/// Sizes of the objects: in segments, small and long, and in a file of its own.
+/// Sizes of the objects: small and long ones in segments, and one in a file of its own.
 const SIZES: [usize; 12] = [0, 10, 100, 1000, 5000, 9000, 17_000, 30_000, 40_000, 50, 90_000, 700];
 
 fn filled(config: &Config) -> HashMap<Vec<u8>, Vec<u8>> {
@@ -26,7 +26,7 @@ fn filled(config: &Config) -> HashMap<Vec<u8>, Vec<u8>> {
     objects
 }
 
-/// Every object that is found is right; how many there are.
+/// Asserts that every object found is right. Returns their number.
 fn count_right(store: &Store, objects: &HashMap<Vec<u8>, Vec<u8>>) -> usize {
     let mut count = 0;
     for (key, body) in objects {
@@ -63,7 +63,7 @@ fn dir_and_config() -> (TempDir, Config) {
 }
 
 #[test]
-fn an_orderly_start_knows_the_hits_and_takes_the_snapshot_away() {
+fn start_after_close_restores_hits_and_unlinks_the_snapshot() {
     let (dir, config) = dir_and_config();
     filled(&config);
     let store = open(&config);
@@ -76,7 +76,7 @@ fn an_orderly_start_knows_the_hits_and_takes_the_snapshot_away() {
 }
 
 #[test]
-fn without_a_true_snapshot_everything_is_found_by_a_scan() {
+fn without_a_valid_snapshot_a_scan_finds_everything() {
     let damages: [fn(&Path); 5] = [
         |path| fs::remove_file(path).unwrap(),
         |path| change(path, |bytes| bytes.truncate(bytes.len() / 2)),
@@ -93,7 +93,7 @@ fn without_a_true_snapshot_everything_is_found_by_a_scan() {
 }
 
 #[test]
-fn a_snapshot_of_an_earlier_session_is_not_believed() {
+fn snapshot_of_an_earlier_session_is_ignored() {
     let (dir, config) = dir_and_config();
     let objects = filled(&config);
     let old = fs::read(dir.path().join("index")).unwrap();
@@ -107,7 +107,7 @@ fn a_snapshot_of_an_earlier_session_is_not_believed() {
 }
 
 #[test]
-fn without_marks_nothing_can_be_relied_on() {
+fn without_a_checkpoint_all_records_are_dropped() {
     let (dir, config) = dir_and_config();
     let objects = filled(&config);
     change(&dir.path().join("marks"), |bytes| bytes[30] ^= 1);
@@ -119,11 +119,11 @@ fn without_marks_nothing_can_be_relied_on() {
 }
 
 #[test]
-fn a_record_that_was_cut_off_is_dropped_by_the_scan() {
+fn truncated_record_is_dropped_by_the_scan() {
     let (dir, config) = dir_and_config();
     let objects = filled(&config);
     fs::remove_file(dir.path().join("index")).unwrap();
-    // The last record is key 11; the end of its body is not there.
+    // The last record is key 11; the end of its body is missing.
     change(&files(dir.path(), "segment")[0], |bytes| {
         let body = fill_of(11, 700);
         let at = bytes.windows(700).rposition(|window| window == body).unwrap();
@@ -136,14 +136,14 @@ fn a_record_that_was_cut_off_is_dropped_by_the_scan() {
 }
 
 #[test]
-fn a_body_that_looks_like_a_record_is_not_found_as_one() {
+fn forged_record_in_a_body_is_not_found() {
     let (dir, config) = dir_and_config();
     filled(&config);
     let forged = fs::read(&files(dir.path(), "segment")[0]).unwrap()[128..20_000].to_vec();
     let other = tempfile::tempdir().unwrap();
     let config = Config { dir: other.path().into(), ..config };
     let store = open(&config);
-    // At every place that a record could have in it, and behind a header that is damaged.
+    // At every possible offset of a record in it, and after a damaged header.
     for shift in 0..128 {
         let body = [&vec![0; shift][..], &forged].concat();
         store.put(0, format!("outer {shift}").as_bytes(), b"meta", &[&body]).unwrap();
@@ -159,7 +159,7 @@ fn a_body_that_looks_like_a_record_is_not_found_as_one() {
 }
 
 #[test]
-fn a_check_of_all_records_finds_what_is_damaged() {
+fn verify_finds_damaged_records() {
     let (dir, config) = dir_and_config();
     let objects = filled(&config);
     let body = fill_of(10, 90_000);
@@ -179,14 +179,14 @@ fn a_check_of_all_records_finds_what_is_damaged() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn damaged_bytes_cost_only_the_objects_that_they_are_in(
+    fn damaged_bytes_cost_only_the_objects_they_belong_to(
         at in any::<prop::sample::Index>(), bits in 1_u8..255, len in 1_usize..200, without_index in any::<bool>(),
     ) {
         let (dir, config) = dir_and_config();
         let objects = filled(&config);
         let path = files(dir.path(), "segment").remove(0);
         change(&path, |bytes| {
-            // Behind the header of the file: that costs all of it.
+            // After the file header: damage to that costs the whole file.
             let at = 128 + at.index(bytes.len() - 128 - len);
             bytes[at..at + len].iter_mut().for_each(|byte| *byte ^= bits);
         });
@@ -194,7 +194,7 @@ proptest! {
             fs::remove_file(dir.path().join("index")).unwrap();
         }
         let store = open(&config);
-        // 200 bytes reach into three records at most.
+        // 200 bytes overlap three records at most.
         prop_assert!(count_right(&store, &objects) + 3 >= objects.len());
         store.put(0, b"after", b"", &[&[1; RECORD_HEADER_BYTES]]).unwrap();
         store.close();

@@ -1,5 +1,5 @@
-//! A file system that fails at any call, but for want of room: the operation says so, nothing that was stored is lost, nothing half
-//! is kept.
+//! Failures of any file-system call, except for lack of space. The operation returns the error, no
+//! stored object is lost, and no partial record is kept.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::{Config, Error, Store, hash_of};
 
 type Objects = HashMap<Vec<u8>, Vec<u8>>;
 
-/// Does a bit of everything; what failed is not in the objects that should be there then.
+/// Stores and updates some objects. Objects that could not be stored are not added to `objects`.
 fn work(store: &Store, objects: &mut Objects, round: u64) {
     for number in 0..12 {
         let size = [100, 20_000, 80_000][number as usize % 3];
@@ -29,7 +29,7 @@ fn work(store: &Store, objects: &mut Objects, round: u64) {
     let keys: Vec<_> = objects.keys().cloned().collect();
     for key in keys.iter().filter(|key| key.len() % 2 == 0) {
         let Some(record) = store.find(hash_of(key)).into_iter().next() else { continue };
-        // Whether or not it can be updated, the object stays.
+        // The object stays even if the update fails.
         let _ = store.update(0, &record, b"meta");
     }
     let _ = store.sync();
@@ -62,7 +62,7 @@ fn check(store: &Store, objects: &Objects) {
 }
 
 #[test]
-fn whatever_call_fails_no_stored_object_is_lost_and_none_is_half() {
+fn failed_calls_lose_no_stored_object_and_leave_no_partial_one() {
     let calls = [Call::Create, Call::Allocate, Call::Write, Call::Truncate, Call::Rename, Call::Unlink];
     for call in calls {
         for (after, errno) in
@@ -87,7 +87,7 @@ fn whatever_call_fails_no_stored_object_is_lost_and_none_is_half() {
 }
 
 #[test]
-fn a_start_that_may_open_too_few_files_finds_the_rest_next_time() {
+fn start_without_enough_descriptors_finds_the_rest_next_time() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };
     let mut objects = Objects::new();
@@ -104,7 +104,7 @@ fn a_start_that_may_open_too_few_files_finds_the_rest_next_time() {
         objects.insert(b"meanwhile".to_vec(), b"body".to_vec());
         drop(store);
         let store = open(&config);
-        // Each of the three is still there, for nobody knew of the older ones.
+        // All three are there, because the sessions that stored them did not see the older ones.
         for old in store.find(hash_of(b"meanwhile")).into_iter().skip(1) {
             store.remove(&old);
         }
@@ -113,7 +113,7 @@ fn a_start_that_may_open_too_few_files_finds_the_rest_next_time() {
 }
 
 #[test]
-fn an_object_that_cannot_be_read_now_is_there_later() {
+fn object_stays_after_a_failed_read() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
@@ -126,7 +126,7 @@ fn an_object_that_cannot_be_read_now_is_there_later() {
 }
 
 #[test]
-fn a_file_that_cannot_be_synced_is_given_up() {
+fn file_is_evicted_after_a_failed_sync() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
@@ -142,7 +142,7 @@ fn a_file_that_cannot_be_synced_is_given_up() {
 }
 
 #[test]
-fn a_store_that_cannot_make_files_serves_on_and_recovers() {
+fn store_serves_and_recovers_when_it_cannot_create_files() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
@@ -162,7 +162,7 @@ fn a_store_that_cannot_make_files_serves_on_and_recovers() {
 }
 
 #[test]
-fn what_cannot_be_copied_when_its_file_is_evicted_is_dropped() {
+fn record_is_dropped_if_eviction_cannot_copy_it() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let config = Config { capacity_bytes: 64 << 20, segment_bytes: Some(6 << 20), ..config(&dir) };
@@ -170,7 +170,7 @@ fn what_cannot_be_copied_when_its_file_is_evicted_is_dropped() {
     assert!(store.wait_loaded(PATIENCE));
     let mut records = Vec::new();
     for number in 0..2 {
-        // Longer than what is read and checked on the way.
+        // Too long to be read and checked during the move.
         let body = fill_of(number, 1_200_000);
         records.push(fill(&store, &number.to_le_bytes(), &body, true).unwrap());
         records[number as usize].touch();

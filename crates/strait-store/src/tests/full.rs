@@ -1,4 +1,5 @@
-//! A file system that is full though the limit is not reached: the store goes on in the room that there is.
+//! A file system that is full before the store reaches its limit. The store continues within the
+//! space that it has.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +22,7 @@ fn opened(dir: &TempDir) -> (Disk, Arc<Store>) {
     (disk, store)
 }
 
-/// Tries until it is done: the disk may have to be relieved first.
+/// Retries until `try_it` succeeds: eviction may have to free disk space first.
 fn patiently(mut try_it: impl FnMut() -> Result<Arc<Record>, Error>) -> Arc<Record> {
     let begin = Instant::now();
     loop {
@@ -43,7 +44,7 @@ fn fill(store: &Store, key: &[u8], body: &[u8], len: Option<u64>) -> Result<Arc<
 }
 
 #[test]
-fn a_full_disk_refuses_an_object_and_keeps_the_others() {
+fn full_disk_refuses_an_object_and_keeps_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
@@ -60,7 +61,7 @@ fn a_full_disk_refuses_an_object_and_keeps_the_others() {
 }
 
 #[test]
-fn a_disk_that_is_smaller_than_the_limit_is_used_like_a_smaller_limit() {
+fn disk_smaller_than_the_limit_acts_as_the_limit() {
     const DISK_BYTES: u64 = 4 << 20;
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
@@ -72,21 +73,21 @@ fn a_disk_that_is_smaller_than_the_limit_is_used_like_a_smaller_limit() {
     }
     let stats = store.stats();
     assert!(stats.evicted > 0 && stats.refused == 0 && stats.corrupt == 0, "{stats:?}");
-    assert!(stats.records > 200, "no more is evicted than the disk needs: {stats:?}");
-    // The newest are there, and right.
+    assert!(stats.records > 200, "more was evicted than the disk needs: {stats:?}");
+    // The newest objects are there and intact.
     for number in 1100_u64..1200 {
         assert_eq!(body_of(&store, &number.to_le_bytes()), Some(fill_of(number, 10_000)));
     }
 }
 
 #[test]
-fn objects_with_files_of_their_own_get_room_on_a_full_disk() {
+fn objects_in_their_own_files_get_space_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
     disk.faults.limit(dir.path(), 8 << 20);
     for number in 0_u64..40 {
         let body = fill_of(number, 900_000);
-        // Of a length that is known, and not.
+        // With a known and an unknown length.
         let len = number.is_multiple_of(2).then_some(body.len() as u64);
         let record = patiently(|| fill(&store, &number.to_le_bytes(), &body, len));
         assert!(record.body().unwrap().file.is_own());
@@ -107,13 +108,14 @@ fn filled(disk: &Disk, store: &Store, dir: &TempDir, disk_bytes: u64) {
 }
 
 #[test]
-fn what_can_never_be_had_is_refused_and_costs_nothing() {
+fn request_larger_than_the_disk_is_refused_and_evicts_nothing() {
     const DISK_BYTES: u64 = 8 << 20;
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
     filled(&disk, &store, &dir, DISK_BYTES);
     let before = store.stats();
-    // Longer than the disk, shorter than the limit; and small ones, for which there is room, between.
+    // Longer than the disk and shorter than the limit, alternating with small objects, for which
+    // there is space.
     for number in 0_u64..200 {
         let refused = store.reserve(0, b"long", b"meta", Some(2 * DISK_BYTES)).map(drop);
         assert!(matches!(refused, Err(Error::System(_))), "{refused:?}");
@@ -121,12 +123,12 @@ fn what_can_never_be_had_is_refused_and_costs_nothing() {
         std::thread::yield_now();
     }
     let after = store.stats();
-    assert!(after.evicted <= before.evicted + 60, "a segment at most: {before:?} {after:?}");
+    assert!(after.evicted <= before.evicted + 60, "more than one segment was evicted: {before:?} {after:?}");
     assert!(after.failed >= before.failed + 200);
 }
 
 #[test]
-fn a_long_object_gets_a_first_step_and_costs_at_most_half_of_what_is_stored() {
+fn long_object_gets_a_first_step_and_evicts_at_most_half_of_the_store() {
     const DISK_BYTES: u64 = 8 << 20;
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
@@ -141,12 +143,12 @@ fn a_long_object_gets_a_first_step_and_costs_at_most_half_of_what_is_stored() {
         }
         std::thread::yield_now();
     };
-    assert!((1..long).contains(&writer.room()), "{}", writer.room());
+    assert!((1..long).contains(&writer.writable_bytes()), "{}", writer.writable_bytes());
     assert!(store.stats().records > records / 4, "{records} {:?}", store.stats());
 }
 
 #[test]
-fn a_mix_of_long_objects_that_are_refused_and_small_ones_that_are_stored_costs_little() {
+fn refused_long_objects_among_small_ones_evict_little() {
     const DISK_BYTES: u64 = 32 << 20;
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
@@ -163,8 +165,8 @@ fn a_mix_of_long_objects_that_are_refused_and_small_ones_that_are_stored_costs_l
     assert!(small > 0 && store.stats().records > before.records / 2, "{before:?} {:?}", store.stats());
 }
 
-/// Waits until something was evicted for `failure`, which is for want of room.
-fn relieved_after(failure: impl FnOnce(&Disk, &Store)) {
+/// Waits until the store has evicted something because of `failure`, which is a lack of space.
+fn assert_evicts_after(failure: impl FnOnce(&Disk, &Store)) {
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
     for number in 0_u64..200 {
@@ -182,28 +184,29 @@ fn relieved_after(failure: impl FnOnce(&Disk, &Store)) {
 }
 
 #[test]
-fn room_is_made_where_the_disk_is_full_only_when_it_is_written_to() {
-    let no_room = Errno::NOSPC.raw_os_error();
-    // An object with a file of its own: the file's header, the record's, the body, the header that commits it.
+fn store_evicts_if_the_disk_is_full_only_at_a_write() {
+    let no_space = Errno::NOSPC.raw_os_error();
+    // The writes of an object in a file of its own: the file header, the record header, the body,
+    // the committed header.
     for after in 0..4 {
-        relieved_after(|disk, store| {
-            disk.faults.inject(Call::Write, after, 1, no_room);
+        assert_evicts_after(|disk, store| {
+            disk.faults.inject(Call::Write, after, 1, no_space);
             assert!(store.put(0, b"long", b"meta", &[&fill_of(1, 300_000)]).is_err());
         });
     }
-    // One in a segment: its header, and the same when it is committed.
+    // The writes of one in a segment: its header, and the committed header.
     for after in 0..2 {
-        relieved_after(|disk, store| {
-            disk.faults.inject(Call::Write, after, 1, no_room);
+        assert_evicts_after(|disk, store| {
+            disk.faults.inject(Call::Write, after, 1, no_space);
             assert!(fill(store, b"key", b"body", Some(4)).is_err());
         });
     }
 }
 
 #[test]
-fn a_writer_is_told_of_writes_that_failed_elsewhere() {
+fn reported_write_failure_is_counted_and_triggers_eviction() {
     for len in [Some(50_000), Some(900_000), None] {
-        relieved_after(|_, store| {
+        assert_evicts_after(|_, store| {
             let writer = store.reserve(0, b"key", b"meta", len).unwrap();
             writer.failed(&Errno::NOSPC.into());
         });
@@ -212,11 +215,11 @@ fn a_writer_is_told_of_writes_that_failed_elsewhere() {
     let (_, store) = opened(&dir);
     let writer = store.reserve(0, b"key", b"meta", None).unwrap();
     writer.failed(&Errno::IO.into());
-    assert!(store.stats().failed == 1 && store.shared.relief.due_in().is_none());
+    assert!(store.stats().failed == 1 && store.shared.enospc.due_in().is_none());
 }
 
 #[test]
-fn the_newest_file_stays_though_all_others_are_being_filled() {
+fn newest_file_is_not_evicted_while_all_others_are_being_filled() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
     let seal = || drop(store.shared.lane(0, "test").map(|mut lane| store.shared.seal(&mut lane)));
@@ -230,11 +233,11 @@ fn the_newest_file_stays_though_all_others_are_being_filled() {
         assert!(store.reserve(0, b"another", b"meta", None).is_err());
         assert!(begin.elapsed() < PATIENCE);
     }
-    assert!(!store.shared.relieve() && body_of(&store, b"newest").is_some());
+    assert!(!store.shared.evict_for_shortage() && body_of(&store, b"newest").is_some());
 }
 
 #[test]
-fn a_disk_that_eviction_does_not_help_does_not_cost_what_is_stored() {
+fn backoff_keeps_the_store_if_eviction_does_not_help() {
     const COUNT: u64 = 600;
     let dir = tempfile::tempdir().unwrap();
     let (disk, store) = opened(&dir);
@@ -248,7 +251,7 @@ fn a_disk_that_eviction_does_not_help_does_not_cost_what_is_stored() {
         refused += u64::from(store.put(0, b"another", b"meta", &[&fill_of(1, 10_000)]).is_err());
     }
     assert!(refused > 0);
-    // A segment a try, and the tries become rare.
+    // Each attempt evicts one segment, and attempts become rare.
     assert!(store.stats().evicted > 0 && store.stats().records > COUNT / 2, "{:?}", store.stats());
     disk.faults.clear();
     patiently(|| store.put(0, b"again", b"meta", &[b"body"]));

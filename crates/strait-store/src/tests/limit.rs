@@ -1,4 +1,5 @@
-//! The hard limits hold at all times: under churn, while files are filled, and while readers pin what was evicted.
+//! The hard limits hold at all times: under churn, while files are filled, and while readers pin
+//! evicted files.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::faults::bytes_in;
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::{Config, Error, Store, hash_of};
 
-/// Watches a store and its directory from a thread of its own until `work` is done.
+/// Checks a store and its directory against the limits from another thread until `work` is done.
 fn watched(store: &Arc<Store>, dir: &std::path::Path, work: impl FnOnce()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -32,10 +33,10 @@ fn watched(store: &Arc<Store>, dir: &std::path::Path, work: impl FnOnce()) {
     });
 }
 
-/// The marks, and what a file has while its successor is written.
+/// Bytes of the checkpoint, and of a file that is about to be replaced.
 const SMALL_FILES_BYTES: u64 = 64 << 10;
 
-/// Stores until it is stored: eviction may have to come first.
+/// Retries until the object is stored: eviction may have to come first.
 fn put_patiently(store: &Store, lane: usize, key: &[u8], body: &[u8]) {
     let begin = Instant::now();
     loop {
@@ -66,7 +67,7 @@ fn the_limit_holds_under_churn_with_pinned_readers() {
                 let (extent, number, len) = pinned.pop_front().unwrap();
                 let mut bytes = vec![0; len as usize];
                 let read = rustix::io::pread(&*extent.file, &mut bytes, extent.offset).unwrap();
-                assert_eq!(read as u64, len, "what is pinned stays");
+                assert_eq!(read as u64, len, "the pinned bytes are gone");
                 assert_eq!(bytes, fill_of(number, len as usize));
             }
         }
@@ -76,7 +77,7 @@ fn the_limit_holds_under_churn_with_pinned_readers() {
 }
 
 #[test]
-fn objects_that_are_hit_outlive_those_that_are_not() {
+fn objects_with_hits_outlive_those_without() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     let hot: Vec<[u8; 4]> = (0_u32..20).map(|number| (number << 16).to_le_bytes()).collect();
@@ -98,18 +99,18 @@ fn objects_that_are_hit_outlive_those_that_are_not() {
 }
 
 #[test]
-fn a_fill_of_unknown_length_is_refused_where_the_capacity_ends() {
+fn fill_of_unknown_length_is_refused_at_the_capacity() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     watched(&store, dir.path(), || {
         let mut writer = store.reserve(0, b"endless", b"", None).unwrap();
         let begin = Instant::now();
         let refused = loop {
-            let upto = writer.room() + 1;
+            let upto = writer.writable_bytes() + 1;
             match writer.grow(upto) {
                 Ok(()) => {
                     let extent = writer.extent();
-                    let last = extent.offset + writer.room() - 1;
+                    let last = extent.offset + writer.writable_bytes() - 1;
                     pwrite(&*extent.file, b"x", last).unwrap();
                 }
                 Err(error) if begin.elapsed().as_millis() > 200 => break error,
@@ -119,7 +120,7 @@ fn a_fill_of_unknown_length_is_refused_where_the_capacity_ends() {
         assert!(matches!(refused, Error::Full { .. }), "{refused}");
         drop(writer);
     });
-    // The room comes back, and with it small objects.
+    // The space of the failed fill is freed, so small objects can be stored again.
     put_patiently(&store, 0, b"small", b"body");
     assert!(store.find(hash_of(b"endless")).is_empty());
     assert!(store.stats().refused > 0);
@@ -155,14 +156,14 @@ fn open_files_have_a_limit() {
 }
 
 #[test]
-fn a_capacity_that_is_too_small_is_refused_with_what_would_do() {
+fn too_small_capacity_is_refused_with_the_least_one() {
     let dir = tempfile::tempdir().unwrap();
     let tried = Store::open(Config { capacity_bytes: 3 << 20, ..Config::new(dir.path()) });
-    assert!(tried.unwrap_err().to_string().contains("7340032 are the least"));
+    assert!(tried.unwrap_err().to_string().contains("configure at least 7340032 bytes"));
 }
 
 #[test]
-fn a_second_store_in_the_directory_is_refused() {
+fn second_store_in_a_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     let tried = Store::open(config(&dir)).unwrap_err();
@@ -175,7 +176,7 @@ fn a_second_store_in_the_directory_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn shares_add_up(steps in prop::collection::vec((0_u8..4, 1_u64..500), 1..60)) {
+    fn budget_is_the_sum_of_its_shares(steps in prop::collection::vec((0_u8..4, 1_u64..500), 1..60)) {
         use crate::budget::{Budget, Share};
         let budget = Budget::new(2000, 5);
         let mut shares: Vec<(Share, u64)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of the whole store, on a directory of their own each.
+//! Tests of the whole store, each in a directory of its own.
 
 mod damage;
 mod failing;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use crate::{Config, Store, hash_of};
 
-/// How long anything may take.
+/// Deadline of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A small store in `dir`.
@@ -39,18 +39,18 @@ fn open(config: &Config) -> Arc<Store> {
     store
 }
 
-/// A copy of a directory, as a process leaves it that is killed.
+/// Copies a directory as a killed process would leave it.
 fn killed(from: &Path) -> TempDir {
     let to = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        // One that the background thread takes away at this moment is none.
+        // Skips files that the background thread unlinks at this moment.
         let _ = std::fs::copy(entry.path(), to.path().join(entry.file_name()));
     }
     to
 }
 
-/// Bytes that tell whose they are.
+/// Returns bytes that identify their seed.
 fn fill_of(seed: u64, size: usize) -> Vec<u8> {
     let word = |at: usize| (seed << 32 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..size.div_ceil(8)).flat_map(word).take(size).collect()
@@ -64,7 +64,7 @@ fn body_of(store: &Store, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_is_put_is_found_and_is_there_after_a_restart() {
+fn stored_objects_are_found_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     for size in [0_usize, 1, 100, 5000, 20_000, 100_000] {

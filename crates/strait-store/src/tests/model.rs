@@ -1,4 +1,5 @@
-//! The store beside a map in memory, under any sequence of operations: while nothing is evicted both hold the same.
+//! Compares the store with a map in memory under random sequences of operations. Without eviction
+//! both hold the same objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use rustix::io::pwrite;
 use super::{config, fill_of, open};
 use crate::{Config, Record, Store, hash_of};
 
-/// What may be done with one of a few keys.
+/// An operation on one of a few keys.
 #[derive(Clone, Debug)]
 enum Step {
     Put { key: u8, size: usize },
@@ -52,7 +53,7 @@ impl Pair {
         self.store.find(hash_of(&[key])).into_iter().next()
     }
 
-    /// What the caller does: the new one is there, so the old ones go.
+    /// Removes the old records of the key, as a caller does once the new one is stored.
     fn replace(&mut self, key: u8, new: &Arc<Record>, meta: Vec<u8>, body: Vec<u8>) {
         for old in self.store.find(new.hash) {
             if !Arc::ptr_eq(&old, new) {
@@ -108,7 +109,8 @@ impl Pair {
         writer
     }
 
-    /// Evicts the oldest file, as if room was short. What was hit must be there still, the rest may.
+    /// Evicts the oldest file, as if space was short. Objects with hits must stay, others may be
+    /// gone.
     fn evict(&mut self) {
         let next = crate::file::lock(&self.store.shared.queue).values().next().cloned();
         let hit: Vec<u8> = (0..6).filter(|key| self.record(*key).is_some_and(|it| it.hits() > 0)).collect();
@@ -148,7 +150,7 @@ impl Pair {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
     #[test]
-    fn the_store_holds_what_a_map_holds(steps in prop::collection::vec(step(), 1..40)) {
+    fn store_matches_a_map(steps in prop::collection::vec(step(), 1..40)) {
         let dir = tempfile::tempdir().unwrap();
         let config = Config { capacity_bytes: 32 << 20, segment_bytes: Some(512 << 10), ..config(&dir) };
         let mut pair = Pair { store: open(&config), config, model: Model::new(), count: 0 };

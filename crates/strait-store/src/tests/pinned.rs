@@ -1,4 +1,5 @@
-//! Eviction while records, and the bytes of evicted files, are held: it frees what it needs and never empties the store.
+//! Eviction while callers hold records, and bytes of evicted files: it frees what it needs and
+//! never empties the store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::{Config, Error, Extent, Record, Store};
 /// Objects of one size, so that the store holds the same count of them at every full capacity.
 const OBJECT_BYTES: usize = 8000;
 
-/// Stores an object, trying again where eviction has to come first.
+/// Stores an object, and retries while eviction has to come first.
 fn put(store: &Store, number: u64) -> Arc<Record> {
     let begin = Instant::now();
     loop {
@@ -23,7 +24,7 @@ fn put(store: &Store, number: u64) -> Arc<Record> {
     }
 }
 
-/// Stores objects until some have been evicted; the next number.
+/// Stores objects until some have been evicted. Returns the next number.
 fn put_to_capacity(store: &Store) -> u64 {
     let mut number = 0;
     while store.stats().evicted == 0 {
@@ -34,12 +35,12 @@ fn put_to_capacity(store: &Store) -> u64 {
 }
 
 #[test]
-fn records_that_are_held_after_their_end_do_not_hold_disk_space() {
+fn held_dead_records_do_not_hold_disk_space() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     let first = put_to_capacity(&store);
     let full = store.stats().records;
-    // One record of each file is enough to hold all of them; a memory cache holds as many.
+    // One record of each file would be enough to hold all files; a memory cache holds as many.
     let mut held = Vec::new();
     for number in first..first + 3000 {
         held.push(put(&store, number));
@@ -50,7 +51,7 @@ fn records_that_are_held_after_their_end_do_not_hold_disk_space() {
 }
 
 #[test]
-fn readers_of_evicted_files_cost_a_bounded_part_of_the_store() {
+fn readers_of_evicted_files_pin_a_bounded_part_of_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     let mut number = put_to_capacity(&store);
@@ -65,7 +66,8 @@ fn readers_of_evicted_files_cost_a_bounded_part_of_the_store() {
             Ok(record) => readers.extend(record.body()),
             Err(Error::Full { .. }) => {
                 refused += 1;
-                // Longer than any pending unlink counts as about to be freed, all in all.
+                // The sum of these waits is longer than a pending unlink counts as about to be
+                // freed.
                 std::thread::park_timeout(Duration::from_millis(2));
             }
             Err(error) => panic!("{error}"),
@@ -75,13 +77,13 @@ fn readers_of_evicted_files_cost_a_bounded_part_of_the_store() {
     let stats = store.stats();
     assert!(stats.used_bytes <= stats.capacity_bytes && stats.refused > 0, "{stats:?}");
     assert!(stats.records * 2 >= full, "{} of {full} records are left: {stats:?}", stats.records);
-    // Once they have read all of it, their room is used again.
+    // The space is used again once the readers have finished.
     drop(readers);
     put(&store, number);
     assert!(store.stats().records * 2 >= full, "{:?}", store.stats());
 }
 
-/// Stores an object larger than what eviction leaves to readers, and begins to read it.
+/// Stores an object larger than the part that readers may pin, and begins to read it.
 fn put_large(store: &Store) -> (Arc<Record>, Extent, Vec<u8>) {
     let body = fill_of(u64::MAX, (store.stats().capacity_bytes / 2) as usize);
     let record = store.put(0, b"large", b"meta", &[&body]).unwrap();
@@ -89,7 +91,7 @@ fn put_large(store: &Store) -> (Arc<Record>, Extent, Vec<u8>) {
     (record, extent, body)
 }
 
-/// Stores several times the capacity of a store and reads the large object then.
+/// Stores several times the capacity, and then reads the large object.
 fn put_beside_reader(store: &Store, extent: &Extent, body: &[u8]) {
     let first = put_to_capacity(store);
     for number in first..first + 3000 {
@@ -101,7 +103,7 @@ fn put_beside_reader(store: &Store, extent: &Extent, body: &[u8]) {
 }
 
 #[test]
-fn a_slow_reader_of_a_large_object_stops_no_eviction() {
+fn slow_reader_of_a_large_object_does_not_stop_eviction() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     let (record, extent, body) = put_large(&store);
@@ -115,7 +117,7 @@ fn a_slow_reader_of_a_large_object_stops_no_eviction() {
 }
 
 #[test]
-fn a_slow_reader_of_a_large_removed_object_stops_no_eviction() {
+fn slow_reader_of_a_large_removed_object_does_not_stop_eviction() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     let (record, extent, body) = put_large(&store);
@@ -124,16 +126,17 @@ fn a_slow_reader_of_a_large_removed_object_stops_no_eviction() {
 }
 
 #[test]
-fn eviction_goes_on_while_a_sync_lasts() {
+fn eviction_continues_during_a_sync() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { sync_every: Some(Duration::from_millis(1)), ..config(&dir) };
     let store = open(&config);
-    // A sync holds these from its begin to its end, so the next waits here as at a slow disk.
-    let marks = lock(&store.shared.marks);
+    // A sync holds this lock from its begin to its end, so the next one waits here, as for a slow
+    // disk.
+    let checkpoint = lock(&store.shared.checkpoint);
     let first = put_to_capacity(&store);
     for number in first..first + 1000 {
         put(&store, number);
     }
     assert!(store.stats().evicted > 500, "{:?}", store.stats());
-    drop(marks);
+    drop(checkpoint);
 }

@@ -1,4 +1,4 @@
-//! A store that is only read leaves its directory as it was, whatever state that is in.
+//! A read-only store leaves its directory unchanged, in any state of the directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::open::READERS_WAIT_MAX;
 use crate::{Config, Error, Store, hash_of};
 
-/// Length, time of change in ns, inode, and hash of each file; and the time of the directory's.
+/// Time of change in ns of the directory; length, time of change, inode and hash of each file.
 type State = (i64, BTreeMap<String, (u64, i64, u64, u64)>);
 
 fn state(dir: &Path) -> State {
@@ -28,7 +28,7 @@ fn state(dir: &Path) -> State {
     (of(&fs::metadata(dir).unwrap()), files.collect())
 }
 
-/// Two records in a segment, and one with a file of its own; the oldest is removed.
+/// Stores two records in a segment and one in a file of its own; removes the oldest.
 fn put_some(store: &Store) {
     for (key, size) in [(&b"removed"[..], 100), (b"small", 5000), (b"long", 100_000)] {
         store.put(0, key, b"meta", &[&fill_of(3, size)]).unwrap();
@@ -36,7 +36,7 @@ fn put_some(store: &Store) {
     store.remove(&store.find(hash_of(b"removed"))[0]);
 }
 
-/// Reads all there is in every way; how many records are found, and how many of them are damaged.
+/// Reads everything in every way. Returns the numbers of found and of damaged records.
 fn read_all(dir: &Path) -> (u64, u64) {
     let before = state(dir);
     let store = Store::open_to_read(dir).unwrap();
@@ -59,7 +59,7 @@ fn read_all(dir: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn a_directory_that_was_closed_in_order_is_read_and_left_as_it_is() {
+fn read_only_store_leaves_a_closed_directory_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     put_some(&store);
@@ -68,27 +68,27 @@ fn a_directory_that_was_closed_in_order_is_read_and_left_as_it_is() {
     assert_eq!((read_all(dir.path()), read_all(dir.path())), ((2, 0), (2, 0)));
     let store = Store::open_to_read(dir.path()).unwrap();
     assert_eq!(body_of(&store, b"small"), Some(fill_of(3, 5000)));
-    // Who reads holds nobody up.
+    // A read-only store does not block a writing one.
     assert_eq!(open(&config(&dir)).stats().records, 2);
     assert_eq!(body_of(&store, b"small"), Some(fill_of(3, 5000)));
 }
 
 #[test]
-fn a_directory_that_a_killed_process_left_is_read_and_left_as_it_is() {
+fn read_only_store_leaves_the_directory_of_a_killed_process_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     put_some(&store);
     let _writer = store.reserve(0, b"half", b"meta", Some(3000)).unwrap();
     let copy = killed(dir.path());
     assert_eq!(read_all(copy.path()), (2, 0));
-    // Nor is a lock needed, or one made.
+    // A lock file is neither needed nor created.
     fs::remove_file(copy.path().join("lock")).unwrap();
     assert_eq!(read_all(copy.path()), (2, 0));
     assert!(!copy.path().join("lock").exists());
 }
 
 #[test]
-fn what_a_power_loss_may_have_damaged_is_not_found_and_not_marked() {
+fn records_lost_with_the_power_are_not_found_and_not_marked() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&Config { boot_id: Some([1; 16]), ..config(&dir) });
     put_some(&store);
@@ -98,7 +98,7 @@ fn what_a_power_loss_may_have_damaged_is_not_found_and_not_marked() {
 }
 
 #[test]
-fn what_is_damaged_is_told_and_left_as_it_is() {
+fn damaged_records_are_reported_and_left_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     put_some(&store);
@@ -119,7 +119,7 @@ fn what_is_damaged_is_told_and_left_as_it_is() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_read() {
+fn unwritable_directory_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     put_some(&store);
@@ -129,7 +129,7 @@ fn a_directory_that_cannot_be_written_is_read() {
         files.for_each(|path| fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o666)).unwrap());
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
     };
-    // Root may write all the same; that nothing is written is seen by the times.
+    // Root ignores the modes; `read_all` detects writes by the times of change.
     set(0o500);
     let read = read_all(dir.path());
     set(0o700);
@@ -137,7 +137,7 @@ fn a_directory_that_cannot_be_written_is_read() {
 }
 
 #[test]
-fn who_opens_a_store_to_write_waits_for_those_who_read_it() {
+fn opening_to_write_waits_for_readers() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(&config(&dir)));
     let lock = fs::File::open(dir.path().join("lock")).unwrap();
@@ -153,7 +153,7 @@ fn who_opens_a_store_to_write_waits_for_those_who_read_it() {
 }
 
 #[test]
-fn what_is_no_store_or_in_use_is_refused_and_left_as_it_is() {
+fn directory_in_use_or_without_a_store_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let refused = Store::open_to_read(dir.path()).unwrap_err();
     assert!(matches!(refused, Error::NoStore(_)), "{refused}");
@@ -165,5 +165,5 @@ fn what_is_no_store_or_in_use_is_refused_and_left_as_it_is() {
     let begin = Instant::now();
     let refused = Store::open(config(&dir)).unwrap_err();
     assert!(matches!(refused, Error::InUse(_)), "{refused}");
-    assert!(begin.elapsed() < READERS_WAIT_MAX, "who writes is not waited for");
+    assert!(begin.elapsed() < READERS_WAIT_MAX, "the store waited for a writer");
 }

@@ -1,4 +1,4 @@
-//! What was removed stays removed: it is synced as what is written is, though it has no number.
+//! Removed records stay removed: removals are synced like writes, though they have no number.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use super::{PATIENCE, config, fill_of, open};
 use crate::disk::{Call, Disk};
+use crate::eviction::SPARES;
 use crate::file::{SegmentFile, lock};
-use crate::room::SPARES;
 use crate::{Config, Record, Store};
 
-/// A store with one object, all of it on disk.
+/// Opens a store with one object that is entirely on disk.
 fn synced(disk: &Disk, config: &Config, size: usize) -> (Arc<Store>, Arc<Record>) {
     let store = Store::open_on(disk.clone(), config.clone()).unwrap();
     assert!(store.wait_loaded(PATIENCE));
     let record = store.put(0, b"key", b"meta", &[&fill_of(1, size)]).unwrap();
     let begin = Instant::now();
-    // Segments are made ready meanwhile, and then no more.
+    // The background thread makes spare segments meanwhile, and then no more.
     while lock(&store.shared.spares).len() < SPARES {
         assert!(begin.elapsed() < PATIENCE);
         std::thread::yield_now();
@@ -34,7 +34,7 @@ fn is_clean(file: &SegmentFile) -> bool {
 }
 
 #[test]
-fn a_removal_is_synced_though_nothing_else_is_written() {
+fn removal_is_synced_without_other_writes() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let (store, record) = synced(&disk, &config(&dir), 100);
@@ -46,14 +46,19 @@ fn a_removal_is_synced_though_nothing_else_is_written() {
     assert!(!is_clean(&head));
     store.sync().unwrap();
     assert!(is_clean(&head));
-    assert_eq!(disk.faults.count(Call::Sync), before + 1, "the file, and no marks");
+    assert_eq!(
+        disk.faults.count(Call::Sync),
+        before + 1,
+        "the file is synced, the checkpoint is not written"
+    );
 }
 
 #[test]
-fn an_idle_store_syncs_a_removal_by_itself() {
+fn idle_store_syncs_a_removal_in_the_background() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
-    // In a segment: the header is to be synced. In a file of its own: the directory, from which it is gone.
+    // In a segment the header must be synced; for a file of its own the directory, from which the
+    // file is unlinked.
     for size in [100, 100_000] {
         let config = Config { sync_every: Some(Duration::from_millis(20)), ..config(&dir) };
         let (store, record) = synced(&disk, &config, size);
@@ -73,7 +78,7 @@ fn an_idle_store_syncs_a_removal_by_itself() {
 }
 
 #[test]
-fn what_is_removed_last_is_synced_when_the_store_is_closed() {
+fn closing_syncs_the_last_removal() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let (store, record) = synced(&disk, &config(&dir), 100);
@@ -82,24 +87,24 @@ fn what_is_removed_last_is_synced_when_the_store_is_closed() {
     store.close();
     assert!(is_clean(&head));
     drop((store, record, head));
-    // No snapshot hides it from the next but one.
+    // Without the snapshot, only the synced header keeps the record dead.
     std::fs::remove_file(dir.path().join("index")).unwrap();
     assert_eq!(open(&config(&dir)).stats().records, 0);
 }
 
 #[test]
-fn a_removal_is_synced_though_its_file_is_not_unlinked_yet() {
+fn removal_is_synced_before_its_file_is_unlinked() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
     let (store, record) = synced(&disk, &config(&dir), 100_000);
     let head = head_of(&record);
     assert!(head.is_own());
-    // As if the eviction thread, which unlinks, were busy elsewhere.
-    assert!(!head.is_leaving.swap(true, Ordering::AcqRel));
+    // As if the eviction thread, which unlinks, were busy.
+    assert!(!head.is_released.swap(true, Ordering::AcqRel));
     store.remove(&record);
     assert!(head.path().exists() && !is_clean(&head));
     store.sync().unwrap();
     assert!(head.path().exists() && is_clean(&head));
-    head.is_leaving.store(false, Ordering::Release);
-    store.shared.let_go(head);
+    head.is_released.store(false, Ordering::Release);
+    store.shared.release_file(head);
 }

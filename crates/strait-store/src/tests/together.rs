@@ -1,4 +1,4 @@
-//! Many threads on one store while it evicts: nobody ever reads bytes that are not those of the key.
+//! Many threads on one store while it evicts: a reader never gets bytes of another key.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,9 +14,9 @@ fn size_of(key: u64) -> usize {
     [10, 700, 5000, 20_000, 70_000, 100_000][key as usize % 6]
 }
 
-/// Reads the body where it stands, as a sendfile would, and with its head.
+/// Reads the body in place, as sendfile(2) would, and then together with its head.
 fn check(store: &Store, record: &Arc<Record>, key: u64) {
-    // Another thread may have ended it.
+    // Another thread may have ended the record.
     let Some(extent) = record.body() else { return };
     let mut body = vec![0; record.body_len() as usize];
     let read = rustix::io::pread(&*extent.file, &mut body, extent.offset).unwrap();
@@ -38,7 +38,7 @@ fn stored(store: &Store, lane: usize, key: u64, step: u64) -> Result<Arc<Record>
     writer.grow(body.len() as u64)?;
     let extent = writer.extent();
     rustix::io::pwrite(&*extent.file, &body, extent.offset).unwrap();
-    // Followers read before it is committed, and after.
+    // Followers read before the commit and after it.
     let record = writer.commit(body.len() as u64)?;
     let mut followed = vec![0; body.len()];
     rustix::io::pread(&*extent.file, &mut followed, extent.offset).unwrap();
@@ -76,7 +76,7 @@ fn step(store: &Store, lane: usize, step: u64) {
 }
 
 #[test]
-fn threads_that_store_update_and_remove_read_nothing_but_what_was_stored() {
+fn concurrent_threads_read_only_stored_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { lanes: THREADS as usize, ..config(&dir) };
     let store = open(&config);
@@ -99,7 +99,7 @@ fn threads_that_store_update_and_remove_read_nothing_but_what_was_stored() {
     assert!(stats.corrupt == 0 && stats.failed == 0 && stats.evicted > 0, "{stats:?}");
     assert_eq!(store.verify().corrupt, 0);
     store.close();
-    // A scan finds the same as the snapshot, for keys that are there once.
+    // A scan finds the records of the snapshot, because each key is there once.
     let counts: Vec<u64> = (0..2)
         .map(|round| {
             if round == 1 {

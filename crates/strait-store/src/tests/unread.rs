@@ -1,5 +1,5 @@
-//! Files that cannot be read when a store is loaded: the others go on as ever, and nothing is believed later that was not known to
-//! be on disk.
+//! Unreadable files at loading: other files are not affected, and records not known to be on disk
+//! are not trusted later.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::open::Opened;
 use crate::scan::{FAILED_READS_MAX, scan};
 use crate::{Config, Error, Store, hash_of};
 
-/// The marks and the index are opened before the oldest file.
+/// Opens before that of the oldest file: the checkpoint and the snapshot.
 const OPENS_BEFORE: u32 = 2;
-/// The marks and the header of the one file are read before its records.
+/// Reads before those of records: the checkpoint and the header of the one file.
 const READS_BEFORE: u32 = 2;
-/// A window that cannot be read is read in pages.
+/// Reads that fail for one page: the window, and then the page.
 const READS_OF_A_PAGE: u32 = 2;
 
-/// In one run of the machine or another.
+/// Configuration for run `boot` of the machine.
 fn in_boot(config: &Config, boot: u8) -> Config {
     Config { boot_id: Some([boot; 16]), ..config.clone() }
 }
@@ -54,7 +54,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_holds_back_no_other() {
+fn unopened_file_does_not_hold_back_others() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(&dir);
     let store = open(&in_boot(&config, 1));
@@ -67,7 +67,7 @@ fn a_file_that_cannot_be_opened_holds_back_no_other() {
     let after = killed(dir.path());
     store.close();
     let config = Config { dir: after.path().into(), ..config };
-    // The power is lost, twice, and the file cannot be read between.
+    // Two power losses follow, and the file cannot be read between them.
     let store = open_with(&in_boot(&config, 2), Call::Open, OPENS_BEFORE, 1);
     assert!(has(&store, b"new") && !has(&store, b"old"));
     store.close();
@@ -79,7 +79,7 @@ fn a_file_that_cannot_be_opened_holds_back_no_other() {
 }
 
 #[test]
-fn what_was_not_synced_is_not_believed_when_its_file_can_be_read_again() {
+fn unsynced_record_is_dropped_when_its_file_can_be_read_again() {
     for next_boot in [1, 2] {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&in_boot(&config(&dir), 1));
@@ -88,12 +88,12 @@ fn what_was_not_synced_is_not_believed_when_its_file_can_be_read_again() {
         let dir = killed(dir.path());
         drop(store);
         let config = config(&dir);
-        // Segments that were kept ready stand before it, perhaps.
+        // Spare segments may have lower numbers.
         let older = segments(dir.path()).iter().filter(|path| path.file_name() < file.file_name()).count();
         let store = open_with(&in_boot(&config, 1), Call::Open, OPENS_BEFORE + older as u32, 1);
         put(&store, b"new");
         store.close();
-        // Where the machine has not been down, what was written is there.
+        // Without a reboot, all writes are in the page cache.
         let store = open(&in_boot(&config, next_boot));
         assert!(has(&store, b"new"));
         assert_eq!(has(&store, b"old"), next_boot == 1);
@@ -106,7 +106,7 @@ fn what_was_not_synced_is_not_believed_when_its_file_can_be_read_again() {
 }
 
 #[test]
-fn a_head_that_was_synced_is_not_believed_where_its_body_was_held_back() {
+fn synced_head_is_dropped_if_its_body_was_held_back() {
     for next_boot in [1, 2] {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&in_boot(&config(&dir), 1));
@@ -120,7 +120,7 @@ fn a_head_that_was_synced_is_not_believed_where_its_body_was_held_back() {
         let older = files(dir.path()).iter().filter(|path| path.file_name() < body.file_name()).count();
         let store = open_with(&in_boot(&config, 1), Call::Open, OPENS_BEFORE + older as u32, 1);
         assert!(store.find(hash_of(b"key")).is_empty() && store.stats().unsynced == 0);
-        // The head is synced now, and the durable number has passed by both.
+        // The head is synced now, and the durable number is past both.
         put(&store, b"other");
         store.close();
         for boot in [next_boot, 3] {
@@ -135,7 +135,7 @@ fn a_head_that_was_synced_is_not_believed_where_its_body_was_held_back() {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_costs_what_begins_on_it_and_only_for_now() {
+fn unreadable_page_hides_its_records_for_one_session() {
     const COUNT: u64 = 60;
     let dir = tempfile::tempdir().unwrap();
     let config = config(&dir);
@@ -146,7 +146,7 @@ fn a_page_that_cannot_be_read_costs_what_begins_on_it_and_only_for_now() {
     fs::remove_file(dir.path().join("index")).unwrap();
     let store = open_with(&in_boot(&config, 1), Call::Read, READS_BEFORE, READS_OF_A_PAGE);
     let found = (0..COUNT).filter(|number| has(&store, &key(*number))).count() as u64;
-    // A page has three of them, and the begin of a fourth.
+    // A page has three records and the begin of a fourth.
     assert!((COUNT - 4..COUNT).contains(&found), "{found} found");
     assert!(!has(&store, &key(0)) && has(&store, &key(COUNT - 1)));
     put(&store, b"new");
@@ -157,7 +157,7 @@ fn a_page_that_cannot_be_read_costs_what_begins_on_it_and_only_for_now() {
 }
 
 #[test]
-fn a_segment_of_which_nothing_can_be_read_is_left_for_the_next_session() {
+fn unreadable_segment_is_left_for_the_next_session() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(&dir);
     let store = open(&config);
@@ -170,7 +170,7 @@ fn a_segment_of_which_nothing_can_be_read_is_left_for_the_next_session() {
     assert_eq!(open(&config).stats().records, 200);
 }
 
-/// A store that was closed in order, and has to be scanned; how many files it has.
+/// Makes a store that was closed in order and must be scanned. Returns its number of files.
 fn to_be_scanned(config: &Config) -> u64 {
     let store = open(config);
     (0_u64..200)
@@ -182,7 +182,7 @@ fn to_be_scanned(config: &Config) -> u64 {
 }
 
 #[test]
-fn a_scan_of_a_disk_that_fails_ends_after_some_reads() {
+fn scan_of_a_failing_disk_ends_after_some_reads() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(&dir);
     let count = to_be_scanned(&config);
@@ -193,7 +193,8 @@ fn a_scan_of_a_disk_that_fails_ends_after_some_reads() {
     assert!(store.wait_loaded(PATIENCE));
     let failed = disk.faults.count(Call::Read) - before;
     assert_eq!(failed, FAILED_READS_MAX, "of {count} files");
-    // In each of the first three segments one read of many pages, and 17 of one; then the rest is left.
+    // Each of the first three segments takes one read of many pages and 17 of one; then the rest is
+    // left.
     assert!(store.stats().failed > FAILED_READS_MAX / 2, "{:?}", store.stats());
     assert_eq!(store.stats().records, 0);
     store.close();
@@ -201,7 +202,7 @@ fn a_scan_of_a_disk_that_fails_ends_after_some_reads() {
 }
 
 #[test]
-fn a_scan_ends_when_the_store_is_closed() {
+fn scan_ends_when_the_store_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(&dir);
     to_be_scanned(&config);
@@ -218,7 +219,7 @@ fn a_scan_ends_when_the_store_is_closed() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_is_evicted_when_its_turn_comes() {
+fn unopened_file_is_evicted_by_age() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(&dir);
     let store = open(&config);
@@ -237,7 +238,7 @@ fn a_file_that_cannot_be_opened_is_evicted_when_its_turn_comes() {
         }
         assert!(begin.elapsed() < PATIENCE);
     }
-    assert!(!oldest.exists(), "it is older than what was evicted");
+    assert!(!oldest.exists(), "it is older than the evicted file");
     assert!(store.find(hash_of(b"old")).is_empty());
     let stats = store.stats();
     assert!(stats.used_bytes <= stats.capacity_bytes);

@@ -1,7 +1,8 @@
-//! A process that stores, updates and removes objects is killed at any point, again and again: whatever it had said is stored is
-//! there afterwards, and whatever is there is whole.
+//! A process that stores, updates and removes objects is killed at many points. All operations that
+//! it reported are found afterwards, and all records found are intact.
 //!
-//! The process is this test program, started anew for the one test `a_process_to_be_killed`, which does nothing otherwise.
+//! The process is this test program, started again for the one test `a_process_to_be_killed`, which
+//! otherwise does nothing.
 
 use std::collections::HashMap;
 use std::env;
@@ -13,20 +14,20 @@ use strait_store::{Error, hash_of};
 
 use crate::rig::{Object, check_all, config, open};
 
-/// Where the process finds its directory and its first number.
+/// Environment variables with the directory and the first number of the process.
 const DIR: &str = "STRAIT_STORE_KILL_DIR";
 const FIRST: &str = "STRAIT_STORE_KILL_FIRST";
 const KILLS: u64 = 300;
-/// Objects of one process; it is always killed before.
+/// Number of objects of one process; it is killed before it has stored all.
 const OBJECTS_MAX: u64 = 100_000;
 
-/// What the process says when it has done something.
+/// A line printed by the process after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Stored(u64),
-    /// Its meta is of version 1 now.
+    /// The record has a meta of version 1.
     Updated(u64),
-    /// It is about to be removed, and is.
+    /// The removal begins, or has ended.
     Removing(u64),
     Removed(u64),
 }
@@ -70,7 +71,7 @@ fn start(dir: &Path, first: u64) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Reads what the process says until it has said `lines` things, kills it, and reads the rest.
+/// Runs the process, kills it after `lines` lines, and reads the rest of its output.
 fn run(dir: &Path, first: u64, lines: usize) -> Vec<Said> {
     let mut child = start(dir, first);
     let mut said = Vec::new();
@@ -93,7 +94,8 @@ fn run(dir: &Path, first: u64, lines: usize) -> Vec<Said> {
     said
 }
 
-/// What must be there: the version at least, or nothing; and what may.
+/// Expected state of each number: its least version, or `None` if it must be absent. Numbers in
+/// between are not listed.
 fn expected(said: &[Said]) -> HashMap<u64, Option<u64>> {
     let mut expected = HashMap::new();
     for said in said {
@@ -108,7 +110,7 @@ fn expected(said: &[Said]) -> HashMap<u64, Option<u64>> {
 }
 
 #[test]
-fn a_killed_process_leaves_whole_objects_and_all_that_it_had_stored() {
+fn killed_process_leaves_intact_and_complete_objects() {
     let dir = tempfile::tempdir().unwrap();
     let (mut first, mut found) = (0, 0);
     for round in 0..KILLS {
@@ -121,7 +123,7 @@ fn a_killed_process_leaves_whole_objects_and_all_that_it_had_stored() {
             let has = there.get(&number).and_then(|versions| versions.first()).copied();
             match version {
                 None => assert_eq!(has, None, "{number} was removed"),
-                // The oldest may have been evicted, by this session or the one before.
+                // Old objects may have been evicted, by this session or the one before.
                 Some(version) if stats.used_bytes < 16 << 20 => {
                     assert!(has >= Some(version), "{number}: {has:?}");
                 }
@@ -141,7 +143,7 @@ fn a_killed_process_leaves_whole_objects_and_all_that_it_had_stored() {
         assert!(stats.used_bytes <= stats.capacity_bytes && stats.failed == 0, "{stats:?}");
         found += there.len();
         first += OBJECTS_MAX;
-        // Every other time the next process finds what a killed one has left.
+        // Every other round, the next process opens the directory of a killed one.
         if round % 2 == 0 {
             store.close();
         }

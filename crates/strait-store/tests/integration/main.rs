@@ -1,4 +1,4 @@
-//! The store across processes: what is left of it when one is killed.
+//! The store across processes: recovery after one is killed, and after a power loss.
 
 mod kill;
 mod power;

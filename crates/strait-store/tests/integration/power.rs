@@ -1,4 +1,5 @@
-//! Power losses: of what was written since the last sync any pages may be on the disk, the old or the new.
+//! Power losses: of each page written since the last sync, the disk may have the old or the new
+//! version.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,16 +12,16 @@ use crate::rig::{Object, check_all, config, open};
 
 const PAGE: usize = 4096;
 
-/// A copy of all files in `from`.
+/// Copies all files in `from`.
 fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        // One that the background thread unlinks at this moment is none.
+        // Skips files that the background thread unlinks at this moment.
         let _ = fs::copy(entry.path(), to.join(entry.file_name()));
     }
 }
 
-/// Some numbers that look like any, from a seed.
+/// Pseudo-random numbers from a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -34,8 +35,8 @@ impl Chance {
     }
 }
 
-/// Makes of `now` what a disk may hold that had `synced` for sure: each page is of the one or the other, the same with lengths;
-/// new files may be missing, old ones may not have gone.
+/// Turns `now` into a possible disk state after a power loss, given the `synced` state: pages and
+/// lengths are of either state, new files may be missing, and unlinked files may still be there.
 fn lose_power(synced: &Path, now: &Path, chance: &mut Chance) {
     let names = |dir: &Path| -> Vec<_> {
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
@@ -45,7 +46,7 @@ fn lose_power(synced: &Path, now: &Path, chance: &mut Chance) {
         let (old, new) = (fs::read(synced.join(&name)).ok(), fs::read(now.join(&name)).ok());
         let is_record_file = name.to_string_lossy().contains('.');
         let mixed = match (old, new) {
-            // The marks are replaced as a whole, after what they speak of was synced.
+            // The checkpoint is replaced atomically, after the sync of the files that it covers.
             (old, _) if !is_record_file => old,
             (Some(old), None) => (chance.is_even()).then_some(old),
             (None, Some(new)) => (chance.is_even()).then(|| mix(&[], &new, chance)),
@@ -66,7 +67,7 @@ fn mix(old: &[u8], new: &[u8], chance: &mut Chance) -> Vec<u8> {
         page.resize(PAGE, 0);
         page
     };
-    // A sector that both agree on is the same however often it is written.
+    // Equal pages stay equal in any mix.
     let pages = (0..len.next_multiple_of(PAGE)).step_by(PAGE);
     let mut bytes: Vec<u8> =
         pages.flat_map(|at| page(if chance.is_even() { new } else { old }, at)).collect();
@@ -95,7 +96,7 @@ fn store_some(store: &strait_store::Store, numbers: std::ops::Range<u64>) -> Vec
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn a_power_loss_leaves_whole_objects_and_all_that_was_synced(seed in any::<u64>(), before in 1_u64..40, after in 1_u64..40) {
+    fn power_loss_leaves_intact_objects_and_all_synced_ones(seed in any::<u64>(), before in 1_u64..40, after in 1_u64..40) {
         let dir = tempfile::tempdir().unwrap();
         let synced_dir = tempfile::tempdir().unwrap();
         let base = Config { sync_every: None, boot_id: Some([1; 16]), ..config(dir.path()) };
@@ -105,7 +106,7 @@ proptest! {
         let kept = store_some(&store, 1..before);
         store.sync().unwrap();
         copy(dir.path(), synced_dir.path());
-        // Fills go on over the sync, and old objects are removed after it.
+        // Fills continue across the sync, and old objects are removed after it.
         store_some(&store, 1000..1000 + after);
         for record in store.records().iter().filter(|_| chance.next().is_multiple_of(8)) {
             store.remove(record);
@@ -119,7 +120,7 @@ proptest! {
 
         lose_power(synced_dir.path(), now.path(), &mut chance);
         for boot in [2, 2, 3] {
-            // Looked at twice in the next boot, and once more after a second loss.
+            // Opens the store twice in the next run, and once more after a second power loss.
             let store = open(Config { dir: now.path().into(), boot_id: Some([boot; 16]), ..base.clone() });
             let there = check_all(&store);
             for number in kept.iter().filter(|number| !removed.contains(number)) {

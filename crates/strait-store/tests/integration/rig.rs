@@ -1,4 +1,4 @@
-//! Objects that tell by themselves whether they are right, and a store for them.
+//! Self-checking objects, and a store for them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustix::io::{pread, pwrite};
 use strait_store::{Config, Error, Record, Store, hash_of};
 
-/// How long anything may take.
+/// Deadline of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A small store, so that segments end, and files are evicted, all the time.
+/// A small store, so that segments are sealed and files evicted often.
 pub(crate) fn config(dir: &Path) -> Config {
     Config {
         capacity_bytes: 24 << 20,
@@ -27,7 +27,7 @@ pub(crate) fn open(config: Config) -> Arc<Store> {
     store
 }
 
-/// The object of a number: its meta names a version, its body follows from both.
+/// The object of a number. Its meta has its version, and its body follows from its number.
 pub(crate) struct Object {
     pub(crate) number: u64,
     pub(crate) version: u64,
@@ -42,7 +42,7 @@ impl Object {
         format!("{} {} {}", self.number, self.version, "m".repeat(self.number as usize % 900)).into_bytes()
     }
 
-    /// Small ones, long ones, and now and then one that has a file of its own.
+    /// Length of the body: mostly short or long, sometimes long enough for a file of its own.
     pub(crate) fn len(&self) -> usize {
         match self.number % 16 {
             0 => 0,
@@ -59,7 +59,7 @@ impl Object {
         (0..self.len().div_ceil(8)).flat_map(word).take(self.len()).collect()
     }
 
-    /// Stores it in one of the ways there are; the bytes of long ones come in steps, as a fill does.
+    /// Stores the object by `put` or by `reserve`; long bodies are written in steps, as in a fill.
     pub(crate) fn store(&self, store: &Store, lane: usize) -> Result<Arc<Record>, Error> {
         let body = self.body();
         if body.len() < 60_000 && !self.number.is_multiple_of(5) {
@@ -77,7 +77,8 @@ impl Object {
     }
 }
 
-/// Reads a record and compares every byte of it with what its key and meta say; its number and version.
+/// Reads a record and compares all its bytes with those expected from its key and meta. Returns its
+/// number and version.
 pub(crate) fn check(store: &Store, record: &Arc<Record>) -> (u64, u64) {
     let loaded = store.load(record, 1 << 20).unwrap();
     let meta = String::from_utf8(loaded.meta().to_vec()).unwrap();
@@ -95,7 +96,7 @@ pub(crate) fn check(store: &Store, record: &Arc<Record>) -> (u64, u64) {
     (object.number, object.version)
 }
 
-/// Checks all records; those of each number, newest first.
+/// Checks all records. Returns the versions of each number, newest first.
 pub(crate) fn check_all(store: &Store) -> std::collections::HashMap<u64, Vec<u64>> {
     let mut versions = std::collections::HashMap::<u64, Vec<u64>>::new();
     for record in store.records() {

@@ -1,5 +1,5 @@
-//! Eviction: keeps room free ahead of need, one file at a time, the oldest first. What was hit since it was stored is stored
-//! again and gets another turn, as in S3-FIFO; the rest goes.
+//! Eviction. Frees space ahead of need, one file at a time, oldest first. Records that were hit
+//! since they were stored are copied and stay, as in S3-FIFO; the rest is dropped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -13,28 +13,29 @@ use crate::read::{Loaded, read};
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 
-/// Segments that are kept ready.
+/// Number of spare segments.
 pub(crate) const SPARES: usize = 2;
-/// Files that are kept free for objects with files of their own.
+/// Free files for objects with files of their own.
 const FILES_FREE_MIN: usize = 4;
-/// So much of a segment is stored again at most when it is evicted, so that each gives some room.
+/// Divisor of the segment size: limit of the bytes that are copied when one file is evicted, so
+/// that each eviction frees some space.
 const REINSERTED_PARTS: u64 = 2;
-/// Bodies up to this size are read and checked when they are moved; longer ones are copied by the kernel.
+/// Limit of bodies that are read and checked when they are moved. The kernel copies longer ones.
 const READ_BYTES_MAX: usize = 1 << 20;
 
 impl Shared {
-    /// Evicts until there are spare segments, and as much free as was asked for.
-    pub(crate) fn make_room(&self) {
-        self.relieve();
+    /// Evicts until the spare segments exist and the requested bytes are free.
+    pub(crate) fn evict_ahead(&self) {
+        self.evict_for_shortage();
         while !self.is_closed.load(Ordering::Acquire) {
             self.close_unlinked();
             if self.lacking_segments() > 0 && self.has_segment() {
                 match self.counted(self.make_segment("make a segment")) {
                     Ok(spare) => self.keep_ready(spare),
-                    Err(_) if self.relieve() => {}
+                    Err(_) if self.evict_for_shortage() => {}
                     Err(_) => return,
                 }
-            } else if self.expects_room() || self.evict_before(u64::MAX).is_none() {
+            } else if self.expects_space() || self.evict_before(u64::MAX).is_none() {
                 break;
             }
         }
@@ -45,13 +46,13 @@ impl Shared {
         lock(&self.lanes[self.lanes.len() - 1])
     }
 
-    /// Segments that are to be made ready.
+    /// Number of segments to make.
     fn lacking_segments(&self) -> usize {
         let lacks_reserve = self.eviction_lane().reserve.is_none();
         usize::from(lacks_reserve) + SPARES.saturating_sub(lock(&self.spares).len())
     }
 
-    /// Eviction's own comes first.
+    /// Keeps a new segment: as the reserve of eviction if that is missing, else as a spare.
     fn keep_ready(&self, segment: Arc<SegmentFile>) {
         let reserve = &mut self.eviction_lane().reserve;
         if reserve.is_none() {
@@ -61,13 +62,13 @@ impl Shared {
         }
     }
 
-    /// Whether another segment can be made.
+    /// Returns true if the budget allows another segment.
     fn has_segment(&self) -> bool {
         self.budget.free_bytes() >= self.segment_bytes && self.budget.free_files() > 0
     }
 
-    /// Returns true if there is room for all that is to be kept ready, or will be once pending unlinks are closed.
-    fn expects_room(&self) -> bool {
+    /// Returns true if the requested space is free, or will be once pending unlinks are closed.
+    fn expects_space(&self) -> bool {
         let budget = &self.budget;
         let expected = self.unlinks.expected();
         let demand_bytes = self.extent_bytes_max() + self.demand_bytes.load(Ordering::Acquire);
@@ -77,16 +78,17 @@ impl Shared {
             && budget.free_files() + expected.files >= FILES_FREE_MIN + lacking
     }
 
-    /// Unlinks the files that were let go, and closes those that are not read.
+    /// Unlinks released files, and closes those without readers.
     pub(crate) fn close_unlinked(&self) {
         if self.unlinks.close() {
             self.note_name();
         }
     }
 
-    /// Evicts the file whose turn it is, of those with a turn before `end`; the bytes that it gives back, if there is one. One that
-    /// is being written to waits for a later turn; so does one that is being read, where readers hold as much of evicted files as they
-    /// may: it would give back nothing, nor would the next, until the store is empty.
+    /// Evicts the first suitable file with a queue position before `end`. Returns the bytes that it
+    /// frees; `None` if there is no such file. Skips files with writers. Skips files with readers
+    /// while readers of evicted files hold their limit: evicting such files frees nothing, and
+    /// would continue until the store is empty.
     pub(crate) fn evict_before(&self, end: u64) -> Option<u64> {
         let held = self.unlinks.pending();
         let may_be_held = |file: &SegmentFile| {
@@ -99,34 +101,34 @@ impl Shared {
         };
         let queue = lock(&self.queue);
         let mut waiting = queue.range(..end);
-        let next = waiting.find(|(_, file)| is_free(file)).map(|(turn, file)| (*turn, file.clone()));
+        let next = waiting.find(|(_, file)| is_free(file)).map(|(position, file)| (*position, file.clone()));
         drop(queue);
-        if let Some(bytes) = self.evict_unread(next.as_ref().map_or(end, |(turn, _)| *turn)) {
+        if let Some(bytes) = self.evict_unread(next.as_ref().map_or(end, |(position, _)| *position)) {
             return Some(bytes);
         }
         let (_, file) = next?;
-        if file.is_own() && self.gets_another_turn(&file) {
+        if file.is_own() && self.requeue_if_hit(&file) {
             return Some(0);
         }
         self.evict(&file);
         Some(file.share.bytes())
     }
 
-    /// Whether the object in a file of its own was hit: then nothing needs to be copied.
-    fn gets_another_turn(&self, file: &Arc<SegmentFile>) -> bool {
+    /// Requeues a file of its own if its object was hit; returns true if so. No bytes are copied.
+    fn requeue_if_hit(&self, file: &Arc<SegmentFile>) -> bool {
         let mut was_hit = false;
         for record in self.members(file, &file.members()) {
             was_hit |= record.hits() > 0;
             record.set_hits(0);
         }
-        if was_hit && lock(&self.queue).remove(&file.turn.load(Ordering::Acquire)).is_some() {
+        if was_hit && lock(&self.queue).remove(&file.position.load(Ordering::Acquire)).is_some() {
             self.enlist(file.clone());
             self.counters.reinserted.add(1);
         }
         was_hit
     }
 
-    /// Empties a file of what is of use in it, and lets it go.
+    /// Moves the useful records out of a file and releases the file.
     pub(crate) fn evict(&self, file: &Arc<SegmentFile>) {
         let mut left = self.segment_bytes / REINSERTED_PARTS;
         for record in self.members(file, &file.dismiss()) {
@@ -142,10 +144,10 @@ impl Shared {
                 self.counters.evicted.add(1);
             }
         }
-        self.let_go(file.clone());
+        self.release_file(file.clone());
     }
 
-    /// The living records of `hashes` that have a part in `file`.
+    /// Alive records of `hashes` with a part in `file`.
     fn members(&self, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<Record>> {
         let is_here = |record: &Arc<Record>| {
             let place = lock(&record.place);
@@ -153,13 +155,14 @@ impl Shared {
         };
         let mut members: Vec<_> =
             hashes.iter().flat_map(|hash| self.index.find(*hash)).filter(is_here).collect();
-        // A hash stands in the list once for each record that it ever was here.
+        // The list has a hash once for each record of that hash that was ever in the file.
         members.sort_by_key(|record| record.sequence());
         members.dedup_by_key(|record| record.sequence());
         members
     }
 
-    /// Stores a record again, its body too or only its head, where eviction writes. It stays the same record, with no hits.
+    /// Copies a record, with its body or only its head, to the segment of eviction. The record
+    /// keeps its identity; its hits are cleared if its body was moved.
     fn move_away(&self, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<()> {
         let moved = self.copy(record, place, with_body);
         match &moved {
@@ -169,7 +172,7 @@ impl Shared {
         }
         let new = moved?;
         let mut now = lock(&record.place);
-        // Under its lock, so that whoever removes it meanwhile marks the one that counts.
+        // Under the lock of the place, so that a concurrent removal marks the valid copy dead.
         if let Some(now) = &mut *now {
             let old = std::mem::replace(now, new);
             self.mark_dead(&old.head, old.offset);
@@ -198,7 +201,8 @@ impl Shared {
         Ok(Place { body, body_offset, ..Place::whole(&file, &layout, &head.header) })
     }
 
-    /// Copies a body within the kernel: as a writer would, first reserved, then committed.
+    /// Copies a long body within the kernel. As with a writer, the extent is first reserved, then
+    /// committed.
     fn copy_long(
         &self,
         lane: &mut Lane,
@@ -214,7 +218,7 @@ impl Shared {
         header.body_file = 0;
         header.extent_len = layout.extent_len();
         header.body_offset = layout.body_offset;
-        head.write(&file, &layout, &[]).inspect_err(|error| self.spoilt(lane, error))?;
+        head.write(&file, &layout, &[]).inspect_err(|error| self.seal_failed(lane, error))?;
         lane.tail = layout.end;
         let from = Extent::new(&place.body, place.body_offset);
         let copied = file.copy_from(&from, record.body_len(), layout.body_offset);

@@ -1,6 +1,7 @@
-//! A file system that is full though the limit is not reached: as much is evicted as it lacked, the oldest first, so that the store
-//! goes on in the room that there is. Where that does not help, for others take the room or the blocks do not come back, it is
-//! tried ever less often, and what is stored stays. What is more than there can ever be costs nothing.
+//! ENOSPC backoff. When the file system is full before the store reaches its limit, the store
+//! evicts as many bytes as were refused, oldest first. If that does not help, because others take
+//! the space or hold the blocks, it retries at growing intervals, so that the stored objects
+//! remain. A request that exceeds the store's and the free space together evicts nothing.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,20 +14,22 @@ use crate::file::lock;
 use crate::lane::Lane;
 use crate::shared::Shared;
 
-/// Files that are evicted at a time for this at most.
+/// Limit of files evicted at a time for one shortage.
 const FILES_MAX: usize = 8;
-/// At most this part of what the store has is evicted for one refusal.
+/// Divisor of the used bytes: limit of the eviction for one shortage.
 const EVICTED_PARTS: u64 = 2;
-/// How long it is left at that: at first, and when it has not helped again and again.
+/// First and longest pause between two evictions for shortages. The pause doubles while eviction
+/// does not help.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 
-/// What the file system lacks, and when something is done about it.
+/// Refused bytes of the file system, and the time of the next eviction for them.
 #[derive(Debug)]
-pub(crate) struct Relief {
-    /// Bytes that it refused, and for which nothing was evicted yet.
+pub(crate) struct EnospcBackoff {
+    /// Largest refused request for which nothing was evicted yet, in bytes.
     lacking_bytes: AtomicU64,
-    /// Bytes that it had refused when something was last evicted for its sake; 0 if it has had room for as many since.
+    /// Refused request of the last such eviction, in bytes; 0 once an allocation of that size
+    /// succeeded.
     short_bytes: AtomicU64,
     pace: Mutex<Pace>,
 }
@@ -37,14 +40,15 @@ struct Pace {
     pause: Duration,
 }
 
-impl Relief {
+impl EnospcBackoff {
     pub(crate) fn new() -> Self {
         let pace = Mutex::new(Pace::first());
         Self { lacking_bytes: AtomicU64::new(0), short_bytes: AtomicU64::new(0), pace }
     }
 
-    /// Notes that there was room for `bytes`: whether eviction helps is seen where as much is had as was refused.
-    fn note_room(&self, bytes: u64) {
+    /// Notes that `bytes` were allocated. Resets the pause if they are as many as were refused: the
+    /// eviction has helped.
+    fn note_allocated(&self, bytes: u64) {
         let short_bytes = self.short_bytes.load(Ordering::Relaxed);
         if short_bytes > 0 && bytes >= short_bytes {
             self.short_bytes.store(0, Ordering::Relaxed);
@@ -52,7 +56,7 @@ impl Relief {
         }
     }
 
-    /// How long until something is to be evicted for the file system's sake, if anything is.
+    /// Time until the next eviction for a shortage; `None` if there is no shortage.
     pub(crate) fn due_in(&self) -> Option<Duration> {
         let is_lacking = self.lacking_bytes.load(Ordering::Acquire) > 0;
         is_lacking.then(|| lock(&self.pace).due.saturating_duration_since(Instant::now()))
@@ -64,7 +68,7 @@ impl Pace {
         Self { due: Instant::now(), pause: PAUSE_MIN }
     }
 
-    /// Whether it is time; if so, the next is later.
+    /// Returns true if the time has come, and schedules the next one.
     fn step(&mut self) -> bool {
         let now = Instant::now();
         let is_due = now >= self.due;
@@ -77,52 +81,53 @@ impl Pace {
 }
 
 impl Shared {
-    /// Passes on what the file system said to a request for `bytes`, and takes note of it.
+    /// Notes the result of an allocation of `bytes`, and returns it.
     pub(crate) fn allocated<T>(&self, said: Result<T>, bytes: u64) -> Result<T> {
         match &said {
-            Ok(_) => self.relief.note_room(bytes),
+            Ok(_) => self.enospc.note_allocated(bytes),
             Err(error) => self.note_shortage(error, bytes),
         }
         said
     }
 
-    /// Whether the file system had no room for `bytes`, but may have if enough of what is stored goes.
+    /// Returns true if the file system had no space for `bytes`, but can have it after eviction.
     pub(crate) fn is_short_of(&self, error: &Error, bytes: u64) -> bool {
         let Error::System(error) = error else { return false };
-        let no_room = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
-        error.errno().is_some_and(|errno| no_room.contains(&errno)) && bytes <= self.within_reach_bytes()
+        let no_space = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
+        error.errno().is_some_and(|errno| no_space.contains(&errno)) && bytes <= self.within_reach_bytes()
     }
 
-    /// What the store has on its file system, and what is free there.
+    /// Bytes that the store uses on its file system and that are free there.
     fn within_reach_bytes(&self) -> u64 {
         let free_bytes = self.disk.free_bytes(&self.dir).unwrap_or(u64::MAX);
         self.budget.used_bytes().saturating_add(free_bytes)
     }
 
-    /// Has room made on the file system, if it had none for `bytes` and ever can.
+    /// Requests eviction if `error` is a shortage of `bytes` that eviction can cure.
     pub(crate) fn note_shortage(&self, error: &Error, bytes: u64) {
         if self.is_short_of(error, bytes) {
-            self.relief.lacking_bytes.fetch_max(bytes, Ordering::AcqRel);
+            self.enospc.lacking_bytes.fetch_max(bytes, Ordering::AcqRel);
             self.wake();
         }
     }
 
-    /// Gives up a segment that could not be written to.
-    pub(crate) fn spoilt(&self, lane: &mut Lane, error: &Error) {
+    /// Seals a segment after a failed write.
+    pub(crate) fn seal_failed(&self, lane: &mut Lane, error: &Error) {
         self.seal(lane);
         self.note_shortage(error, self.segment_bytes);
     }
 
-    /// Evicts what the file system lacks, if it is time for that; whether anything was evicted. The newest file stays.
-    pub(crate) fn relieve(&self) -> bool {
-        let is_due = self.relief.lacking_bytes.load(Ordering::Acquire) > 0 && lock(&self.relief.pace).step();
+    /// Evicts for a shortage, if there is one and its time has come. Returns true if a file was
+    /// evicted. The newest file stays.
+    pub(crate) fn evict_for_shortage(&self) -> bool {
+        let is_due = self.enospc.lacking_bytes.load(Ordering::Acquire) > 0 && lock(&self.enospc.pace).step();
         if !is_due {
             return false;
         }
-        let lacking_bytes = self.relief.lacking_bytes.swap(0, Ordering::AcqRel);
-        self.relief.short_bytes.store(lacking_bytes, Ordering::Relaxed);
+        let lacking_bytes = self.enospc.lacking_bytes.swap(0, Ordering::AcqRel);
+        self.enospc.short_bytes.store(lacking_bytes, Ordering::Relaxed);
         let wanted_bytes = lacking_bytes.min(self.budget.used_bytes() / EVICTED_PARTS);
-        let newest = lock(&self.queue).last_key_value().map(|(turn, _)| *turn);
+        let newest = lock(&self.queue).last_key_value().map(|(position, _)| *position);
         let (mut freed_bytes, mut files) = (0, 0);
         while freed_bytes < wanted_bytes && files < FILES_MAX {
             let Some(bytes) = newest.and_then(|newest| self.evict_before(newest)) else { break };

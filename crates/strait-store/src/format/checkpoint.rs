@@ -1,8 +1,10 @@
-//! The file `marks`: in which run of the machine, and up to which write, the store is known to be on disk. 56 bytes, which are
-//! replaced as a whole; behind them, where there are any, the files for which that is not known.
+//! Checkpoint file `marks`: the run of the machine, the session, and the highest durable write. It
+//! has 56 bytes and is replaced as a whole. Files with a durable number of their own follow, if
+//! there are any.
 //!
 //! ```text
-//!  0  magic and version   8  boot id, 16 bytes   24  session   32  first session of this boot   40  durable   48  checksum
+//!  0  magic and version   8  boot id, 16 bytes   24  session   32  first session of this boot
+//! 40  durable   48  checksum
 //! 56  count of files held back   64  number and durable of each, 16 bytes   then  checksum from 56
 //! ```
 
@@ -11,43 +13,44 @@ use rapidhash::v3::rapidhash_v3;
 use super::{get, put};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"StraitM1");
-/// Bytes of the file where no file is held back.
-pub const MARKS_BYTES: usize = 56;
-/// Files that can be held back: with them the marks are within a page.
+/// Bytes of the file if no file is held back.
+pub const CHECKPOINT_BYTES: usize = 56;
+/// Limit of held-back files, which keeps the checkpoint within a page.
 pub const HELD_MAX: usize = 250;
-const HELD_AT: usize = MARKS_BYTES + 8;
+const HELD_AT: usize = CHECKPOINT_BYTES + 8;
 const HELD_BYTES: usize = 16;
-/// Bits of a sequence number that count within a session; the session stands above them.
+/// Bits of a write number that count within a session. The session is in the bits above.
 const COUNT_BITS: u32 = 40;
 
-/// A file that could not be read, or not to its end, when it was last looked at.
+/// A held-back file: it could not be read, at least not completely, when it was loaded last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its number.
+    /// Number of the file.
     pub file: u64,
-    /// Every write of this number and less is on disk in it: what was known when it could first not be read.
+    /// Every write to the file with this number or less is on disk: the durable number when reading
+    /// first failed.
     pub durable: u64,
 }
 
-/// What is known about the files of a store.
+/// Durability state of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marks {
-    /// The run of the machine in which the store was opened last.
+pub struct Checkpoint {
+    /// Run of the machine in which the store was opened last.
     pub boot_id: [u8; 16],
-    /// How many times it was opened.
+    /// Number of sessions so far.
     pub session: u64,
-    /// The first session in that run: all that was written from then on is in the page cache, at least.
+    /// First session in that run. Writes from then on are at least in the page cache.
     pub boot_session: u64,
-    /// Every write of this number and less is on disk, but in the files that are held back.
+    /// Every write with this number or less is on disk, except in held-back files.
     pub durable: u64,
-    /// Those; at most [`HELD_MAX`].
+    /// Held-back files; at most [`HELD_MAX`].
     pub held: Vec<Held>,
 }
 
-impl Marks {
-    /// As written.
+impl Checkpoint {
+    /// Encodes the checkpoint.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; MARKS_BYTES];
+        let mut bytes = vec![0; CHECKPOINT_BYTES];
         put(&mut bytes, 0, MAGIC);
         bytes[8..24].copy_from_slice(&self.boot_id);
         put(&mut bytes, 24, self.session);
@@ -59,21 +62,21 @@ impl Marks {
         bytes
     }
 
-    /// What `bytes` say, if it is a file of this version.
+    /// Decodes `bytes`; `None` if they are not a valid checkpoint of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let is_right = get(bytes, 0)? == MAGIC && get(bytes, 48)? == rapidhash_v3(bytes.get(..48)?);
         let boot_id = *bytes.get(8..)?.first_chunk()?;
-        let marks = Self {
+        let checkpoint = Self {
             boot_id,
             session: get(bytes, 24)?,
             boot_session: get(bytes, 32)?,
             durable: get(bytes, 40)?,
-            held: if bytes.len() > MARKS_BYTES { decode_held(bytes)? } else { Vec::new() },
+            held: if bytes.len() > CHECKPOINT_BYTES { decode_held(bytes)? } else { Vec::new() },
         };
-        (is_right && marks.session < 1 << (64 - COUNT_BITS)).then_some(marks)
+        (is_right && checkpoint.session < 1 << (64 - COUNT_BITS)).then_some(checkpoint)
     }
 
-    /// Those of the next session, in the run `boot_id`.
+    /// Checkpoint of the next session, in the run `boot_id`.
     #[must_use]
     pub fn next(&self, boot_id: [u8; 16]) -> Self {
         let session = self.session + 1;
@@ -81,17 +84,17 @@ impl Marks {
         Self { boot_id, session, boot_session, durable: self.durable, held: self.held.clone() }
     }
 
-    /// The first number of this session.
+    /// First write number of this session.
     pub fn first_number(&self) -> u64 {
         self.session << COUNT_BITS
     }
 
-    /// Every write into `file` of this number and less is on disk.
+    /// Durable number of `file`.
     pub fn durable_in(&self, file: u64) -> u64 {
         self.held.iter().find(|held| held.file == file).map_or(self.durable, |held| held.durable)
     }
 
-    /// Whether what was written into `file` under `number` in an earlier session can be relied on.
+    /// Returns true if a write to `file` with `number`, made in an earlier session, is intact.
     pub fn covers(&self, file: u64, number: u64) -> bool {
         number <= self.durable_in(file) || number >> COUNT_BITS >= self.boot_session
     }
@@ -103,19 +106,19 @@ fn encode_held(held: &[Held], bytes: &mut Vec<u8>) {
     }
     let check_at = HELD_AT + held.len() * HELD_BYTES;
     bytes.resize(check_at + 8, 0);
-    put(bytes, MARKS_BYTES, held.len() as u64);
+    put(bytes, CHECKPOINT_BYTES, held.len() as u64);
     for (place, held) in held.iter().enumerate() {
         put(bytes, HELD_AT + place * HELD_BYTES, held.file);
         put(bytes, HELD_AT + place * HELD_BYTES + 8, held.durable);
     }
-    let check = rapidhash_v3(&bytes[MARKS_BYTES..check_at]);
+    let check = rapidhash_v3(&bytes[CHECKPOINT_BYTES..check_at]);
     put(bytes, check_at, check);
 }
 
 fn decode_held(bytes: &[u8]) -> Option<Vec<Held>> {
-    let count = usize::try_from(get(bytes, MARKS_BYTES)?).ok().filter(|count| *count <= HELD_MAX)?;
+    let count = usize::try_from(get(bytes, CHECKPOINT_BYTES)?).ok().filter(|count| *count <= HELD_MAX)?;
     let check_at = HELD_AT + count * HELD_BYTES;
-    if get(bytes, check_at)? != rapidhash_v3(bytes.get(MARKS_BYTES..check_at)?) {
+    if get(bytes, check_at)? != rapidhash_v3(bytes.get(CHECKPOINT_BYTES..check_at)?) {
         return None;
     }
     let held = |at| Some(Held { file: get(bytes, at)?, durable: get(bytes, at + 8)? });
@@ -126,34 +129,34 @@ fn decode_held(bytes: &[u8]) -> Option<Vec<Held>> {
 mod tests {
     use super::*;
 
-    fn marks(held: usize) -> Marks {
+    fn checkpoint(held: usize) -> Checkpoint {
         let held = (0..held as u64).map(|file| Held { file, durable: 7 * file }).collect();
-        Marks { boot_id: [3; 16], session: 9, boot_session: 8, durable: 5 << COUNT_BITS, held }
+        Checkpoint { boot_id: [3; 16], session: 9, boot_session: 8, durable: 5 << COUNT_BITS, held }
     }
 
     #[test]
-    fn marks_are_read_as_they_were_written_and_not_if_a_bit_is_wrong() {
+    fn checkpoint_round_trips_and_is_refused_with_a_wrong_bit() {
         for held in [0, 1, 2, HELD_MAX] {
-            let marks = marks(held);
-            let mut bytes = marks.encode();
-            assert_eq!(bytes.len() == MARKS_BYTES, held == 0);
+            let checkpoint = checkpoint(held);
+            let mut bytes = checkpoint.encode();
+            assert_eq!(bytes.len() == CHECKPOINT_BYTES, held == 0);
             assert!(bytes.len() <= super::super::PAGE_BYTES as usize);
-            assert_eq!(Marks::decode(&bytes), Some(marks));
+            assert_eq!(Checkpoint::decode(&bytes), Some(checkpoint));
             for at in (0..bytes.len()).step_by(5) {
                 bytes[at] ^= 16;
-                assert_eq!(Marks::decode(&bytes), None, "{at}");
+                assert_eq!(Checkpoint::decode(&bytes), None, "{at}");
                 bytes[at] ^= 16;
             }
             bytes.pop();
-            assert_eq!(Marks::decode(&bytes), None);
+            assert_eq!(Checkpoint::decode(&bytes), None);
         }
     }
 
     #[test]
-    fn a_file_that_is_held_back_has_a_durable_number_of_its_own() {
-        let marks = marks(3);
-        assert!(marks.covers(1, 7) && !marks.covers(1, 8) && marks.covers(2, 14));
-        assert!(marks.covers(3, 5 << COUNT_BITS) && !marks.covers(3, (5 << COUNT_BITS) + 1));
-        assert!(marks.covers(1, 8 << COUNT_BITS), "it was written in this run of the machine");
+    fn held_back_file_has_its_own_durable_number() {
+        let checkpoint = checkpoint(3);
+        assert!(checkpoint.covers(1, 7) && !checkpoint.covers(1, 8) && checkpoint.covers(2, 14));
+        assert!(checkpoint.covers(3, 5 << COUNT_BITS) && !checkpoint.covers(3, (5 << COUNT_BITS) + 1));
+        assert!(checkpoint.covers(1, 8 << COUNT_BITS), "it was written in this run of the machine");
     }
 }
