@@ -1,24 +1,25 @@
-//! The directives of Cache-Control (RFC 9111, section 5.2; RFC 5861; RFC 8246) and of CDN-Cache-Control (RFC 9213).
+//! Directives of Cache-Control (RFC 9111, section 5.2; RFC 5861; RFC 8246) and of CDN-Cache-Control
+//! (RFC 9213).
 //!
-//! Directives that are not known are passed over. One that stands twice, or with a value that cannot be read, counts in the way that
-//! stores and reuses less (RFC 9111, section 4.2.1).
+//! Unknown directives are ignored. A repeated directive, or one with an invalid value, counts in
+//! the way that stores and reuses less (RFC 9111, section 4.2.1).
 
 mod targeted;
 
 use crate::fields::{Fields, parameter, split_list};
 
-/// Seconds beyond which a cache need not count (RFC 9111, section 1.2.2).
+/// Largest number of seconds that a cache must represent (RFC 9111, section 1.2.2).
 pub(crate) const SECONDS_MAX: u64 = 1 << 31;
 
-/// A directive that is about the whole response, or about the fields that it names.
+/// Scope of a directive that applies to the whole response or to the fields it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// It is not there.
+    /// The directive is absent.
     #[default]
     None,
-    /// It is about these fields, in lower case.
+    /// The directive applies to these fields, in lower case.
     Fields(Vec<String>),
-    /// It is about all.
+    /// The directive applies to the whole response.
     All,
 }
 
@@ -35,42 +36,45 @@ impl Scope {
     }
 }
 
-/// The directives of a response.
+/// Directives of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a directive, and any may stand beside any")]
 pub struct OfResponse {
-    /// Whether CDN-Cache-Control says it: Expires does not count then, as Cache-Control does not (RFC 9213, section 2.2).
+    /// True if CDN-Cache-Control applies. Cache-Control and Expires are then ignored (RFC 9213,
+    /// section 2.2).
     pub targeted: bool,
-    /// Do not store it.
+    /// A cache must not store the response.
     pub no_store: bool,
-    /// Do not reuse it, or these fields of it, before it was validated.
+    /// A cache must not reuse the response, or these fields of it, without validation.
     pub no_cache: Scope,
-    /// Not for a shared cache, or these fields of it.
+    /// A shared cache must not store the response, or these fields of it.
     pub private: Scope,
-    /// A shared cache may store what it otherwise might not.
+    /// A shared cache may store a response that it otherwise might not.
     pub public: bool,
-    /// Seconds for which it is fresh.
+    /// Freshness lifetime in seconds.
     pub max_age: Option<u64>,
-    /// The same in a shared cache.
+    /// Freshness lifetime in seconds for a shared cache.
     pub s_maxage: Option<u64>,
-    /// Do not reuse it when it is stale.
+    /// A cache must not reuse the stale response without validation.
     pub must_revalidate: bool,
-    /// The same in a shared cache.
+    /// A shared cache must not reuse the stale response without validation.
     pub proxy_revalidate: bool,
-    /// Store it only if its status is understood.
+    /// A cache must store the response only if it understands the status.
     pub must_understand: bool,
-    /// Do not change its content.
+    /// An intermediary must not change the content.
     pub no_transform: bool,
-    /// It does not change while it is fresh (RFC 8246).
+    /// The response does not change while it is fresh (RFC 8246).
     pub immutable: bool,
-    /// Seconds for which it may be reused stale while it is validated (RFC 5861, section 3).
+    /// Seconds for which the stale response may be reused during validation (RFC 5861, section 3).
     pub stale_while_revalidate: Option<u64>,
-    /// Seconds for which it may be reused stale where the origin fails (RFC 5861, section 4).
+    /// Seconds for which the stale response may be reused if the origin fails (RFC 5861, section
+    /// 4).
     pub stale_if_error: Option<u64>,
 }
 
 impl OfResponse {
-    /// What the fields say: CDN-Cache-Control where it says something, for it is meant for caches such as this (RFC 9213, section 2.2).
+    /// Reads the directives of `fields`. CDN-Cache-Control, if it is valid, replaces Cache-Control,
+    /// because it is meant for caches like this one (RFC 9213, section 2.2).
     pub fn of(fields: &Fields<'_>) -> Self {
         match targeted::read(fields, "cdn-cache-control") {
             Some(targeted) if targeted.is_doubtful => {
@@ -83,7 +87,7 @@ impl OfResponse {
 
     /// Directives of Cache-Control.
     fn general(fields: &Fields<'_>) -> Self {
-        // What cannot be read might forbid it.
+        // An unreadable field might forbid storing.
         let mut directives = Self { no_store: !fields.is_legible("cache-control"), ..Self::default() };
         for element in fields.elements("cache-control") {
             let (name, value) = parameter(element);
@@ -92,8 +96,9 @@ impl OfResponse {
         directives
     }
 
-    /// Directives with the prohibitions of `other` added. A cache may always store less: where it had to ignore a value for itself, the
-    /// origin does not expect it to store what others must not.
+    /// Returns the directives with the prohibitions of `other` added. A cache may always store
+    /// less. If it had to ignore a value of its own field, the origin does not expect it to store
+    /// responses that other caches must not.
     fn restricted_by(self, other: &Self) -> Self {
         let private = if other.private == Scope::All { Scope::All } else { self.private };
         Self { no_store: self.no_store || other.no_store, private, ..self }
@@ -119,30 +124,31 @@ impl OfResponse {
     }
 }
 
-/// The directives of a request.
+/// Directives of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a directive, and any may stand beside any")]
 pub struct OfRequest {
-    /// Validate before you reuse.
+    /// A stored response must be validated before it is reused.
     pub no_cache: bool,
-    /// Do not store the response.
+    /// The response must not be stored.
     pub no_store: bool,
-    /// Seconds of age that are not too many.
+    /// Highest acceptable age in seconds.
     pub max_age: Option<u64>,
-    /// Seconds by which a response may be stale; [`u64::MAX`] where any will do.
+    /// Seconds by which a response may be stale; [`u64::MAX`] without a limit.
     pub max_stale: Option<u64>,
-    /// Seconds for which it is still to be fresh.
+    /// Seconds for which the response must stay fresh.
     pub min_fresh: Option<u64>,
-    /// Only what is stored, or 504.
+    /// Only a stored response is acceptable, or 504.
     pub only_if_cached: bool,
-    /// Do not change the content.
+    /// An intermediary must not change the content.
     pub no_transform: bool,
-    /// Seconds for which a response may be reused stale where the origin fails (RFC 5861, section 4).
+    /// Seconds for which a stale response may be reused if the origin fails (RFC 5861, section 4).
     pub stale_if_error: Option<u64>,
 }
 
 impl OfRequest {
-    /// What the fields say; without Cache-Control what Pragma says (RFC 9111, section 5.4).
+    /// Reads the directives of `fields`: Cache-Control, or Pragma if that is absent (RFC 9111,
+    /// section 5.4).
     pub fn of(fields: &Fields<'_>) -> Self {
         let mut directives = Self { no_store: !fields.is_legible("cache-control"), ..Self::default() };
         for element in fields.elements("cache-control") {
@@ -155,7 +161,8 @@ impl OfRequest {
         directives
     }
 
-    /// Directives of a client that must not demand a new response: the stored one answers it as it answers a plain GET.
+    /// Directives without those that demand a new response, for clients that may not: the stored
+    /// response answers them like a plain GET.
     #[must_use]
     pub fn without_refresh(self) -> Self {
         Self { no_cache: false, max_age: None, min_fresh: None, ..self }
@@ -179,7 +186,7 @@ impl OfRequest {
     }
 }
 
-/// Of several values the least counts, and one that cannot be read is none.
+/// Keeps the least of several values. An invalid value counts as 0.
 fn least(so_far: &mut Option<u64>, value: Option<&str>) {
     let value = seconds(value).unwrap_or(0);
     *so_far = Some(so_far.map_or(value, |so_far| so_far.min(value)));
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn in_doubt_less_is_stored_and_reused() {
+    fn repeated_or_invalid_directives_store_and_reuse_less() {
         assert_eq!(response("max-age=60, max-age=5").max_age, Some(5));
         for value in ["max-age=x", "max-age", "max-age=-1", "max-age=1.5", "max-age="] {
             assert_eq!(response(value).max_age, Some(0), "{value}");
@@ -236,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_this_cache_counts_alone() {
+    fn cdn_cache_control_replaces_cache_control() {
         let both = fields(&[("Cache-Control", "no-store"), ("CDN-Cache-Control", "max-age=9")]);
         let expected = OfResponse { targeted: true, max_age: Some(9), ..OfResponse::default() };
         assert_eq!(OfResponse::of(&both), expected);
-        // What is malformed or empty is not there.
+        // A malformed or empty field is ignored.
         for value in ["", "immutable", "none", "Max-Age=9"]
             .map(|value| [("Cache-Control", "no-store"), ("CDN-Cache-Control", value)])
         {

@@ -1,61 +1,64 @@
-//! What a cache tells of how it came to its answer: Cache-Status (RFC 9211).
+//! Cache-Status (RFC 9211): how the cache handled a request.
 
-/// This cache's member of the field; written behind those that came from nearer the origin, or as a line of its own behind theirs.
+/// The member of this cache in the field. It follows the members of caches nearer the origin, or is
+/// a line of its own after theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStatus<'a> {
-    /// The name of the cache, a token.
+    /// Name of the cache, a token.
     pub by: &'a str,
-    /// Where the answer came from.
+    /// Source of the response.
     pub answer: Answer,
-    /// Seconds for which it is still fresh, negative once it is stale; where freshness was looked at.
+    /// Remaining freshness in seconds, negative for a stale response; `None` if freshness was not
+    /// evaluated.
     pub ttl: Option<i64>,
-    /// What else there is to say, a token.
+    /// Further detail, a token.
     pub detail: Option<&'a str>,
 }
 
-/// Where an answer came from.
+/// Source of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// From the cache, and nobody was asked (section 2.1).
+    /// The response came from the cache, without a request to the origin (section 2.1).
     Hit,
-    /// The request went on towards the origin.
+    /// The request was forwarded towards the origin.
     Forwarded {
-        /// Why.
+        /// Reason for forwarding.
         why: Why,
-        /// The status that came back, where it is not that of the answer, as the 304 of a validation (section 2.3).
+        /// Status of the forwarded request's response, if it differs from that of the answer, such
+        /// as the 304 of a validation (section 2.3).
         status: Option<u16>,
-        /// Whether the response is stored (section 2.5).
+        /// True if the response is stored (section 2.5).
         stored: bool,
-        /// Whether one request went for several (section 2.6).
+        /// True if the request was collapsed with others (section 2.6).
         collapsed: bool,
     },
 }
 
-/// Why a request was not answered from the cache (section 2.2).
+/// Reason for forwarding a request (section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The cache is not to deal with it.
+    /// The cache is configured not to handle the request.
     Bypass,
-    /// Its method is always passed on.
+    /// The method is always forwarded.
     Method,
-    /// Nothing is stored for its URI.
+    /// No response is stored for the URI.
     UriMiss,
-    /// What is stored for its URI varies with something in which it differs.
+    /// The stored responses for the URI vary on fields in which the request differs.
     VaryMiss,
-    /// Nothing is stored for it.
+    /// No response is stored for the request.
     Miss,
-    /// Nothing is stored, for the last response was for one client alone (hit-for-miss).
+    /// No response is stored, because the last one was private (hit-for-miss).
     Private,
-    /// It would not have what is stored.
+    /// The request's directives do not allow the stored response.
     Request,
-    /// What is stored is stale.
+    /// The stored response is stale.
     Stale,
-    /// Not all of what it asks for is stored.
+    /// The stored response does not contain all of the requested range.
     Partial,
 }
 
 impl Why {
-    /// The token for it.
+    /// Token of the reason.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bypass => "bypass",
@@ -71,7 +74,8 @@ impl Why {
 }
 
 impl CacheStatus<'_> {
-    /// Writes the member of the field's list. Every answer has one: it is not formatted.
+    /// Writes the member of the field's list. Avoids formatting, because every response has the
+    /// field.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut push = |text: &str| out.extend_from_slice(text.as_bytes());
         push(self.by);
@@ -105,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_as_the_rfc_writes_them() {
+    fn members_are_written_as_in_the_rfc() {
         let status = |answer, ttl, detail| {
             let mut out = Vec::new();
             CacheStatus { by: "strait", answer, ttl, detail }.write(&mut out);

@@ -1,4 +1,5 @@
-//! Chunked bodies (RFC 9112, section 7.1): where framing ends and data begins, so that data need not be looked at.
+//! Chunked bodies (RFC 9112, section 7.1): separates framing from data, so that data need not be
+//! inspected.
 //!
 //! ```text
 //! 1a;name=value CR LF     size, in hexadecimal, and extensions
@@ -8,30 +9,31 @@
 //! CR LF
 //! ```
 //!
-//! Whoever reads it shows the next bytes and is told what they are: framing to be passed over, so many bytes of data, or too few to
-//! tell. Data may then be moved by the kernel.
+//! The caller passes the next bytes and gets their kind: framing to skip, a number of bytes of
+//! data, or too few bytes to decide. The kernel may then move the data.
 
 use crate::error::Malformed;
 
-/// Bytes of the line of a chunk's size at most, extensions included.
+/// Limit of a chunk-size line in bytes, extensions included.
 const LINE_BYTES_MAX: usize = 256;
-/// Bytes of all trailers at most.
+/// Limit of all trailers in bytes.
 const TRAILERS_BYTES_MAX: usize = 8 << 10;
-/// Digits of a chunk's size at most: more are zeros or too many bytes.
+/// Limit of the digits of a chunk size: a longer one has leading zeros or exceeds 64 bits.
 const DIGITS_MAX: usize = 16;
 
-/// What the next bytes are.
+/// Kind and length of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// More bytes must be shown to tell.
+    /// More bytes are needed to decide.
     Unknown,
-    /// So many bytes of framing: pass over them.
+    /// Length of framing to skip.
     Framing(usize),
-    /// So many bytes of data, of which not all may be shown yet: [`Chunked::advance`] as they are moved.
+    /// Length of data, which may not be completely received. Call [`Chunked::advance`] as it is
+    /// moved.
     Data(u64),
-    /// So many bytes of a trailer's line, its end included: behind the last chunk, and before the end.
+    /// Length of a trailer line including its end, after the last chunk.
     Trailer(usize),
-    /// So many bytes of framing, and the body is over.
+    /// Length of framing at the end of the body.
     End(usize),
 }
 
@@ -40,24 +42,25 @@ enum State {
     #[default]
     Size,
     Data(u64),
-    /// CR LF behind the data.
+    /// CR LF after the data.
     DataEnd,
-    /// Trailers, of which so many bytes have passed.
+    /// Trailers, with the number of their bytes so far.
     Trailers(usize),
     Over,
 }
 
-/// A chunked body that is being read.
+/// State of a chunked body during reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chunked {
     state: State,
 }
 
 impl Chunked {
-    /// What the next bytes are; of framing it is told once.
+    /// Returns the kind of the next bytes. Framing is consumed by the call that returns it.
     ///
     /// # Errors
-    /// They are no chunk: what follows cannot be told apart any more, and the connection is to be closed.
+    /// `bytes` are not valid chunked coding: the end of the body is unknown, and the connection
+    /// must be closed.
     pub fn next(&mut self, bytes: &[u8]) -> Result<Next, Malformed> {
         match self.state {
             State::Size => self.size(bytes),
@@ -68,10 +71,10 @@ impl Chunked {
         }
     }
 
-    /// So many bytes of data were moved; none is no move, whatever is next.
+    /// Consumes `moved` bytes of data. Zero is allowed in any state.
     ///
     /// # Panics
-    /// If that is more than there were to be moved.
+    /// If `moved` exceeds the remaining data of the chunk.
     pub fn advance(&mut self, moved: u64) {
         if moved == 0 {
             return;
@@ -81,7 +84,7 @@ impl Chunked {
         self.state = if moved == left { State::DataEnd } else { State::Data(left - moved) };
     }
 
-    /// Whether the body is over: a connection that ends before has broken off.
+    /// Returns true at the end of the body. A connection that ends earlier has failed.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
@@ -100,7 +103,7 @@ impl Chunked {
                 Ok(Next::Framing(2))
             }
             [] | [b'\r'] => Ok(Next::Unknown),
-            _ => Err(Malformed::Syntax("a chunk that is longer than its size")),
+            _ => Err(Malformed::Syntax("a chunk longer than its size")),
         }
     }
 
@@ -120,7 +123,7 @@ impl Chunked {
     }
 }
 
-/// The line that `bytes` begin with, without its CR LF; `None` while it is not whole.
+/// Returns the first line of `bytes` without its CR LF; `None` if it is incomplete.
 fn line(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, Malformed> {
     let shown = &bytes[..bytes.len().min(most)];
     match shown.iter().position(|byte| matches!(byte, b'\n' | 0)) {
@@ -132,13 +135,14 @@ fn line(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, Malformed> {
         {
             Ok(Some(&bytes[..at - 1]))
         }
-        Some(_) => Err(Malformed::Syntax("a line of a chunked body that does not end with CR LF")),
-        None if bytes.len() >= most => Err(Malformed::TooLarge("a line of a chunked body that is too long")),
+        Some(_) => Err(Malformed::Syntax("a line of a chunked body not terminated by CR LF")),
+        None if bytes.len() >= most => Err(Malformed::TooLarge("an oversized line in a chunked body")),
         None => Ok(None),
     }
 }
 
-/// The size that a line tells, with its extensions (RFC 9112, section 7.1.1), which nobody uses and which are passed over.
+/// Parses the size in a line. Its extensions are ignored, since no extension is in use (RFC 9112,
+/// section 7.1.1).
 fn size(line: &[u8]) -> Result<u64, Malformed> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (number, behind) = line.split_at(digits);
@@ -149,7 +153,7 @@ fn size(line: &[u8]) -> Result<u64, Malformed> {
     size.ok_or(Malformed::Syntax("a malformed chunk size"))
 }
 
-/// RFC 9110, section 5.6.2.
+/// Returns true for a token (RFC 9110, section 5.6.2).
 pub(crate) fn is_token(name: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     !name.is_empty() && name.iter().all(is_part)
@@ -161,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// The data of a body that comes in pieces of `piece` bytes, and how long the body was.
+    /// Reads a body received in pieces of `piece` bytes. Returns its data and its length.
     fn read(bytes: &[u8], piece: usize) -> Result<Option<(Vec<u8>, usize)>, Malformed> {
         let (mut chunked, mut data, mut at, mut shown) = (Chunked::default(), Vec::new(), 0, 0);
         loop {
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_told_from_framing() {
+    fn data_is_separated_from_framing() {
         let body = b"5;a=\"b\"\r\nhello\r\n00006\r\n world\r\n0\r\nA: b\r\nC:\r\n\r\nGET";
         assert_eq!(read(body, 1).unwrap().unwrap(), (b"hello world".to_vec(), body.len() - 3));
         let (mut chunked, big) = (Chunked::default(), b"fffffffffffffff0\r\n");
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_might_read_differently_is_refused() {
+    fn ambiguous_framing_is_refused() {
         for body in [
             "5\nhello\r\n0\r\n\r\n",
             "5\r\nhello0\r\n\r\n",
@@ -228,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_it_is_cut_the_data_is_the_same(
+        fn data_does_not_depend_on_the_pieces(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..50), 0..10),
             piece in 1..60_usize,
         ) {
@@ -246,7 +250,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..100), piece in 1..20_usize) {
+        fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), piece in 1..20_usize) {
             let _ = read(&bytes, piece).is_ok();
         }
     }

@@ -1,4 +1,5 @@
-//! Conditional requests (RFC 9110, section 13): what a cache answers from what it has, and how it validates it.
+//! Conditional requests (RFC 9110, section 13): evaluation against a stored response, and
+//! validation of one.
 
 use crate::fields::Fields;
 use crate::freshness::date_of;
@@ -6,14 +7,14 @@ use crate::freshness::date_of;
 /// An entity tag (RFC 9110, section 8.8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag<'a> {
-    /// It does not tell every change of a byte.
+    /// The tag may stay the same when bytes change.
     pub weak: bool,
-    /// With its quotes.
+    /// Opaque tag with its quotes.
     pub opaque: &'a str,
 }
 
 impl<'a> Tag<'a> {
-    /// The tag that a text is; `None` if it is none.
+    /// Parses an entity tag; `None` if `text` is not one.
     pub fn parse(text: &'a str) -> Option<Self> {
         let (weak, opaque) = text.strip_prefix("W/").map_or((false, text), |opaque| (true, opaque));
         let inside = opaque.strip_prefix('"')?.strip_suffix('"')?;
@@ -21,18 +22,19 @@ impl<'a> Tag<'a> {
         is_tag.then_some(Self { weak, opaque })
     }
 
-    /// Weak comparison (RFC 9110, section 8.8.3.2): as good as the same.
+    /// Weak comparison (RFC 9110, section 8.8.3.2): equivalent representations.
     pub fn is_like(&self, other: &Self) -> bool {
         self.opaque == other.opaque
     }
 
-    /// Strong comparison: byte by byte the same.
+    /// Strong comparison: identical bytes.
     pub fn is(&self, other: &Self) -> bool {
         !self.weak && !other.weak && self.opaque == other.opaque
     }
 }
 
-/// Whether what is stored is what the client says it has: 304 (RFC 9110, section 13.2.2, steps 3 and 4). `stored` are its fields.
+/// Returns true if the client has the stored response, to be answered with 304 (RFC 9110, section
+/// 13.2.2, steps 3 and 4). `stored` are the fields of the stored response.
 pub fn is_not_modified(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
     if asked.has("if-none-match") {
         let tag = stored.one("etag").and_then(Tag::parse);
@@ -40,13 +42,13 @@ pub fn is_not_modified(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
             element == "*" || Tag::parse(element).zip(tag).is_some_and(|(one, other)| one.is_like(&other))
         });
     }
-    // RFC 9111 s4.3.2: what does not tell when it was changed was not changed after it was made.
+    // RFC 9111 s4.3.2: without Last-Modified, Date takes its place.
     let modified = if stored.has("last-modified") { "last-modified" } else { "date" };
     let (since, modified) = (date_of(asked, "if-modified-since"), date_of(stored, modified));
     since.zip(modified).is_some_and(|(since, modified)| modified <= since)
 }
 
-/// Whether the Range of a request counts, beside its If-Range (RFC 9110, section 13.1.5).
+/// Returns true if If-Range allows the Range of a request, or is absent (RFC 9110, section 13.1.5).
 pub fn range_counts(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
     if !asked.has("if-range") {
         return true;
@@ -55,19 +57,19 @@ pub fn range_counts(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
     if let Some(tag) = Tag::parse(condition) {
         return stored.one("etag").and_then(Tag::parse).is_some_and(|own| own.is(&tag));
     }
-    // A date counts if it is exact and a strong validator.
+    // A date counts only if it is a strong validator and equal byte for byte.
     is_strong_date(stored) && stored.one("last-modified") == Some(condition)
 }
 
-/// Whether the Last-Modified of a response is a strong validator (RFC 9110, section 8.8.2.2): its Date is later by enough that nothing
-/// changed within the second, nor between two clocks.
+/// Returns true if Last-Modified is a strong validator (RFC 9110, section 8.8.2.2). Its Date must
+/// be later by a minute, so that no change within the second or between two clocks is missed.
 pub(crate) fn is_strong_date(stored: &Fields<'_>) -> bool {
     let (modified, date) = (date_of(stored, "last-modified"), date_of(stored, "date"));
     modified.zip(date).is_some_and(|(modified, date)| date >= modified.saturating_add(60))
 }
 
-/// The fields that ask an origin whether what is stored is still good (RFC 9111, section 4.3.1): names and values. None where it has no
-/// validator.
+/// Fields of a request to validate a stored response (RFC 9111, section 4.3.1): names and values.
+/// Empty if the response has no validator.
 pub fn validators<'b>(stored: &Fields<'b>) -> impl Iterator<Item = (&'static str, &'b str)> + use<'b> {
     let tag = stored.one("etag").filter(|tag| Tag::parse(tag).is_some());
     let modified = stored.one("last-modified").filter(|_| date_of(stored, "last-modified").is_some());
@@ -84,8 +86,8 @@ mod tests {
     const LATE: &str = "Sun, 06 Nov 1994 08:50:37 GMT";
 
     #[test]
-    fn tags_are_compared_as_the_rfc_says() {
-        // RFC 9110 s8.8.3.2's table.
+    fn tags_are_compared_as_in_the_rfc() {
+        // Table of RFC 9110 s8.8.3.2.
         for (one, other, strong, weak) in [
             ("W/\"1\"", "W/\"1\"", false, true),
             ("W/\"1\"", "W/\"2\"", false, false),
@@ -101,13 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_it_is_told_so() {
+    fn client_with_the_stored_response_gets_304() {
         let stored = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY)]);
         for (asked, expected) in [
             (&[("If-None-Match", "\"b\", \"a\"")][..], true),
             (&[("If-None-Match", "*")], true),
             (&[("If-None-Match", "\"b\"")], false),
-            // The tag alone counts.
+            // If-None-Match overrides If-Modified-Since.
             (&[("If-None-Match", "\"b\""), ("If-Modified-Since", LATE)], false),
             (&[("If-Modified-Since", EARLY)], true),
             (&[("If-Modified-Since", LATE)], true),
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_given_of_the_same_bytes_only() {
+    fn range_needs_a_strong_match_of_if_range() {
         let strong = fields(&[("ETag", "\"a\""), ("Last-Modified", EARLY), ("Date", LATE)]);
         let weak = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY), ("Date", EARLY)]);
         for (condition, of_strong, of_weak) in [
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_asked_with_what_it_gave() {
+    fn validators_of_the_stored_response_are_sent() {
         let stored = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY)]);
         let asked: Vec<_> = validators(&stored).collect();
         assert_eq!(asked, [("If-None-Match", "W/\"a\""), ("If-Modified-Since", EARLY)]);

@@ -1,28 +1,28 @@
-//! Header fields as they stand in a message (RFC 9110, section 5).
+//! Header fields of a message (RFC 9110, section 5).
 
 use smallvec::SmallVec;
 
 /// A field line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'b> {
-    /// As it was written; compared without regard to case.
+    /// Name as written; comparisons ignore case.
     pub name: &'b str,
-    /// Without the whitespace around it.
+    /// Value without surrounding whitespace.
     pub value: &'b [u8],
 }
 
 impl<'b> Field<'b> {
-    /// The value where it is ASCII, which all that matter to a proxy are.
+    /// Returns the value if it is ASCII, as all values that a proxy evaluates are.
     pub fn text(&self) -> Option<&'b str> {
         std::str::from_utf8(self.value).ok().filter(|text| text.is_ascii())
     }
 }
 
-/// The field lines of a head, in order.
+/// Field lines of a head, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields<'b> {
     lines: SmallVec<[Field<'b>; 20]>,
-    /// The bits of their names: most names that are asked for are none of them, which one look tells.
+    /// Bits of the field names, which rule out most absent names without a search.
     names: u64,
 }
 
@@ -34,54 +34,56 @@ impl<'b> FromIterator<Field<'b>> for Fields<'b> {
     }
 }
 
-/// One of 64, the same for a name in either case.
+/// Maps a name in any case to one of 64 bits.
 fn bit(name: &str) -> u64 {
     let first = name.as_bytes().first().map_or(0, u8::to_ascii_lowercase);
     1 << ((name.len() * 7 + usize::from(first)) % 64)
 }
 
 impl<'b> Fields<'b> {
-    /// All lines.
+    /// Iterates over all lines.
     pub fn iter(&self) -> impl Iterator<Item = &Field<'b>> {
         self.lines.iter()
     }
 
-    /// Removes the lines whose names `is_meant` accepts.
+    /// Removes the lines with names that `is_meant` accepts.
     pub fn remove(&mut self, is_meant: impl Fn(&str) -> bool) {
         self.lines.retain(|field| !is_meant(field.name));
     }
 
-    /// The lines of one name.
+    /// Iterates over the lines named `name`.
     pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Field<'b>> {
         let lines = if self.names & bit(name) == 0 { &[] } else { &self.lines[..] };
         lines.iter().filter(move |field| field.name.eq_ignore_ascii_case(name))
     }
 
-    /// Whether there is a line of that name.
+    /// Returns true if there is a line named `name`.
     pub fn has(&self, name: &str) -> bool {
         self.all(name).next().is_some()
     }
 
-    /// The value of a field of which there may be one line only; `None` where there is none, or several, or bytes that are not ASCII.
+    /// Returns the value of a singleton field; `None` if the field is absent, repeated or not
+    /// ASCII.
     pub fn one(&self, name: &str) -> Option<&'b str> {
         let mut lines = self.all(name);
         let line = lines.next()?;
         if lines.next().is_some() { None } else { line.text() }
     }
 
-    /// Whether all of a list can be read: what stands in a line that is not ASCII, or behind a string that is left open, is not known.
+    /// Returns true if all elements of a list can be read. A line that is not ASCII, or has an
+    /// unterminated string, hides elements.
     pub fn is_legible(&self, name: &str) -> bool {
         self.all(name).all(|line| line.text().is_some_and(is_closed))
     }
 
-    /// The elements of a field that is a list, those of all its lines (RFC 9110, section 5.6.1): without empty ones. Of a line that is not
-    /// ASCII there are none.
+    /// Iterates over the non-empty elements of a list field, over all its lines (RFC 9110, section
+    /// 5.6.1). Lines that are not ASCII are skipped.
     pub fn elements<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'b str> + 's {
         self.all(name).filter_map(Field::text).flat_map(split_list)
     }
 }
 
-/// Whether the next byte stands in a quoted string, and whether it is escaped there.
+/// Position within quoted strings: whether the next byte is quoted, and whether it is escaped.
 #[derive(Clone, Copy, Default)]
 struct Quoting {
     quoted: bool,
@@ -89,7 +91,7 @@ struct Quoting {
 }
 
 impl Quoting {
-    /// Behind one more byte.
+    /// State after one more byte.
     fn behind(self, byte: u8) -> Self {
         let Self { quoted, escaped } = self;
         match byte {
@@ -101,12 +103,12 @@ impl Quoting {
     }
 }
 
-/// Whether a quoted string ends in the text in which it begins.
+/// Returns true if the last quoted string in `text` is terminated.
 pub(crate) fn is_closed(text: &str) -> bool {
     !text.bytes().fold(Quoting::default(), Quoting::behind).quoted
 }
 
-/// Splits a list at its commas, those in quoted strings excepted.
+/// Splits a list at the commas outside quoted strings.
 pub fn split_list(list: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(list);
     std::iter::from_fn(move || {
@@ -121,7 +123,7 @@ pub fn split_list(list: &str) -> impl Iterator<Item = &str> {
     .filter(|element| !element.is_empty())
 }
 
-/// Where the first comma outside of a quoted string is.
+/// Position of the first comma outside quoted strings.
 fn comma(list: &str) -> Option<usize> {
     let mut quoting = Quoting::default();
     list.bytes().position(|byte| {
@@ -131,7 +133,8 @@ fn comma(list: &str) -> Option<usize> {
     })
 }
 
-/// A name and what stands behind its `=`: a token, or the inside of a quoted string with what is escaped in it as it is.
+/// Splits a parameter into its name and its value: a token, or the inside of a quoted string with
+/// its escapes.
 pub(crate) fn parameter(element: &str) -> (&str, Option<&str>) {
     let Some((name, value)) = element.split_once('=') else { return (element, None) };
     let (name, value) = (name.trim_end_matches([' ', '\t']), value.trim_start_matches([' ', '\t']));
@@ -143,30 +146,30 @@ pub(crate) fn parameter(element: &str) -> (&str, Option<&str>) {
 pub(crate) mod tests {
     use super::*;
 
-    /// For the tests of whatever looks at fields.
+    /// Makes fields for tests.
     pub(crate) fn fields<'b>(lines: &[(&'b str, &'b str)]) -> Fields<'b> {
         lines.iter().map(|(name, value)| Field { name, value: value.as_bytes() }).collect()
     }
 
     #[test]
-    fn lists_are_split_at_commas_outside_of_strings() {
+    fn lists_are_split_at_commas_outside_strings() {
         let split = |list| split_list(list).collect::<Vec<_>>();
         assert_eq!(split("a, b ,,\tc"), ["a", "b", "c"]);
         assert_eq!(split(r#"private="a, b", x="\",", z"#), [r#"private="a, b""#, r#"x="\",""#, "z"]);
         assert!(split(" , ,").is_empty());
-        // An open string goes on to the end.
+        // An unterminated string extends to the end.
         assert_eq!(split("a=\"b, c"), ["a=\"b, c"]);
     }
 
     #[test]
-    fn a_list_with_what_cannot_be_read_is_not_legible() {
+    fn list_with_unreadable_lines_is_not_legible() {
         let fields = fields(&[("a", "b, c=\"d\\\"\""), ("b", "c"), ("b", "\u{e9}"), ("c", "d=\"e, f")]);
         assert!(fields.is_legible("a") && fields.is_legible("none"));
         assert!(!fields.is_legible("b") && !fields.is_legible("c"));
     }
 
     #[test]
-    fn a_field_that_stands_twice_is_not_one() {
+    fn repeated_field_is_no_singleton() {
         let fields = fields(&[("ETag", "\"a\""), ("age", "1"), ("Age", "2")]);
         assert_eq!(fields.one("etag"), Some("\"a\""));
         assert_eq!((fields.one("Age"), fields.one("date")), (None, None));

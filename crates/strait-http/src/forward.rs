@@ -1,10 +1,10 @@
-//! What a proxy passes on of a message (RFC 9110, section 7.6; RFC 9112, section 9.1).
+//! Forwarding of messages by a proxy (RFC 9110, section 7.6; RFC 9112, section 9.1).
 
 use crate::error::Malformed;
 use crate::fields::{Field, Fields};
 use crate::head::{Request, Version};
 
-/// Fields that are about a connection and not about the message (RFC 9110, section 7.6.1), and those that only proxies understood.
+/// Fields of a connection (RFC 9110, section 7.6.1), and fields defined for proxies only.
 const OF_CONNECTION: [&str; 10] = [
     "connection",
     "keep-alive",
@@ -18,8 +18,8 @@ const OF_CONNECTION: [&str; 10] = [
     "upgrade",
 ];
 
-/// The fields that are passed on: without those of the connection, which may name more of them. How the body is framed is told anew
-/// by whoever sends it on.
+/// Iterates over the fields to forward: all except the connection's, including those that
+/// Connection names. The sender adds the framing fields.
 pub fn passed_on<'s, 'b>(fields: &'s Fields<'b>) -> impl Iterator<Item = &'s Field<'b>> {
     let names_more = fields.has("connection");
     fields.iter().filter(move |field| {
@@ -28,7 +28,7 @@ pub fn passed_on<'s, 'b>(fields: &'s Fields<'b>) -> impl Iterator<Item = &'s Fie
     })
 }
 
-/// Whether a field is about the connection, or about how the body is framed on it.
+/// Returns true if a field belongs to the connection or to the framing on it.
 pub(crate) fn is_of_connection(name: &str) -> bool {
     name.eq_ignore_ascii_case("content-length")
         || OF_CONNECTION.into_iter().any(|other| other.eq_ignore_ascii_case(name))
@@ -38,14 +38,15 @@ fn is_named_in_connection(fields: &Fields<'_>, name: &str) -> bool {
     fields.elements("connection").any(|other| other.eq_ignore_ascii_case(name)) && !is_needed(name)
 }
 
-/// Fields without which the message is another one, whatever Connection says: naming them there is an attack.
+/// Returns true for fields that Connection cannot remove: naming them there is an attack that
+/// changes the message.
 fn is_needed(name: &str) -> bool {
     ["host", "authorization", "cache-control", "content-type", "cookie", "date", "etag", "vary"]
         .into_iter()
         .any(|needed| needed.eq_ignore_ascii_case(name))
 }
 
-/// Whether the connection stays open behind a message (RFC 9112, section 9.3).
+/// Returns true if the connection persists after a message (RFC 9112, section 9.3).
 pub fn keeps_alive(version: Version, fields: &Fields<'_>) -> bool {
     if !fields.is_legible("connection") {
         return false;
@@ -58,7 +59,8 @@ pub fn keeps_alive(version: Version, fields: &Fields<'_>) -> bool {
     }
 }
 
-/// The Via of a message that came in `version` through `by` (RFC 9110, section 7.6.3), behind what there was.
+/// Value of Via for a message received in `version` and forwarded by `by` (RFC 9110, section
+/// 7.6.3). Existing elements come first.
 pub fn via(fields: &Fields<'_>, version: Version, by: &str) -> String {
     let mut via: String = fields.elements("via").flat_map(|element| [element, ", "]).collect();
     via.push_str(if version == Version::Http11 { "1.1 " } else { "1.0 " });
@@ -66,41 +68,41 @@ pub fn via(fields: &Fields<'_>, version: Version, by: &str) -> String {
     via
 }
 
-/// Whether a message has passed through `by` before: a loop.
+/// Returns true if a message has passed `by` before, which is a loop.
 pub fn has_passed(fields: &Fields<'_>, by: &str) -> bool {
     fields.elements("via").any(|element| element.split_ascii_whitespace().nth(1) == Some(by))
 }
 
-/// How far a request may go (RFC 9110, section 7.6.2).
+/// Number of hops left for a request (RFC 9110, section 7.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hops {
-    /// Wherever it leads.
+    /// There is no limit.
     Any,
-    /// To the next, with this Max-Forwards.
+    /// The request may be forwarded with this Max-Forwards.
     Left(u32),
-    /// No further: it is answered here.
+    /// The request must be answered here.
     None,
 }
 
-/// How far a request of `method` may go: Max-Forwards counts for OPTIONS and TRACE alone.
+/// Number of hops left for a request of `method`. Max-Forwards applies to OPTIONS and TRACE only.
 ///
 /// # Errors
-/// It is no number, or stands twice.
+/// Max-Forwards is not a number, or is repeated.
 pub fn hops(method: &str, fields: &Fields<'_>) -> Result<Hops, Malformed> {
     if !matches!(method, "OPTIONS" | "TRACE") || !fields.has("max-forwards") {
         return Ok(Hops::Any);
     }
     let digits = fields.one("max-forwards").filter(|text| !text.is_empty());
     let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let digits = digits.ok_or(Malformed::Syntax("a Max-Forwards that is no number"))?;
+    let digits = digits.ok_or(Malformed::Syntax("an invalid Max-Forwards"))?;
     Ok(digits.parse().unwrap_or(u32::MAX).checked_sub(1).map_or(Hops::None, Hops::Left))
 }
 
-/// Fields of a request that are not shown to whoever sent a TRACE: a script in a page could read there what it may not (RFC 9110, section
-/// 9.3.8).
+/// Fields left out of the response to TRACE: a script in a page could read secrets there (RFC 9110,
+/// section 9.3.8).
 const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
-/// Writes the request that came, as the content of an answer to TRACE, of type `message/http`.
+/// Writes the received request as the `message/http` content of the response to TRACE.
 pub fn write_trace(request: &Request<'_>, out: &mut Vec<u8>) {
     let version = if request.version == Version::Http11 { "1.1" } else { "1.0" };
     out.extend([request.method, " ", request.target, " HTTP/", version, "\r\n"].concat().bytes());
@@ -120,7 +122,7 @@ mod tests {
     use crate::fields::tests::fields;
 
     #[test]
-    fn what_is_of_the_connection_stays_there() {
+    fn fields_of_the_connection_are_not_forwarded() {
         let all = fields(&[
             ("Host", "a"),
             ("Connection", "close, X-Hop, Host"),
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_stay_open_as_their_version_says() {
+    fn persistence_depends_on_version_and_connection() {
         for (version, value, expected) in [
             (Version::Http11, "", true),
             (Version::Http11, "close", false),
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_says_that_it_was_there_and_knows_itself_again() {
+    fn via_is_appended_and_detects_loops() {
         let before = fields(&[("Via", "1.0 fred"), ("via", "1.1 p.example.net (x)")]);
         assert_eq!(
             via(&before, Version::Http11, "strait-1"),
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_options_and_trace_count_how_far_they_go() {
+    fn max_forwards_applies_to_options_and_trace_only() {
         for (method, value, expected) in [
             ("TRACE", "0", Ok(Hops::None)),
             ("OPTIONS", "1", Ok(Hops::Left(0))),
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_shows_the_request_without_its_secrets() {
+    fn trace_shows_the_request_without_its_secrets() {
         let head = b"TRACE /a HTTP/1.1\r\nHost: b\r\nCookie: c\r\nAuthorization: d\r\nX:  e \r\n\r\n";
         let mut out = Vec::new();
         write_trace(&crate::head::request(head).unwrap().unwrap().0, &mut out);

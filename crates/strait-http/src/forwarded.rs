@@ -1,4 +1,5 @@
-//! Whom a request came from, told to the origin: Forwarded (RFC 7239), and X-Forwarded-For, -Proto and -Host, for which there is no RFC.
+//! Client information for the origin: Forwarded (RFC 7239), and X-Forwarded-For, -Proto and -Host,
+//! which have no RFC.
 
 use std::net::IpAddr;
 
@@ -10,26 +11,28 @@ const FOR: &str = "X-Forwarded-For";
 const PROTO: &str = "X-Forwarded-Proto";
 const HOST: &str = "X-Forwarded-Host";
 
-/// What is told.
+/// Policy for the forwarding fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Nothing is added; what came is passed on.
+    /// Nothing is added; received fields are forwarded unchanged.
     #[default]
     Off,
-    /// The client is added to what came: for a proxy behind others that are trusted.
+    /// The client is added to the received fields: for a proxy behind trusted proxies.
     Append,
-    /// What came is dropped, as anybody could have written it: for the first proxy that is trusted.
+    /// Received fields are dropped, since any client could have written them: for the first trusted
+    /// proxy.
     Replace,
 }
 
 impl Policy {
-    /// Returns true if a field of that name is dropped as soon as it is read: any client could have written it, and no
-    /// response may depend on it.
+    /// Returns true if a received field of that name is dropped at once: any client could have
+    /// written it, and no response may depend on it.
     pub fn drops(self, name: &str) -> bool {
         self == Self::Replace && (name.eq_ignore_ascii_case(FORWARDED) || is_x_forwarded(name))
     }
 
-    /// Whether a field of that name is not passed on, since [`Hop::write`] writes it anew.
+    /// Returns true if a received field of that name is not forwarded, because [`Hop::write`]
+    /// writes it.
     pub fn rewrites(self, name: &str) -> bool {
         self != Self::Off
             && [FORWARDED, FOR, PROTO, HOST].into_iter().any(|own| own.eq_ignore_ascii_case(name))
@@ -44,43 +47,44 @@ pub(crate) fn is_x_forwarded(name: &str) -> bool {
     name.len() >= PREFIX.len() && folded.take(PREFIX.len()).eq(PREFIX.iter().copied())
 }
 
-/// How a request came to the proxy.
+/// The connection on which a request arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Hop<'a> {
-    /// From whom.
+    /// Address of the client.
     pub client: IpAddr,
-    /// Through what.
+    /// Scheme of the request.
     pub scheme: Scheme,
-    /// With what Host, as it was checked.
+    /// Validated Host of the request.
     pub host: Option<&'a str>,
 }
 
 impl Hop<'_> {
-    /// Writes the field lines behind `head`. Each is one line, with what came before in it, for not every origin reads several. Of
-    /// X-Forwarded-Proto and -Host, which are no lists, what came first stays.
+    /// Appends the field lines to `head`. Each field is one line that includes received values,
+    /// because some origins read only one. X-Forwarded-Proto and -Host are not lists: their first
+    /// received value is kept.
     pub fn write(&self, policy: Policy, asked: &Fields<'_>, head: &mut Vec<u8>) {
         if policy == Policy::Off {
             return;
         }
         let nothing = Fields::default();
-        let came = if policy == Policy::Append { asked } else { &nothing };
-        list(head, FORWARDED, came);
+        let received = if policy == Policy::Append { asked } else { &nothing };
+        list(head, FORWARDED, received);
         self.element(head);
-        list(head, FOR, came);
+        list(head, FOR, received);
         self.address(head);
         push(head, &["\r\n"]);
-        first(head, PROTO, came, Some(self.scheme.name()));
-        first(head, HOST, came, self.host);
+        first(head, PROTO, received, Some(self.scheme.name()));
+        first(head, HOST, received, self.host);
     }
 
-    /// The element of Forwarded, and the end of its line (RFC 7239, sections 4 and 6).
+    /// Writes this hop's element of Forwarded and the end of the line (RFC 7239, sections 4 and 6).
     fn element(&self, head: &mut Vec<u8>) {
         let (before, behind) = if self.client.to_canonical().is_ipv4() { ("", "") } else { ("\"[", "]\"") };
         push(head, &["for=", before]);
         self.address(head);
         push(head, &[behind, ";proto=", self.scheme.name()]);
         if let Some(host) = self.host {
-            // A host that was checked has neither quotes nor backslashes.
+            // A validated host contains neither quotes nor backslashes.
             push(head, &[";host=\"", host, "\""]);
         }
         push(head, &["\r\n"]);
@@ -94,17 +98,18 @@ impl Hop<'_> {
     }
 }
 
-/// Begins the line of a list with what came. A string that is left open would swallow what is written behind it.
-fn list(head: &mut Vec<u8>, name: &str, came: &Fields<'_>) {
+/// Begins a list line with the received elements. Skips an element with an unterminated string,
+/// which would swallow later ones.
+fn list(head: &mut Vec<u8>, name: &str, received: &Fields<'_>) {
     push(head, &[name, ": "]);
-    for element in came.elements(name).filter(|element| is_closed(element)) {
+    for element in received.elements(name).filter(|element| is_closed(element)) {
         push(head, &[element, ", "]);
     }
 }
 
-/// The line of a field that is no list.
-fn first(head: &mut Vec<u8>, name: &str, came: &Fields<'_>, own: Option<&str>) {
-    if let Some(value) = came.all(name).next().map(|field| field.value).or(own.map(str::as_bytes)) {
+/// Writes the line of a field that is not a list.
+fn first(head: &mut Vec<u8>, name: &str, received: &Fields<'_>, own: Option<&str>) {
+    if let Some(value) = received.all(name).next().map(|field| field.value).or(own.map(str::as_bytes)) {
         push(head, &[name, ": "]);
         head.extend_from_slice(value);
         push(head, &["\r\n"]);
@@ -130,22 +135,22 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_told_of_as_the_policy_says() {
-        let came = [
+    fn fields_are_written_by_policy() {
+        let received = [
             ("forwarded", "for=_a"),
             ("Forwarded", "for=\"b, c\""),
             ("Forwarded", "for=d, for=\"open"),
             ("X-Forwarded-For", "1.1.1.1"),
             ("x-forwarded-proto", "https"),
         ];
-        assert_eq!(written(Policy::Off, "192.0.2.1", &came), "");
+        assert_eq!(written(Policy::Off, "192.0.2.1", &received), "");
         assert_eq!(
-            written(Policy::Append, "192.0.2.1", &came),
+            written(Policy::Append, "192.0.2.1", &received),
             "Forwarded: for=_a, for=\"b, c\", for=d, for=192.0.2.1;proto=http;host=\"a:8080\"\r\n\
              X-Forwarded-For: 1.1.1.1, 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a:8080\r\n"
         );
         assert_eq!(
-            written(Policy::Replace, "2001:db8::1", &came),
+            written(Policy::Replace, "2001:db8::1", &received),
             "Forwarded: for=\"[2001:db8::1]\";proto=http;host=\"a:8080\"\r\n\
              X-Forwarded-For: 2001:db8::1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a:8080\r\n"
         );
@@ -153,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_anew_is_not_passed_on() {
+    fn rewritten_fields_are_not_forwarded() {
         for name in ["forwarded", "X-Forwarded-FOR", "X-Forwarded-Proto", "x-forwarded-host"] {
             assert!(
                 Policy::Append.rewrites(name)

@@ -1,43 +1,44 @@
-//! How long the body of a message is (RFC 9112, section 6.3).
+//! Length of a message body (RFC 9112, section 6.3).
 
 use crate::error::Malformed;
 use crate::fields::Fields;
 use crate::head::{Request, Response, Version};
 
-/// The body behind a head.
+/// Framing of the body after a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// There is none.
+    /// No body.
     None,
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     Length(u64),
-    /// Chunks, the last of them empty.
+    /// Chunked transfer coding.
     Chunked,
-    /// All up to the end of the connection.
+    /// All bytes up to the end of the connection.
     ToClose,
-    /// The connection is a tunnel from here on.
+    /// The connection becomes a tunnel.
     Tunnel,
 }
 
-/// The body of a request.
+/// Framing of a request body.
 ///
 /// # Errors
-/// Its length is told in two ways, twice, or not as the grammar says: it is to be refused and its connection closed.
+/// The length is ambiguous, repeated or malformed: refuse the request and close the connection.
 pub fn of_request(request: &Request<'_>) -> Result<Body, Malformed> {
     let body = declared(&request.fields, request.version)?.unwrap_or(Body::None);
-    // RFC 9110 s9.3.6 and s9.3.8: they have none, and what a server takes for one is the next request or the tunnel.
+    // RFC 9110 s9.3.6 and s9.3.8: these methods have no content. A server may read it as the next
+    // request or as tunnel data.
     if body != Body::None && matches!(request.method, "CONNECT" | "TRACE") {
-        return Err(Malformed::Syntax("content in a method that has none"));
+        return Err(Malformed::Syntax("content in CONNECT or TRACE"));
     }
     Ok(body)
 }
 
-/// The body of the response to a request of `method`.
+/// Framing of the body of a response to a request of `method`.
 ///
 /// # Errors
-/// The same; a client is told 502.
+/// As for [`of_request`]; answer the client with 502.
 pub fn of_response(response: &Response<'_>, method: &str) -> Result<Body, Malformed> {
-    // Also where the body is none: what is told twice has been tampered with.
+    // Checked also if there is no body: a repeated length is a sign of tampering.
     let declared = declared(&response.fields, response.version)?;
     Ok(match (response.status, method) {
         (200..=299, "CONNECT") | (101, _) => Body::Tunnel,
@@ -46,22 +47,22 @@ pub fn of_response(response: &Response<'_>, method: &str) -> Result<Body, Malfor
     })
 }
 
-/// What the fields say; `None` where they say nothing.
+/// Framing declared by the fields; `None` without such fields.
 fn declared(fields: &Fields<'_>, version: Version) -> Result<Option<Body>, Malformed> {
     let is_coded = fields.has("transfer-encoding");
     match (is_coded, length(fields)?) {
         (false, None) => Ok(None),
         (false, Some(0)) => Ok(Some(Body::None)),
         (false, Some(length)) => Ok(Some(Body::Length(length))),
-        // RFC 9112 s6.1: the means of request smuggling.
-        (true, Some(_)) => Err(Malformed::Syntax("Transfer-Encoding beside Content-Length")),
-        // RFC 9112 s6.1: HTTP/1.0 knows none, so that somebody on the way did not understand it.
+        // RFC 9112 s6.1: a means of request smuggling.
+        (true, Some(_)) => Err(Malformed::Syntax("both Transfer-Encoding and Content-Length")),
+        // RFC 9112 s6.1: HTTP/1.0 has no Transfer-Encoding, so an intermediary may have ignored it.
         (true, None) if version < Version::Http11 => Err(Malformed::Syntax("Transfer-Encoding in HTTP/1.0")),
         (true, None) => coding(fields),
     }
 }
 
-/// RFC 9112 s6.1: chunked is the last coding and stands once. No other is known here.
+/// RFC 9112 s6.1: chunked must be the last coding and appear once. Other codings are not supported.
 fn coding(fields: &Fields<'_>) -> Result<Option<Body>, Malformed> {
     if fields.all("transfer-encoding").any(|line| line.text().is_none()) {
         return Err(Malformed::Coding);
@@ -71,13 +72,13 @@ fn coding(fields: &Fields<'_>) -> Result<Option<Body>, Malformed> {
         (Some(coding), None) if coding.eq_ignore_ascii_case("chunked") => Ok(Some(Body::Chunked)),
         (None, _) => Err(Malformed::Syntax("an empty Transfer-Encoding")),
         (Some(first), Some(_)) if first.eq_ignore_ascii_case("chunked") => {
-            Err(Malformed::Syntax("a coding behind chunked"))
+            Err(Malformed::Syntax("a coding after chunked"))
         }
         _ => Err(Malformed::Coding),
     }
 }
 
-/// The value of Content-Length: one line of digits alone.
+/// Value of Content-Length, which must be one line of digits.
 fn length(fields: &Fields<'_>) -> Result<Option<u64>, Malformed> {
     let mut lines = fields.all("content-length");
     let Some(line) = lines.next() else { return Ok(None) };
@@ -87,7 +88,7 @@ fn length(fields: &Fields<'_>) -> Result<Option<u64>, Malformed> {
     let digits =
         line.text().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
     let length = digits.and_then(|digits| digits.parse().ok());
-    length.map(Some).ok_or(Malformed::Syntax("a Content-Length that is no number"))
+    length.map(Some).ok_or(Malformed::Syntax("an invalid Content-Length"))
 }
 
 #[cfg(test)]
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_told_in_one_way() {
+    fn single_declarations_of_a_length_are_read() {
         assert_eq!(request(""), Ok(Body::None));
         assert_eq!(request("Content-Length: 0\r\n"), Ok(Body::None));
         assert_eq!(request("content-length: 18446744073709551615\r\n"), Ok(Body::Length(u64::MAX)));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_smuggle_a_request_is_refused() {
+    fn ambiguous_lengths_are_refused() {
         for fields in [
             "Content-Length: 5\r\nContent-Length: 5\r\n",
             "Content-Length: 5, 5\r\n",
@@ -139,7 +140,7 @@ mod tests {
             "Transfer-Encoding: \"chunked\"\r\n",
             "Transfer-Encoding: chunked;q=1\r\n",
         ] {
-            // httparse refuses some of them before.
+            // httparse refuses some of them already.
             let bytes = format!("POST / HTTP/1.1\r\n{fields}\r\n");
             let refused = match head::request(bytes.as_bytes()) {
                 Ok(head) => of_request(&head.unwrap().0).is_err(),
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn some_responses_have_no_body_whatever_they_say() {
+    fn some_responses_have_no_body_despite_their_length() {
         assert_eq!(response(200, "Content-Length: 5\r\n", "GET"), Ok(Body::Length(5)));
         assert_eq!(response(200, "", "GET"), Ok(Body::ToClose));
         for (status, method) in [(200, "HEAD"), (204, "GET"), (304, "GET"), (103, "GET")] {

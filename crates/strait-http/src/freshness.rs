@@ -1,32 +1,33 @@
-//! How old a stored response is and until when it is fresh (RFC 9111, section 4.2).
+//! Age and freshness of a stored response (RFC 9111, section 4.2).
 //!
 //! Times are seconds since 1970, by the clock of the caller.
 
 use crate::cache_control::{OfResponse, SECONDS_MAX};
 use crate::fields::Fields;
 
-/// Without an explicit lifetime a response is fresh for this part of the time since it was last changed (RFC 9111, section 4.2.2)...
+/// Divisor of the heuristic lifetime: a tenth of the time since the last change (RFC 9111, section
+/// 4.2.2).
 const HEURISTIC_PART: u64 = 10;
-/// ...and for a day at most.
+/// Limit of the heuristic lifetime: one day.
 const HEURISTIC_MAX: u64 = 24 * 60 * 60;
 
-/// What of a response its age and freshness follow from.
+/// Times that determine the age and the freshness of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// When its request was sent.
+    /// Time at which the request was sent.
     pub requested: u64,
-    /// When it came.
+    /// Time at which the response was received.
     pub received: u64,
-    /// Its Date; where it has none, when it came (RFC 9110, section 6.6.1).
+    /// Date of the response; the time of receipt if it is absent (RFC 9110, section 6.6.1).
     pub date: u64,
-    /// Its Age.
+    /// Age field of the response in seconds.
     pub age: u64,
-    /// Seconds for which it is fresh.
+    /// Freshness lifetime in seconds.
     pub lifetime: u64,
 }
 
 impl Times {
-    /// Of a response that was requested and received then.
+    /// Times of a response that was requested and received at the given times.
     pub fn of(
         status: u16,
         fields: &Fields<'_>,
@@ -39,8 +40,8 @@ impl Times {
         Self { requested, received, date, age, lifetime: lifetime(status, fields, directives, date) }
     }
 
-    /// The same, where a 404 or 410 that tells no lifetime of its own is fresh for so many seconds: negative caching, which is for whoever
-    /// runs the cache to choose, as any heuristic is (RFC 9111, section 4.2.2).
+    /// Sets the lifetime of a 404 or 410 without an explicit one to `seconds`: negative caching, a
+    /// heuristic that the operator chooses (RFC 9111, section 4.2.2).
     #[must_use]
     pub fn with_negative(
         self,
@@ -49,13 +50,13 @@ impl Times {
         directives: &OfResponse,
         seconds: u64,
     ) -> Self {
-        let is_told =
-            directives.s_maxage.or(directives.max_age).is_some() || tells_expiry(fields, directives);
-        let is_negative = matches!(status, 404 | 410) && !is_told;
+        let is_explicit =
+            directives.s_maxage.or(directives.max_age).is_some() || expires_applies(fields, directives);
+        let is_negative = matches!(status, 404 | 410) && !is_explicit;
         Self { lifetime: if is_negative { seconds } else { self.lifetime }, ..self }
     }
 
-    /// Its age (RFC 9111, section 4.2.3).
+    /// Age at `now` in seconds (RFC 9111, section 4.2.3).
     pub fn age_at(&self, now: u64) -> u64 {
         let apparent = self.received.saturating_sub(self.date);
         let delay = self.received.saturating_sub(self.requested);
@@ -63,48 +64,52 @@ impl Times {
         apparent.max(corrected).saturating_add(now.saturating_sub(self.received))
     }
 
-    /// Seconds that it stays fresh; 0 once it is stale.
+    /// Seconds until the response is stale; 0 if it is stale.
     pub fn fresh_for(&self, now: u64) -> u64 {
         self.lifetime.saturating_sub(self.age_at(now))
     }
 
-    /// Seconds by which it is stale; 0 while it is fresh.
+    /// Seconds since the response became stale; 0 if it is fresh.
     pub fn stale_by(&self, now: u64) -> u64 {
         self.age_at(now).saturating_sub(self.lifetime)
     }
 
-    /// Seconds until it is stale, negative once it is: the `ttl` of Cache-Status (RFC 9211, section 2.4).
+    /// Seconds until the response is stale, negative if it is: the `ttl` of Cache-Status (RFC 9211,
+    /// section 2.4).
     pub fn ttl(&self, now: u64) -> i64 {
         let signed = |seconds| i64::try_from(seconds).unwrap_or(i64::MAX);
         signed(self.fresh_for(now)) - signed(self.stale_by(now))
     }
 
-    /// What the most recent of several responses has the most of (RFC 9111, section 4): its Date, then when it came. A Date after its
-    /// receipt is that of a fast clock, and counts as the receipt: no response can stand before all later ones for longer than that.
+    /// Sort key for the most recent response (RFC 9111, section 4): Date, then time of receipt. A
+    /// Date after the receipt comes from a fast clock and counts as the receipt, so that no
+    /// response precedes all later ones for long.
     pub fn recency(&self) -> (u64, u64) {
         (self.date.min(self.received), self.received)
     }
 
-    /// Returns true if a response takes the place of another to the same requests: it was asked for after the other had come, or is not
-    /// less recent. An origin whose clock was set back, or one of several, is believed so; of two that were on their way together the
-    /// Date decides.
+    /// Returns true if this response replaces `other` for the same requests: it was requested after
+    /// `other` was received, or is not less recent. So an origin with a clock that was set back, or
+    /// one of several clocks, is trusted. Date decides between two concurrent responses.
     pub fn supersedes(&self, other: &Self) -> bool {
         other.received <= self.requested || self.recency() >= other.recency()
     }
 
-    /// Whether it is fresh (RFC 9111, section 4.2): its lifetime is greater than its age.
+    /// Returns true if the response is fresh (RFC 9111, section 4.2): its lifetime is greater than
+    /// its age.
     pub fn is_fresh(&self, now: u64) -> bool {
         self.lifetime > self.age_at(now)
     }
 }
 
-/// RFC 9111 s4.2.1, of a shared cache: s-maxage, max-age, Expires; else a guess.
+/// Freshness lifetime for a shared cache (RFC 9111 s4.2.1): s-maxage, max-age, Expires, or a
+/// heuristic.
 fn lifetime(status: u16, fields: &Fields<'_>, directives: &OfResponse, date: u64) -> u64 {
     if let Some(seconds) = directives.s_maxage.or(directives.max_age) {
         return seconds;
     }
-    // RFC 9111 s5.3: what is no date is in the past.
-    if tells_expiry(fields, directives) {
+    // RFC 9111 s5.3: an invalid date is in the past.
+    if expires_applies(fields, directives) {
         return date_of(fields, "expires").map_or(0, |expires| expires.saturating_sub(date));
     }
     let may_guess = directives.public || is_heuristically_cacheable(status);
@@ -114,17 +119,18 @@ fn lifetime(status: u16, fields: &Fields<'_>, directives: &OfResponse, date: u64
     }
 }
 
-/// Whether Expires counts: where nothing that is meant for this cache stands in its place.
-pub(crate) fn tells_expiry(fields: &Fields<'_>, directives: &OfResponse) -> bool {
+/// Returns true if Expires applies: it is present, and no targeted field replaces it.
+pub(crate) fn expires_applies(fields: &Fields<'_>, directives: &OfResponse) -> bool {
     fields.has("expires") && !directives.targeted
 }
 
-/// Statuses that may be stored without being told so (RFC 9110, section 15.1).
+/// Returns true for statuses that may be stored without an explicit lifetime (RFC 9110, section
+/// 15.1).
 pub fn is_heuristically_cacheable(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// RFC 9111 s5.1: the first of several; what is no number is none.
+/// Value of Age (RFC 9111 s5.1): the first of several; 0 if it is invalid.
 fn age_of(fields: &Fields<'_>) -> u64 {
     let first = fields.elements("age").next();
     first
@@ -132,7 +138,7 @@ fn age_of(fields: &Fields<'_>) -> u64 {
         .map_or(0, |age| age.parse().unwrap_or(SECONDS_MAX).min(SECONDS_MAX))
 }
 
-/// The date in a field, in any of the three forms (RFC 9110, section 5.6.7).
+/// Date in a field, in any of the three forms (RFC 9110, section 5.6.7).
 pub fn date_of(fields: &Fields<'_>, name: &str) -> Option<u64> {
     let text = fields.one(name)?;
     // Nearly all dates have the right case already.
@@ -140,7 +146,8 @@ pub fn date_of(fields: &Fields<'_>, name: &str) -> Option<u64> {
     Some(parsed.ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// The text with the case that dates are defined to have, for RFC 9111 s4.2 wants them compared without regard to case.
+/// Converts a date to the defined case, because RFC 9111 s4.2 asks for a comparison that ignores
+/// case.
 fn in_case(date: &str) -> String {
     let mut is_inside = false;
     let cased = date.chars().map(|char| {
@@ -166,17 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn the_age_counts_what_passed_before_it_came() {
+    fn age_includes_the_time_before_receipt() {
         let dated = [("Date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("Age", "10")];
         let times = times(200, &dated, DATE + 3, DATE + 5);
-        // 10 s told and 2 s on the way are more than the 5 s by the clocks.
+        // Age and delay are 10 s + 2 s, more than the 5 s between the clocks.
         assert_eq!((times.date, times.age_at(DATE + 5), times.age_at(DATE + 8)), (DATE, 12, 15));
         let late = super::tests::times(200, &dated, DATE + 99, DATE + 100);
         assert_eq!(late.age_at(DATE + 100), 100);
     }
 
     #[test]
-    fn a_date_counts_in_any_case_and_in_gmt_alone() {
+    fn dates_are_read_in_any_case_and_in_gmt_only() {
         let read = |date: &str| date_of(&fields(&[("Expires", date)]), "expires");
         for date in [
             "Sun, 06 Nov 1994 08:49:37 GMT",
@@ -193,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_is_what_is_told_first_in_order() {
+    fn lifetime_follows_the_order_of_precedence() {
         let date = ("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
         let expires = ("Expires", "Sunday, 06-Nov-94 08:50:37 GMT");
         let of = |status, lines: &[(&'static str, &'static str)]| times(status, lines, DATE, DATE).lifetime;
@@ -201,7 +208,7 @@ mod tests {
         assert_eq!(of(200, &[date, expires, ("Cache-Control", "max-age=5")]), 5);
         assert_eq!(of(200, &[date, expires, ("Cache-Control", "max-age=5, s-maxage=7")]), 7);
         assert_eq!(of(200, &[date, ("Expires", "0"), ("Last-Modified", "Sun, 06 Nov 1994 08:00:00 GMT")]), 0);
-        // An hour ago: six minutes; a year ago: a day.
+        // Changed an hour ago: six minutes. Changed a year ago: a day.
         let modified = ("Last-Modified", "Sun, 06 Nov 1994 07:49:37 GMT");
         assert_eq!(of(200, &[date, modified]), 360);
         assert_eq!(of(200, &[date, ("Last-Modified", "Sat, 06 Nov 1993 08:49:37 GMT")]), HEURISTIC_MAX);
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_is_the_first_number_that_is_told() {
+    fn age_is_the_first_value_of_the_field() {
         for (age, expected) in
             [("7", 7), ("7, 9", 7), ("x", 0), ("-1", 0), ("x, 9", 0), ("99999999999999999999", SECONDS_MAX)]
         {
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_fresh_for_as_long_as_was_chosen() {
+    fn negative_responses_get_the_configured_lifetime() {
         let of = |status, lines: &[(&'static str, &'static str)]| {
             let (fields, all) = (fields(lines), times(status, lines, DATE, DATE));
             all.with_negative(status, &fields, &OfResponse::of(&fields), 9).lifetime
@@ -229,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_meant_for_this_cache_leaves_expires_out() {
+    fn targeted_lifetime_overrides_expires() {
         let expires = ("Expires", "Sun, 06 Nov 1994 08:50:37 GMT");
         let date = ("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
         let of = |value| times(200, &[date, expires, ("CDN-Cache-Control", value)], DATE, DATE).lifetime;
@@ -237,21 +244,21 @@ mod tests {
     }
 
     #[test]
-    fn the_most_recent_is_found_by_date_and_a_fast_clock_wins_nothing() {
+    fn recency_is_by_date_and_limited_for_fast_clocks() {
         let of = |date, requested, received| Times { requested, received, date, age: 0, lifetime: 0 };
-        // Date, then receipt.
+        // Date first, then time of receipt.
         assert!(of(50, 90, 100).recency() > of(49, 91, 101).recency());
         assert!(of(50, 90, 101).recency() > of(50, 90, 100).recency());
         assert!(of(9999, 90, 100).recency() < of(101, 100, 101).recency());
     }
 
     #[test]
-    fn a_later_request_supersedes_whatever_the_dates_say() {
+    fn later_request_supersedes_despite_its_date() {
         let of = |date, requested, received| Times { requested, received, date, age: 0, lifetime: 0 };
         let stored = of(90, 90, 100);
         for (new, expected) in [
             (of(50, 100, 101), true),
-            // They were on their way together.
+            // Concurrent requests.
             (of(89, 99, 101), false),
             (of(90, 99, 101), true),
             (of(90, 89, 99), false),
@@ -262,15 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_live_is_negative_in_what_is_stale() {
+    fn ttl_of_a_stale_response_is_negative() {
         let times = times(200, &[("Cache-Control", "max-age=10")], DATE, DATE);
         assert_eq!((times.ttl(DATE + 3), times.ttl(DATE + 10), times.ttl(DATE + 12)), (7, 0, -2));
     }
 
     proptest! {
-        /// It is fresh or stale, by as much, and never gets younger.
+        /// A response is either fresh or stale, and ages with the clock.
         #[test]
-        fn time_goes_one_way(requested: u32, delay: u16, date: u32, age: u32, lifetime: u32, later: u32, more: u16) {
+        fn age_grows_with_the_clock(requested: u32, delay: u16, date: u32, age: u32, lifetime: u32, later: u32, more: u16) {
             let (requested, received) = (u64::from(requested), u64::from(requested) + u64::from(delay));
             let times = Times { requested, received, date: date.into(), age: age.into(), lifetime: lifetime.into() };
             let now = received + u64::from(later);

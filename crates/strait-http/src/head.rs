@@ -1,7 +1,7 @@
-//! The head of a message: its first line and its fields (RFC 9112, sections 2 to 5).
+//! Message heads: the start line and the fields (RFC 9112, sections 2 to 5).
 //!
-//! httparse knows the tokens. What it lets pass and others read differently is refused here: lines that end with LF alone, CR in the
-//! middle of a line, NUL, and lines that go on in the next one.
+//! httparse checks the tokens. Input that it accepts but other parsers read differently is refused
+//! here: lines terminated by LF alone, CR within a line, NUL, and line folding.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 use crate::error::Malformed;
 use crate::fields::{Field, Fields};
 
-/// Bytes of a head at most.
+/// Limit of a head in bytes.
 pub const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Field lines of a head at most.
+/// Limit of the field lines of a head.
 pub const FIELDS_MAX: usize = 100;
 
-/// The version of a message.
+/// HTTP version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0.
@@ -26,35 +26,36 @@ pub enum Version {
     Http11,
 }
 
-/// The head of a request.
+/// Head of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// As it was written: methods are told apart by case.
+    /// Method as received; methods are case-sensitive.
     pub method: &'b str,
-    /// As it was written.
+    /// Request target as received.
     pub target: &'b str,
-    /// Its version.
+    /// HTTP version.
     pub version: Version,
-    /// Its fields.
+    /// Header fields.
     pub fields: Fields<'b>,
 }
 
-/// The head of a response.
+/// Head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response<'b> {
-    /// 100 to 999.
+    /// Status code, 100 to 999.
     pub status: u16,
-    /// Its version.
+    /// HTTP version.
     pub version: Version,
-    /// Its fields.
+    /// Header fields.
     pub fields: Fields<'b>,
 }
 
-/// The head that `bytes` begin with, and its length with the empty line; `None` while it is not whole. One empty line before it is
-/// skipped (RFC 9112, section 2.2).
+/// Parses the request head at the start of `bytes`. Returns it with its length, which includes the
+/// empty line, or `None` if it is incomplete. Skips one empty line before the head (RFC 9112,
+/// section 2.2).
 ///
 /// # Errors
-/// It is not as the grammar says, or longer than [`HEAD_BYTES_MAX`].
+/// The head violates the grammar or is longer than [`HEAD_BYTES_MAX`].
 pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> {
     let skipped = if bytes.starts_with(b"\r\n") { 2 } else { 0 };
     let bytes = &bytes[skipped..];
@@ -66,7 +67,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
     let mut parsed = httparse::Request::new(&mut []);
     let result = parsed.parse_with_uninit_headers(bytes, &mut lines);
     if result == Err(httparse::Error::Version) && !has_version(bytes) {
-        return Err(Malformed::Syntax("a request line that does not end with a version"));
+        return Err(Malformed::Syntax("a request line without a version at its end"));
     }
     let Some(len) = whole(result, bytes)? else { return Ok(None) };
     let (Some(method), Some(target)) = (parsed.method, parsed.path) else {
@@ -76,10 +77,11 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
     Ok(Some((Request { method, target, version: version(parsed.version)?, fields }, skipped + len)))
 }
 
-/// The same of a response.
+/// Parses the response head at the start of `bytes`. Returns it with its length, or `None` if it is
+/// incomplete.
 ///
 /// # Errors
-/// As above.
+/// The head violates the grammar or is longer than [`HEAD_BYTES_MAX`].
 pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed> {
     check_start(bytes)?;
     let mut lines = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELDS_MAX];
@@ -93,14 +95,15 @@ pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed
     Ok(Some((Response { status, version: version(parsed.version)?, fields }, len)))
 }
 
-/// Whether a request line ends with a version, be it one that is not known here (RFC 9112, section 2.3).
+/// Returns true if a request line ends with any HTTP version, supported or not (RFC 9112, section
+/// 2.3).
 fn has_version(bytes: &[u8]) -> bool {
     let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let word = line.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     matches!(word, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
-/// httparse passes over any number of empty lines.
+/// Refuses an empty line at the start, since httparse skips any number of them.
 fn check_start(bytes: &[u8]) -> Result<(), Malformed> {
     match bytes.first() {
         Some(b'\r' | b'\n') => Err(Malformed::Syntax("an empty line in place of the first one")),
@@ -108,7 +111,7 @@ fn check_start(bytes: &[u8]) -> Result<(), Malformed> {
     }
 }
 
-/// The length of a head that is whole and strictly so.
+/// Length of a complete head; checks its size and its line ends.
 fn whole(parsed: httparse::Result<usize>, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     let len = match parsed.map_err(why)? {
         httparse::Status::Complete(len) => len,
@@ -130,7 +133,7 @@ fn why(error: httparse::Error) -> Malformed {
         httparse::Error::Version => Malformed::Version,
         httparse::Error::HeaderName => Malformed::Syntax("a malformed field name"),
         httparse::Error::HeaderValue => Malformed::Syntax("a malformed field value"),
-        httparse::Error::NewLine => Malformed::Syntax("a line that does not end with CR LF"),
+        httparse::Error::NewLine => Malformed::Syntax("a line not terminated by CR LF"),
         httparse::Error::Status => Malformed::Syntax("a malformed status"),
         httparse::Error::Token => Malformed::Syntax("a malformed first line"),
     }
@@ -149,7 +152,7 @@ fn fields<'b>(lines: &[httparse::Header<'b>]) -> Fields<'b> {
     lines.iter().map(|line| Field { name: line.name, value: trim(line.value) }).collect()
 }
 
-/// Every line ends with CR LF. What else is wrong in a line httparse does not let pass.
+/// Checks that every line ends with CR LF. httparse refuses other errors in lines.
 fn check_lines(head: &[u8]) -> Result<(), Malformed> {
     let ends_with_lf_alone = |at: usize| at == 0 || head[at - 1] != b'\r';
     if memchr::memchr_iter(b'\n', head).any(ends_with_lf_alone) {
@@ -158,7 +161,7 @@ fn check_lines(head: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A response's head with the bytes that it was read from: it is read once, and told as often as it is asked for.
+/// A response head with its bytes and the positions of its fields, so that it is parsed only once.
 #[derive(Clone, Debug)]
 pub struct Kept {
     bytes: Box<[u8]>,
@@ -167,7 +170,7 @@ pub struct Kept {
     lines: SmallVec<[Line; 16]>,
 }
 
-/// Where in a head name and value of a field are.
+/// Positions of the name and the value of a field.
 #[derive(Clone, Debug)]
 struct Line {
     name: Range<u16>,
@@ -175,7 +178,7 @@ struct Line {
 }
 
 impl Kept {
-    /// Keeps a response, and the bytes that [`response`] has read it from: as many as it said.
+    /// Keeps a response. `bytes` are those that [`response`] parsed, up to the length it returned.
     pub fn new(response: &Response<'_>, bytes: &[u8]) -> Self {
         // A head is shorter than 64 KiB.
         let place = |part: &[u8]| {
@@ -191,16 +194,16 @@ impl Kept {
         }
     }
 
-    /// Its status.
+    /// Status code.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// The response.
+    /// The response with its fields.
     pub fn response(&self) -> Response<'_> {
         let part = |place: &Range<u16>| &self.bytes[usize::from(place.start)..usize::from(place.end)];
         let field = |line: &Line| Field {
-            // It is a token.
+            // A field name is a token, so it is ASCII.
             name: std::str::from_utf8(part(&line.name)).unwrap_or_default(),
             value: part(&line.value),
         };
@@ -216,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_read_as_it_was_written() {
+    fn head_is_read_as_written() {
         let bytes = b"\r\nGET http://a/b?c HTTP/1.0\r\nHost: a\r\nX:\t one \r\nX: two\r\n\r\nrest";
         let (request, len) = request(bytes).unwrap().unwrap();
         assert_eq!(
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_head_tells_what_was_read() {
+    fn kept_head_equals_the_parsed_head() {
         let bytes = b"HTTP/1.0 404 None\r\nX:\t one \r\nEmpty:\r\nx: \xfftwo\r\n\r\nbody";
         let (response, len) = response(bytes).unwrap().unwrap();
         let kept = Kept::new(&response, &bytes[..len]);
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_might_read_differently_is_refused() {
+    fn ambiguous_heads_are_refused() {
         for head in [
             "GET / HTTP/1.1\nHost: a\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\n\r\n",
@@ -284,9 +287,9 @@ mod tests {
     }
 
     proptest! {
-        /// However it is cut, a head is whole at its last byte and not before.
+        /// A head is complete at its last byte and not before.
         #[test]
-        fn a_head_is_whole_at_its_end(names in prop::collection::vec("[A-Za-z-]{1,12}", 0..20), value in "[ -~]{0,40}") {
+        fn head_is_complete_at_its_end(names in prop::collection::vec("[A-Za-z-]{1,12}", 0..20), value in "[ -~]{0,40}") {
             let lines: Vec<_> = names.iter().map(|name| format!("{name}: {value}\r\n")).collect();
             let head = format!("GET /x HTTP/1.1\r\n{}\r\n", lines.concat());
             for len in 0..head.len() {
@@ -297,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = (request(&bytes).is_ok(), response(&bytes).is_ok());
         }
     }

@@ -1,12 +1,13 @@
-//! What a change at an origin makes out of date in a cache (RFC 9111, section 4.4).
+//! Invalidation of stored responses by unsafe requests (RFC 9111, section 4.4).
 
 use crate::fields::Fields;
 use crate::method::is_safe;
 use crate::target::Uri;
 
-/// The keys of the responses that are not to be reused before they were validated, after a request of `method` to `target` was answered
-/// with `status` and `fields`: of the target, and of what Location and Content-Location name at the same origin; elsewhere a server has
-/// nothing to say. None where the method only reads, and none where nothing was changed: the status is an error.
+/// Keys of the responses that must be validated before reuse after `method` on `target` was
+/// answered with `status` and `fields`: the target, and the URIs in Location and Content-Location
+/// of the same origin. A server has no authority over other origins. Empty for a safe method and
+/// for an error status, since nothing was changed.
 pub fn invalidated(method: &str, target: &Uri<'_>, status: u16, fields: &Fields<'_>) -> Vec<String> {
     if is_safe(method) || !(200..=399).contains(&status) {
         return Vec::new();
@@ -23,7 +24,8 @@ pub fn invalidated(method: &str, target: &Uri<'_>, status: u16, fields: &Fields<
     keys
 }
 
-/// The key of what a reference names beside `base` (RFC 3986, section 5.2); `None` where that has another origin.
+/// Resolves a reference against `base` and returns its key (RFC 3986, section 5.2); `None` if its
+/// origin differs.
 fn key_of_reference(base: &Uri<'_>, reference: &str) -> Option<String> {
     let reference = reference.split('#').next().unwrap_or_default();
     let absolute;
@@ -42,13 +44,14 @@ fn key_of_reference(base: &Uri<'_>, reference: &str) -> Option<String> {
     named.is_same_origin(base).then_some(key)
 }
 
-/// Whether a reference is no relative one: a colon stands before any slash and question mark (RFC 3986, section 4.2).
+/// Returns true for a reference with a scheme: a colon comes before any slash and question mark
+/// (RFC 3986, section 4.2).
 fn has_scheme(reference: &str) -> bool {
     let end = reference.find(['/', '?', ':']);
     end.is_some_and(|at| reference.as_bytes()[at] == b':')
 }
 
-/// The path and query of a reference that has no authority.
+/// Path and query of a reference without an authority.
 fn merged(base: &Uri<'_>, reference: &str) -> String {
     let path = base.path.split('?').next().unwrap_or_default();
     match reference.as_bytes().first() {
@@ -62,7 +65,7 @@ fn merged(base: &Uri<'_>, reference: &str) -> String {
     }
 }
 
-/// A path without dot segments (RFC 3986, section 5.2.4), and its query as it is.
+/// Removes dot segments from a path and keeps its query (RFC 3986, section 5.2.4).
 fn without_dots(path: &str) -> String {
     let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
     let mut kept: Vec<&str> = Vec::new();
@@ -91,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_invalidates_its_target_and_what_it_names_at_the_same_origin() {
+    fn unsafe_request_invalidates_its_target_and_named_uris_of_the_same_origin() {
         let own = "http://a/b/c/d;p?q";
         assert_eq!(keys("POST", 200, &[]), [own]);
         let named = [("Location", "../x"), ("content-location", "http://A:80/y#z")];
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_and_failing_invalidate_nothing() {
+    fn safe_or_failed_requests_invalidate_nothing() {
         for method in ["GET", "HEAD", "OPTIONS", "TRACE"] {
             assert!(keys(method, 200, &[("Location", "/x")]).is_empty(), "{method}");
         }

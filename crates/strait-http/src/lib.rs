@@ -1,8 +1,10 @@
-//! What a caching proxy has to know of HTTP, without I/O and without a clock: heads and bodies of HTTP/1.1 messages (RFC 9112), ranges
-//! (RFC 9110, section 14), and when a shared cache may store and reuse a response (RFC 9111).
+//! HTTP rules of a caching proxy, without I/O and without a clock: heads and bodies of HTTP/1.1
+//! messages (RFC 9112), ranges (RFC 9110, section 14), and the conditions under which a shared
+//! cache may store and reuse a response (RFC 9111).
 //!
-//! Everything is a function of bytes and of the time that it is given. What is not exactly as the grammar says is refused and never
-//! repaired: two programs that read one message differently are how requests are smuggled (RFC 9112, section 11.2).
+//! All results depend only on the given bytes and times. Input that violates the grammar is refused
+//! and never repaired: request smuggling relies on two programs that read one message differently
+//! (RFC 9112, section 11.2).
 //!
 //! ```
 //! use strait_http::{framing::Body, head};

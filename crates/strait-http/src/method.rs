@@ -1,17 +1,18 @@
-//! Methods and what is known of them (RFC 9110, section 9).
+//! Properties of request methods (RFC 9110, section 9).
 
-/// Whether a method only reads (RFC 9110, section 9.2.1). Of one that is not known the worst is assumed.
+/// Returns true for a safe method (RFC 9110, section 9.2.1). Unknown methods count as unsafe.
 pub fn is_safe(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE")
 }
 
-/// Whether doing it twice is as doing it once (RFC 9110, section 9.2.2): such a request may be sent again where a connection broke before
-/// the response began.
+/// Returns true for an idempotent method (RFC 9110, section 9.2.2): its request may be repeated if
+/// the connection failed before the response began.
 pub fn is_idempotent(method: &str) -> bool {
     is_safe(method) || matches!(method, "PUT" | "DELETE")
 }
 
-/// Whether a stored response to GET may answer it (RFC 9111, section 4; RFC 9110, section 9.3.2).
+/// Returns true if a stored response to GET may answer the method (RFC 9111, section 4; RFC 9110,
+/// section 9.3.2).
 pub fn is_answered_from_store(method: &str) -> bool {
     matches!(method, "GET" | "HEAD")
 }
@@ -21,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_are_what_the_rfc_says() {
+    fn methods_have_the_properties_of_the_rfc() {
         for (method, safe, idempotent, stored) in [
             ("GET", true, true, true),
             ("HEAD", true, true, true),

@@ -1,4 +1,5 @@
-//! Several parts in one response: multipart/byteranges (RFC 9110, section 14.6; RFC 2046, section 5.1).
+//! Multiple parts in one response: multipart/byteranges (RFC 9110, section 14.6; RFC 2046, section
+//! 5.1).
 //!
 //! ```text
 //! CR LF --boundary CR LF
@@ -13,37 +14,38 @@ use std::fmt;
 use std::io::Write as _;
 use std::ops::Range;
 
-/// What stands between the parts.
+/// Delimiter of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boundary(u64);
 
 impl Boundary {
-    /// A boundary out of a number that nobody can foresee: no part may contain it, and none can be looked through before it is sent.
+    /// Makes a boundary from an unpredictable number. No part may contain the boundary, and the
+    /// parts cannot be searched before they are sent.
     pub fn of(random: u64) -> Self {
         Self(random)
     }
 }
 
-/// As it stands in Content-Type; always of one length.
+/// Writes the boundary as in Content-Type, always with the same length.
 impl fmt::Display for Boundary {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:016x}", self.0)
     }
 }
 
-/// The framing of the parts of a representation.
+/// Framing of the parts of a representation.
 #[derive(Clone, Copy, Debug)]
 pub struct Multipart<'a> {
-    /// What stands between them.
+    /// Delimiter of the parts.
     pub boundary: Boundary,
-    /// The Content-Type of the representation, if it tells one.
+    /// Content-Type of the representation, if it has one.
     pub content_type: Option<&'a [u8]>,
-    /// The bytes of the whole representation.
+    /// Length of the whole representation in bytes.
     pub length: u64,
 }
 
 impl Multipart<'_> {
-    /// Writes what stands before the bytes of `part`, which is not empty.
+    /// Writes the delimiter and the fields before `part`, which is not empty.
     pub fn write_head(&self, part: &Range<u64>, out: &mut Vec<u8>) {
         // Writing to a Vec does not fail.
         let _ = write!(out, "\r\n--{}\r\n", self.boundary);
@@ -56,12 +58,12 @@ impl Multipart<'_> {
         let _ = write!(out, "Content-Range: bytes {}-{last}/{}\r\n\r\n", part.start, self.length);
     }
 
-    /// Writes what stands behind the last part.
+    /// Writes the delimiter after the last part.
     pub fn write_end(&self, out: &mut Vec<u8>) {
         let _ = write!(out, "\r\n--{}--\r\n", self.boundary);
     }
 
-    /// The Content-Length of a response with these parts; `None` where no number tells it.
+    /// Content-Length of a response with these parts; `None` if it exceeds 64 bits.
     pub fn content_length(&self, parts: &[Range<u64>]) -> Option<u64> {
         let end = "\r\n----\r\n".len() as u64 + 16;
         parts.iter().try_fold(end, |sum, part| {
@@ -69,7 +71,7 @@ impl Multipart<'_> {
         })
     }
 
-    /// The length of what [`Self::write_head`] writes.
+    /// Length of the bytes written by [`Self::write_head`].
     fn head_bytes(&self, part: &Range<u64>) -> u64 {
         let line = |content_type: &[u8]| "Content-Type: \r\n".len() + content_type.len();
         let fixed =
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_framed_as_the_rfc_says() {
+    fn parts_are_framed_as_in_the_rfc() {
         let multipart =
             Multipart { boundary: Boundary::of(0xabc), content_type: Some(b"text/plain"), length: 8000 };
         let mut out = Vec::new();
@@ -105,7 +107,7 @@ mod tests {
     }
 
     proptest! {
-        /// The length that is told before is that of what is written.
+        /// The predicted length equals the length of the written bytes.
         #[test]
         fn lengths_are_exact(
             random: u64, length: u64, content_type: Option<[u8; 3]>, parts in prop::collection::vec((0..1_u64 << 40, 1..300_u64), 0..5),

@@ -1,4 +1,4 @@
-//! Parts of a representation that are stored, and what becomes of them (RFC 9111, sections 3.3 and 3.4; RFC 9110, section 15.3.7).
+//! Partial content in a cache (RFC 9111, sections 3.3 and 3.4; RFC 9110, section 15.3.7).
 
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use crate::conditional::{Tag, is_strong_date};
 use crate::fields::Fields;
 use crate::framing::Body;
 
-/// What a Content-Range says (RFC 9110, section 14.4).
+/// Value of Content-Range (RFC 9110, section 14.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentRange {
-    /// These bytes, at least one, of so many if that is known.
+    /// A non-empty range, and the complete length if it is known.
     Part(Range<u64>, Option<u64>),
-    /// None, of so many: a 416.
+    /// An unsatisfied range and the complete length, as in a 416.
     Unsatisfied(u64),
 }
 
 impl ContentRange {
-    /// What the text of the field says; `None` if it is malformed or in another unit.
+    /// Parses a field value; `None` if it is malformed or has another unit.
     pub fn parse(text: &str) -> Option<Self> {
         let (unit, rest) = text.split_once(' ')?;
         let (range, complete) = rest.split_once('/')?;
@@ -39,8 +39,9 @@ fn number(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| is_number)
 }
 
-/// The bytes that a 206 with such a body brings, and of how many if that is known. `None` where it does not tell them in one way: it
-/// has several parts, or its length is not that of its range. Such a response is passed on and not stored.
+/// Range of a 206 with the given body, and the complete length if it is known. `None` if the
+/// response is ambiguous, since it has several parts or its body length differs from its range.
+/// Such a response is forwarded and not stored.
 pub fn part_of(fields: &Fields<'_>, body: Body) -> Option<(Range<u64>, Option<u64>)> {
     let ContentRange::Part(part, complete) = ContentRange::parse(fields.one("content-range")?)? else {
         return None;
@@ -54,8 +55,8 @@ pub fn part_of(fields: &Fields<'_>, body: Body) -> Option<(Range<u64>, Option<u6
     fits.then_some((part, complete))
 }
 
-/// The strong validator of a response (RFC 9110, section 8.8): what its parts are combined by, and what If-Range says when the rest of it
-/// is asked for.
+/// Strong validator of a response (RFC 9110, section 8.8), by which its parts are combined.
+/// If-Range carries it in a request for the missing part.
 pub fn strong_validator<'b>(fields: &Fields<'b>) -> Option<&'b str> {
     if fields.has("etag") {
         return fields.one("etag").filter(|text| Tag::parse(text).is_some_and(|tag| !tag.weak));
@@ -63,10 +64,10 @@ pub fn strong_validator<'b>(fields: &Fields<'b>) -> Option<&'b str> {
     fields.one("last-modified").filter(|_| is_strong_date(fields))
 }
 
-/// Whether parts of two responses are parts of the same bytes (RFC 9111, section 3.4): both have the same strong validator. Where both
-/// tell the complete length, that is to be the same too.
+/// Returns true if parts of two responses belong to the same bytes (RFC 9111, section 3.4): both
+/// have the same strong validator. The caller compares the complete lengths.
 pub fn may_combine(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
-    // A date beside a tag in the other response is no validator that both have.
+    // A date and a tag are different validators, even if one response has both.
     let both_tagged = stored.has("etag") == fresh.has("etag");
     let (one, other) = (strong_validator(stored), strong_validator(fresh));
     both_tagged && one.is_some() && one == other
@@ -78,7 +79,7 @@ mod tests {
     use crate::fields::tests::fields;
 
     #[test]
-    fn a_content_range_is_read_strictly() {
+    fn content_range_is_parsed_strictly() {
         for (text, expected) in [
             ("bytes 0-0/1", Some(ContentRange::Part(0..1, Some(1)))),
             ("Bytes 5-9/*", Some(ContentRange::Part(5..10, None))),
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_the_length_that_its_range_says() {
+    fn part_needs_the_length_of_its_range() {
         let part = fields(&[("Content-Range", "bytes 2-5/9")]);
         for (body, fits) in [
             (Body::Length(4), true),

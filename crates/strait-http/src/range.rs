@@ -4,17 +4,18 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// Ranges of a request at most: more are an attack (RFC 9110, section 17.15), and answered as if there were none.
+/// Limit of ranges in a request. More are an attack (RFC 9110, section 17.15), so the Range field
+/// is then ignored.
 pub const RANGES_MAX: usize = 16;
 
-/// What is asked for of a representation.
+/// Result of evaluating a Range field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// All of it.
+    /// The whole representation.
     Whole,
-    /// These parts, in the order in which they are asked for: at least one, none empty, none over another.
+    /// One or more non-empty parts without overlap, in the requested order.
     Parts(SmallVec<[Range<u64>; 1]>),
-    /// Nothing that there is: 416.
+    /// No range lies within the representation: 416.
     Unsatisfiable,
 }
 
@@ -25,8 +26,8 @@ enum Spec {
     Last(u64),
 }
 
-/// What a Range field asks for of `length` bytes. One that is malformed, in other units or of too many parts is as none (RFC 9110,
-/// section 14.2).
+/// Evaluates a Range field for a representation of `length` bytes. A field that is malformed, has
+/// other units or too many ranges is ignored (RFC 9110, section 14.2).
 pub fn wanted(range: &str, length: u64) -> Wanted {
     let Some(specs) = specs(range) else { return Wanted::Whole };
     let parts: SmallVec<[Range<u64>; 1]> = specs.iter().filter_map(|spec| spec.of(length)).collect();
@@ -61,14 +62,14 @@ fn spec(element: &str) -> Option<Spec> {
     }
 }
 
-/// A number too large to be told is larger than anything there is.
+/// Parses a number; one beyond 64 bits counts as the largest.
 fn number(digits: &str) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
 impl Spec {
-    /// The bytes of `length` that it is about; `None` if there are none.
+    /// Bytes of a representation of `length` that the range covers; `None` if there are none.
     fn of(self, length: u64) -> Option<Range<u64>> {
         let range = match self {
             Self::From(first) => first..length,
@@ -79,13 +80,14 @@ impl Spec {
     }
 }
 
-/// Parts that touch or lie over each other become one (RFC 9110, section 15.3.7.2), where the first of them stood.
+/// Joins parts that touch or overlap (RFC 9110, section 15.3.7.2). The joined part takes the place
+/// of the first.
 fn joined(parts: SmallVec<[Range<u64>; 1]>) -> SmallVec<[Range<u64>; 1]> {
     let mut joined: SmallVec<[Range<u64>; 1]> = SmallVec::new();
     for part in parts {
         let mut part = part;
         let mut place = joined.len();
-        // A part that grows may reach the next.
+        // A part that grows may reach another one.
         while let Some(other) =
             joined.iter().position(|other| other.start <= part.end && part.start <= other.end)
         {
@@ -98,7 +100,7 @@ fn joined(parts: SmallVec<[Range<u64>; 1]>) -> SmallVec<[Range<u64>; 1]> {
     joined
 }
 
-/// The Content-Range of a part (RFC 9110, section 14.4).
+/// Content-Range of a part (RFC 9110, section 14.4).
 pub fn content_range(part: &Range<u64>, length: u64) -> String {
     format!("bytes {}-{}/{length}", part.start, part.end.saturating_sub(1))
 }
@@ -109,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// The first byte of each part and the one behind its last.
+    /// First byte of each part, and the end after its last byte.
     fn parts(range: &str, length: u64) -> Vec<(u64, u64)> {
         match wanted(range, length) {
             Wanted::Parts(parts) => parts.iter().map(|part| (part.start, part.end)).collect(),
@@ -118,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_what_the_rfc_says() {
-        // RFC 9110 s14.1.2's examples, of 10,000 bytes.
+    fn ranges_are_evaluated_as_in_the_rfc() {
+        // Examples of RFC 9110 s14.1.2, of 10,000 bytes.
         assert_eq!(parts("bytes=0-499", 10_000), [(0, 500)]);
         assert_eq!(parts("bytes=-500", 10_000), [(9500, 10_000)]);
         assert_eq!(parts("bytes=9500-", 10_000), [(9500, 10_000)]);
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_as_none_and_what_is_not_there_is_told() {
+    fn malformed_ranges_are_ignored_and_unsatisfiable_ones_reported() {
         for range in
             ["bytes", "bytes=", "bytes=-", "bytes=a-b", "bytes=5-4", "bytes=1-2-3", "lines=1-2", "bytes=+1-2"]
         {
@@ -147,9 +149,9 @@ mod tests {
     }
 
     proptest! {
-        /// The bytes are those that are asked for, none twice and no part empty.
+        /// The parts cover exactly the requested bytes, each once, and no part is empty.
         #[test]
-        fn joined_parts_are_the_same_bytes(asked in prop::collection::vec((0..40_u64, 0..12_u64), 1..8)) {
+        fn joined_parts_cover_the_requested_bytes(asked in prop::collection::vec((0..40_u64, 0..12_u64), 1..8)) {
             let list: Vec<_> = asked.iter().map(|(first, more)| format!("{first}-{}", first + more)).collect();
             let parts = parts(&format!("bytes={}", list.join(",")), 100);
             let mut got: Vec<_> = parts.iter().flat_map(|(start, end)| *start..*end).collect();

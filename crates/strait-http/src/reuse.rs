@@ -1,22 +1,22 @@
-//! Whether a stored response answers a request (RFC 9111, section 4; RFC 5861).
+//! Reuse of stored responses (RFC 9111, section 4; RFC 5861).
 
 use crate::cache_control::{OfRequest, OfResponse, Scope};
 use crate::freshness::Times;
 
-/// What to do with a stored response.
+/// Decision about a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// It answers the request.
+    /// Answer the request with it.
     Serve,
-    /// It answers the request, and is validated meanwhile (RFC 5861, section 3).
+    /// Answer the request with it and validate it in the background (RFC 5861, section 3).
     ServeAndValidate,
-    /// It is to be validated first.
+    /// Validate it first.
     Validate,
-    /// It would have to be validated, and the client does not want that: 504 (RFC 9111, section 5.2.1.7).
+    /// It needs validation and the client does not allow that: 504 (RFC 9111, section 5.2.1.7).
     Refuse,
 }
 
-/// What to do with a stored response at the time `now`.
+/// Decides about a stored response at the time `now`.
 pub fn reuse(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Reuse {
     match serves(now, times, stored, asked) {
         Reuse::Validate if asked.only_if_cached => Reuse::Refuse,
@@ -25,7 +25,7 @@ pub fn reuse(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) ->
 }
 
 fn serves(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Reuse {
-    // Fields that are not to be reused are not told apart: all is validated.
+    // `no-cache` with field names applies to the whole response here, which is stricter.
     if asked.no_cache || stored.no_cache != Scope::None {
         return Reuse::Validate;
     }
@@ -49,8 +49,9 @@ fn serves(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Re
     }
 }
 
-/// Whether a stale response may stand in for an origin that fails (RFC 5861, section 4): where the response or the request says so, the
-/// response for its own part. Not where the request insists on an origin that answers (RFC 9111, section 5.2.1.4).
+/// Returns true if a stale response may replace the answer of a failed origin (RFC 5861, section
+/// 4): the response or the request allows it, and neither demands validation (RFC 9111, section
+/// 5.2.1.4).
 pub fn stands_in(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> bool {
     let by = times.stale_by(now);
     let allows = |most: Option<u64>| most.is_some_and(|most| by <= most);
@@ -60,7 +61,8 @@ pub fn stands_in(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest
         && (allows(stored.stale_if_error) || allows(asked.stale_if_error))
 }
 
-/// RFC 9111 s4.2.4, of a shared cache; s-maxage says what proxy-revalidate does (s5.2.2.10).
+/// Returns true if a shared cache must not use the stale response (RFC 9111 s4.2.4); s-maxage
+/// implies proxy-revalidate (s5.2.2.10).
 fn forbids_stale(stored: &OfResponse) -> bool {
     stored.must_revalidate || stored.proxy_revalidate || stored.s_maxage.is_some()
 }
@@ -77,7 +79,8 @@ mod tests {
         fields(&[("cache-control", value)])
     }
 
-    /// Received at 1000 with this Cache-Control, asked for with that one after so many seconds.
+    /// Decides for a response received at 1000 with Cache-Control `stored`, requested `later`
+    /// seconds after that with Cache-Control `asked`.
     fn decide(stored: &'static str, asked: &'static str, later: u64) -> (Reuse, bool) {
         let (response, request) = (OfResponse::of(&directives(stored)), OfRequest::of(&directives(asked)));
         let times = Times::of(200, &directives(stored), &response, 1000, 1000);
@@ -113,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_response_stands_in_where_somebody_says_so() {
+    fn stale_response_replaces_an_error_if_allowed() {
         assert!(decide("max-age=10, stale-if-error=5", "", 15).1);
         assert!(!decide("max-age=10, stale-if-error=5", "", 16).1);
         assert!(decide("max-age=10", "stale-if-error=5", 15).1);
@@ -123,10 +126,10 @@ mod tests {
     }
 
     proptest! {
-        /// What is served without validation is fresh, or somebody has allowed it to be stale; and a client that wants nothing new is never
-        /// made to wait for it.
+        /// A response served without validation is fresh or allowed to be stale. A client with
+        /// only-if-cached never waits for validation.
         #[test]
-        fn nothing_stale_is_served_unasked(
+        fn stale_response_is_served_only_if_allowed(
             max_age: Option<u8>, s_maxage: Option<u8>, must_revalidate: bool, later: u8, swr: Option<u8>,
             asked_age: Option<u8>, max_stale: Option<u8>, only_if_cached: bool,
         ) {

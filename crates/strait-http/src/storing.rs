@@ -1,37 +1,37 @@
-//! Whether a shared cache may store a response (RFC 9111, section 3).
+//! Storing of responses by a shared cache (RFC 9111, section 3).
 
 use crate::cache_control::{OfRequest, OfResponse, Scope};
 use crate::conditional::validators;
 use crate::fields::{Field, Fields};
 use crate::forward::passed_on;
-use crate::freshness::{Times, is_heuristically_cacheable, tells_expiry};
+use crate::freshness::{Times, expires_applies, is_heuristically_cacheable};
 use crate::vary;
 
-/// Why a response is not stored; for Cache-Status (RFC 9211) and logs.
+/// Reason for not storing a response, for Cache-Status (RFC 9211) and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStored {
-    /// Only answers to GET are.
+    /// The method is not GET.
     Method,
-    /// The status says nothing that a cache could keep.
+    /// Responses with this status are not stored.
     Status,
     /// The request forbids it.
     RequestNoStore,
     /// The response forbids it.
     NoStore,
-    /// It is for one user.
+    /// The response is private.
     Private,
-    /// It sets a cookie, which is for one user.
+    /// The response sets a cookie, which belongs to one user.
     SetCookie,
-    /// The request had credentials, and the response does not say that others may have it.
+    /// The request has credentials, and the response does not allow storing for others.
     Authorization,
-    /// It varies with what no request tells.
+    /// Vary is `*` or invalid.
     VaryAll,
-    /// Nothing says that it may be reused.
+    /// The response has no sign of cacheability.
     NotCacheable,
 }
 
 impl NotStored {
-    /// In a word.
+    /// Token of the reason.
     pub fn name(self) -> &'static str {
         match self {
             Self::Method => "method",
@@ -47,12 +47,12 @@ impl NotStored {
     }
 }
 
-/// Choices of the operator.
+/// Storing policy of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Statuses of errors that are stored.
+    /// Error statuses to store.
     pub errors: Vec<u16>,
-    /// Responses with Set-Cookie are stored.
+    /// True if responses with Set-Cookie may be stored.
     pub set_cookie: bool,
 }
 
@@ -62,29 +62,30 @@ impl Default for Policy {
     }
 }
 
-/// Returns true for an error that is never stored: one request's fields, credentials or rate cause it, and a request without
-/// them would get another response. One oversized or malformed field would otherwise deny the resource to every client.
+/// Returns true for an error that is never stored: one request's fields, credentials or rate cause
+/// it, and a request without them would get another response. One oversized or malformed field
+/// would otherwise deny the resource to every client.
 pub fn is_about_request(status: u16) -> bool {
     matches!(status, 400..=402 | 406..=408 | 411..=413 | 415..=426 | 428 | 429 | 431)
 }
 
-/// What of a request matters.
+/// Properties of a request that affect storing.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a, 'b> {
-    /// Its method.
+    /// Request method.
     pub method: &'a str,
-    /// Its fields.
+    /// Request fields.
     pub fields: &'a Fields<'b>,
-    /// The directives among them.
+    /// Cache directives of the request.
     pub directives: OfRequest,
-    /// The request that the origin was sent has a Range.
+    /// True if the request to the origin has a Range.
     pub is_range: bool,
 }
 
-/// Whether a response may be stored.
+/// Checks that a response may be stored.
 ///
 /// # Errors
-/// The first rule that forbids it.
+/// The first rule that forbids storing.
 pub fn may_store(
     policy: &Policy,
     asked: &Asked<'_, '_>,
@@ -94,28 +95,30 @@ pub fn may_store(
 ) -> Result<(), NotStored> {
     let refuse = |refused, why| if refused { Err(why) } else { Ok(()) };
     refuse(asked.method != "GET", NotStored::Method)?;
-    // A GET without Range might get another response: 416 is the plainest case.
+    // Without Range the response might differ, most plainly for 416.
     refuse(asked.is_range && !matches!(status, 200 | 206), NotStored::Status)?;
     refuse(is_error(status) && !policy.stores_error(status), NotStored::Status)?;
     refuse(!is_understood(status) && (directives.must_understand || !is_final(status)), NotStored::Status)?;
     refuse(asked.directives.no_store, NotStored::RequestNoStore)?;
-    // RFC 9111 s5.2.2.3: for caches that know the directive no-store stands for those that do not.
+    // RFC 9111 s5.2.2.3: no-store beside must-understand is for caches that do not implement
+    // must-understand.
     refuse(directives.no_store && !directives.must_understand, NotStored::NoStore)?;
     refuse(directives.private == Scope::All, NotStored::Private)?;
-    // A field that private names is not stored, so it does not count.
+    // A private field is not stored, so its cookie does not count.
     let sets_cookie = kept(fields, directives).any(|field| field.name.eq_ignore_ascii_case("set-cookie"));
     refuse(sets_cookie && !policy.set_cookie, NotStored::SetCookie)?;
     // RFC 9111 s3.5.
     let is_for_all = directives.must_revalidate || directives.public || directives.s_maxage.is_some();
     refuse(asked.fields.has("authorization") && !is_for_all, NotStored::Authorization)?;
     refuse(!vary::is_selective(fields), NotStored::VaryAll)?;
-    let is_told = directives.public
+    let is_explicit = directives.public
         || directives.max_age.is_some()
         || directives.s_maxage.is_some()
-        || tells_expiry(fields, directives)
-        // RFC 9111 would have it; but nobody who sets a cookie and says nothing of caches means it for others.
+        || expires_applies(fields, directives)
+        // RFC 9111 allows it, but an origin that sets a cookie and gives no cache directive does
+        // not intend it for others.
         || (is_heuristically_cacheable(status) && !fields.has("set-cookie"));
-    refuse(!is_told, NotStored::NotCacheable)
+    refuse(!is_explicit, NotStored::NotCacheable)
 }
 
 impl Policy {
@@ -133,8 +136,9 @@ fn is_error(status: u16) -> bool {
     status >= 400
 }
 
-/// Whether a response that may be stored is ever of use: it is fresh for some time, may be used stale, or can be validated. Any other would
-/// serve only those who ask for whatever is there, and cost as much as one that serves all.
+/// Returns true if a storable response is useful: it is fresh for some time, may be used stale, or
+/// can be validated. Any other would serve only clients that accept any age, at the full cost of
+/// storing.
 pub fn is_of_use(fields: &Fields<'_>, directives: &OfResponse, times: &Times) -> bool {
     times.fresh_for(times.received) > 0
         || directives.stale_while_revalidate.is_some()
@@ -142,7 +146,8 @@ pub fn is_of_use(fields: &Fields<'_>, directives: &OfResponse, times: &Times) ->
         || validators(fields).next().is_some()
 }
 
-/// The fields that are stored of a response: what is passed on (RFC 9111, section 3.1), without what is private (section 5.2.2.7).
+/// Fields to store: the forwarded ones (RFC 9111, section 3.1) except private ones (section
+/// 5.2.2.7).
 pub fn kept<'s, 'b>(
     fields: &'s Fields<'b>,
     directives: &'s OfResponse,
@@ -154,13 +159,14 @@ pub fn kept<'s, 'b>(
     passed_on(fields).filter(move |field| !private.iter().any(|name| name.eq_ignore_ascii_case(field.name)))
 }
 
-/// Statuses whose rules for caches are known here. 304 is about a response that is stored already, and is none itself.
+/// Returns true for statuses with cache rules implemented here. 304 is not one of them, because it
+/// updates a stored response.
 fn is_understood(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 302 | 303 | 307 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// A final status that a cache which does not understand it may store as it is. 201, 202, 205, 207, 208 and 226 answer one
-/// request: a field such as A-IM (RFC 3229) decides what they carry.
+/// Returns true for a final status that a cache may store without understanding it. 201, 202, 205,
+/// 207, 208 and 226 answer one request only: a field such as A-IM (RFC 3229) decides their content.
 fn is_final(status: u16) -> bool {
     (200..=599).contains(&status) && !matches!(status, 201 | 202 | 205 | 207 | 208 | 226 | 304)
 }
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_allows_stored_errors_and_cookies() {
+    fn policy_allows_stored_errors_and_cookies() {
         let policy = |errors: &[u16], set_cookie| Policy { errors: errors.to_vec(), set_cookie };
         assert!(Policy::default().allows(200, false) && Policy::default().allows(404, false));
         assert!(!policy(&[410], false).allows(404, false) && !policy(&[416], false).allows(416, false));
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_stored_only_where_no_field_of_a_request_causes_them() {
+    fn errors_caused_by_request_fields_are_not_stored() {
         let explicit = "Cache-Control: public, max-age=60";
         for status in 400..=599 {
             let expected = if matches!(status, 404 | 410 | 414) { Ok(()) } else { Err(NotStored::Status) };
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_response_to_a_range_request_is_stored_as_the_whole_or_a_part_alone() {
+    fn response_to_a_range_request_is_stored_only_with_200_or_206() {
         for (status, expected) in [
             (200, Ok(())),
             (206, Ok(())),
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_sets_a_cookie_is_not_stored() {
+    fn response_with_set_cookie_is_not_stored() {
         for (directives, expected) in [
             ("max-age=60", Err(NotStored::SetCookie)),
             ("public, s-maxage=60", Err(NotStored::SetCookie)),
@@ -284,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_would_be_served_is_of_no_use() {
+    fn response_that_serves_no_request_is_of_no_use() {
         for (response, expected) in [
             ("Cache-Control: max-age=1", true),
             ("Cache-Control: max-age=0", false),
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_private_or_of_the_connection_is_not_kept() {
+    fn private_and_connection_fields_are_not_kept() {
         let response = lines(
             "Cache-Control: private=\"X-User, set-cookie\"|x-user: 1|Set-Cookie: a|Connection: b|B: 1|C: 2",
         );

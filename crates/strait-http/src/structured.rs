@@ -1,8 +1,8 @@
-//! Parser for dictionaries of structured fields (RFC 9651, sections 3.2 and 4.2).
+//! Parser of dictionaries in structured fields (RFC 9651, sections 3.2 and 4.2).
 //!
-//! Used for targeted fields, where the type of a value decides if a directive counts (RFC 9213, section 2.1). The parser is strict:
-//! any syntax error makes the whole field invalid. It checks all values, but keeps only those that a directive can have, and never
-//! panics, whatever the origin sends.
+//! Used for targeted fields, where the type of a value decides if a directive counts (RFC 9213,
+//! section 2.1). The parser is strict: any syntax error makes the whole field invalid. It checks
+//! all values but keeps only those that a directive can have. It does not panic on any input.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,13 @@ pub(crate) enum Value {
     InnerList,
 }
 
-/// Digits of an Integer at most (RFC 9651, section 3.3.1).
+/// Limit of the digits of an Integer (RFC 9651, section 3.3.1).
 const INTEGER_DIGITS_MAX: usize = 15;
-/// Digits of a Decimal before its point at most, and after it (RFC 9651, section 3.3.2).
+/// Limits of the digits of a Decimal before and after its point (RFC 9651, section 3.3.2).
 const DECIMAL_DIGITS_MAX: (usize, usize) = (12, 3);
 
-/// Parses the joined lines of a field. Returns `None` for invalid input. The last of several members with one key counts.
+/// Parses the joined lines of a field. Returns `None` for invalid input. The last of several
+/// members with one key counts.
 pub(crate) fn dictionary(text: &str) -> Option<BTreeMap<&str, Value>> {
     let mut input = Input { rest: text };
     let mut members = BTreeMap::new();
@@ -88,7 +89,7 @@ impl<'t> Input<'t> {
         Some(next)
     }
 
-    /// RFC 9651 s4.2.3.3.
+    /// Parses a key (RFC 9651 s4.2.3.3).
     fn key(&mut self) -> Option<&'t str> {
         if !self.rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '*') {
             return None;
@@ -96,7 +97,8 @@ impl<'t> Input<'t> {
         Some(self.take(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.*".contains(&byte)))
     }
 
-    /// RFC 9651 s4.2.3.2. Parameters of a directive are ignored (RFC 9213, section 2.1).
+    /// Skips parameters (RFC 9651 s4.2.3.2). Those of a directive are ignored (RFC 9213, section
+    /// 2.1).
     fn parameters(&mut self) -> Option<()> {
         while self.eat(';') {
             self.skip(&[' ']);
@@ -108,12 +110,12 @@ impl<'t> Input<'t> {
         Some(())
     }
 
-    /// RFC 9651 s4.2.1.1, without the parameters at the end.
+    /// Parses a member without the parameters at its end (RFC 9651 s4.2.1.1).
     fn member(&mut self) -> Option<Value> {
         if self.eat('(') { self.inner_list() } else { self.bare_item() }
     }
 
-    /// RFC 9651 s4.2.1.2, behind the parenthesis.
+    /// Parses an inner list after its parenthesis (RFC 9651 s4.2.1.2).
     fn inner_list(&mut self) -> Option<Value> {
         loop {
             self.skip(&[' ']);
@@ -128,7 +130,7 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// RFC 9651 s4.2.3.1.
+    /// Parses a bare item (RFC 9651 s4.2.3.1).
     fn bare_item(&mut self) -> Option<Value> {
         match *self.rest.as_bytes().first()? {
             b'-' | b'0'..=b'9' => self.number(),
@@ -142,7 +144,7 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// RFC 9651 s4.2.4.
+    /// Parses an Integer or a Decimal (RFC 9651 s4.2.4).
     fn number(&mut self) -> Option<Value> {
         let is_negative = self.eat('-');
         let digits = self.take(|byte| byte.is_ascii_digit());
@@ -159,7 +161,7 @@ impl<'t> Input<'t> {
         Some(Value::Integer(if is_negative { -number } else { number }))
     }
 
-    /// RFC 9651 s4.2.5.
+    /// Parses a String (RFC 9651 s4.2.5).
     fn string(&mut self) -> Option<Value> {
         self.expect('"')?;
         let mut value = String::new();
@@ -173,13 +175,13 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// RFC 9651 s4.2.6, where the first byte is known to be right.
+    /// Parses a Token with a valid first byte (RFC 9651 s4.2.6).
     fn token(&mut self) -> Value {
         self.take(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte));
         Value::Token
     }
 
-    /// RFC 9651 s4.2.7. Missing padding is accepted, as the section asks.
+    /// Parses a Byte Sequence (RFC 9651 s4.2.7). Missing padding is accepted, as that section asks.
     fn byte_sequence(&mut self) -> Option<Value> {
         self.expect(':')?;
         let digits = self.take(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(&byte)).len();
@@ -193,7 +195,7 @@ impl<'t> Input<'t> {
         is_valid.then_some(Value::ByteSequence)
     }
 
-    /// RFC 9651 s4.2.8.
+    /// Parses a Boolean (RFC 9651 s4.2.8).
     fn boolean(&mut self) -> Option<Value> {
         self.expect('?')?;
         match self.next()? {
@@ -203,13 +205,13 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// RFC 9651 s4.2.9.
+    /// Parses a Date (RFC 9651 s4.2.9).
     fn date(&mut self) -> Option<Value> {
         self.expect('@')?;
         matches!(self.number()?, Value::Integer(_)).then_some(Value::Date)
     }
 
-    /// RFC 9651 s4.2.10.
+    /// Parses a Display String (RFC 9651 s4.2.10).
     fn display_string(&mut self) -> Option<Value> {
         self.expect('%')?;
         self.expect('"')?;
@@ -224,7 +226,7 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// A hexadecimal digit, in lower case.
+    /// Parses a hexadecimal digit in lower case.
     fn hexadecimal(&mut self) -> Option<u8> {
         let digit = self.next().filter(|digit| !digit.is_ascii_uppercase())?.to_digit(16)?;
         u8::try_from(digit).ok()
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syntax_error_makes_the_whole_field_invalid() {
+    fn syntax_error_makes_the_whole_field_invalid() {
         for text in [
             "A=1",
             "1",
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_several_members_with_one_key_counts() {
+    fn last_member_with_a_key_counts() {
         let members = dictionary(" a=1,\tb ,a=\"c\" , a;d=1,b=?0  ").expect("it is valid");
         assert_eq!(Vec::from_iter(members), [("a", Value::Boolean(true)), ("b", Value::Boolean(false))]);
         assert_eq!(dictionary("   ").map(|members| members.len()), Some(0));

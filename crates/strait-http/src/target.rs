@@ -1,8 +1,9 @@
-//! What a request is for: its target and its Host (RFC 9112, section 3.2; RFC 9110, sections 4.2 and 7.2), and the text under which a
-//! cache keeps the response.
+//! Request targets and Host (RFC 9112, section 3.2; RFC 9110, sections 4.2 and 7.2), and the cache
+//! key of a URI.
 //!
-//! Only `http` and `https` are known. A host is a name of letters, digits and `-._~`, or an address; what resolvers would not take is
-//! refused, for the next program might read it as something else.
+//! Only `http` and `https` are supported. A host is a name of letters, digits and `-._~`, or an
+//! address. Hosts that resolvers would not accept are refused, since the next program might read
+//! them differently.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,20 +11,20 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::error::Malformed;
 use crate::head::{Request, Version};
 
-/// Bytes of a host's name at most (RFC 1035, section 2.3.4).
+/// Limit of a host name in bytes (RFC 1035, section 2.3.4).
 const NAME_BYTES_MAX: usize = 255;
 
-/// The scheme of a URI.
+/// Scheme of a URI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// In the clear.
+    /// Without encryption.
     Http,
-    /// Through TLS.
+    /// Over TLS.
     Https,
 }
 
 impl Scheme {
-    /// As it is written.
+    /// Name of the scheme in a URI.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -31,7 +32,7 @@ impl Scheme {
         }
     }
 
-    /// The port where none is told (RFC 9110, sections 4.2.1 and 4.2.2).
+    /// Default port (RFC 9110, sections 4.2.1 and 4.2.2).
     pub fn port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -40,14 +41,14 @@ impl Scheme {
     }
 }
 
-/// The host of an authority.
+/// Host of an authority.
 #[derive(Clone, Copy, Debug)]
 pub enum Host<'b> {
-    /// A name, as it was written.
+    /// Host name as received.
     Name(&'b str),
-    /// An address of four bytes.
+    /// IPv4 address.
     V4(Ipv4Addr),
-    /// An address of sixteen bytes, which stands in brackets.
+    /// IPv6 address, in brackets.
     V6(Ipv6Addr),
 }
 
@@ -64,7 +65,8 @@ impl PartialEq for Host<'_> {
 
 impl Eq for Host<'_> {}
 
-/// In lower case, an IPv6 address in brackets and in its one short form (RFC 5952).
+/// Writes the host in lower case, and an IPv6 address in brackets in its canonical short form (RFC
+/// 5952).
 impl fmt::Display for Host<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,20 +79,21 @@ impl fmt::Display for Host<'_> {
     }
 }
 
-/// A host, and a port where one is told.
+/// Host and optional port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authority<'b> {
-    /// The host.
+    /// Host name or address.
     pub host: Host<'b>,
-    /// Never 0.
+    /// Port, never 0.
     pub port: Option<u16>,
 }
 
 impl<'b> Authority<'b> {
-    /// The authority that `text` is: `uri-host [ ":" port ]` (RFC 9110, section 7.2).
+    /// Parses `uri-host [ ":" port ]` (RFC 9110, section 7.2).
     ///
     /// # Errors
-    /// It is none, or has user information, which was never for machines (RFC 9110, section 4.2.4).
+    /// `text` is not an authority, or has user information, which RFC 9110, section 4.2.4, advises
+    /// to refuse.
     pub fn parse(text: &'b str) -> Result<Self, Malformed> {
         if text.contains('@') {
             return Err(Malformed::Syntax("user information in an authority"));
@@ -105,12 +108,13 @@ impl<'b> Authority<'b> {
         Ok(Self { host, port: port_of(port)? })
     }
 
-    /// The port to connect to.
+    /// Port to connect to.
     pub fn port_or_default(&self, scheme: Scheme) -> u16 {
         self.port.unwrap_or(scheme.port())
     }
 
-    /// Writes its text for `scheme`: normalised, without the port where that is the scheme's own (RFC 9110, section 4.2.3).
+    /// Writes the authority normalised for `scheme`, without the port if that is the default (RFC
+    /// 9110, section 4.2.3).
     pub fn write(&self, scheme: Scheme, out: &mut String) {
         match self.host {
             Host::Name(name) => out.extend(name.bytes().map(|byte| char::from(byte.to_ascii_lowercase()))),
@@ -124,7 +128,7 @@ impl<'b> Authority<'b> {
     }
 }
 
-/// Normalised, with the port if one is told.
+/// Writes the authority normalised, with the port if there is one.
 impl fmt::Display for Authority<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.host.fmt(out)?;
@@ -132,7 +136,7 @@ impl fmt::Display for Authority<'_> {
     }
 }
 
-/// Writes an address, piece by piece: each request tells one or two, and formatting is slow.
+/// Writes an address in pieces. Each request has one or two, and `fmt` is slow.
 pub(crate) fn write_v4(address: Ipv4Addr, mut push: impl FnMut(&str)) {
     for (index, octet) in address.octets().into_iter().enumerate() {
         push(if index == 0 { "" } else { "." });
@@ -140,7 +144,8 @@ pub(crate) fn write_v4(address: Ipv4Addr, mut push: impl FnMut(&str)) {
     }
 }
 
-const NO_HOST: Malformed = Malformed::Syntax("an authority whose host is neither a name nor an address");
+const NO_HOST: Malformed =
+    Malformed::Syntax("an authority with a host that is neither a name nor an address");
 
 fn name(host: &str) -> Result<Host<'_>, Malformed> {
     if host.starts_with(|first: char| first.is_ascii_digit())
@@ -152,14 +157,15 @@ fn name(host: &str) -> Result<Host<'_>, Malformed> {
     if is_name { Ok(Host::Name(host)) } else { Err(NO_HOST) }
 }
 
-/// RFC 3986, section 2.3.
+/// Returns true for an unreserved character (RFC 3986, section 2.3).
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// The port behind a host, colon included: a port that is empty is as none (RFC 3986, section 3.2.3).
+/// Parses the part after a host, colon included. An empty port counts as absent (RFC 3986, section
+/// 3.2.3).
 fn port_of(text: &str) -> Result<Option<u16>, Malformed> {
-    const NO_PORT: Malformed = Malformed::Syntax("a port that is none");
+    const NO_PORT: Malformed = Malformed::Syntax("an invalid port");
     if text.is_empty() {
         return Ok(None);
     }
@@ -172,22 +178,23 @@ fn port_of(text: &str) -> Result<Option<u16>, Malformed> {
     }
 }
 
-/// A URI of the schemes that are known here, without its fragment.
+/// URI of a supported scheme, without a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uri<'b> {
-    /// Its scheme.
+    /// Scheme.
     pub scheme: Scheme,
-    /// Who has it.
+    /// Authority.
     pub authority: Authority<'b>,
-    /// Path and query, as they were written; may be empty.
+    /// Path and query as received; may be empty.
     pub path: &'b str,
 }
 
 impl<'b> Uri<'b> {
-    /// The URI that `text` is.
+    /// Parses an absolute URI.
     ///
     /// # Errors
-    /// It is none, has another scheme, or a fragment, which is never sent (RFC 9110, section 7.1).
+    /// `text` is not a URI, has another scheme, or has a fragment, which is never sent (RFC 9110,
+    /// section 7.1).
     pub fn parse(text: &'b str) -> Result<Self, Malformed> {
         let (scheme, rest) =
             scheme(text).ok_or(Malformed::Syntax("a target that is neither a path nor a URI of http"))?;
@@ -195,7 +202,7 @@ impl<'b> Uri<'b> {
         Ok(Self { scheme, authority: Authority::parse(authority)?, path: path_of(path)? })
     }
 
-    /// Whether both have the same scheme, host and port (RFC 9110, section 4.3.1).
+    /// Returns true if both have the same scheme, host and port (RFC 9110, section 4.3.1).
     pub fn is_same_origin(&self, other: &Uri<'_>) -> bool {
         let port = |uri: &Uri<'_>| uri.authority.port_or_default(uri.scheme);
         self.scheme == other.scheme
@@ -203,8 +210,8 @@ impl<'b> Uri<'b> {
             && port(self) == port(other)
     }
 
-    /// The path and query that an origin is asked for: never empty (RFC 9112, section 3.2.1), in two texts to be written one behind the
-    /// other. For OPTIONS, where there is neither, that is `*` (section 3.2.4).
+    /// Path and query in a request to an origin, as two strings to concatenate. Never empty (RFC
+    /// 9112, section 3.2.1); `*` for OPTIONS without a path (section 3.2.4).
     pub fn origin_form(&self, method: &str) -> (&'static str, &'b str) {
         match self.path.as_bytes().first() {
             None if method == "OPTIONS" => ("*", ""),
@@ -213,9 +220,10 @@ impl<'b> Uri<'b> {
         }
     }
 
-    /// Writes the text under which a cache keeps responses behind `key`: `http://host[:port]/path?query`. Scheme and authority are
-    /// normalised; path and query are as they were written, for that is what the origin is asked for (RFC 9110, section 7.7), and it may
-    /// answer otherwise to what RFC 3986, section 6.2.2, holds for the same.
+    /// Appends the cache key of the URI to `key`: `http://host[:port]/path?query`. Scheme and
+    /// authority are normalised. Path and query stay as received, because the origin gets them so
+    /// (RFC 9110, section 7.7) and may distinguish forms that RFC 3986, section 6.2.2, calls
+    /// equivalent.
     pub fn write_key(&self, key: &mut String) {
         key.push_str(self.scheme.name());
         key.push_str("://");
@@ -226,7 +234,7 @@ impl<'b> Uri<'b> {
     }
 }
 
-/// The scheme of a URI, and what stands behind its `://`.
+/// Splits a URI into its scheme and the part after `://`.
 fn scheme(text: &str) -> Option<(Scheme, &str)> {
     let (name, rest) = text.split_once("://")?;
     let scheme =
@@ -234,37 +242,38 @@ fn scheme(text: &str) -> Option<(Scheme, &str)> {
     Some((scheme?, rest))
 }
 
-/// RFC 3986 allows fewer characters, but browsers write more of them as they are; what would end a line or a target is not among them.
+/// Accepts more characters than RFC 3986, since browsers do not encode all. Refuses those that end
+/// a line or a target.
 fn path_of(path: &str) -> Result<&str, Malformed> {
     let is_path = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
     if is_path {
         Ok(path)
     } else {
-        Err(Malformed::Syntax("a target with a fragment, or with bytes that are to be encoded"))
+        Err(Malformed::Syntax("a target with a fragment, or with bytes that must be encoded"))
     }
 }
 
-/// The target of a request, in its four forms (RFC 9112, section 3.2).
+/// Request target in one of its four forms (RFC 9112, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'b> {
-    /// `http://host/path`: for a proxy.
+    /// `http://host/path`, sent to a proxy.
     Absolute(Uri<'b>),
-    /// `/path`: for an origin.
+    /// `/path`, sent to an origin.
     Origin(&'b str),
-    /// `host:port`: what CONNECT asks for; the port is always told.
+    /// `host:port`, for CONNECT; the port is always present.
     Authority(Authority<'b>),
-    /// `*`: OPTIONS of the server as a whole.
+    /// `*`, for OPTIONS of the whole server.
     Asterisk,
 }
 
 impl<'b> Target<'b> {
-    /// The target of a request of `method`.
+    /// Parses the target of a request of `method`.
     ///
     /// # Errors
-    /// It is in no form that the method has.
+    /// The target has no form that the method allows.
     pub fn parse(method: &str, target: &'b str) -> Result<Self, Malformed> {
         match (method, target) {
-            // RFC 9110 s9.3.6: without a port, or with one that is none, it is refused.
+            // RFC 9110 s9.3.6: a missing or invalid port is refused.
             ("CONNECT", _) => {
                 let authority = Authority::parse(target)?;
                 authority.port.ok_or(Malformed::Syntax("CONNECT without a port"))?;
@@ -277,10 +286,10 @@ impl<'b> Target<'b> {
     }
 }
 
-/// What the Host of a request says (RFC 9112, section 3.2): `None` where there is none, as HTTP/1.0 allows.
+/// Parses Host (RFC 9112, section 3.2); `None` if it is absent, which HTTP/1.0 allows.
 ///
 /// # Errors
-/// There are several, or none in HTTP/1.1, or it is not as the grammar says.
+/// Host is repeated, absent in HTTP/1.1, or malformed.
 pub fn host<'b>(request: &Request<'b>) -> Result<Option<Authority<'b>>, Malformed> {
     let mut lines = request.fields.all("host");
     match (lines.next(), lines.next()) {

@@ -1,12 +1,13 @@
-//! Which trailers of a response a proxy passes on (RFC 9110, section 6.5).
+//! Forwarding of trailers by a proxy (RFC 9110, section 6.5).
 //!
-//! Whoever receives them may put them among the fields of the head. What says there how a message is framed, where it goes, who may see it,
-//! how long it may be kept or how its content is read was looked at by nobody on the way, so it goes no further (section 6.5.1).
+//! A recipient may merge trailers into the head. Trailers that affect framing, routing, access,
+//! caching or the meaning of the content were not checked with the head, so they are not forwarded
+//! (section 6.5.1).
 
 use crate::fields::Fields;
 use crate::forward::is_of_connection;
 
-/// Fields that count in a head alone, beside those of the connection.
+/// Fields that are valid in a head only, in addition to those of the connection.
 const OF_HEAD: [&str; 31] = [
     // Routing.
     "alt-svc",
@@ -16,7 +17,7 @@ const OF_HEAD: [&str; 31] = [
     "max-forwards",
     "refresh",
     "via",
-    // Authentication, and what is as good as that.
+    // Authentication, and fields with similar effect.
     "authentication-info",
     "authorization",
     "clear-site-data",
@@ -45,24 +46,26 @@ const OF_HEAD: [&str; 31] = [
     "warning",
 ];
 
-/// What the names of others begin with: content negotiation, access from other pages, content, preconditions, and what is for proxies.
+/// Prefixes of further such fields: content negotiation, cross-origin access, content,
+/// preconditions, and proxies.
 const BEGINNINGS: [&str; 6] = ["accept-", "access-control-", "content-", "if-", "proxy-", "x-forwarded-"];
 
-/// The trailers of a response that are passed on.
+/// Filter of the trailers of a response.
 #[derive(Clone, Debug)]
 pub struct Trailers {
-    /// Those that its Connection names, which are about the connection.
+    /// Names listed in Connection, which belong to the connection.
     named: Vec<String>,
 }
 
 impl Trailers {
-    /// Of a response with such fields in its head; `None` where nobody can tell which are about the connection.
+    /// Filter for a response with these head fields; `None` if Connection is unreadable, since it
+    /// may name any trailer.
     pub fn of(fields: &Fields<'_>) -> Option<Self> {
         let named = fields.elements("connection").map(str::to_owned).collect();
         fields.is_legible("connection").then_some(Self { named })
     }
 
-    /// Whether a trailer is passed on; `line` may have its end.
+    /// Returns true if a trailer is forwarded. `line` may include its line end.
     pub fn pass(&self, line: &[u8]) -> bool {
         let line = line.strip_suffix(b"\r\n").unwrap_or(line);
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return false };
@@ -74,7 +77,7 @@ impl Trailers {
 }
 
 fn is_of_head(name: &str) -> bool {
-    // RFC 9530 s2: a digest may come once the content is known.
+    // RFC 9530 s2: a digest may follow the content.
     if name.eq_ignore_ascii_case("content-digest") {
         return false;
     }
@@ -82,14 +85,14 @@ fn is_of_head(name: &str) -> bool {
         let start = name.get(..with.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(with))
     };
-    // RFC 9213: a Cache-Control for some caches ends like that for all.
+    // RFC 9213: names of targeted fields end like Cache-Control.
     let end = name.len().checked_sub("-cache-control".len()).and_then(|at| name.get(at..));
     end.is_some_and(|end| end.eq_ignore_ascii_case("-cache-control"))
         || BEGINNINGS.iter().any(begins)
         || OF_HEAD.into_iter().any(|other| other.eq_ignore_ascii_case(name))
 }
 
-/// RFC 9110, section 5.5.
+/// Returns true for a valid field value (RFC 9110, section 5.5).
 fn is_value(value: &[u8]) -> bool {
     value.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control())
 }
@@ -100,7 +103,7 @@ mod tests {
     use crate::fields::tests::fields;
 
     #[test]
-    fn what_counts_in_a_head_is_not_passed_on_behind_the_body() {
+    fn head_fields_are_not_forwarded_as_trailers() {
         let trailers = Trailers::of(&fields(&[("Connection", "close, X-Hop")])).unwrap();
         for line in [
             "Content-Length: 3\r\n",
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn none_are_passed_on_where_connection_is_not_legible() {
+    fn no_trailer_is_forwarded_if_connection_is_unreadable() {
         assert!(Trailers::of(&fields(&[("Connection", "\u{e9}")])).is_none());
         assert!(Trailers::of(&fields(&[])).is_some());
     }

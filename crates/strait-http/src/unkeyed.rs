@@ -1,16 +1,17 @@
-//! Fields of a request that are part of no cache key and that Vary hardly ever names, yet change the response of real origins: with
-//! them one client could decide the response that all others get (web cache poisoning).
+//! Request fields outside the cache key that Vary rarely names, although real origins respond to
+//! them. With them one client could choose the response for all others (web cache poisoning).
 //!
-//! `vary` adds the fields of [`is_keyed`] to the key of a response; the proxy sends requests with a field of [`is_override`] past
-//! the cache. Nothing here decides what may be stored. `docs/internals/proxy.md` has the table of all fields.
+//! `vary` adds the fields of [`is_keyed`] to the key of a response; the proxy bypasses the cache
+//! for requests with a field of [`is_override`]. This module does not decide about storing.
+//! `docs/internals/proxy.md` has the table of all fields.
 
 use crate::chunked::is_token;
 use crate::fields::{Fields, parameter, split_list};
 use crate::forward::is_of_connection;
 use crate::forwarded::is_x_forwarded;
 
-/// Fields that replace the method or the target of a request (Symfony, Laravel, Rails, Express; IIS, Zend), or that name an inner
-/// step of a framework.
+/// Fields that replace the method or the target of a request (Symfony, Laravel, Rails, Express;
+/// IIS, Zend), or select an internal step of a framework.
 const OVERRIDES: [&str; 21] = [
     "translate",
     "x-accel-mapping",
@@ -35,8 +36,9 @@ const OVERRIDES: [&str; 21] = [
     "x-sendfile-type",
 ];
 
-/// Fields that name the host, scheme or path by which a client came, beside X-Forwarded-*; and fields by which scripts, browsers and
-/// surrogates ask for another form of a page (Surrogate-Capability: with ESI tags that a browser does not process).
+/// Fields with the host, scheme or path that a client used, in addition to X-Forwarded-*; and
+/// fields by which scripts, browsers and surrogates request another form of a page
+/// (Surrogate-Capability: one with ESI tags, which a browser does not process).
 const KEYED: [&str; 37] = [
     "cf-visitor",
     "cloudfront-forwarded-proto",
@@ -77,21 +79,23 @@ const KEYED: [&str; 37] = [
     "x-wap-profile",
 ];
 
-/// Returns true if a request with such a field is answered by its origin alone. CGI, WSGI, Rack and PHP read `X_Forwarded_Host` as
-/// X-Forwarded-Host, so a name with an underscore may be any of the fields here.
+/// Returns true if a request with such a field bypasses the cache. CGI, WSGI, Rack and PHP read
+/// `X_Forwarded_Host` as X-Forwarded-Host, so a name with an underscore may stand for any of these
+/// fields.
 pub fn is_override(name: &str) -> bool {
     name.contains('_') || OVERRIDES.iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
-/// Returns true if a response to a request with such a field is for requests with the same value alone. X-Forwarded-For is not
-/// among them: each client has its own, and what is stored is for all clients.
+/// Returns true if the field is part of the key of every response to a request that has it.
+/// X-Forwarded-For is not, since each client has its own value, while a stored response is for all
+/// clients.
 pub fn is_keyed(name: &str) -> bool {
     let is = |other: &str| name.eq_ignore_ascii_case(other);
     (is_x_forwarded(name) && !is("x-forwarded-for")) || KEYED.into_iter().any(is)
 }
 
-/// Fields of a request that a cache acts on itself, or that say how the message is sent: the request for a stored response goes without
-/// them or with its own.
+/// Request fields that the cache evaluates itself, or that concern the transfer of the message. The
+/// request for a stored response omits or replaces them.
 const OF_CACHE: [&str; 12] = [
     "a-im",
     "cache-control",
@@ -107,7 +111,7 @@ const OF_CACHE: [&str; 12] = [
     "via",
 ];
 
-/// Why a field cannot be added to the key of responses; `None` if it can.
+/// Reason why a field cannot be added to the key of responses; `None` if it can.
 pub fn why_no_key(name: &str) -> Option<&'static str> {
     let is = |other: &str| name.eq_ignore_ascii_case(other);
     if !is_token(name.as_bytes()) {
@@ -117,7 +121,7 @@ pub fn why_no_key(name: &str) -> Option<&'static str> {
     } else if is_override(name) {
         Some("requests with this field go past the cache already")
     } else if is("forwarded") || is_x_forwarded(name) {
-        Some("the setting forwarded decides what becomes of this field")
+        Some("the setting `forwarded` governs this field")
     } else if is_of_connection(name) || OF_CACHE.into_iter().any(is) {
         Some("the origin of a stored response is not sent this field")
     } else {
@@ -125,12 +129,12 @@ pub fn why_no_key(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Why requests with a field cannot be sent past the cache; `None` if they can.
+/// Reason why requests with a field cannot bypass the cache; `None` if they can.
 pub fn why_no_bypass(name: &str) -> Option<&'static str> {
     if !is_token(name.as_bytes()) {
         Some(NO_NAME)
     } else if name.eq_ignore_ascii_case("host") {
-        Some("every request has this field: nothing would be stored")
+        Some("every request has this field, so nothing would be stored")
     } else {
         None
     }
@@ -138,14 +142,14 @@ pub fn why_no_bypass(name: &str) -> Option<&'static str> {
 
 const NO_NAME: &str = "this is not the name of a field";
 
-/// The hosts and schemes that Forwarded names (RFC 7239, section 4), without the addresses; empty
-/// if there are only addresses. Each element ends with a comma: an origin may read the first or the
-/// last alone.
+/// Hosts and schemes in Forwarded (RFC 7239, section 4), without the addresses; empty if there are
+/// only addresses. Each element ends with a comma, because an origin may read only the first or the
+/// last.
 pub(crate) fn forwarded(asked: &Fields<'_>) -> String {
     let mut text = String::new();
     for field in asked.all("forwarded") {
         let Some(line) = field.text() else {
-            // An origin might read it, so no other value is the same.
+            // An origin might read it, so it equals no other value.
             text.extend([";", &*field.value.escape_ascii().to_string(), ";,"]);
             continue;
         };
@@ -173,7 +177,7 @@ mod tests {
     use crate::fields::tests::fields;
 
     #[test]
-    fn fields_that_name_another_host_are_keyed_and_addresses_are_not() {
+    fn host_fields_are_keyed_and_addresses_are_not() {
         for (name, expected) in [
             ("X-Forwarded-Host", true),
             ("x-forwarded-anything", true),
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_a_field_that_the_origin_of_a_stored_response_is_sent() {
+    fn only_fields_sent_to_the_origin_can_be_keys() {
         for name in ["X-Tenant", "Cookie", "accept-language", "X-Requested-With", "Authorization"] {
             assert_eq!(why_no_key(name), None, "{name}");
         }

@@ -1,31 +1,32 @@
-//! What a response that confirms a stored one changes of it (RFC 9111, sections 3.2 and 4.3.4).
+//! Update of a stored response by one that confirms it (RFC 9111, sections 3.2 and 4.3.4).
 
 use crate::conditional::{Tag, is_strong_date};
 use crate::fields::Fields;
 use crate::forward::passed_on;
 use crate::freshness::date_of;
 
-/// Fields without which the stored bytes would be read as something else: they stay as they came with the bytes.
+/// Fields that an update must not change, because they describe the stored bytes.
 const OF_CONTENT: [&str; 2] = ["content-encoding", "content-range"];
 
-/// The fields of a stored response after a 304: those that the 304 has, in place of the stored ones of their names, and the others as
-/// they were. Neither message tells how the body is framed, nor anything of its connection.
+/// Fields of a stored response after a 304. Fields of the 304 replace the stored fields of the same
+/// names. Framing and connection fields are omitted.
 pub fn updated<'b>(stored: &Fields<'b>, fresh: &Fields<'b>) -> Fields<'b> {
     let changes = |name: &str| !OF_CONTENT.into_iter().any(|kept| kept.eq_ignore_ascii_case(name));
-    let news: Fields<'b> = passed_on(fresh).filter(|field| changes(field.name)).copied().collect();
-    let kept = passed_on(stored).filter(|field| !news.has(field.name));
-    kept.chain(news.iter()).copied().collect()
+    let replacing: Fields<'b> = passed_on(fresh).filter(|field| changes(field.name)).copied().collect();
+    let kept = passed_on(stored).filter(|field| !replacing.has(field.name));
+    kept.chain(replacing.iter()).copied().collect()
 }
 
-/// Whether a 304 is about the stored response (RFC 9111, section 4.3.4). A 304 that is about another changes nothing, and the request
-/// is to be sent again without conditions.
+/// Returns true if a 304 confirms the stored response (RFC 9111, section 4.3.4). Another 304
+/// changes nothing, and the request must be repeated without conditions.
 ///
-/// - A strong validator of the 304 is to be one of the stored response: an entity tag byte by byte, a Last-Modified that is strong by
-///   the stored Date (RFC 9110, section 8.8.2.2). Where both have tags these alone count.
-/// - Without a strong one, a weak validator is to be the same.
+/// - A strong validator of the 304 must equal that of the stored response: an entity tag byte by
+///   byte, or a Last-Modified that is strong by the stored Date (RFC 9110, section 8.8.2.2). If
+///   both have tags, only these count.
+/// - Without a strong validator, a weak one must be equal.
 /// - Without any, the stored response must not have an entity tag, and the caller must have ensured
-///   that it is the only candidate. It may have a Last-Modified: RFC 9110 section 15.4.5 requires the
-///   tag in a 304 and lets origins leave out the date, as Apache does.
+///   that it is the only candidate. It may have a Last-Modified: RFC 9110 section 15.4.5 requires
+///   the tag in a 304 and lets origins omit the date, as Apache does.
 pub fn confirms(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
     let is_same_date = || {
         let (one, other) = (date_of(stored, "last-modified"), date_of(fresh, "last-modified"));
@@ -33,7 +34,7 @@ pub fn confirms(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
     };
     match (stored.has("etag"), fresh.has("etag")) {
         (true, true) => tag(stored).zip(tag(fresh)).is_some_and(|(stored, fresh)| {
-            // A strong tag is about the same bytes; a weak one about what is as good.
+            // A strong tag identifies bytes; a weak tag identifies an equivalent representation.
             if fresh.weak { stored.is_like(&fresh) } else { stored.is(&fresh) }
         }),
         (false, true) => {
@@ -44,12 +45,12 @@ pub fn confirms(stored: &Fields<'_>, fresh: &Fields<'_>) -> bool {
     }
 }
 
-/// Whether a 304 has neither of the validators: it names no response.
+/// Returns true if a 304 has no validator, so it identifies no response.
 pub fn has_no_validator(fresh: &Fields<'_>) -> bool {
     !fresh.has("etag") && !fresh.has("last-modified")
 }
 
-/// Whether a 304 has a strong entity tag, which names one representation wherever it is stored.
+/// Returns true if a 304 has a strong entity tag, which identifies one representation in any cache.
 pub fn names_bytes(fresh: &Fields<'_>) -> bool {
     tag(fresh).is_some_and(|tag| !tag.weak)
 }
@@ -58,12 +59,13 @@ fn tag<'b>(fields: &Fields<'b>) -> Option<Tag<'b>> {
     fields.one("etag").and_then(Tag::parse)
 }
 
-/// Whether a 200 to HEAD is about the stored response of `length` bytes to GET (RFC 9111, section 4.3.5). If so, it is updated as by a 304;
-/// if not, it is out of date.
+/// Returns true if a 200 to HEAD matches the stored response to GET, which has `length` bytes (RFC
+/// 9111, section 4.3.5). On a match the stored response is updated as by a 304; otherwise it is
+/// stale.
 pub fn head_confirms(stored: &Fields<'_>, length: u64, fresh: &Fields<'_>) -> bool {
-    let is_told = |name: &str| fresh.has(name) == stored.has(name) && fresh.one(name) == stored.one(name);
-    let is_length = fresh.one("content-length").is_none_or(|told| told.parse() == Ok(length));
-    is_told("etag") && is_told("last-modified") && is_length
+    let is_same = |name: &str| fresh.has(name) == stored.has(name) && fresh.one(name) == stored.one(name);
+    let is_length = fresh.one("content-length").is_none_or(|value| value.parse() == Ok(length));
+    is_same("etag") && is_same("last-modified") && is_length
 }
 
 #[cfg(test)]
@@ -72,7 +74,7 @@ mod tests {
     use crate::fields::tests::fields;
 
     #[test]
-    fn news_take_the_place_of_what_was_stored_and_the_content_stays_what_it_is() {
+    fn update_replaces_fields_except_those_of_the_content() {
         let stored = fields(&[
             ("ETag", "\"a\""),
             ("Warning", "1"),
@@ -101,10 +103,10 @@ mod tests {
     }
 
     #[test]
-    fn a_304_is_about_what_its_validators_name() {
+    fn validators_of_a_304_select_the_stored_response() {
         let (early, late) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:37 GMT");
         let both = [("ETag", "\"a\""), ("Last-Modified", early)];
-        // The date is strong where it is a minute before Date.
+        // Last-Modified is strong if it is a minute before Date.
         let dated = |date| [("Last-Modified", early), ("Date", date)];
         let (weak, strong) = (dated(early), dated(late));
         for (stored, fresh, expected) in [
@@ -120,12 +122,12 @@ mod tests {
             (&[], &[("ETag", "\"a\"")], false),
             (&[], &[("Last-Modified", "x")], false),
             (&[("Last-Modified", "x")], &[("Last-Modified", "x")], false),
-            // The stored response has no tag: a strong one is about its bytes only if its date is strong, too.
+            // Without a stored tag, a strong one matches only if the stored date is strong.
             (&strong, &[("ETag", "\"a\""), ("Last-Modified", early)], true),
             (&weak, &[("ETag", "\"a\""), ("Last-Modified", early)], false),
             (&weak, &[("ETag", "W/\"a\""), ("Last-Modified", early)], true),
             (&weak, &[("Last-Modified", early)], true),
-            // A 304 that names nothing.
+            // A 304 without a validator.
             (&both, &[], false),
             (&[("ETag", "\"a\"")], &[], false),
             (&weak, &[], true),
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_about_what_is_the_same() {
+    fn head_response_confirms_equal_metadata() {
         let stored = fields(&[("ETag", "\"a\"")]);
         for (fresh, expected) in [
             (&[("ETag", "\"a\"")][..], true),

@@ -1,19 +1,21 @@
-//! Which of several stored responses answers a request: the fields that Vary names (RFC 9111, section 4.1).
+//! Selection among stored responses by Vary (RFC 9111, section 4.1).
 
 use crate::chunked::is_token;
 use crate::fields::Fields;
 use crate::unkeyed;
 
-/// Fields that a response may vary with: more are not stored.
+/// Limit of the fields in Vary. A response with more is not stored.
 pub const NAMES_MAX: usize = 16;
 
-/// What a request said of the fields that a response varies with: equal texts may have the same response.
+/// Values of the request fields that a response varies on, as text. Requests with equal texts may
+/// get the same response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Variant(String);
 
 impl Variant {
-    /// Of a request, for a response with such a Vary; `None` where it varies with everything, or with too much. The fields in `keys`,
-    /// in lower case, are part of every key: a request without one has another variant than a request with it.
+    /// Variant of a request for a response with the given Vary; `None` if the response varies on
+    /// everything or on too many fields. The fields in `keys`, in lower case, are part of every
+    /// key: a request without one has another variant than a request with it.
     pub fn of(vary: &Fields<'_>, asked: &Fields<'_>, keys: &[String]) -> Option<Self> {
         if !is_selective(vary) {
             return None;
@@ -38,14 +40,14 @@ impl Variant {
         Some(Self(text))
     }
 
-    /// As it is kept.
+    /// Text of the variant, as stored.
     pub fn text(&self) -> &str {
         &self.0
     }
 }
 
-/// Fields of a request that a response depends on although its Vary does not name them: the response itself shows that it does. Many
-/// origins compress, apply Prefer or allow the Origin that asks without a Vary.
+/// Request fields that a response depends on without naming them in Vary, as its own fields show.
+/// Many origins compress, apply Prefer, or allow the requesting Origin without a Vary.
 pub fn implied(response: &Fields<'_>) -> impl Iterator<Item = &'static str> {
     let is_coded = response.elements("content-encoding").any(|it| !it.eq_ignore_ascii_case("identity"));
     let is_for_origin = response.all("access-control-allow-origin").any(|field| field.value != b"*");
@@ -57,38 +59,39 @@ pub fn implied(response: &Fields<'_>) -> impl Iterator<Item = &'static str> {
     all.into_iter().filter_map(|(is_implied, name)| is_implied.then_some(name))
 }
 
-/// Returns true if a request has the same values of the fields that a text of [`Variant`] names,
-/// and no other field that is part of the key wherever a request has it.
+/// Returns true if a request has the values that a text of [`Variant`] names, and no other field
+/// that is part of the key of requests that have it.
 pub fn says(asked: &Fields<'_>, variant: &str) -> bool {
     lines(variant).all(|(name, value)| normalised(name, asked).as_deref() == value)
         && has_keyed_of(variant, asked)
 }
 
-/// Returns true if a text of [`Variant`] names all fields in `keys`. One that was made with other keys may lack some: the same text
-/// then stands for requests that now differ.
+/// Returns true if a text of [`Variant`] names all fields in `keys`. A text made with other keys
+/// may lack some, and then covers requests that now differ.
 pub fn has_keys(variant: &str, keys: &[String]) -> bool {
     keys.iter().all(|key| names(variant, key))
 }
 
-/// Returns true if a text of [`Variant`] names all fields of the request that are part of the key wherever a request has them.
+/// Returns true if a text of [`Variant`] names all fields of the request that are part of the key
+/// of requests that have them.
 pub fn has_keyed_of(variant: &str, asked: &Fields<'_>) -> bool {
     keyed(asked).all(|name| names(variant, name))
 }
 
-/// Returns true if a text of [`Variant`] is for requests without any field that is part of the key by itself: neither a built-in one
-/// nor one in `keys`.
+/// Returns true if a text of [`Variant`] is for requests without any key field: neither a built-in
+/// one nor one in `keys`.
 pub fn is_plain(variant: &str, keys: &[String]) -> bool {
     let is_key = |name: &str| unkeyed::is_keyed(name) || keys.iter().any(|key| key == name);
     lines(variant).all(|(name, value)| value.is_none_or(str::is_empty) || !is_key(name))
 }
 
-/// Returns true if some request says the same as both texts of [`Variant`].
+/// Returns true if a request can match both texts of [`Variant`].
 pub fn overlap(one: &str, other: &str) -> bool {
     !excludes(one, other) && !excludes(other, one)
 }
 
-/// Returns true if a field of the text has another value in `other`, or is part of the key by
-/// itself and not named there.
+/// Returns true if a field of the text has another value in `other`, or is a key field that `other`
+/// does not name.
 fn excludes(variant: &str, other: &str) -> bool {
     let is_key = |name: &str, value: Option<&str>| {
         value.is_some_and(|value| !value.is_empty() || name != "forwarded") && unkeyed::is_keyed(name)
@@ -99,7 +102,7 @@ fn excludes(variant: &str, other: &str) -> bool {
     })
 }
 
-/// The fields that a text of [`Variant`] names, with what the request said of them.
+/// Fields that a text of [`Variant`] names, with their values in the request.
 fn lines(variant: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     variant.lines().map(|line| line.split_once(':').map_or((line, None), |(name, value)| (name, Some(value))))
 }
@@ -108,8 +111,8 @@ fn names(variant: &str, name: &str) -> bool {
     lines(variant).any(|(own, _)| own.eq_ignore_ascii_case(name))
 }
 
-/// Names of the fields of a request that are part of the key wherever a request has them. Not
-/// Forwarded with addresses alone: each client has its own.
+/// Names of the request's fields that are part of the key of requests that have them. Forwarded
+/// with addresses alone is left out: each client has its own.
 fn keyed<'s>(asked: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
     let is_keyed = move |name: &&str| {
         let is_forwarded = || name.eq_ignore_ascii_case("forwarded");
@@ -118,16 +121,17 @@ fn keyed<'s>(asked: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
     asked.iter().map(|field| field.name).filter(is_keyed)
 }
 
-/// Whether a response varies with fields that a request can tell, if with any: not with everything, and its Vary can be read.
+/// Returns true if Vary is readable and names request fields only, or is absent.
 pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
     let is_name = |name: &str| name != "*" && is_token(name.as_bytes());
     vary.all("vary").all(|line| line.text().is_some()) && vary.elements("vary").all(is_name)
 }
 
-/// A value without what makes no difference, and without line feeds; `None` of a field that is not there, which is not as one that is
-/// empty: without Accept-Encoding any will do, with an empty one none (RFC 9110, section 12.5.3). Lists of what a client accepts are in lower case and without spaces (RFC 9110, section 12.5);
-/// codings and character sets are in one order too, languages not, as many take the first for the best. Of other fields nothing is known
-/// but that several lines are as one (section 5.3).
+/// Normalised value of a field, without line feeds; `None` if it is absent, which differs from
+/// empty: without Accept-Encoding any coding is acceptable, with an empty one none (RFC 9110,
+/// section 12.5.3). Lists of preferences are in lower case without spaces (RFC 9110, section 12.5).
+/// Codings and character sets are sorted. Languages are not, since many servers prefer the first.
+/// Several lines of other fields equal one (section 5.3).
 fn normalised(name: &str, asked: &Fields<'_>) -> Option<String> {
     if !asked.has(name) {
         return None;
@@ -176,13 +180,13 @@ mod tests {
         assert_eq!((&*one, &*none), ("accept\nx-tenant:a\n", "accept\nx-tenant\n"));
         assert!(says(&fields(with), &one) && !says(&fields(with), &none));
         assert!(!says(&fields(without), &one) && says(&fields(without), &none));
-        // Keys do not take the places of the names in Vary.
+        // Keys do not count towards the limit of names in Vary.
         let many = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p";
         assert!(keyed_by(many, &["x-tenant"], with).contains("x-tenant:a"));
     }
 
     #[test]
-    fn a_variant_of_other_keys_lacks_some() {
+    fn variant_of_other_keys_lacks_some() {
         let keys = ["x-tenant".to_owned()];
         let old = keyed_by("accept", &["x-other"], &[("X-Tenant", "a")]);
         let new = keyed_by("accept", &["x-other", "x-tenant"], &[]);
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_plain_without_a_value_of_a_key() {
+    fn variant_is_plain_without_a_value_of_a_key() {
         let keys = ["x-tenant".to_owned()];
         for (variant, expected) in [
             ("", true),
@@ -199,7 +203,7 @@ mod tests {
             ("x-tenant\n", true),
             ("x-tenant:a\n", false),
             ("x-host:a\n", false),
-            // Addresses alone.
+            // Only addresses.
             ("forwarded:\n", true),
             ("x-other:a\n", true),
         ] {
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_difference_is_the_same_variant() {
+    fn irrelevant_differences_give_the_same_variant() {
         let one = variant(
             "Accept-Encoding, accept-language",
             &[("accept-encoding", "gzip , BR;q=0.5"), ("X", "1")],
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_make_a_difference_is_another_variant() {
+    fn relevant_differences_give_another_variant() {
         for (vary, one, other) in [
             ("cookie", "a=1,b", "a=1, b"),
             ("accept-language", "en, fr", "fr, en"),
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_varies_with_everything_has_no_variant() {
+    fn response_that_varies_on_everything_has_no_variant() {
         assert_eq!(variant("accept, *", &[]), None);
         assert_eq!(variant("accept\u{e9}", &[]), None);
         let many: &'static str = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q";
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keyed_field_that_a_variant_does_not_name_is_another_variant() {
+    fn unnamed_key_field_gives_another_variant() {
         for (asked, variant, expected) in [
             (&[][..], "", true),
             (&[("RSC", "1")], "", false),
@@ -293,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_says_the_same_has_the_same_variant(
+        fn equal_requests_have_the_same_variant(
             vary in "(accept|accept-encoding|x|y)(, (accept|x|z))?",
             name in "accept|accept-encoding|rsc|x",
             one in prop::option::of("[abAB, ]{0,3}"),

@@ -1,7 +1,8 @@
 //! Directives in a targeted field (RFC 9213, section 2).
 //!
-//! Such a field is a dictionary of structured fields, so a value has a type, and a directive counts only with a value of its type:
-//! `max-age="60"` is a string, which other caches ignore as well. The field is ignored if it is empty or not a dictionary.
+//! Such a field is a dictionary of structured fields, so a value has a type, and a directive counts
+//! only with a value of its type: `max-age="60"` is a string, which other caches ignore as well.
+//! The field is ignored if it is empty or not a dictionary.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ pub(super) struct Targeted {
     pub(super) is_doubtful: bool,
 }
 
-/// Directives in the field `name`; `None` if it is absent, empty or invalid. All its lines are one dictionary.
+/// Directives in the field `name`; `None` if it is absent, empty or invalid. All its lines are one
+/// dictionary.
 pub(super) fn read(fields: &Fields<'_>, name: &str) -> Option<Targeted> {
     let lines: Vec<_> = fields.all(name).map(Field::text).collect::<Option<_>>()?;
     let text = lines.join(", ");
@@ -94,8 +96,9 @@ impl Members<'_> {
         u64::try_from(*seconds).ok().map(|seconds| seconds.min(SECONDS_MAX))
     }
 
-    /// The value of `max-age`; 0 if the field tries to set a lifetime and no value of it can be used: a response with invalid
-    /// freshness is stale (RFC 9111, section 4.2.1), so no heuristic may give it a lifetime.
+    /// The value of `max-age`; 0 if the field tries to set a lifetime and no value of it can be
+    /// used: a response with invalid freshness is stale (RFC 9111, section 4.2.1), so no
+    /// heuristic may give it a lifetime.
     fn max_age(&self) -> Option<u64> {
         let is_invalid = |name| self.0.contains_key(name) && self.seconds(name).is_none();
         let is_stale =
@@ -117,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_empty_or_no_dictionary_is_ignored() {
+    fn empty_field_or_no_dictionary_is_ignored() {
         for value in
             ["", "Max-Age=60", "max-age=", "max-age =60", "max-age=60 no-store", "max-age=60, &&", "é"]
         {
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_is_an_integer_that_is_not_negative() {
+    fn lifetime_is_a_nonnegative_integer() {
         let lifetimes = |value: &str| directives_of(&[value]).map(|read| (read.max_age, read.s_maxage));
         assert_eq!(lifetimes("max-age=60;a=b"), Some((Some(60), None)));
         assert_eq!(lifetimes("max-age=999999999999999"), Some((Some(SECONDS_MAX), None)));
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_a_boolean() {
+    fn flag_is_a_boolean() {
         let flags = |value: &str| directives_of(&[value]).map(|read| (read.no_store, read.must_revalidate));
         assert_eq!(flags("no-store, must-revalidate=?1"), Some((true, true)));
         assert_eq!(flags("no-store=?0, must-revalidate=1"), Some((false, false)));
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_wrong_type_makes_the_field_doubtful() {
+    fn value_of_the_wrong_type_makes_the_field_doubtful() {
         let is_doubtful =
             |value: &str| read(&fields(&[("A", value)]), "a").map(|targeted| targeted.is_doubtful);
         for value in
@@ -179,15 +182,15 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_counts_over_all_lines() {
+    fn last_value_counts_over_all_lines() {
         let read = directives_of(&["max-age=60, no-store", "max-age=5, no-store=?0"]).expect("it is valid");
         assert_eq!((read.max_age, read.no_store), (Some(5), false));
-        // The value that counts is not replaced by an earlier one if its type is wrong.
+        // A valid earlier value does not replace a later one of the wrong type.
         assert_eq!(directives_of(&["max-age=60", "max-age=\"9\""]).expect("it is valid").max_age, Some(0));
     }
 
     #[test]
-    fn a_field_with_unknown_members_only_counts() {
+    fn field_with_only_unknown_members_counts() {
         let expected = OfResponse { targeted: true, ..OfResponse::default() };
         assert_eq!(directives_of(&["none"]), Some(expected));
     }

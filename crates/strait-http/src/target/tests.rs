@@ -1,4 +1,4 @@
-//! Targets, hosts and keys, by the examples of the RFCs and by properties.
+//! Tests of targets, hosts and keys, with the examples of the RFCs and by properties.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn asked(head: &str) -> Result<Option<String>, Malformed> {
 }
 
 #[test]
-fn targets_have_the_form_that_their_method_wants() {
+fn target_forms_depend_on_the_method() {
     let name = |host, port| Authority { host: Host::Name(host), port };
     for (method, target, expected) in [
         ("GET", "/a?b", Target::Origin("/a?b")),
@@ -112,7 +112,7 @@ fn authorities_are_names_or_addresses() {
 }
 
 #[test]
-fn one_host_says_who_is_asked_and_an_absolute_target_knows_better() {
+fn absolute_target_overrides_host() {
     for (head, expected) in [
         ("GET /a HTTP/1.1\r\nHost: A:80\r\n\r\n", Some("http://a/a")),
         ("GET http://b HTTP/1.1\r\nHost: a\r\n\r\n", Some("http://b/")),
@@ -141,7 +141,7 @@ fn one_host_says_who_is_asked_and_an_absolute_target_knows_better() {
 }
 
 #[test]
-fn the_same_thing_has_the_same_key() {
+fn equivalent_uris_have_the_same_key() {
     for uri in ["http://example.com:80", "HTTP://EXAMPLE.com:/", "http://example.COM"] {
         assert_eq!(key(uri), "http://example.com/");
     }
@@ -150,14 +150,14 @@ fn the_same_thing_has_the_same_key() {
 }
 
 #[test]
-fn what_an_origin_may_tell_apart_has_another_key() {
+fn different_paths_have_different_keys() {
     for path in ["/%7esmith", "/%7Esmith", "/~smith", "/%e4%2F%2e%2E/../b", "/%7e%%331%4"] {
         assert_eq!(key(&format!("http://a:443{path}")), format!("http://a:443{path}"));
     }
 }
 
 #[test]
-fn an_origin_is_asked_for_a_path() {
+fn origin_form_is_never_empty() {
     for (method, uri, expected) in [
         ("GET", "http://a", ("/", "")),
         ("GET", "http://a?b", ("/", "?b")),
@@ -171,7 +171,7 @@ fn an_origin_is_asked_for_a_path() {
 }
 
 proptest! {
-    /// A key is the key of itself.
+    /// Normalising a key does not change it.
     #[test]
     fn keys_are_normal(host in "[A-Za-z0-9.-]{1,9}", port: Option<u16>, path in "(/([!-~]|%[0-9a-fA-F]{0,2}){0,20})?") {
         prop_assume!(!path.contains('#') && port != Some(0));
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_is_read_or_refused(method in "GET|CONNECT|OPTIONS", target in "\\PC{0,40}", uri in "http://[!-~]{0,40}") {
+    fn random_text_does_not_panic(method in "GET|CONNECT|OPTIONS", target in "\\PC{0,40}", uri in "http://[!-~]{0,40}") {
         for target in [&target, &uri] {
             if let Ok(Target::Absolute(uri)) = Target::parse(&method, target) {
                 let mut key = String::new();
