@@ -14,10 +14,10 @@ const SEGMENTS_PER_LANE_MIN: u64 = 8;
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 const SEGMENT_BYTES_MAX: u64 = 256 << 20;
 /// Range of the configurable segment size in bytes.
-const ASKED_BYTES_MIN: u64 = 64 << 10;
-const ASKED_BYTES_MAX: u64 = 4 << 30;
+const CONFIGURED_BYTES_MIN: u64 = 64 << 10;
+const CONFIGURED_BYTES_MAX: u64 = 4 << 30;
 /// Segments in addition to those of the lanes: two of eviction, the spares, and some full ones.
-const SEGMENTS_BESIDE: u64 = 6;
+const SEGMENTS_EXTRA: u64 = 6;
 
 /// Configuration of a store.
 #[derive(Clone, Debug)]
@@ -59,11 +59,11 @@ impl Config {
         let lanes = self.lanes.max(1) as u64;
         let share = self.capacity_bytes / SEGMENTS_MIN.max(lanes * SEGMENTS_PER_LANE_MIN);
         let bytes = match self.segment_bytes {
-            Some(bytes) => bytes.clamp(ASKED_BYTES_MIN, ASKED_BYTES_MAX),
+            Some(bytes) => bytes.clamp(CONFIGURED_BYTES_MIN, CONFIGURED_BYTES_MAX),
             None => share.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
         };
         let bytes = bytes & !4095;
-        let capacity_min_bytes = (lanes + SEGMENTS_BESIDE) * bytes;
+        let capacity_min_bytes = (lanes + SEGMENTS_EXTRA) * bytes;
         if self.capacity_bytes < capacity_min_bytes {
             let (capacity_bytes, lanes) = (self.capacity_bytes, self.lanes);
             return Err(Error::CapacityTooSmall { capacity_bytes, lanes, capacity_min_bytes });

@@ -82,12 +82,12 @@ impl Pace {
 
 impl Shared {
     /// Notes the result of an allocation of `bytes`, and returns it.
-    pub(crate) fn allocated<T>(&self, said: Result<T>, bytes: u64) -> Result<T> {
-        match &said {
+    pub(crate) fn allocated<T>(&self, result: Result<T>, bytes: u64) -> Result<T> {
+        match &result {
             Ok(_) => self.enospc.note_allocated(bytes),
             Err(error) => self.note_shortage(error, bytes),
         }
-        said
+        result
     }
 
     /// Returns true if the file system had no space for `bytes`, but can have it after eviction.

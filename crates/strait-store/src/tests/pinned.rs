@@ -92,7 +92,7 @@ fn put_large(store: &Store) -> (Arc<Record>, Extent, Vec<u8>) {
 }
 
 /// Stores several times the capacity, and then reads the large object.
-fn put_beside_reader(store: &Store, extent: &Extent, body: &[u8]) {
+fn put_during_read(store: &Store, extent: &Extent, body: &[u8]) {
     let first = put_to_capacity(store);
     for number in first..first + 3000 {
         put(store, number);
@@ -107,7 +107,7 @@ fn slow_reader_of_a_large_object_does_not_stop_eviction() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&config(&dir));
     let (record, extent, body) = put_large(&store);
-    put_beside_reader(&store, &extent, &body);
+    put_during_read(&store, &extent, &body);
     assert!(record.is_alive(), "it is evicted once it is not read: {:?}", store.stats());
     drop(extent);
     for number in 1_000_000..1_003_000 {
@@ -122,7 +122,7 @@ fn slow_reader_of_a_large_removed_object_does_not_stop_eviction() {
     let store = open(&config(&dir));
     let (record, extent, body) = put_large(&store);
     store.remove(&record);
-    put_beside_reader(&store, &extent, &body);
+    put_during_read(&store, &extent, &body);
 }
 
 #[test]

@@ -23,7 +23,7 @@ const OBJECTS_MAX: u64 = 100_000;
 
 /// A line printed by the process after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum Report {
     Stored(u64),
     /// The record has a meta of version 1.
     Updated(u64),
@@ -72,38 +72,38 @@ fn start(dir: &Path, first: u64) -> Child {
 }
 
 /// Runs the process, kills it after `lines` lines, and reads the rest of its output.
-fn run(dir: &Path, first: u64, lines: usize) -> Vec<Said> {
+fn run(dir: &Path, first: u64, lines: usize) -> Vec<Report> {
     let mut child = start(dir, first);
-    let mut said = Vec::new();
+    let mut reports = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         let number = words.get(1).and_then(|word| word.parse().ok());
-        said.extend(match (words[0], number) {
-            ("stored", Some(number)) => Some(Said::Stored(number)),
-            ("updated", Some(number)) => Some(Said::Updated(number)),
-            ("removing", Some(number)) => Some(Said::Removing(number)),
-            ("removed", Some(number)) => Some(Said::Removed(number)),
+        reports.extend(match (words[0], number) {
+            ("stored", Some(number)) => Some(Report::Stored(number)),
+            ("updated", Some(number)) => Some(Report::Updated(number)),
+            ("removing", Some(number)) => Some(Report::Removing(number)),
+            ("removed", Some(number)) => Some(Report::Removed(number)),
             _ => None,
         });
-        if said.len() == lines {
+        if reports.len() == lines {
             child.kill().unwrap();
         }
     }
     child.wait().unwrap();
-    said
+    reports
 }
 
 /// Expected state of each number: its least version, or `None` if it must be absent. Numbers in
 /// between are not listed.
-fn expected(said: &[Said]) -> HashMap<u64, Option<u64>> {
+fn expected(reports: &[Report]) -> HashMap<u64, Option<u64>> {
     let mut expected = HashMap::new();
-    for said in said {
-        match *said {
-            Said::Stored(number) => drop(expected.insert(number, Some(0))),
-            Said::Updated(number) => drop(expected.insert(number, Some(1))),
-            Said::Removing(number) => drop(expected.remove(&number)),
-            Said::Removed(number) => drop(expected.insert(number, None)),
+    for report in reports {
+        match *report {
+            Report::Stored(number) => drop(expected.insert(number, Some(0))),
+            Report::Updated(number) => drop(expected.insert(number, Some(1))),
+            Report::Removing(number) => drop(expected.remove(&number)),
+            Report::Removed(number) => drop(expected.insert(number, None)),
         }
     }
     expected
@@ -115,11 +115,11 @@ fn killed_process_leaves_intact_and_complete_objects() {
     let (mut first, mut found) = (0, 0);
     for round in 0..KILLS {
         let lines = 1 + (round * round * 7 % 90) as usize;
-        let said = run(dir.path(), first, lines);
+        let reports = run(dir.path(), first, lines);
         let store = open(config(dir.path()));
         let there = check_all(&store);
         let stats = store.stats();
-        for (number, version) in expected(&said) {
+        for (number, version) in expected(&reports) {
             let has = there.get(&number).and_then(|versions| versions.first()).copied();
             match version {
                 None => assert_eq!(has, None, "{number} was removed"),
@@ -130,8 +130,8 @@ fn killed_process_leaves_intact_and_complete_objects() {
                 Some(version) => assert!(has.is_none_or(|has| has >= version)),
             }
         }
-        let newest = said.iter().rev().find_map(|said| match said {
-            Said::Stored(number) if !number.is_multiple_of(7) => Some(*number),
+        let newest = reports.iter().rev().find_map(|report| match report {
+            Report::Stored(number) if !number.is_multiple_of(7) => Some(*number),
             _ => None,
         });
         if let Some(number) = newest {
