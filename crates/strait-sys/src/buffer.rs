@@ -1,11 +1,13 @@
-//! Memory for sends: written by one owner, then shared and read-only for as long as anybody reads it, the kernel too.
+//! Memory for sends: written by one owner, then shared read-only until the last reader, the kernel
+//! included, has finished.
 //!
-//! A [`BufMut`] is unique and can be written. [`BufMut::freeze`] makes it a [`Frozen`], of which there may be many views;
-//! [`Frozen::try_mut`] gives the `BufMut` back to the last of them alone. A send keeps a view until the kernel has said
-//! that it no longer reads the pages, so the view *is* the lock: safe code cannot write, free or reuse them before.
+//! A [`BufMut`] is unique and writable. [`BufMut::freeze`] makes it a [`Frozen`], which can have
+//! many views. [`Frozen::try_mut`] returns a `BufMut` only for the last view. A send keeps a view
+//! until the kernel no longer reads the pages, so the view *is* the lock: safe code cannot write,
+//! free or reuse them before.
 //!
-//! The memory comes from a [`Pool`] or from a mapping of its own, never from the heap: what was unmapped while the kernel
-//! still read it keeps its pages until then, where a heap would hand them out again.
+//! The memory comes from a [`Pool`] or from a mapping of its own, never from the heap: unmapped
+//! pages stay reserved while the kernel reads them, but freed heap memory would be reused at once.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -20,10 +22,10 @@ use loom::sync::{Arc, Mutex, atomic::AtomicBool};
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
 
-/// The unit of a chunk's size: a page, so that no two chunks share one.
+/// Unit of a chunk's size: a page, so that no two chunks share one.
 const PAGE_BYTES: usize = 4096;
 
-/// Chunks of one size in one mapping, handed out and taken back. A handle: clones share the chunks.
+/// Pool of chunks of one size in one mapping. Clones share the chunks.
 #[derive(Clone, Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
@@ -37,56 +39,57 @@ struct Shared {
 }
 
 impl Pool {
-    /// Maps `chunks` chunks of `chunk_bytes`, rounded up to whole pages. The pages are small ones: of a huge page the
-    /// socket that a buffer is sent on is charged the whole.
+    /// Maps `chunks` chunks of `chunk_bytes`, rounded up to whole pages. It uses small pages: the
+    /// kernel charges a socket for the whole huge page that a buffer lies in.
     ///
     /// # Errors
-    /// Usage where the size is 0 or beyond what addresses can say; ENOMEM.
+    /// [`Kind::Usage`] if the size is 0 or exceeds the address space; ENOMEM.
     pub fn new(chunk_bytes: usize, chunks: u32) -> Result<Self> {
         let chunk_bytes = chunk_bytes.next_multiple_of(PAGE_BYTES);
         let len = chunk_bytes.checked_mul(chunks as usize).filter(|len| *len > 0);
         let len = len.ok_or_else(|| {
-            Error::said(Kind::Usage, "make a pool of buffers", "", "its size is 0 or too large")
+            Error::said(Kind::Usage, "make a pool of buffers", "", "the size is 0 or too large")
         })?;
         let mapping = Mapping::private(len)?;
         let free = Mutex::new((0..chunks).rev().collect());
         Ok(Self { shared: Arc::new(Shared { mapping, chunk_bytes, free }) })
     }
 
-    /// A free chunk, or `None` while all are out.
+    /// Takes a free chunk, or returns `None` if all are in use.
     pub fn take(&self) -> Option<BufMut> {
         let index = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let chunk = Chunk { pool: self.shared.clone(), index, read_on: AtomicBool::new(false) };
         Some(BufMut::whole(Arc::new(chunk)))
     }
 
-    /// Bytes in a chunk.
+    /// Returns the bytes of a chunk.
     pub fn chunk_bytes(&self) -> usize {
         self.shared.chunk_bytes
     }
 
-    /// The whole mapping: address and length, to register with a ring.
+    /// Returns the address and length of the whole mapping, to register with a ring.
     pub(crate) fn extent(&self) -> (*mut u8, usize) {
         (self.shared.mapping.as_ptr(), self.shared.mapping.len())
     }
 }
 
-/// One chunk on its way; it goes back to its pool when the last of its owners is gone.
+/// Chunk in use; it returns to its pool when its last owner is dropped.
 #[derive(Debug)]
 struct Chunk {
     pool: Arc<Shared>,
     index: u32,
-    /// The kernel may read the pages for longer than anybody here can tell: they are not to be used again.
+    /// Set if the end of the kernel's reads is unknown: the pages must never be reused.
     read_on: AtomicBool,
 }
 
 impl Chunk {
-    /// The address of its byte at `offset`.
+    /// Returns the address of the byte at `offset`.
     fn at(&self, offset: usize) -> *mut u8 {
         self.pool.mapping.as_ptr().wrapping_add(self.index as usize * self.pool.chunk_bytes + offset)
     }
 
-    /// To be asked by the last owner, when no other can say so any more.
+    /// Returns true if the pages must never be reused. Only the last owner may ask, when no other
+    /// can set the flag.
     fn is_read_on(&self) -> bool {
         self.read_on.load(Ordering::Relaxed)
     }
@@ -100,7 +103,7 @@ impl Drop for Chunk {
     }
 }
 
-/// A buffer with one owner, to be written: a chunk, or the part of one that nobody else has.
+/// Writable buffer with one owner: a chunk, or an exclusive part of one.
 pub struct BufMut {
     chunk: Arc<Chunk>,
     start: usize,
@@ -108,7 +111,7 @@ pub struct BufMut {
 }
 
 impl BufMut {
-    /// A buffer of `len` bytes at least, in a mapping of its own: zeroed.
+    /// Maps a zeroed buffer of at least `len` bytes.
     ///
     /// # Errors
     /// As for [`Pool::new`].
@@ -122,7 +125,8 @@ impl BufMut {
         Self { chunk, start: 0, len }
     }
 
-    /// Takes the first `len` bytes off: both parts can be written, and the chunk goes back when both are gone.
+    /// Splits off the first `len` bytes. Both parts are writable, and the chunk returns to its pool
+    /// when both are dropped.
     ///
     /// # Panics
     /// If the buffer is shorter.
@@ -134,7 +138,7 @@ impl BufMut {
         part
     }
 
-    /// Ends the writing: the bytes in `range` may be sent and read from now on, by any number of owners.
+    /// Makes the bytes in `range` read-only, to be sent and read by any number of owners.
     ///
     /// # Panics
     /// If the range goes beyond the buffer, as slicing does.
@@ -148,15 +152,17 @@ impl Deref for BufMut {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the part is mapped, initialised (zeroed by mmap) and this value's alone; the kernel reads it at most.
+        // SAFETY: the part is mapped, initialised (zeroed by mmap) and owned by this value alone;
+        // the kernel at most reads it.
         unsafe { std::slice::from_raw_parts(self.chunk.at(self.start), self.len) }
     }
 }
 
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has the part: a chunk begins with one `BufMut`, which split_to divides and freeze
-        // consumes, and becomes one again only when nobody has any of it.
+        // SAFETY: as above, and this is the only reference to the part: a chunk begins as one
+        // `BufMut`, which split_to divides and freeze consumes. It becomes one again only after the
+        // last view is gone.
         unsafe { std::slice::from_raw_parts_mut(self.chunk.at(self.start), self.len) }
     }
 }
@@ -167,7 +173,7 @@ impl fmt::Debug for BufMut {
     }
 }
 
-/// A view of a buffer that nobody writes any more. Clones are cheap and share the bytes.
+/// Read-only view of a buffer. Clones are cheap and share the bytes.
 #[derive(Clone)]
 pub struct Frozen {
     chunk: Arc<Chunk>,
@@ -176,17 +182,17 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Copies `bytes` into a buffer of its own.
+    /// Copies `bytes` into a new buffer.
     ///
     /// # Errors
-    /// As for [`Pool::new`]; there is no buffer of no bytes.
+    /// As for [`Pool::new`]; an empty buffer is an error.
     pub fn copied(bytes: &[u8]) -> Result<Self> {
         let mut buffer = BufMut::with_len(bytes.len())?;
         buffer[..bytes.len()].copy_from_slice(bytes);
         Ok(buffer.freeze(0..bytes.len()))
     }
 
-    /// A view of a part, which keeps the whole buffer alive.
+    /// Returns a view of a part, which keeps the whole buffer alive.
     ///
     /// # Panics
     /// If the range goes beyond the view, as slicing does.
@@ -196,24 +202,27 @@ impl Frozen {
         Self { chunk: self.chunk.clone(), start: self.start + range.start, len: range.end - range.start }
     }
 
-    /// The whole chunk, to be written anew, if this is the last that is left of it and the kernel reads it no more.
+    /// Returns the whole chunk for writing, if this is its last view and the kernel does not read
+    /// it.
     ///
     /// # Errors
-    /// Gives the view back where others have one too: an unfinished send is one of them.
+    /// Returns the view if others exist; an unfinished send holds one.
     pub fn try_mut(mut self) -> std::result::Result<BufMut, Self> {
-        // In this order: another owner says that the kernel reads on before it lets its view go, on whatever thread.
+        // Check the owners first: another owner sets the flag before it drops its view, on any
+        // thread.
         let is_free = Arc::get_mut(&mut self.chunk).is_some_and(|chunk| !chunk.is_read_on());
         if is_free { Ok(BufMut::whole(self.chunk)) } else { Err(self) }
     }
 
-    /// Says that the kernel may read these pages for longer than anybody can tell: they are never written again, and
-    /// their memory is freed with the pool's.
+    /// Marks the pages as read by the kernel for an unknown time: they are never written again, and
+    /// their memory is freed with the pool.
     pub(crate) fn read_on(&self) {
-        // Relaxed: who looks is alone, and the count of owners has put this before it.
+        // Relaxed: the reader is the last owner, and the reference count orders this store before
+        // its load.
         self.chunk.read_on.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the bytes are in `pool`.
+    /// Returns true if the bytes are in `pool`.
     pub(crate) fn is_of(&self, pool: &Pool) -> bool {
         Arc::ptr_eq(&self.chunk.pool, &pool.shared)
     }
@@ -223,7 +232,8 @@ impl Deref for Frozen {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the view lies within its chunk, which is mapped as long as `chunk` lives; nobody writes it meanwhile.
+        // SAFETY: the view lies within its chunk, which is mapped as long as `chunk` lives; a
+        // frozen chunk has no writer.
         unsafe { std::slice::from_raw_parts(self.chunk.at(self.start), self.len) }
     }
 }
@@ -290,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_nothing_is_refused() {
+    fn empty_pool_is_refused() {
         assert_eq!(Pool::new(0, 3).unwrap_err().kind(), Kind::Usage);
         assert_eq!(Pool::new(usize::MAX - PAGE_BYTES, 3).unwrap_err().kind(), Kind::Usage);
     }

@@ -1,26 +1,26 @@
-//! The one error of this crate: which call failed, on what, with which errno, and what would help.
+//! Error type of this crate: the failed call, its subject, the errno and a remedy.
 //!
-//! Every module returns it; callers match on [`Error::errno`] or [`Error::kind`] and print it as it is.
-//! Nothing here prints.
+//! Every module returns it. Callers match on [`Error::errno`] or [`Error::kind`] and print it
+//! unchanged. Nothing here prints.
 
 use std::fmt;
 use std::io;
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can do about an error; the program's exit code follows from it.
+/// Class of an error; the program's exit code follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The operation failed; nothing in particular is missing.
     Failed,
     /// A privilege, a kernel feature, a driver ability or a library is missing.
     Refused,
-    /// What was asked for does not exist or cannot be meant: an interface, a queue, a size, a filter.
+    /// The request is wrong: no such interface or queue, an invalid size or filter.
     Usage,
 }
 
-/// A failed operation: `operation subject: cause; remedy`.
+/// Failed operation, displayed as `operation subject: cause; remedy`.
 #[derive(Clone, Debug)]
 pub struct Error {
     operation: &'static str,
@@ -37,7 +37,7 @@ enum Cause {
 }
 
 impl Error {
-    /// `operation` on `subject` failed with the given `errno`.
+    /// Makes an error of `operation` on `subject` with the given `errno`.
     pub fn os(operation: &'static str, subject: impl Into<String>, errno: i32) -> Self {
         let kind = match errno {
             libc::EPERM | libc::EACCES | libc::EOPNOTSUPP | libc::ENOSYS => Kind::Refused,
@@ -47,12 +47,12 @@ impl Error {
         Self { operation, subject: subject.into(), cause: Cause::Os(errno), kind, remedy: None }
     }
 
-    /// `operation` on `subject` failed; the cause is the calling thread's last errno.
+    /// Makes an error of `operation` on `subject` with the calling thread's last errno.
     pub fn last_os(operation: &'static str, subject: impl Into<String>) -> Self {
         Self::from_io(operation, subject, &io::Error::last_os_error())
     }
 
-    /// `operation` on `subject` failed with `error`.
+    /// Makes an error of `operation` on `subject` from an I/O error.
     pub fn from_io(operation: &'static str, subject: impl Into<String>, error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(errno) => Self::os(operation, subject, errno),
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// `operation` on `subject` cannot be done for a reason that is not an errno.
+    /// Makes an error of `operation` on `subject` with a cause in words, where there is no errno.
     pub fn said(
         kind: Kind,
         operation: &'static str,
@@ -70,21 +70,21 @@ impl Error {
         Self { operation, subject: subject.into(), cause: Cause::Said(cause.into()), kind, remedy: None }
     }
 
-    /// The same error with what the user can do about it.
+    /// Adds a remedy: an action for the user.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// The same error with another kind, where the caller knows better than the errno.
+    /// Replaces the kind, if the caller knows better than the errno.
     #[must_use]
     pub fn with_kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// The errno, where the kernel gave one.
+    /// Returns the errno, if the kernel reported one.
     pub fn errno(&self) -> Option<i32> {
         match self.cause {
             Cause::Os(errno) => Some(errno),
@@ -92,12 +92,12 @@ impl Error {
         }
     }
 
-    /// What failed and why, without what would help.
+    /// Returns the message without the remedy.
     pub fn failure(&self) -> String {
         Self { remedy: None, ..self.clone() }.to_string()
     }
 
-    /// Why it failed, without what was tried.
+    /// Returns the cause alone: errno text or words.
     pub fn cause(&self) -> String {
         match &self.cause {
             Cause::Os(errno) => io::Error::from_raw_os_error(*errno).to_string(),
@@ -105,12 +105,12 @@ impl Error {
         }
     }
 
-    /// What would help, where that is known.
+    /// Returns the remedy, if one is known.
     pub fn advice(&self) -> Option<&str> {
         self.remedy.as_deref()
     }
 
-    /// What kind of failure this is.
+    /// Returns the class of the error.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -132,7 +132,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Turns a C return value into a result: negative means that errno holds the cause.
+/// Turns a C return value into a result: a negative value means that errno holds the cause.
 pub(crate) fn check(
     returned: libc::c_int,
     operation: &'static str,

@@ -1,7 +1,7 @@
-//! A network interface as it is when asked: index, MTU, MAC address, flags, queues, NUMA node.
+//! Snapshot of a network interface: index, MTU, MAC address, flags, queues, NUMA node.
 //!
-//! Capture, injection and the doors find their interface here before they open anything. An
-//! [`Interface`] is a snapshot; it does not follow changes and never makes any.
+//! Capture, injection and the programs look up their interface here before they open anything. An
+//! [`Interface`] does not follow changes and makes none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::error::{Error, Kind, Result};
 use crate::ethtool::Ethtool;
 use crate::netlink::Netlink;
 
-/// The longest alternative name (`ALTIFNAMSIZ` of linux/if.h, less its NUL).
+/// Maximum length of an alternative name (`ALTIFNAMSIZ` of linux/if.h, less its NUL).
 const NAME_LEN_MAX: usize = 127;
 
 /// `IF_OPER_UP` (linux/if.h).
@@ -19,32 +19,33 @@ const IF_OPER_UP: u8 = 6;
 /// linux/if_arp.h
 const ARPHRD_RAWIP: u16 = 519;
 
-/// One interface of the calling thread's network namespace.
+/// Network interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name in the kernel.
+    /// Name in the kernel.
     pub name: String,
-    /// Its number in its namespace.
+    /// Index in its namespace.
     pub index: u32,
-    /// The largest packet without its link header, in bytes.
+    /// Maximum bytes of a packet without its link header.
     pub mtu: u32,
-    /// The largest MTU that the driver takes; 0 means that it sets no limit.
+    /// Maximum MTU of the driver; 0 means no limit.
     pub mtu_max: u32,
-    /// Its MAC address; zero where the link has none.
+    /// MAC address; zero if the link has none.
     pub mac: [u8; 6],
     /// `IFF_*` (`netdevice(7)`).
     pub flags: u32,
-    /// RFC 2863 operational state (`IF_OPER_*` of linux/if.h): 6 is up, 0 is a driver that does not tell.
+    /// RFC 2863 operational state (`IF_OPER_*` of linux/if.h): 6 is up, 0 means that the driver
+    /// does not report it.
     pub operational_state: u8,
     /// `ARPHRD_*` (linux/if_arp.h): 1 is Ethernet, 772 is loopback.
     pub hardware_type: u16,
-    /// Receive queues that the driver has made room for; [`Interface::queues`] tells those in use.
+    /// Receive queues that the driver has allocated; [`Interface::queues`] returns those in use.
     pub rx_queues: u32,
-    /// Transmit queues that the driver has made room for.
+    /// Transmit queues that the driver has allocated.
     pub tx_queues: u32,
 }
 
-/// How many queues are in use.
+/// Numbers of queues in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queues {
     /// Receive queues.
@@ -54,25 +55,27 @@ pub struct Queues {
 }
 
 impl Interface {
-    /// The longest Ethernet frame that the kernel sends here, without or with a VLAN tag (802.1Q; it makes no allowance
-    /// for other tags: af_packet.c `packet_extra_vlan_len_allowed`).
+    /// Returns the bytes of the longest Ethernet frame that the kernel sends here, without or with
+    /// an 802.1Q tag. The kernel makes no allowance for other tags (af_packet.c
+    /// `packet_extra_vlan_len_allowed`).
     pub fn frame_bytes_max(&self, tagged: bool) -> usize {
         const HEADER: usize = 14;
         const TAG: usize = 4;
         self.mtu as usize + HEADER + if tagged { TAG } else { 0 }
     }
 
-    /// The interface called `name` in the calling thread's namespace. Unknown: [`Kind::Usage`].
+    /// Looks up the interface `name` in the calling thread's namespace. Returns [`Kind::Usage`] if
+    /// there is none.
     pub fn find(name: &str) -> Result<Self> {
         Netlink::open()?.interface(name)
     }
 
-    /// All interfaces at once, for packet sockets: index 0.
+    /// Returns the pseudo-interface of packet sockets for all interfaces: index 0.
     pub fn any() -> Self {
         Self { name: "any".into(), ..Self::default() }
     }
 
-    /// The indices of all interfaces of the calling thread's namespace (`if_nameindex(3)`).
+    /// Returns the indices of all interfaces of the calling thread's namespace (`if_nameindex(3)`).
     pub fn indices() -> Result<Vec<u32>> {
         // SAFETY: if_nameindex takes nothing.
         let list = unsafe { libc::if_nameindex() };
@@ -92,29 +95,30 @@ impl Interface {
         Ok(indices)
     }
 
-    /// Whether it is administratively up (`IFF_UP`).
+    /// Returns true if it is administratively up (`IFF_UP`).
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
-    /// Whether frames can be sent: up, with a carrier, its queues active. A link that was just set up becomes
-    /// so a little later; before, what is sent is lost.
+    /// Returns true if frames can be sent: up, with a carrier, queues active. A link reaches this
+    /// state shortly after it is set up; frames sent before are lost.
     pub fn is_running(&self) -> bool {
         self.is_up() && (self.operational_state == IF_OPER_UP || self.is_loopback())
     }
 
-    /// Whether it is the loopback (`IFF_LOOPBACK`).
+    /// Returns true if it is the loopback (`IFF_LOOPBACK`).
     pub fn is_loopback(&self) -> bool {
         self.flags & libc::IFF_LOOPBACK as u32 != 0
     }
 
-    /// Whether its frames begin with an Ethernet header; the loopback's do.
+    /// Returns true if its frames begin with an Ethernet header, as the loopback's do.
     pub fn is_ethernet(&self) -> bool {
         matches!(self.hardware_type, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
     }
 
-    /// What a raw packet socket's frames begin with, as a `LINKTYPE_*` of pcap: 1 is Ethernet, 101 an IP packet without
-    /// a link header (tun, WireGuard, cellular modems). `None` for links of another kind.
+    /// Returns the `LINKTYPE_*` of pcap for frames of a raw packet socket: 1 is Ethernet, 101 an IP
+    /// packet without a link header (tun, WireGuard, cellular modems). `None` for links of another
+    /// kind.
     pub fn link_type(&self) -> Option<u32> {
         const LINKTYPE_ETHERNET: u32 = 1;
         const LINKTYPE_RAW: u32 = 101;
@@ -125,7 +129,8 @@ impl Interface {
         }
     }
 
-    /// The queues in use: the driver's channels, or all that were made where the driver does not tell.
+    /// Returns the queues in use: the driver's channels, or all allocated queues if the driver does
+    /// not report channels.
     pub fn queues(&self) -> Result<Queues> {
         let all = Queues { rx: self.rx_queues.max(1), tx: self.tx_queues.max(1) };
         match Ethtool::open(&self.name)?.channels() {
@@ -138,19 +143,21 @@ impl Interface {
         }
     }
 
-    /// Its directory in sysfs (Documentation/ABI/testing/sysfs-class-net). `None` where what is mounted there shows
-    /// another network namespace, and for the loopback, which looks the same in every namespace.
+    /// Returns its directory in sysfs (Documentation/ABI/testing/sysfs-class-net). `None` if the
+    /// mounted sysfs shows another network namespace, and for the loopback, which looks identical
+    /// in every namespace.
     pub fn sysfs(&self) -> Option<PathBuf> {
         let directory = Path::new("/sys/class/net").join(&self.name);
         (!self.is_loopback() && self.is_shown_at(&directory)).then_some(directory)
     }
 
-    /// The NUMA node of the NIC; `None` for virtual links and machines with one node.
+    /// Returns the NUMA node of the NIC; `None` for virtual links and machines with one node.
     pub fn numa_node(&self) -> Option<u32> {
         read(&self.sysfs()?, "device/numa_node")?.trim().parse().ok()
     }
 
-    /// sysfs shows the namespace that mounted it, where the name may be another interface's.
+    /// Returns true if `directory` shows this interface. sysfs shows the namespace that mounted it,
+    /// in which the name may belong to another interface.
     fn is_shown_at(&self, directory: &Path) -> bool {
         let index = read(directory, "ifindex").and_then(|text| text.trim().parse().ok());
         index == Some(self.index) && read(directory, "address").is_some_and(|text| self.has_mac(&text))
@@ -166,7 +173,7 @@ fn read(directory: &Path, file: &str) -> Option<String> {
     fs::read_to_string(directory.join(file)).ok()
 }
 
-/// Refuses what cannot be an interface's name, before it reaches a system call.
+/// Rejects names that no interface can have, before they reach a system call.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let bad = |byte: u8| byte == 0 || byte == b'/' || byte.is_ascii_whitespace();
     if name.is_empty() || name.len() > NAME_LEN_MAX || name.bytes().any(bad) {
@@ -190,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn another_namespaces_interface_of_the_same_name_is_not_taken_for_this_one() {
+    fn sysfs_entry_of_another_namespace_is_ignored() {
         let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
         for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
             let Ok(here) = Interface::find(&name) else { continue };
@@ -201,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_a_usage_error_that_says_where_to_look() {
+    fn unknown_name_is_a_usage_error_with_a_remedy() {
         for name in ["strait-none0", &"x".repeat(127)] {
             let error = Interface::find(name).unwrap_err();
             assert_eq!(error.kind(), Kind::Usage);
@@ -210,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_name_is_refused() {
+    fn invalid_names_are_refused() {
         for name in ["", "a/b", "a b", "nul\0", &"x".repeat(128)] {
             assert_eq!(Interface::find(name).unwrap_err().kind(), Kind::Usage, "{name:?}");
         }

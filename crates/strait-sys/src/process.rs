@@ -1,6 +1,6 @@
-//! What this process and its threads are allowed and asked to do: CPU affinity, timer slack, identity, signals.
+//! CPU affinity, timer slack, identity and signals of this process and its threads.
 //!
-//! The program's doors and the lanes call it. Only [`on_termination`] keeps state: one flag a process.
+//! The programs and the lanes call it. Only the signal handlers keep state: one flag a signal.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +15,15 @@ use crate::error::{Error, Kind, Result, check};
 /// Pins the calling thread to `cpu` (sched_setaffinity(2)).
 ///
 /// # Errors
-/// A usage error where the machine has no such CPU or the process may not use it.
+/// [`Kind::Usage`] if the machine has no such CPU or the process may not use it.
 pub fn pin_thread(cpu: u32) -> Result<()> {
     pin_thread_to(&[cpu])
 }
 
-/// Lets the calling thread, and those that it starts, run on `cpus` only.
+/// Restricts the calling thread, and the threads that it starts later, to `cpus`.
 ///
 /// # Errors
-/// The same for any of them.
+/// As for [`pin_thread`], for any of `cpus`.
 pub fn pin_thread_to(cpus: &[u32]) -> Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
@@ -34,10 +34,10 @@ pub fn pin_thread_to(cpus: &[u32]) -> Result<()> {
         .map_err(|errno| Error::os("pin a thread to", format!("CPUs {cpus:?}"), errno.raw_os_error()))
 }
 
-/// Whether the calling thread may run on `cpu`: to ask before anything is opened.
+/// Checks that the calling thread may run on `cpu`, before anything is opened.
 ///
 /// # Errors
-/// A usage error where it may not, or the machine has no such CPU.
+/// [`Kind::Usage`] if it may not, or the machine has no such CPU.
 pub fn check_cpu(cpu: u32) -> Result<()> {
     let (operation, subject) = ("pin a thread to", format!("CPU {cpu}"));
     let allowed = sched_getaffinity(None)
@@ -45,33 +45,36 @@ pub fn check_cpu(cpu: u32) -> Result<()> {
     if (cpu as usize) < CpuSet::MAX_CPU && allowed.is_set(cpu as usize) {
         return Ok(());
     }
-    let cause = "there is none, or this process may not use it";
+    let cause = "no such CPU, or this process may not use it";
     Err(Error::said(Kind::Usage, operation, subject, cause)
-        .remedy("`taskset -cp $$` tells which CPUs there are"))
+        .remedy("`taskset -cp $$` lists the allowed CPUs"))
 }
 
-/// Lets the calling thread's sleeps end on time (`PR_SET_TIMERSLACK`, 1 ns); the default is 50 us late.
+/// Makes the calling thread's sleeps end on time (`PR_SET_TIMERSLACK`, 1 ns). By default they end
+/// up to 50 us late.
 pub fn sharpen_sleep() -> Result<()> {
     // SAFETY: PR_SET_TIMERSLACK takes one integer.
     let returned = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
     check(returned, "set the timer slack of", "this thread").map(drop)
 }
 
-/// Waits until every CPU has left what it was doing in the kernel's receive path when this was called
-/// (`MEMBARRIER_CMD_GLOBAL`, which is `synchronize_rcu`): no BPF program that was replaced before still runs.
+/// Waits until every CPU has finished the receive path that it was in at the call
+/// (`MEMBARRIER_CMD_GLOBAL`, which is `synchronize_rcu`). Afterwards no BPF program that was
+/// replaced before the call still runs.
 pub fn wait_for_readers() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    /// Longer than a CPU may poll a driver at once (`net.core.netdev_budget_usecs`).
+    /// Longer than a CPU may poll a driver in one go (`net.core.netdev_budget_usecs`).
     const RECEIVE_PATH: std::time::Duration = std::time::Duration::from_millis(20);
     // SAFETY: membarrier(2) takes integers.
     let returned = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if returned != 0 {
-        // Not there with nohz_full, nor in some sandboxes.
+        // Unavailable with nohz_full, and in some sandboxes.
         crate::wait::sleep(RECEIVE_PATH);
     }
 }
 
-/// CPU time of the process `pid`, user and system, all its threads (clock_getcpuclockid(3)).
+/// Returns the CPU time of the process `pid`: user and system, of all its threads
+/// (clock_getcpuclockid(3)).
 pub fn cpu_time_of(pid: u32) -> Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: clock is written only.
@@ -86,39 +89,42 @@ pub fn cpu_time_of(pid: u32) -> Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Has the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`); it lasts over execve(2).
+/// Makes the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`).
+/// The setting survives execve(2).
 pub fn end_with_parent() -> Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes one integer.
     let returned = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) };
     check(returned, "tie to its parent", "this process").map(drop)
 }
 
-/// Ends this process by SIGALRM after `seconds` (alarm(2)); it lasts over execve(2).
+/// Makes SIGALRM end this process after `seconds` (alarm(2)). The alarm survives execve(2).
 pub fn end_after(seconds: u32) {
     // SAFETY: alarm takes one integer and cannot fail.
     unsafe { libc::alarm(seconds) };
 }
 
-/// Whether the effective user is root.
+/// Returns true if the effective user is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether the calling thread has `capability` (`CAP_*` of linux/capability.h) in effect (capget(2)).
+/// Returns true if the calling thread has `capability` (`CAP_*` of linux/capability.h) in its
+/// effective set (capget(2)).
 pub fn has_capability(capability: u32) -> Result<bool> {
     let (_, data) = capabilities()?;
     let word = data.get(capability as usize / 32).map_or(0, |data| data.effective);
     Ok(word & 1 << (capability % 32) != 0)
 }
 
-/// Whether this process lives in the machine's own user namespace. Elsewhere the kernel's `capable()` says no whatever
-/// [`has_capability`] says: BPF, and what counts against the limit of locked memory, ask it (capabilities(7),
-/// user_namespaces(7)).
+/// Returns true if this process is in the machine's initial user namespace. Elsewhere the kernel's
+/// `capable()` fails, regardless of [`has_capability`]: BPF and the limit of locked memory use it
+/// (capabilities(7), user_namespaces(7)).
 ///
 /// # Errors
-/// There is no /proc.
+/// If /proc is not mounted.
 pub fn is_in_initial_user_namespace() -> Result<bool> {
-    /// `USER_NS_INIT_INO` (linux/nsfs.h). A mapping of users tells less: a namespace below may map them all.
+    /// `USER_NS_INIT_INO` (linux/nsfs.h). The user mapping is no substitute: a child namespace may
+    /// map all users.
     const INITIAL: u64 = 0xefff_fffd;
     const NAMESPACE: &str = "/proc/self/ns/user";
     let metadata =
@@ -126,8 +132,8 @@ pub fn is_in_initial_user_namespace() -> Result<bool> {
     Ok(metadata.ino() == INITIAL)
 }
 
-/// Whether a seccomp filter stands between the calling thread and the kernel (seccomp(2)): it may have refused what the
-/// kernel would not.
+/// Returns true if a seccomp filter applies to the calling thread (seccomp(2)): it can refuse calls
+/// that the kernel would allow.
 pub fn has_seccomp_filter() -> bool {
     secure_computing_mode() == Ok(SecureComputingMode::Filter)
 }
@@ -143,7 +149,8 @@ pub const CAP_PERFMON: u32 = 38;
 /// See [`CAP_NET_ADMIN`].
 pub const CAP_BPF: u32 = 39;
 
-/// What AF_XDP and its program need; memory that is locked beyond RLIMIT_MEMLOCK needs [`CAP_IPC_LOCK`] too.
+/// Capabilities that AF_XDP and its program need. Locked memory beyond RLIMIT_MEMLOCK needs
+/// [`CAP_IPC_LOCK`] too.
 pub const AF_XDP_CAPABILITIES: [(u32, &str); 4] = [
     (CAP_NET_RAW, "CAP_NET_RAW"),
     (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
@@ -151,7 +158,8 @@ pub const AF_XDP_CAPABILITIES: [(u32, &str); 4] = [
     (CAP_PERFMON, "CAP_PERFMON"),
 ];
 
-/// The advice where one of [`AF_XDP_CAPABILITIES`] is missing. It names [`CAP_IPC_LOCK`] too, which kernels before 5.11 ask for.
+/// Remedy for a missing capability of [`AF_XDP_CAPABILITIES`]. It includes [`CAP_IPC_LOCK`], which
+/// kernels before 5.11 require.
 pub(crate) const AF_XDP_REMEDY: &str = "needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON, and CAP_IPC_LOCK \
     where locked memory is limited: run as root, or setcap \
     cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock+ep PROGRAM";
@@ -182,8 +190,9 @@ fn capabilities() -> Result<(CapabilityHeader, [CapabilityData; 2])> {
     Ok((header, data))
 }
 
-/// Gives up every capability of the calling thread and of the threads that it starts later, for good (capset(2)). With
-/// `keep_file_access` CAP_DAC_OVERRIDE stays, so that root can go on making files wherever it could.
+/// Drops all capabilities of the calling thread, and of the threads that it starts later,
+/// permanently (capset(2)). With `keep_file_access` CAP_DAC_OVERRIDE stays, so that root can still
+/// create files in every directory.
 pub fn drop_capabilities(keep_file_access: bool) -> Result<()> {
     const CAP_DAC_OVERRIDE: u32 = 1;
     let (header, data) = capabilities()?;
@@ -200,11 +209,13 @@ static TERMINATED: AtomicBool = AtomicBool::new(false);
 /// Signals by which users and service managers end a program.
 const TERMINATION: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Lets SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process, and returns the flag. A second signal
-/// ends the process as usual, so that nothing can hold it. A SIGHUP that is ignored, as under nohup(1), stays so.
+/// Makes SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process, and returns the flag.
+/// A second signal ends the process as usual, even if it hangs. An ignored SIGHUP, as under
+/// nohup(1), stays ignored.
 pub fn on_termination() -> Result<&'static AtomicBool> {
     for signal in TERMINATION {
-        // No SA_RESTART: a wait in progress ends, so that its owner sees the flag at once.
+        // No SA_RESTART: the signal interrupts a system call, so that the caller sees the flag at
+        // once.
         let before = on_signal(signal, terminate, libc::SA_RESETHAND)?;
         if signal == libc::SIGHUP && before.sa_sigaction == libc::SIG_IGN {
             // SAFETY: this restores the previous action.
@@ -215,13 +226,13 @@ pub fn on_termination() -> Result<&'static AtomicBool> {
     Ok(&TERMINATED)
 }
 
-/// Lets SIGINT, SIGTERM and SIGHUP end the process again, as before [`on_termination`], for work that cannot look at a flag. A
-/// SIGHUP that is ignored stays so.
+/// Makes SIGINT, SIGTERM and SIGHUP end the process again, as before [`on_termination`], for work
+/// that cannot check a flag. An ignored SIGHUP stays ignored.
 pub fn end_on_termination() -> Result<()> {
     for signal in TERMINATION {
         // SAFETY: sigaction is plain data, for which zeroes are valid: SIG_DFL without flags.
         let (action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-        // SAFETY: a null action only asks for the present one.
+        // SAFETY: a null action only queries the current one.
         let returned = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
         check(returned, "look at the handler of signal", signal.to_string())?;
         if before.sa_sigaction != libc::SIG_IGN {
@@ -253,19 +264,20 @@ fn on_signal(
 static RELOADS: AtomicBool = AtomicBool::new(false);
 static REOPENS: AtomicBool = AtomicBool::new(false);
 
-/// What a service is told by signals.
+/// Flags set by the signals of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Signals {
-    /// To end: SIGTERM or SIGINT; a second one ends it as usual.
+    /// Set by SIGTERM or SIGINT: end. A second such signal ends the process as usual.
     pub terminated: &'static AtomicBool,
-    /// To read its configuration again: SIGHUP, however often.
+    /// Set by each SIGHUP: read the configuration again.
     pub reloads: &'static AtomicBool,
-    /// To open its log again: SIGUSR1, however often.
+    /// Set by each SIGUSR1: open the log again.
     pub reopens: &'static AtomicBool,
 }
 
-/// Lets the signals of a service set flags. SIGHUP is handled even if it was ignored at start, as under
-/// nohup(1): for a service it means reload, and a reload does no harm when a terminal hangs up.
+/// Makes the signals of a service set flags. SIGHUP is handled even if it was ignored at start, as
+/// under nohup(1): for a service it means reload, and a reload is harmless when a terminal hangs
+/// up.
 pub fn on_service_signals() -> Result<Signals> {
     on_signal(libc::SIGTERM, terminate, libc::SA_RESETHAND)?;
     on_signal(libc::SIGINT, terminate, libc::SA_RESETHAND)?;
@@ -279,14 +291,14 @@ const IGNORED_BY_SHELLS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGQUIT, libc::
 
 /// Resets SIGINT, SIGQUIT and SIGHUP to their default action (sigaction(2)).
 ///
-/// A program inherits ignored signals over execve(2). A shell without job control ignores SIGINT and SIGQUIT in
-/// background commands, and nohup(1) ignores SIGHUP; a child that is ended by one of them must reset it first.
-/// Async-signal-safe: it may run between fork(2) and execve(2).
+/// A program inherits ignored signals over execve(2). A shell without job control ignores SIGINT
+/// and SIGQUIT in background commands, and nohup(1) ignores SIGHUP. A child that one of them shall
+/// end must reset it first. Async-signal-safe: it may run between fork(2) and execve(2).
 fn reset_signals() -> std::io::Result<()> {
     // SAFETY: sigaction is plain data; all zeroes are SIG_DFL, no flags and an empty mask.
     let default: libc::sigaction = unsafe { std::mem::zeroed() };
     for signal in IGNORED_BY_SHELLS {
-        // SAFETY: SIG_DFL is a valid action for these signals, and the old action is not asked for.
+        // SAFETY: SIG_DFL is a valid action for these signals, and the old action is not requested.
         if unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
@@ -294,10 +306,11 @@ fn reset_signals() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Has `command` start with SIGINT, SIGQUIT and SIGHUP at their default action.
+/// Makes `command` start with SIGINT, SIGQUIT and SIGHUP at their default action.
 pub fn with_default_signals(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt as _;
-    // SAFETY: the closure calls sigaction(2) alone, which is async-signal-safe, and allocates nothing.
+    // SAFETY: the closure only calls sigaction(2), which is async-signal-safe, and does not
+    // allocate.
     unsafe { command.pre_exec(reset_signals) }
 }
 

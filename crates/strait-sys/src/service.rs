@@ -1,5 +1,5 @@
-//! What a service is given by, and tells, whoever started it: sockets that listen already (sd_listen_fds(3)), how it is (sd_notify(3)), and
-//! the user that it is to run as.
+//! Interface to the service manager: inherited listening sockets (sd_listen_fds(3)), state
+//! notifications (sd_notify(3)), and the user to run as.
 //!
 //! `strait proxy` calls it once, before it starts threads.
 
@@ -15,48 +15,50 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::error::{Error, Kind, Result, check};
 
-/// The descriptor of the first socket (`SD_LISTEN_FDS_START`).
+/// Descriptor of the first socket (`SD_LISTEN_FDS_START`).
 const FIRST: i32 = 3;
-/// Sockets at most.
+/// Maximum number of sockets.
 const SOCKETS_MAX: i32 = 256;
 
-/// The TCP sockets that the process was started with, as the environment variables `LISTEN_PID` and `LISTEN_FDS` tell. None where these are
-/// not for this process.
+/// Takes the TCP sockets that the environment variables `LISTEN_PID` and `LISTEN_FDS` announce.
+/// Empty if they are meant for another process.
 ///
 /// # Errors
-/// They are no sockets that listen for TCP.
+/// If a descriptor is not a listening TCP socket.
 ///
 /// # Panics
-/// If it is called a second time: the sockets have their owner then.
+/// If it is called twice: the first call took ownership of the sockets.
 pub fn inherited_sockets() -> Result<Vec<TcpListener>> {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
     let is_for_this = number("LISTEN_PID") == Some(std::process::id() as i32);
     let count = number("LISTEN_FDS").filter(|_| is_for_this).unwrap_or(0).clamp(0, SOCKETS_MAX);
-    assert!(!TAKEN.swap(true, Ordering::SeqCst), "the inherited sockets have their owner");
+    assert!(!TAKEN.swap(true, Ordering::SeqCst), "the inherited sockets were taken before");
     (FIRST..FIRST + count).map(take).collect()
 }
 
 fn take(number: i32) -> Result<TcpListener> {
     let subject = || format!("descriptor {number}");
-    // SAFETY: fcntl(2) on a number that may be no descriptor fails.
+    // SAFETY: fcntl(2) fails on a number that is not a descriptor.
     let returned = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     check(returned, "take over", subject())?;
-    // SAFETY: it is open, and whoever has started this process has opened it for it: nobody else here owns it, and it is taken once.
+    // SAFETY: the descriptor is open, and the service manager opened it for this process: it has no
+    // other owner here and is taken once.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     let is_listening = sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
         && sockopt::socket_acceptconn(&socket) == Ok(true);
     if !is_listening {
-        return Err(Error::said(Kind::Usage, "take over", subject(), "it is no socket that listens for TCP"));
+        return Err(Error::said(Kind::Usage, "take over", subject(), "not a listening TCP socket"));
     }
     Ok(socket.into())
 }
 
-/// Tells the service manager how this process is (sd_notify(3)): lines as `READY=1`. Where nobody asks nothing is told.
+/// Reports the state of this process to the service manager (sd_notify(3)): lines like `READY=1`.
+/// Does nothing if `NOTIFY_SOCKET` is not set.
 ///
 /// # Errors
-/// The socket named by `NOTIFY_SOCKET` takes nothing.
+/// If the socket named by `NOTIFY_SOCKET` accepts nothing.
 pub fn notify(state: &str) -> Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(()) };
     let told = || {
@@ -67,7 +69,7 @@ pub fn notify(state: &str) -> Result<()> {
     told.map(drop).map_err(|error| Error::from_io("notify", name.to_string_lossy(), &error))
 }
 
-/// A path; with `@` a name that is in no file system (unix(7)).
+/// Parses a path, or with `@` an abstract name, which is in no file system (unix(7)).
 fn address_of(name: &OsStr) -> io::Result<SocketAddr> {
     match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -75,13 +77,13 @@ fn address_of(name: &OsStr) -> io::Result<SocketAddr> {
     }
 }
 
-/// Microseconds of CLOCK_MONOTONIC, as `RELOADING=1` is told with (sd_notify(3)).
+/// Returns the microseconds of CLOCK_MONOTONIC, which `RELOADING=1` must carry (sd_notify(3)).
 pub fn monotonic_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
-/// An entry of the user database.
+/// Entry of the user database.
 struct User {
     name: CString,
     uid: libc::uid_t,
@@ -91,7 +93,7 @@ struct User {
 /// Checks that there is a user of this name (getpwnam(3)).
 ///
 /// # Errors
-/// There is none.
+/// If there is no such user.
 pub fn check_user(name: &str) -> Result<()> {
     find_user(name).map(drop)
 }
@@ -99,7 +101,8 @@ pub fn check_user(name: &str) -> Result<()> {
 fn find_user(name: &str) -> Result<User> {
     let unknown = || Error::said(Kind::Usage, "become user", name, "there is no such user");
     let c_name = CString::new(name).map_err(|_| unknown())?;
-    // SAFETY: the name ends with NUL. The entry that is returned is read at once, in a process of one thread.
+    // SAFETY: the name ends with NUL. The returned entry is read at once, in a process of one
+    // thread.
     let (uid, gid) = unsafe {
         let entry = libc::getpwnam(c_name.as_ptr());
         if entry.is_null() {
@@ -110,18 +113,18 @@ fn find_user(name: &str) -> Result<User> {
     Ok(User { name: c_name, uid, gid })
 }
 
-/// Becomes another user, for good, with that user's groups: setgroups(2), setgid(2), setuid(2), of
+/// Becomes another user permanently, with that user's groups: setgroups(2), setgid(2), setuid(2), of
 /// all threads.
 ///
 /// # Errors
-/// There is no such user, or this process may not become it.
+/// If there is no such user, or this process may not become it.
 pub fn become_user(name: &str) -> Result<()> {
     let User { name: c_name, uid, gid } = find_user(name)?;
     // SAFETY: the name ends with NUL.
     check(unsafe { libc::initgroups(c_name.as_ptr(), gid) }, "become user", name)?;
     // SAFETY: both take numbers.
     check(unsafe { libc::setgid(gid) }, "become user", name)?;
-    // SAFETY: the same.
+    // SAFETY: as above.
     check(unsafe { libc::setuid(uid) }, "become user", name)?;
     Ok(())
 }
@@ -133,14 +136,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_an_at_is_in_no_file_system() {
+    fn name_with_at_is_abstract() {
         let abstract_name = address_of(OsStr::new("@a/b")).unwrap();
         assert_eq!(abstract_name.as_abstract_name(), Some(&b"a/b"[..]));
         assert!(address_of(OsStr::new("/run/x")).unwrap().as_pathname().is_some());
     }
 
     #[test]
-    fn what_is_no_listening_socket_is_not_taken_over() {
+    fn other_descriptors_are_not_taken_over() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let number = rustix::io::dup(&file).unwrap();
         let raw = number.as_raw_fd();

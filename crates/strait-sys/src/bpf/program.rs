@@ -1,7 +1,7 @@
-//! eBPF programs: load, test run, and what the kernel says of one.
+//! eBPF programs: load, test run, and information from the kernel.
 //!
-//! The verifier's last words travel in the error. The capture engine loads what `strait-filter` assembled; tests and
-//! the traffic generator run programs without an interface.
+//! Errors carry the last lines of the verifier's log. The capture engine loads the programs that
+//! `strait-filter` assembles; tests and the traffic generator run programs without an interface.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,15 +18,16 @@ const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const BPF_TAG_SIZE: usize = 8;
 
-/// Bytes of the verifier's log that are asked for after a failure; its end is what matters.
+/// Size of the verifier's log buffer after a failure; the end of the log matters.
 const LOG_BYTES: usize = 1 << 20;
-/// Lines of the log that an error carries.
+/// Number of log lines in an error.
 const LOG_LINES: usize = 4;
-/// How often a load that a signal interrupted is tried again.
+/// Maximum attempts at a load that signals interrupt.
 const LOAD_TRIES: usize = 5;
 
-/// The verifier lets kernel functions be called by programs under a GPL-compatible licence only. The programs are
-/// ours, under MIT among others; this is the compatible one of the names that the kernel knows.
+/// The verifier allows kernel functions only for programs under a GPL-compatible licence. These
+/// programs are licensed under MIT among others; this is the matching name of those that the kernel
+/// knows.
 const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
 
 #[repr(C)]
@@ -123,90 +124,92 @@ struct ProgramInfoHead {
     name: [u8; NAME_LEN],
 }
 
-/// How an XDP program is loaded.
+/// Options of loading an XDP program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// It reads frames of several buffers right (`BPF_F_XDP_HAS_FRAGS`).
+    /// The program supports frames of several buffers (`BPF_F_XDP_HAS_FRAGS`).
     pub fragments: bool,
-    /// It calls metadata functions of this interface's driver (`BPF_F_XDP_DEV_BOUND_ONLY`).
+    /// Interface whose driver's metadata functions the program calls (`BPF_F_XDP_DEV_BOUND_ONLY`).
     pub device: Option<u32>,
 }
 
-/// A loaded `BPF_PROG_TYPE_XDP` program.
+/// Loaded `BPF_PROG_TYPE_XDP` program.
 #[derive(Debug)]
 pub struct XdpProgram {
     fd: OwnedFd,
 }
 
-/// A loaded `BPF_PROG_TYPE_SOCKET_FILTER` program, for `SO_ATTACH_BPF`.
+/// Loaded `BPF_PROG_TYPE_SOCKET_FILTER` program, for `SO_ATTACH_BPF`.
 #[derive(Debug)]
 pub struct SocketFilter {
     fd: OwnedFd,
 }
 
-/// A loaded `BPF_PROG_TYPE_SCHED_CLS` program, for an interface's way in or out.
+/// Loaded `BPF_PROG_TYPE_SCHED_CLS` program, for an interface's ingress or egress.
 #[derive(Debug)]
 pub struct Classifier {
     fd: OwnedFd,
 }
 
-/// What an XDP program is told of the frame in a test run.
+/// Context of the frame that a test run passes to an XDP program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpContext {
-    /// The interface; 0 leaves the kernel's choice, its loopback.
+    /// Index of the interface; 0 is the kernel's default, its loopback.
     pub ingress_ifindex: u32,
     /// The receive queue, which the interface must have.
     pub rx_queue: u32,
-    /// Bytes at the start of the data that are metadata, not frame.
+    /// Bytes at the start of the data that are metadata and not frame.
     pub metadata_bytes: u32,
-    /// Bytes of the data that go into the first buffer, the rest into fragments; absent is as many as fit.
-    /// Kernels before 6.18 refuse a number below the data's length.
+    /// Bytes of the data in the first buffer; the rest goes into fragments. `None` puts as many
+    /// there as fit. Kernels before 6.18 refuse a number below the data's length.
     pub linear_bytes: Option<u32>,
 }
 
-/// A `BPF_PROG_TEST_RUN`.
+/// Arguments of a `BPF_PROG_TEST_RUN`.
 #[derive(Debug, Default)]
 pub struct TestRun<'a> {
-    /// The frame; XDP takes no fewer than 14 bytes.
+    /// The frame; XDP requires at least 14 bytes.
     pub data: &'a [u8],
-    /// Where the frame as the program left it goes, its metadata first.
+    /// Receives the frame as the program left it, preceded by its metadata.
     pub data_out: Option<&'a mut [u8]>,
-    /// What the program is told of it.
+    /// Context of the frame.
     pub context: Option<XdpContext>,
-    /// How often it runs; 0 is once.
+    /// Number of runs; 0 means one.
     pub repeat: u32,
-    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: what it redirects or passes really goes there. Excludes `data_out`.
+    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: redirected and passed frames really reach their target.
+    /// Excludes `data_out`.
     pub live_frames: bool,
-    /// Live frames that are handled at a time; 0 is the kernel's choice, 64.
+    /// Live frames in a batch; 0 is the kernel's default, 64.
     pub batch: u32,
 }
 
-/// What came of a test run.
+/// Result of a test run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestOutcome {
-    /// What the program returned last.
+    /// Return value of the last run.
     pub returned: u32,
     /// Mean duration of a run in nanoseconds.
     pub duration_ns: u32,
-    /// Bytes of metadata and frame that the program left, of which `data_out` may hold a part.
+    /// Bytes of metadata and frame that the program left; `data_out` may hold only a part.
     pub data_bytes: u32,
     /// Bytes of metadata among them; 0 for live frames.
     pub metadata_bytes: u32,
 }
 
-/// How the kernel names a program, so that a user can find it with bpftool.
+/// Identity of a program in the kernel, by which bpftool finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
-    /// Its number in this kernel.
+    /// Number in this kernel.
     pub id: u32,
-    /// The name it was loaded with; may be empty.
+    /// Name at load; may be empty.
     pub name: String,
-    /// Hash of its instructions.
+    /// Hash of the instructions.
     pub tag: [u8; BPF_TAG_SIZE],
 }
 
 impl XdpProgram {
-    /// Loads eBPF `instructions` under `name`; the verifier's last lines are in the error if it refuses.
+    /// Loads eBPF `instructions` under `name`. If the verifier refuses, the error holds the last
+    /// lines of its log.
     pub fn load(name: &str, instructions: &[u64], options: LoadOptions) -> Result<Self> {
         let fragments = if options.fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
         let bound = if options.device.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
@@ -220,11 +223,11 @@ impl XdpProgram {
         Ok(Self { fd: load(name, instructions, attribute)? })
     }
 
-    /// Runs it on given bytes; no interface need have it.
+    /// Runs the program on given bytes, without an interface.
     ///
     /// # Errors
-    /// ENOTSUPP or EINVAL where the kernel has no live frames; EINVAL for data under 14 bytes or beyond what the
-    /// program takes; ENOSPC if `data_out` is too short for the result.
+    /// ENOTSUPP or EINVAL if the kernel lacks live frames; EINVAL for data under 14 bytes or longer
+    /// than the program accepts; ENOSPC if `data_out` is too short for the result.
     pub fn test_run(&self, run: TestRun<'_>) -> Result<TestOutcome> {
         let mut context = run.context.map(|context| xdp_md(&context, run.data.len()));
         let (data_out, data_size_out) = match run.data_out {
@@ -296,7 +299,7 @@ impl AsFd for Classifier {
     }
 }
 
-/// What the kernel says of the program behind `fd`.
+/// Reads the identity of the program behind `fd`.
 pub fn program_info(fd: BorrowedFd<'_>) -> Result<ProgramInfo> {
     let mut head = ProgramInfoHead::default();
     let mut attribute = ObjectInfo {
@@ -310,7 +313,8 @@ pub fn program_info(fd: BorrowedFd<'_>) -> Result<ProgramInfo> {
     Ok(ProgramInfo { id: head.id, name: String::from_utf8_lossy(&name).into_owned(), tag: head.tag })
 }
 
-/// What the kernel says of the program with this number, for example the one that netlink reports on an interface.
+/// Reads the identity of the program with this number, for example one that netlink reports on an
+/// interface.
 pub fn program_info_by_id(id: u32) -> Result<ProgramInfo> {
     let mut attribute = ObjectId { id, next_id: 0, open_flags: 0 };
     let fd = bpf_fd(Command::ProgramFdById, &mut attribute)
@@ -330,7 +334,7 @@ fn xdp_md(context: &XdpContext, data_bytes: usize) -> XdpMd {
 
 fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<OwnedFd> {
     attribute.insn_cnt = u32::try_from(instructions.len())
-        .map_err(|_| Error::said(Kind::Usage, "load the BPF program", name, "it is too long"))?;
+        .map_err(|_| Error::said(Kind::Usage, "load the BPF program", name, "the program is too long"))?;
     attribute.insns = instructions.as_ptr() as u64;
     attribute.license = LICENSE.as_ptr() as u64;
     attribute.prog_name = object_name(name);
@@ -340,7 +344,8 @@ fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<
             return explained;
         }
         let says = verifier_says(attribute);
-        // Its words for what CAP_PERFMON allows: arithmetic on packet pointers.
+        // The verifier's message for operations that need CAP_PERFMON: arithmetic on packet
+        // pointers.
         let lacks_privilege = says.contains("prohibited");
         let kind = if lacks_privilege { Kind::Refused } else { Kind::Failed };
         let hint = if lacks_privilege { format!("{PRIVILEGE}; ") } else { String::new() };
@@ -348,7 +353,8 @@ fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<
     })
 }
 
-/// Loads; a signal in the verifier makes it give up with EAGAIN, which is not ours to report.
+/// Loads, and repeats after EAGAIN: a signal makes the verifier give up, which is no failure of the
+/// program.
 fn load_again(attribute: &mut ProgramLoad) -> io::Result<OwnedFd> {
     for _ in 1..LOAD_TRIES {
         match bpf_fd(Command::ProgramLoad, attribute) {
@@ -359,14 +365,14 @@ fn load_again(attribute: &mut ProgramLoad) -> io::Result<OwnedFd> {
     bpf_fd(Command::ProgramLoad, attribute)
 }
 
-/// Loads once more with a log, and keeps its last lines.
+/// Loads once more with a log, and returns its last lines.
 fn verifier_says(mut attribute: ProgramLoad) -> String {
     let mut log = vec![0_u8; LOG_BYTES];
     attribute.log_level = 1;
     attribute.log_size = log.len() as u32;
     attribute.log_buf = log.as_mut_ptr() as u64;
     if bpf_fd(Command::ProgramLoad, &mut attribute).is_ok() {
-        return "it took the program on a second try".into();
+        return "it accepted the program on the second attempt".into();
     }
     let text: Vec<u8> = log.into_iter().take_while(|byte| *byte != 0).collect();
     let text = String::from_utf8_lossy(&text);

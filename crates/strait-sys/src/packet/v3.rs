@@ -1,14 +1,18 @@
-//! TPACKET_V3: a ring of blocks, each holding frames of any length. `docs/internals/tpacket-v3.md` draws it.
+//! TPACKET_V3: ring of blocks, each holding frames of any length. `docs/internals/tpacket-v3.md`
+//! draws it.
 //!
-//! The kernel fills one block, the *open* one, and hands it over whole when it is full or its retire timer ends
-//! (D2). [`Ring::take`] lends what is left of the next retired block, or, where [`Ring::set_early`] allows it, the
-//! frames that are already complete in the open block, so that a quiet reader need not wait for the timer.
+//! The kernel fills one block, the *open* one, and hands it over when it is full or its retire
+//! timer expires (D2). [`Ring::take`] borrows the unread frames of the next retired block. If
+//! [`Ring::set_early`] allows it, it also borrows the complete frames of the open block, so that an
+//! idle reader need not wait for the timer.
 //!
-//! **Reading the open block.** `tpacket_rcv` writes a frame's data, then its header, then the `sockaddr_ll`, and
-//! marks nothing as finished but the block. The reader therefore zeroes a block before it returns it; in a zeroed
-//! block a header whose every field is non-zero has been written to the end. That takes the kernel's stores to be
-//! compiled in their order in the source, and to become visible in it: the latter holds
-//! on x86-64 alone, so only there is it done; and a block that was not zeroed (it left here full, under load) is not
+//! **Reading the open block.** `tpacket_rcv` writes a frame's data, then its header, then the
+//! `sockaddr_ll`; only the block has a status. The reader therefore zeroes a block before it
+//! returns it: in a zeroed block, a header with all fields non-zero is completely written. This
+//! assumes that the kernel's stores are compiled in source order and become visible in that order.
+//! x86-64 guarantees the latter, so other architectures do not read early. A block that was not
+//! zeroed (it was returned full, under load) is not read early either. A frame with a field that
+//! happens to be zero (a timestamp on the exact second) waits for the timer.
 //! read early. A frame whose field happens to be zero (a timestamp on the exact second) waits for the timer.
 
 use std::os::fd::AsFd;
@@ -19,20 +23,20 @@ use super::{Cooked, Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
 use crate::error::Result;
 use crate::mmap::Mapping;
 
-/// `TPACKET_ALIGN(sizeof(struct tpacket3_hdr))`: the `sockaddr_ll` stands there (if_packet.h).
+/// `TPACKET_ALIGN(sizeof(struct tpacket3_hdr))`: offset of the `sockaddr_ll` (if_packet.h).
 const ADDRESS_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
 /// Frames in a block start at multiples of this (`V3_ALIGNMENT` in af_packet.c).
 const FRAME_ALIGNMENT: usize = 8;
-/// Where the first frame of a block stands: no private area is asked for (`BLK_PLUS_PRIV(0)`).
+/// Offset of the first frame in a block, without a private area (`BLK_PLUS_PRIV(0)`).
 const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
-/// How far ahead of the reader frames are fetched into the cache at least: some six small ones.
+/// Minimum distance of the prefetch ahead of the reader: about six small frames.
 const FETCHED_AHEAD: usize = 1024;
 const CACHE_LINE: usize = 64;
-/// Offset of the status in a block: `version` and `offset_to_priv` stand before it.
+/// Offset of the status in a block, after `version` and `offset_to_priv`.
 const BLOCK_STATUS: usize = 8;
 /// See [`Early::Quiet`]: up to half a million small frames a second.
 pub const SLOW: Duration = Duration::from_millis(4);
-/// Whether the open block can be read here: stores of one CPU are seen by another in program order.
+/// True if the open block can be read here: other CPUs see the stores of one CPU in program order.
 pub const READS_EARLY: bool = cfg!(target_arch = "x86_64");
 
 /// Sizes of a ring of blocks.
@@ -42,28 +46,31 @@ pub struct Geometry {
     pub block_bytes: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// How long the kernel keeps a block that holds a frame but is not full; 1 ms at least.
+    /// Maximum time that the kernel keeps a block that holds a frame but is not full; 1 ms at
+    /// least.
     pub retire: Duration,
 }
 
 impl Geometry {
-    /// Bytes of a frame that a block must be able to hold: 64 KiB of segmentation offload and the headers.
+    /// Bytes of the largest frame that a block must hold: 64 KiB of segmentation offload and the
+    /// headers.
     const FRAME_MAX: usize = 1 << 17;
 
-    /// A ring of about `ring_bytes` in blocks of about `block_bytes`; at least two blocks.
+    /// Returns a geometry of about `ring_bytes` in blocks of about `block_bytes`; at least two
+    /// blocks.
     pub fn new(ring_bytes: usize, block_bytes: usize, retire: Duration) -> Self {
         let block_bytes = block_bytes.next_power_of_two().max(Self::FRAME_MAX);
         Self { block_bytes, blocks: (ring_bytes / block_bytes).max(2), retire }
     }
 
-    /// Bytes that the ring maps.
+    /// Returns the bytes that the ring maps.
     pub fn ring_bytes(&self) -> usize {
         self.block_bytes * self.blocks
     }
 
     fn request(&self, rx_hash: bool) -> libc::tpacket_req3 {
         const TP_FT_REQ_FILL_RXHASH: u32 = 1;
-        // The frame size bounds nothing in V3; the kernel wants only that the counts agree.
+        // The frame size limits nothing in V3; the kernel only checks that the counts agree.
         let frame_bytes = 2048;
         libc::tpacket_req3 {
             tp_block_size: self.block_bytes as u32,
@@ -77,41 +84,44 @@ impl Geometry {
     }
 }
 
-/// Which blocks are read before the kernel hands them over; those were zeroed when they were given back.
+/// Selects the blocks to read before the kernel hands them over. These are zeroed when they are
+/// returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Early {
-    /// None.
+    /// No block.
     Never,
-    /// Those that took [`SLOW`] to fill when they were last used: at that pace zeroing costs little.
+    /// Blocks that took [`SLOW`] to fill at their last use: at that rate zeroing is cheap.
     Quiet,
-    /// All, whatever the zeroing costs.
+    /// All blocks, regardless of the cost of zeroing.
     Always,
 }
 
-/// A mapped TPACKET_V3 receive ring.
+/// Mapped TPACKET_V3 receive ring.
 #[derive(Debug)]
 pub struct Ring {
     memory: Mapping,
     geometry: Geometry,
-    /// The block that holds the next frame.
+    /// Index of the block with the next frame.
     block: usize,
-    /// Frames of that block which were lent before, and where the next one starts in it.
+    /// Number of frames of that block that were already borrowed; `offset` is the start of the next
+    /// one.
     read: u32,
     offset: usize,
     early: Early,
     cooked: Option<Cooked>,
-    /// How long the kernel took to fill the block that was given back last.
+    /// Time that the kernel took to fill the last returned block.
     filled_in: Duration,
-    /// For each block, how many bytes from its start may be other than zero; 0 when all frames' room is zeroed.
+    /// For each block, the end of the bytes that may be non-zero; 0 if the room of all frames is
+    /// zeroed.
     dirty: Vec<usize>,
 }
 
 impl Ring {
-    /// `setsockopt(PACKET_RX_RING)` and `mmap`. The socket must not be bound yet. With `rx_hash` the kernel
-    /// computes the flow hash of each frame, at the price of a flow dissection.
+    /// `setsockopt(PACKET_RX_RING)` and `mmap`. The socket must not be bound yet. With `rx_hash`
+    /// the kernel computes the flow hash of each frame, which costs a flow dissection.
     ///
     /// # Errors
-    /// ENOMEM where the kernel has no memory for it: ask for less.
+    /// ENOMEM if the kernel has no memory for the ring: request less.
     pub fn new(socket: &Socket, geometry: Geometry, rx_hash: bool) -> Result<Self> {
         let version = libc::tpacket_versions::TPACKET_V3 as libc::c_int;
         socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V3 on")?;
@@ -121,7 +131,7 @@ impl Ring {
         Ok(Self::over(memory, geometry))
     }
 
-    /// A ring over zeroed memory that somebody else fills by the kernel's rules.
+    /// Makes a ring over zeroed memory that a test fills by the kernel's rules.
     pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
         let dirty = vec![0; geometry.blocks];
         let (offset, cooked) = (FIRST_FRAME, None);
@@ -129,17 +139,19 @@ impl Ring {
         Self { memory, geometry, block: 0, read: 0, offset, early, cooked, filled_in, dirty }
     }
 
-    /// Which blocks to read early; none unless said. It stays so where the processor's memory order does not allow it.
+    /// Selects the blocks to read early; [`Early::Never`] by default, and always where the
+    /// processor's memory order does not allow it.
     pub fn set_early(&mut self, early: Early) {
         self.early = if READS_EARLY { early } else { Early::Never };
     }
 
-    /// Whether [`Ring::take`] can see a frame in the open block as soon as it is complete.
+    /// Returns true if [`Ring::take`] can see a frame in the open block as soon as it is complete.
     pub fn reads_early(&self) -> bool {
         self.early != Early::Never && self.dirty[self.block] == 0
     }
 
-    /// Whether a frame is ready; [`Ring::take`] then lends at least one. Passes over a block that was read early.
+    /// Returns true if a frame is ready; [`Ring::take`] then borrows at least one. Skips a block
+    /// that was read early.
     pub fn ready(&mut self) -> bool {
         for _ in 0..self.geometry.blocks {
             match self.retired() {
@@ -151,8 +163,8 @@ impl Ring {
         false
     }
 
-    /// The frames that are ready in the next block, `limit` at most, lent until the batch drops. It may be empty; it
-    /// never waits.
+    /// Borrows the ready frames of the next block, at most `limit`, until the batch drops. May be
+    /// empty; never waits.
     pub fn take(&mut self, limit: usize) -> Batch<'_> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(packets) = self.retired() {
@@ -163,32 +175,34 @@ impl Ring {
         Batch { count, ends_block: false, ring: self }
     }
 
-    /// Which header to put before packets of a `SOCK_DGRAM` socket; none unless said.
+    /// Selects the header to put before packets of a `SOCK_DGRAM` socket; none by default.
     pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
         self.cooked = cooked;
     }
 
-    /// How long the kernel takes to fill the ring, at the rate of the block that was given back last.
+    /// Returns the time that the kernel takes to fill the ring, at the rate of the last returned
+    /// block.
     pub fn fill_time(&self) -> Duration {
         self.filled_in * self.geometry.blocks as u32
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Number of packets in the current block, if the kernel has handed it over.
+    /// Returns the number of packets in the current block, if the kernel has handed it over.
     fn retired(&self) -> Option<u32> {
-        // Acquire pairs with the kernel's barrier before it stores the status: block and frames are whole.
+        // Acquire pairs with the kernel's barrier before it stores the status: block and frames are
+        // complete.
         if self.status(self.block).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the block is ours and begins with a block descriptor.
+        // SAFETY: the kernel handed the block over, and it begins with a block descriptor.
         Some(unsafe { (*self.descriptor(self.block)).hdr.bh1.num_pkts })
     }
 
-    /// How many unread frames of the open, zeroed block are complete.
+    /// Counts the complete unread frames of the open, zeroed block.
     fn complete(&self) -> u32 {
         let mut offset = self.offset;
         let mut count = 0;
@@ -199,15 +213,15 @@ impl Ring {
         count
     }
 
-    /// Where the frame after the one at `offset` of the open block starts, if the one at `offset` is complete.
+    /// Returns the end of the frame at `offset` of the open block, if it is complete.
     fn complete_at(&self, offset: usize) -> Option<usize> {
         let header_end = offset + ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>();
         if header_end > self.geometry.block_bytes {
             return None;
         }
         let field = |at: usize| {
-            // SAFETY: header_end is within the block and every field read is an aligned u32; the kernel writes
-            // it meanwhile, hence the atomic access.
+            // SAFETY: header_end is within the block and every field read is an aligned u32. The
+            // kernel writes it meanwhile, so the access is atomic.
             unsafe { AtomicU32::from_ptr(self.at(self.block, offset + at).cast()) }.load(Ordering::Acquire)
         };
         let written = [
@@ -219,7 +233,8 @@ impl Ring {
             ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_ifindex),
             ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_hatype),
         ];
-        // The last written first: while the frame is incomplete this ends at once.
+        // Fields in reverse order of the kernel's stores: an incomplete frame fails at the first
+        // check.
         if written.iter().rev().any(|&at| field(at) == 0) {
             return None;
         }
@@ -230,9 +245,9 @@ impl Ring {
         (mac != 0 && mac_and_net >> 16 != 0 && next <= self.geometry.block_bytes).then_some(next)
     }
 
-    /// Gives the current block back and goes on to the next.
+    /// Returns the current block to the kernel and moves to the next.
     fn release(&mut self) {
-        // SAFETY: the block is ours and begins with a block descriptor.
+        // SAFETY: the kernel handed the block over, and it begins with a block descriptor.
         let (status, used, filled_in) = unsafe {
             let header = &(*self.descriptor(self.block)).hdr.bh1;
             let (first, last) = (time(header.ts_first_pkt), time(header.ts_last_pkt));
@@ -246,21 +261,22 @@ impl Ring {
             Early::Always => true,
         };
         if zero && dirty > FIRST_FRAME {
-            // SAFETY: FIRST_FRAME..dirty lies in the block, which is ours until the store below.
+            // SAFETY: FIRST_FRAME..dirty lies in the block, which belongs to this process until the
+            // store below.
             unsafe { self.at(self.block, FIRST_FRAME).write_bytes(0, dirty - FIRST_FRAME) };
         }
         self.dirty[self.block] = if zero { 0 } else { dirty };
-        // Release: our reads, and the zeroes, are done before the kernel may write the block again.
+        // Release: the reads, and the zeroes, are done before the kernel may write the block again.
         self.status(self.block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.block = (self.block + 1) % self.geometry.blocks;
         self.read = 0;
         self.offset = FIRST_FRAME;
     }
 
-    /// Lends the frame at the cursor and moves the cursor behind it.
+    /// Borrows the frame at the cursor and moves the cursor past it.
     ///
     /// # Safety
-    /// The frame is complete and its block is not returned before 'a ends.
+    /// The frame is complete and its block is not returned during 'a.
     #[allow(
         clippy::inline_always,
         reason = "it runs once a packet; not inlined, its frame goes through memory"
@@ -285,11 +301,11 @@ impl Ring {
             vlan_tpid: raw.hv1.tp_vlan_tpid,
             rx_hash: raw.hv1.tp_rxhash,
         };
-        // SAFETY: the caller vouches for the frame, and room ends with the block.
+        // SAFETY: the caller guarantees the frame, and room ends with the block.
         let frame = unsafe { header.frame(start, room, ADDRESS_OFFSET, self.cooked) };
         if frame.vlan.is_some() {
             let at = std::mem::offset_of!(libc::tpacket3_hdr, tp_status);
-            // SAFETY: tp_status is an aligned u32 of the header of a frame of ours.
+            // SAFETY: tp_status is an aligned u32 of the header of a borrowed frame.
             unsafe { AtomicU32::from_ptr(start.add(at).cast()) }.fetch_or(TAG_RESTORED, Ordering::Relaxed);
         }
         let next = self.offset + usize::from(raw.tp_mac) + raw.tp_snaplen as usize;
@@ -319,33 +335,34 @@ impl Ring {
     }
 }
 
-/// A timestamp of a block descriptor.
+/// Reads a timestamp of a block descriptor.
 fn time(stamp: libc::tpacket_bd_ts) -> Duration {
-    // In a union of both; V3 has nanoseconds.
+    // The field is a union with microseconds; V3 stores nanoseconds.
     Duration::from_secs(stamp.ts_sec.into()) + Duration::from_nanos(stamp.ts_usec.into())
 }
 
-/// Frames of one block on loan; dropping it returns the block once the kernel has retired it.
+/// Borrowed frames of one block; dropping the batch returns the block if the kernel has retired it.
 #[derive(Debug)]
 pub struct Batch<'ring> {
     ring: &'ring mut Ring,
     count: u32,
-    /// It holds the last frames of a retired block.
+    /// True if the batch holds the last frames of a retired block.
     ends_block: bool,
 }
 
 impl Batch<'_> {
-    /// Number of frames.
+    /// Returns the number of frames.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether no frame was ready.
+    /// Returns true if no frame was ready.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The frames, oldest first. A frame is lent once: what an earlier call has lent does not come again.
+    /// Iterates over the frames, oldest first. Each frame is borrowed once: later calls do not
+    /// repeat it.
     pub fn frames(&mut self) -> Frames<'_> {
         Frames { left: &mut self.count, ring: self.ring }
     }
@@ -353,7 +370,7 @@ impl Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // What was not looked at counts as read: it was lent.
+        // Frames that the caller did not look at count as read.
         while self.frames().next().is_some() {}
         if self.ends_block {
             self.ring.release();
@@ -361,7 +378,7 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// Iterates over the frames of a [`Batch`].
+/// Iterator over the frames of a [`Batch`].
 #[derive(Debug)]
 pub struct Frames<'batch> {
     ring: &'batch mut Ring,
@@ -374,8 +391,8 @@ impl<'batch> Iterator for Frames<'batch> {
     #[inline]
     fn next(&mut self) -> Option<Frame<'batch>> {
         *self.left = self.left.checked_sub(1)?;
-        // SAFETY: the frames of the batch are complete, and the batch, which returns the block when it drops, is
-        // borrowed for 'batch; each frame is lent once.
+        // SAFETY: the frames of the batch are complete, and the batch, which returns the block when
+        // it drops, is borrowed for 'batch. Each frame is borrowed once.
         unsafe { self.ring.next_frame() }
     }
 

@@ -1,14 +1,21 @@
-//! A ring that sends, with and without a copy (io_uring_enter(2), `IORING_OP_SEND`, `SEND_ZC`, `SENDMSG_ZC`).
+//! io_uring that sends, with and without a copy (io_uring_enter(2), `IORING_OP_SEND`, `SEND_ZC`,
+//! `SENDMSG_ZC`).
 //!
-//! One thread, many sockets. An operation owns what the kernel uses, socket and views of the bytes, until the kernel has
-//! said that it is done with them; that is after the *notification*, which for TCP means after the peer has
-//! acknowledged. What Linux 6.18 does, and the tests below hold it to:
+//! One thread drives many sockets. An operation owns the socket and the views of the bytes until
+//! the kernel has finished with them. For a zero-copy send that is the *notification*, which for
+//! TCP comes after the peer's acknowledgement. Tests hold Linux 6.18 to this behaviour:
+//!
 //! - EPIPE, EBADF, EFAULT and EMSGSIZE come with MORE, and a notification follows;
-//! - a zero-copy operation whose link was cancelled has ECANCELED without MORE, and a notification follows all the same;
-//! - notifications of one socket come in any order;
-//! - closing the ring ends nothing: pages are read until the last packet is acknowledged.
 //!
-//! It knows nothing of plans, routes or thresholds.
+//! - a zero-copy operation of a cancelled link has ECANCELED without MORE, and a notification
+//! follows nevertheless;
+//!
+//! - notifications of one socket come in any order;
+//!
+//! - closing the ring stops no transmission: the kernel reads pages until the last packet is
+//! acknowledged.
+//!
+//! Plans, routes and thresholds belong to the callers.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -27,63 +34,63 @@ use crate::error::{Error, Kind, Result};
 /// `IORING_SEND_ZC_REPORT_USAGE` and `IORING_NOTIF_USAGE_ZC_COPIED` (linux/io_uring.h; Linux 6.2).
 const REPORT_USAGE: u16 = 1 << 3;
 const USAGE_COPIED: u32 = 1 << 31;
-/// `IORING_RECVSEND_FIXED_BUF` (linux/io_uring.h): the memory is registered, as buffer 0 here.
+/// `IORING_RECVSEND_FIXED_BUF` (linux/io_uring.h): the memory is registered, here as buffer 0.
 const FIXED_BUFFER: u16 = 1 << 2;
 
-/// How long to leave a kernel alone that has no memory for a request.
+/// Pause after the kernel had no memory for a request.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
-/// Views that one operation may carry (`UIO_MAXIOV`, linux/uio.h).
+/// Maximum number of views of an operation (`UIO_MAXIOV`, linux/uio.h).
 pub const VIEWS_MAX: usize = 1024;
 
-/// How an operation sends.
+/// Options of a send operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag of the kernel's, and any may go with any")]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent flag of the kernel")]
 pub struct How {
-    /// From the pages themselves, where the kernel can.
+    /// Send from the pages themselves if the kernel can.
     pub zero_copy: bool,
-    /// More is to come at once: do not send a short packet for it (`MSG_MORE`).
+    /// More data follows at once: do not send a short packet yet (`MSG_MORE`).
     pub more: bool,
-    /// All of it or an error, never a part (`MSG_WAITALL`).
+    /// Send all bytes or fail (`MSG_WAITALL`).
     pub whole: bool,
-    /// What there is room for, or EAGAIN, and the result with the next [`Ring::enter`] (`MSG_DONTWAIT`; that the socket does
-    /// not block is not enough).
+    /// Send as much as the socket buffer takes, or fail with EAGAIN; the result comes with the next
+    /// [`Ring::enter`] (`MSG_DONTWAIT`; `O_NONBLOCK` on the socket is not enough).
     pub at_once: bool,
-    /// The next operation pushed starts when this one is done (`IOSQE_IO_LINK`). Implies `whole`: behind a part, the next
-    /// one's bytes would stand in the wrong place.
+    /// Start the next pushed operation when this one has completed (`IOSQE_IO_LINK`). Implies
+    /// `whole`: after a partial send, the next operation's bytes would be in the wrong position.
     pub linked: bool,
 }
 
-/// What became of an operation.
+/// Completion of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The kernel took so many bytes, or failed with an errno. `lent`: it goes on reading them until [`Event::Returned`].
+    /// The kernel accepted bytes or failed with an errno.
     Sent {
-        /// As it was pushed.
+        /// Token passed to [`Ring::push`].
         token: u64,
-        /// Bytes, or the errno.
+        /// Number of bytes, or the errno.
         result: std::result::Result<usize, i32>,
-        /// Whether a `Returned` follows.
+        /// True if the kernel still reads the bytes; [`Event::Returned`] follows.
         lent: bool,
     },
-    /// The kernel has done with the bytes.
+    /// The kernel no longer reads the bytes.
     Returned {
-        /// As it was pushed.
+        /// Token passed to [`Ring::push`].
         token: u64,
-        /// Whether some of them were copied after all. It says nothing where the result was an error.
+        /// True if some bytes were copied after all. Meaningless if the result was an error.
         copied: bool,
     },
 }
 
-/// Why an operation was not pushed.
+/// Error of [`Ring::push`]: no free slot, or the submission queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// What the kernel uses of ours while an operation runs.
+/// Resources that the kernel uses while an operation runs.
 #[derive(Debug)]
 struct Operation {
     token: u64,
-    /// Open until the result. What is lent after that is the packets' and not the socket's, which may close.
+    /// Open until the result. From then on the packets hold the pages, and the socket may close.
     socket: Option<Arc<OwnedFd>>,
     views: Views,
 }
@@ -91,18 +98,18 @@ struct Operation {
 #[derive(Debug)]
 enum Views {
     One(Frozen),
-    /// At an address that does not change.
+    /// Boxed, because the kernel needs an address that does not change.
     Many(Box<Message>),
 }
 
-/// A message header and what it points at.
+/// A message header with the vectors and views that it points to.
 struct Message {
     header: libc::msghdr,
     vectors: Vec<libc::iovec>,
     views: Vec<Frozen>,
 }
 
-// SAFETY: the pointers point at what the message itself owns.
+// SAFETY: the pointers point at data that the message itself owns.
 unsafe impl Send for Message {}
 
 impl std::fmt::Debug for Message {
@@ -136,26 +143,27 @@ impl Views {
     }
 }
 
-/// The ring. It stays on the thread that made it, which alone may enter it (`IORING_SETUP_SINGLE_ISSUER`).
+/// An io_uring for sends. Only the thread that made it may enter it (`IORING_SETUP_SINGLE_ISSUER`).
 pub struct Ring {
     uring: IoUring,
     signal: OwnedFd,
     slots: Slots<Operation>,
     registered: Option<Pool>,
-    /// Whether messages of several views may be of registered memory (Linux 6.15).
+    /// True if messages of several views may use registered memory (Linux 6.15).
     registered_messages: bool,
     stale: u64,
-    /// A fault that a test must find: memory is given back with the result already.
+    /// Fault injection for a test: release the memory with the result, before the notification.
     #[cfg(test)]
     returns_early: bool,
     _one_thread: PhantomData<*const ()>,
 }
 
 impl Ring {
-    /// Sets up a ring of `entries` submissions, with `slots` operations at most under way.
+    /// Sets up a ring of `entries` submissions, with at most `slots` operations in progress.
     ///
     /// # Errors
-    /// Refused where io_uring is missing or forbidden, or does not report usage (Linux 6.2): the remedy says which.
+    /// [`Kind::Refused`] if io_uring is missing or forbidden, or does not report usage (before
+    /// Linux 6.2). The remedy says which.
     pub fn new(entries: u32, slots: usize) -> Result<Self> {
         let mut uring =
             set_up(entries).map_err(|error| super::explain(Error::from_io("set up", "io_uring", &error)))?;
@@ -187,7 +195,8 @@ impl Ring {
         Err(error.remedy("Linux 6.2 or newer"))
     }
 
-    /// Registers the memory of `pool`: sends from it find their pages pinned. One pool a ring.
+    /// Registers the memory of `pool`, so that sends from it find their pages pinned. A ring
+    /// registers one pool at most.
     ///
     /// # Errors
     /// ENOMEM beyond the locked-memory limit; without CAP_IPC_LOCK that is `ulimit -l`.
@@ -204,19 +213,21 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether the kernel takes a message of registered memory: it looks at that before it looks at the message, of which there is none.
+    /// Returns true if the kernel accepts a message of registered memory. The kernel checks the
+    /// flag before it reads the message, so the probe passes a null message.
     fn takes_registered_messages(&mut self) -> Result<bool> {
         let send = opcode::SendMsgZc::new(Fd(-1), std::ptr::null()).ioprio(FIXED_BUFFER);
         Ok(matches!(self.try_out(send.build())?, libc::EFAULT | libc::EBADF))
     }
 
-    /// Whether the kernel reports whether it copied (Linux 6.2): it looks at that before it looks at the socket, of which there is none.
+    /// Returns true if the kernel reports copies (Linux 6.2). The kernel checks the flag before it
+    /// looks at the socket, so the probe passes an invalid descriptor.
     fn reports_usage(&mut self) -> Result<bool> {
         let send = opcode::SendZc::new(Fd(-1), std::ptr::null(), 0).zc_flags(REPORT_USAGE);
         Ok(self.try_out(send.build())? == libc::EBADF)
     }
 
-    /// The errno of an operation that cannot but fail.
+    /// Submits an operation that must fail and returns its errno.
     fn try_out(&mut self, entry: squeue::Entry) -> Result<i32> {
         const NO_SLOT: u64 = u64::MAX;
         let failed = |error: std::io::Error| Error::from_io("try a send with", "io_uring", &error);
@@ -232,45 +243,48 @@ impl Ring {
         self.registered.as_ref().is_some_and(|pool| views.iter().all(|view| view.is_of(pool)))
     }
 
-    /// Has the descriptor tell of completions from now on, until [`Ring::quiet`]: a signal for each costs as much as a small send.
-    /// Those that have come before are not told of: enter and take them before the descriptor is waited for.
+    /// Makes the descriptor readable on completions from now on, until [`Ring::quiet`]. A signal
+    /// for each completion costs as much as a small send. Earlier completions do not signal: enter
+    /// the ring and take them before waiting for the descriptor.
     pub fn listen(&mut self) {
         self.uring.completion().enable_eventfd();
-        // What the kernel wrote before it saw this is seen by the look that follows.
+        // Pairs with the kernel's read of the flag: a completion written before that read is seen
+        // by the next look at the queue.
         fence(Ordering::SeqCst);
     }
 
-    /// Ends what [`Ring::listen`] began: before the completions are taken, so that none is missed.
+    /// Disables the signals of [`Ring::listen`]. Call it before taking the completions, so that
+    /// none is missed.
     pub fn quiet(&mut self) {
         self.uring.completion().disable_eventfd();
         let mut count = [0; size_of::<u64>()];
-        // It does not block: without a signal there is nothing to take back.
+        // The descriptor does not block: without a signal the read fails at once.
         let _ = rustix::io::read(&self.signal, &mut count);
     }
 
-    /// Operations of which a result or a notification is to come.
+    /// Returns the number of operations with a result or a notification outstanding.
     pub fn under_way(&self) -> usize {
         self.slots.len()
     }
 
-    /// Operations whose memory is lent to the kernel past their result.
+    /// Returns the number of operations whose memory the kernel still reads after their result.
     pub fn lent(&self) -> usize {
         self.slots.lent()
     }
 
-    /// Notifications that came for operations that were over (cancelled links).
+    /// Returns the number of notifications for finished operations (cancelled links).
     pub fn stale(&self) -> u64 {
         self.stale
     }
 
-    /// Puts one operation of all `views`, one after the other, behind those pushed before. The kernel sees it with the next
+    /// Queues one operation that sends all `views` in order. The kernel sees it with the next
     /// [`Ring::enter`].
     ///
     /// # Errors
-    /// Full where there is no slot or no room in the submission queue: enter, take events, try again.
+    /// [`Full`] if no slot is free or the submission queue is full: enter, take events, try again.
     ///
     /// # Panics
-    /// Without a view, or with more than [`VIEWS_MAX`].
+    /// If `views` is empty or has more than [`VIEWS_MAX`] elements.
     pub fn push(
         &mut self,
         socket: &Arc<OwnedFd>,
@@ -290,10 +304,10 @@ impl Ring {
         let key = self.slots.insert(operation).map_err(|_| Full)?;
         let entry = self.entry(socket, key, how).user_data(key.user_data());
         let flags = if how.linked { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
-        // SAFETY: the slot owns the socket, the bytes and the header until the kernel is done with them, and a ring that goes
-        // before it marks the bytes as never to be written again.
+        // SAFETY: the slot owns the socket, the bytes and the header until the kernel has finished
+        // with them. A ring dropped earlier marks the bytes as never writable again.
         let pushed = unsafe { self.uring.submission().push(&entry.flags(flags)) };
-        pushed.expect("room in the queue was seen, and this thread alone fills it");
+        pushed.expect("the queue had room, and only this thread fills it");
         Ok(())
     }
 
@@ -322,8 +336,8 @@ impl Ring {
         }
     }
 
-    /// Hands over what was pushed and waits for `want` completions, a signal or the timeout; with 0 it does not wait, but
-    /// completions that the kernel kept back come too.
+    /// Submits the queued operations and waits for `want` completions, a signal or the timeout.
+    /// With 0 it does not wait, but runs the completion work that the kernel deferred.
     pub fn enter(&mut self, want: usize, timeout: Duration) -> Result<()> {
         let entered = if want == 0 {
             self.uring.submit()
@@ -336,7 +350,7 @@ impl Ring {
             Err(error) => match error.raw_os_error() {
                 // The time is over, a signal came, or the completion queue must be emptied first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
-                // No memory for a request: it stays in the queue, for the next time.
+                // No memory for a request: it stays in the queue until the next call.
                 Some(libc::EAGAIN) => {
                     crate::wait::sleep(NO_MEMORY_PAUSE);
                     Ok(())
@@ -346,7 +360,8 @@ impl Ring {
         }
     }
 
-    /// Whether completions have come, or wait for the ring to be entered. It costs no system call.
+    /// Returns true if completions have come, or the ring must be entered to get them. Makes no
+    /// system call.
     pub fn has_news(&mut self) -> bool {
         if self.under_way() == 0 {
             return false;
@@ -357,7 +372,7 @@ impl Ring {
         waits || !self.uring.completion().is_empty()
     }
 
-    /// The next completion that is there.
+    /// Takes the next completion from the queue.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
             let entry = self.uring.completion().next()?;
@@ -391,8 +406,9 @@ impl Ring {
     }
 }
 
-/// Readable when completions have come between [`Ring::listen`] and [`Ring::quiet`]: for poll(2). It is an eventfd(2): the ring's own descriptor
-/// does not wake who polls it for work that waits for the ring to be entered.
+/// Readable when completions have come between [`Ring::listen`] and [`Ring::quiet`], for poll(2).
+/// The descriptor is an eventfd(2): polling the ring's own descriptor does not return for work that
+/// waits until the ring is entered.
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.signal.as_fd()
@@ -400,7 +416,8 @@ impl AsFd for Ring {
 }
 
 impl Drop for Ring {
-    /// Closing does not end the kernel's reading, and nobody will hear of its end: what is lent is never written again.
+    /// Marks the memory in use as never writable again: the kernel goes on reading after the ring
+    /// is closed, and no notification will report the end.
     fn drop(&mut self) {
         for operation in self.slots.values() {
             operation.views.each().iter().for_each(Frozen::read_on);
@@ -414,12 +431,14 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// As much of a view as one operation sends; the kernel would stop there itself (`MAX_RW_COUNT`).
+/// Returns the number of bytes of a view that one operation sends; the kernel has this limit too
+/// (`MAX_RW_COUNT`).
 fn len_of(view: &Frozen) -> u32 {
     view.len().min(i32::MAX as usize) as u32
 }
 
-/// With completion work deferred to our own entering (Linux 6.1), or plainly.
+/// Sets up the ring, with completion work deferred until it is entered where the kernel can (Linux
+/// 6.1).
 fn set_up(entries: u32) -> std::io::Result<IoUring> {
     let mut modern = IoUring::builder();
     modern.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_clamp();

@@ -1,10 +1,12 @@
-//! The table of operations that the kernel has: who waits for what, by a number that is never used twice in a row.
+//! Table of operations in progress, indexed by a key with a generation.
 //!
-//! A zero-copy send has two completions, the result and the notification, and notifications come in any order: hence a
-//! table and no queue. One may even come for an operation whose result said that none would (a link that was cancelled):
-//! hence the generation in each number. No I/O here.
+//! A zero-copy send has two completions, the result and the notification. Notifications come in any
+//! order, which is why this is a table and not a queue. A notification may even come for an
+//! operation whose result announced none (a cancelled link), which is why each key has a
+//! generation. No I/O here.
 
-/// The number of an operation, as the kernel carries it (`user_data`): generation above, index below.
+/// Key of an operation, as the kernel carries it (`user_data`): generation in the upper half, index
+/// in the lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key(u64);
 
@@ -30,15 +32,15 @@ impl Key {
     }
 }
 
-/// What a slot holds.
+/// State of a slot.
 #[derive(Debug)]
 enum State<T> {
     Free,
-    /// Neither completion has come.
+    /// No completion has come.
     Begun(T),
     /// The notification came before the result.
     Noted(T),
-    /// The result came, the notification is to come: the kernel still reads the memory.
+    /// The result came, the notification is outstanding: the kernel still reads the memory.
     Lent(T),
 }
 
@@ -48,16 +50,16 @@ struct Slot<T> {
     state: State<T>,
 }
 
-/// What a result means for the operation's memory.
+/// Effect of a result on the operation's memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resulted<T> {
-    /// It is lent until the notification.
+    /// The kernel reads it until the notification.
     Lent,
-    /// It is back.
+    /// The kernel no longer reads it.
     Back(T),
 }
 
-/// A fixed number of slots.
+/// Table with a fixed number of slots.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     all: Box<[Slot<T>]>,
@@ -71,17 +73,17 @@ impl<T> Slots<T> {
         Self { all, free: (0..capacity).rev().collect(), lent: 0 }
     }
 
-    /// Operations in the table.
+    /// Returns the number of operations in the table.
     pub(super) fn len(&self) -> usize {
         self.all.len() - self.free.len()
     }
 
-    /// Operations whose result came and whose notification did not.
+    /// Returns the number of operations with a result but without their notification.
     pub(super) fn lent(&self) -> usize {
         self.lent
     }
 
-    /// Puts an operation in; gives it back where the table is full.
+    /// Inserts an operation; returns it if the table is full.
     pub(super) fn insert(&mut self, value: T) -> Result<Key, T> {
         let Some(index) = self.free.pop() else { return Err(value) };
         let slot = &mut self.all[index];
@@ -89,7 +91,7 @@ impl<T> Slots<T> {
         Ok(Key::new(index, slot.generation))
     }
 
-    /// The operation, if it is there.
+    /// Returns the operation of `key`.
     pub(super) fn get(&self, key: Key) -> Option<&T> {
         match &self.all.get(key.index()).filter(|slot| slot.generation == key.generation())?.state {
             State::Free => None,
@@ -97,7 +99,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns the operation of `key` for changes.
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match &mut self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?.state {
             State::Free => None,
@@ -105,7 +107,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The result came; `more` says that a notification belongs to it. `None` for a number that is not in use.
+    /// Records a result; `more` means that a notification follows. Returns `None` for a key that is
+    /// not in use.
     pub(super) fn resulted(&mut self, key: Key, more: bool) -> Option<Resulted<T>> {
         let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
         match std::mem::replace(&mut slot.state, State::Free) {
@@ -125,8 +128,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The notification came: gives the operation back if its result came before, else it waits for the result. `None`
-    /// too for a number that is not in use: a notification that nobody waits for.
+    /// Records a notification. Returns the operation if its result came before; otherwise the
+    /// operation waits for the result. Returns `None` also for a key that is not in use.
     pub(super) fn noted(&mut self, key: Key) -> Option<T> {
         let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
         match std::mem::replace(&mut slot.state, State::Free) {
@@ -146,7 +149,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Every operation that is in the table.
+    /// Iterates over the operations in the table.
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.all.iter().filter_map(|slot| match &slot.state {
             State::Free => None,
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_from_nowhere_is_nothing() {
+    fn unknown_key_is_ignored() {
         let mut slots = Slots::<char>::new(2);
         for user_data in [0, 1, 2, u64::MAX] {
             assert_eq!(slots.resulted(Key::from_user_data(user_data), false), None);
@@ -216,7 +219,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order the completions of many operations come in, each comes back once, and the table is empty.
+        /// In any order of completions, each operation is returned once, and the table is empty at
+        /// the end.
         #[test]
         fn each_operation_comes_back_once(order in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..200)) {
             const SLOTS: usize = 8;
@@ -227,7 +231,7 @@ mod tests {
                 if let Ok(key) = slots.insert(next) {
                     next += 1;
                     due.push((key, true));
-                    // A link that was cancelled has no MORE, and a notification all the same.
+                    // A cancelled link has no MORE but a notification.
                     due.push((key, false));
                     prop_assert!(slots.get(key).is_some());
                 }

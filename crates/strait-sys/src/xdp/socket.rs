@@ -1,8 +1,9 @@
-//! The `AF_XDP` socket: one receive queue of one interface.
+//! `AF_XDP` socket: one receive queue of one interface.
 //!
-//! [`Socket::open`], then [`Socket::register`] for the first socket of a UMEM, then its rings by
-//! [`Socket::receiver`] and [`Socket::transmitter`], then [`Socket::bind`], or [`Socket::bind_shared`] for the
-//! others. Frames arrive when an XDP program redirects them to the socket through an XSKMAP. Nothing here waits.
+//! Call [`Socket::open`], then [`Socket::register`] for the first socket of a UMEM, then
+//! [`Socket::receiver`] and [`Socket::transmitter`] for its rings, then [`Socket::bind`], or
+//! [`Socket::bind_shared`] for further sockets of the UMEM. Frames arrive when an XDP program
+//! redirects them to the socket through an XSKMAP. Nothing here waits.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use crate::error::{Error, Kind, Result, check};
 use crate::mmap::Mapping;
 use crate::socket::LinkState;
 
-/// Whether frames are copied into the UMEM.
+/// Copy mode of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Zero-copy where the driver can, else copies: the kernel's own choice. [`Socket::is_zero_copy`] tells.
+    /// Zero-copy if the driver can, otherwise copies: the kernel decides. [`Socket::is_zero_copy`]
+    /// returns its choice.
     Either,
     /// `XDP_ZEROCOPY`: the NIC writes into the UMEM, or binding fails.
     ZeroCopy,
@@ -26,16 +28,16 @@ pub enum Mode {
     Copy,
 }
 
-/// What a socket is bound to, and how.
+/// Queue and mode that a socket is bound with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// Index of the interface.
     pub ifindex: u32,
     /// Receive queue, from 0.
     pub queue: u32,
-    /// Copying or not.
+    /// Copy mode.
     pub mode: Mode,
-    /// `XDP_USE_SG`, Linux 6.6: frames longer than a chunk come in fragments.
+    /// `XDP_USE_SG`, Linux 6.6: frames longer than a chunk arrive in fragments.
     pub multi_buffer: bool,
 }
 
@@ -51,11 +53,11 @@ impl Binding {
     }
 }
 
-/// `XDP_STATISTICS`, since the socket was opened.
+/// `XDP_STATISTICS`: counts since the socket was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Frames dropped for want of a chunk on the fill ring (copy mode), or because they were longer than a chunk
-    /// holds.
+    /// Frames dropped because the fill ring had no chunk (copy mode), or because they were longer
+    /// than a chunk.
     pub rx_dropped: u64,
     /// Addresses on the fill ring that the kernel refused.
     pub rx_invalid_descriptors: u64,
@@ -69,22 +71,23 @@ pub struct Statistics {
     pub tx_ring_empty: u64,
 }
 
-/// An `AF_XDP` socket.
+/// `AF_XDP` socket.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
     interface: String,
     has_fill: bool,
     has_completion: bool,
-    /// The UMEM that it was registered with or whose share its rings have: only that one is safe to use.
+    /// UMEM that it was registered with, or that the shares of its rings belong to. Chunks of
+    /// another would be unsafe.
     memory: Option<Arc<Memory>>,
 }
 
 impl Socket {
-    /// `socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0)`. `interface` names it in errors.
+    /// `socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0)`. Errors name `interface`.
     ///
     /// # Errors
-    /// EPERM without `CAP_NET_RAW`; EAFNOSUPPORT where the kernel was built without `AF_XDP`.
+    /// EPERM without `CAP_NET_RAW`; EAFNOSUPPORT if the kernel was built without `AF_XDP`.
     pub fn open(interface: &str) -> Result<Self> {
         // SAFETY: socket(2) takes no pointers.
         let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -94,16 +97,17 @@ impl Socket {
             }
             _ => error.remedy(crate::process::AF_XDP_REMEDY),
         })?;
-        // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
+        // SAFETY: fd was just returned by socket(2) and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, interface: interface.to_owned(), has_fill: false, has_completion: false, memory: None })
     }
 
-    /// `setsockopt(XDP_UMEM_REG)`: makes `umem` this socket's; others share it by [`Socket::bind_shared`]. The kernel
-    /// pins its pages.
+    /// `setsockopt(XDP_UMEM_REG)`: makes this socket the owner of `umem`; others share it by
+    /// [`Socket::bind_shared`]. The kernel pins its pages.
     ///
     /// # Errors
-    /// ENOBUFS where the pages exceed `RLIMIT_MEMLOCK`; a usage error where the socket has a share of another UMEM.
+    /// ENOBUFS if the pages exceed `RLIMIT_MEMLOCK`; [`Kind::Usage`] if the socket has a share of
+    /// another UMEM.
     pub fn register(&mut self, umem: &Umem) -> Result<()> {
         self.keep_to(umem.memory())?;
         self.set_xdp(libc::XDP_UMEM_REG, &umem.registration(), "register a UMEM with").map_err(|error| {
@@ -120,12 +124,12 @@ impl Socket {
         })
     }
 
-    /// Makes and maps an RX ring of `slots` and a fill ring with a slot for each chunk of `share`, and fills it.
-    /// Before [`Socket::bind`].
+    /// Makes and maps an RX ring of `slots` and a fill ring with a slot for each chunk of `share`,
+    /// and fills it. Must precede [`Socket::bind`].
     ///
     /// # Errors
-    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`], or `share` is of another UMEM than
-    /// the socket's.
+    /// [`Kind::Usage`] if `slots` is not a power of two or exceeds [`SLOTS_MAX`], or if `share`
+    /// belongs to another UMEM than the socket.
     pub fn receiver(&mut self, slots: u32, share: Share) -> Result<Receiver> {
         self.keep_to(share.memory())?;
         let fill_slots = share.chunks().next_power_of_two();
@@ -138,12 +142,12 @@ impl Socket {
         Ok(Receiver::new(Consumer::new(rx), Producer::new(fill), share))
     }
 
-    /// Makes and maps a TX ring of `slots` and a completion ring with a slot for each chunk of `share`. Before
-    /// [`Socket::bind`].
+    /// Makes and maps a TX ring of `slots` and a completion ring with a slot for each chunk of
+    /// `share`. Must precede [`Socket::bind`].
     ///
     /// # Errors
-    /// A usage error where `slots` is not a power of two or above [`SLOTS_MAX`], or `share` is of another UMEM than
-    /// the socket's.
+    /// [`Kind::Usage`] if `slots` is not a power of two or exceeds [`SLOTS_MAX`], or if `share`
+    /// belongs to another UMEM than the socket.
     pub fn transmitter(&mut self, slots: u32, share: Share) -> Result<Transmitter> {
         self.keep_to(share.memory())?;
         let completion_slots = share.chunks().next_power_of_two();
@@ -157,20 +161,21 @@ impl Socket {
         Ok(Transmitter::new(Producer::new(tx), Consumer::new(completion), share))
     }
 
-    /// `bind` to a queue, with need-wakeup.
+    /// Binds to a queue, with need-wakeup.
     ///
     /// # Errors
-    /// EBUSY where another socket has the queue, EINVAL where there is no such queue, EOPNOTSUPP where zero-copy was
-    /// insisted on and the driver cannot.
+    /// EBUSY if another socket has the queue, EINVAL if there is no such queue, EOPNOTSUPP if the
+    /// driver lacks zero-copy and the mode requires it.
     pub fn bind(&mut self, binding: &Binding) -> Result<()> {
         self.complete_rings()?;
         self.bind_to(binding, binding.flags(), 0)
     }
 
-    /// `bind` with `XDP_SHARED_UMEM`: to a queue, on the UMEM and in the mode of `first`, which is bound.
+    /// Binds with `XDP_SHARED_UMEM`: to a queue, on the UMEM and in the mode of `first`, which is
+    /// bound.
     ///
     /// # Errors
-    /// As [`Socket::bind`]; a usage error where `first` has another UMEM, or none.
+    /// As for [`Socket::bind`]; [`Kind::Usage`] if `first` has another UMEM, or none.
     pub fn bind_shared(&mut self, binding: &Binding, first: &Self) -> Result<()> {
         match &first.memory {
             Some(memory) => self.keep_to(memory)?,
@@ -180,8 +185,9 @@ impl Socket {
         self.bind_to(binding, libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32)
     }
 
-    /// The kernel writes frames where the rings' chunks are in the UMEM of the socket. Chunks of another one would be
-    /// written by the kernel while somebody else holds them.
+    /// Checks that `memory` is the socket's UMEM, or makes it so. The kernel resolves chunk
+    /// addresses in the socket's UMEM: chunks of another UMEM would make it write to memory that
+    /// has another owner.
     fn keep_to(&mut self, memory: &Arc<Memory>) -> Result<()> {
         if Arc::ptr_eq(self.memory.get_or_insert_with(|| Arc::clone(memory)), memory) {
             return Ok(());
@@ -198,7 +204,7 @@ impl Socket {
         )
     }
 
-    /// Whether the NIC writes into the UMEM itself (`XDP_OPTIONS`).
+    /// Returns true if the NIC writes into the UMEM itself (`XDP_OPTIONS`).
     pub fn is_zero_copy(&self) -> Result<bool> {
         let mut options = libc::xdp_options { flags: 0 };
         self.get_xdp(libc::XDP_OPTIONS, &mut options, "read the mode of")?;
@@ -220,8 +226,8 @@ impl Socket {
         })
     }
 
-    /// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`: the driver's work is done in this thread's
-    /// calls, at most `budget` frames in each, and interrupts stay off meanwhile. Linux 5.11.
+    /// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`: the driver runs inside this
+    /// thread's calls, for at most `budget` frames each, with interrupts off. Linux 5.11.
     ///
     /// # Errors
     /// EPERM without `CAP_NET_ADMIN`; EINVAL on an older kernel. Drivers without NAPI ignore it.
@@ -239,31 +245,32 @@ impl Socket {
         set(SO_BUSY_POLL_BUDGET, u32::from(budget))
     }
 
-    /// `recvfrom(MSG_DONTWAIT)`: tells the driver of new chunks, or runs it where busy polling is set.
+    /// `recvfrom(MSG_DONTWAIT)`: notifies the driver of new chunks, or runs it if busy polling is
+    /// set.
     ///
     /// # Errors
-    /// ENETDOWN where the interface is down, ENXIO where it is gone.
+    /// ENETDOWN if the interface is down, ENXIO if it was removed.
     pub fn wake_rx(&self) -> Result<()> {
         let (none, flags) = (std::ptr::null_mut(), libc::MSG_DONTWAIT);
-        // SAFETY: a null buffer of length 0 and no address is what an AF_XDP socket takes.
+        // SAFETY: an AF_XDP socket takes a null buffer of length 0 and no address.
         let returned =
             unsafe { libc::recvfrom(self.raw(), none, 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
         self.woken(returned, "receive on").map(drop)
     }
 
-    /// `sendto(MSG_DONTWAIT)`: lets the kernel send from the TX ring. True where it stopped with work left, at its
-    /// own limit for a call or at the device's: call again.
+    /// `sendto(MSG_DONTWAIT)`: makes the kernel send from the TX ring. Returns true if frames are
+    /// left because of the kernel's limit for a call or the device's: call again.
     ///
     /// # Errors
-    /// ENETDOWN where the interface is down, ENXIO where it is gone.
+    /// ENETDOWN if the interface is down, ENXIO if it was removed.
     pub fn wake_tx(&self) -> Result<bool> {
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: a null buffer of length 0 and no address is what an AF_XDP socket takes.
+        // SAFETY: an AF_XDP socket takes a null buffer of length 0 and no address.
         let returned = unsafe { libc::sendto(self.raw(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
         self.woken(returned, "send on")
     }
 
-    /// State of the interface that it is bound to.
+    /// Returns the state of the bound interface.
     pub fn link_state(&self) -> Result<LinkState> {
         match self.wake_rx() {
             Ok(()) => Ok(LinkState::Up),
@@ -275,7 +282,7 @@ impl Socket {
         }
     }
 
-    /// The interface's name, as given to [`Socket::open`].
+    /// Returns the interface's name, as passed to [`Socket::open`].
     pub fn interface(&self) -> &str {
         &self.interface
     }
@@ -297,7 +304,8 @@ impl Socket {
         error.remedy(format!("bring it up: ip link set {} up", self.interface))
     }
 
-    /// A bound socket has a fill and a completion ring even where it only sends or only receives.
+    /// Makes the rings that are missing: bind requires a fill and a completion ring, even of a
+    /// socket that only sends or only receives.
     fn complete_rings(&mut self) -> Result<()> {
         const UNUSED_SLOTS: u32 = 2;
         if !self.has_fill {
@@ -331,7 +339,7 @@ impl Socket {
     fn explain_bind(&self, error: Error, binding: &Binding) -> Error {
         match error.errno() {
             Some(libc::EBUSY) => error.with_kind(Kind::Refused).remedy("another AF_XDP socket has this queue"),
-            Some(libc::EOPNOTSUPP) => error.remedy("the driver has no zero-copy: --path xdp takes what it has"),
+            Some(libc::EOPNOTSUPP) => error.remedy("the driver has no zero-copy: --path xdp uses copies instead"),
             Some(libc::ENETDOWN) => self.is_down(error),
             Some(libc::EINVAL) if binding.multi_buffer => error.with_kind(Kind::Usage).remedy(
                 "the interface has no such queue (`ethtool -l` shows them), or the kernel has no multi-buffer \
@@ -388,7 +396,7 @@ impl Socket {
         check(returned, operation, &*self.interface).map(drop)
     }
 
-    /// Reads an option of `SOL_XDP` that must be as long as `value`, which is plain data.
+    /// Reads an option of `SOL_XDP` of exactly the size of `value`, which is plain data.
     fn get_xdp<T>(&self, option: libc::c_int, value: &mut T, operation: &'static str) -> Result<()> {
         let mut len = size_of::<T>() as libc::socklen_t;
         let value: *mut T = value;

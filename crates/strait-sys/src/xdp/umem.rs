@@ -1,9 +1,9 @@
-//! The UMEM: page-aligned memory of equal chunks, registered with the kernel and split into shares.
+//! UMEM: page-aligned memory of equal chunks, registered with the kernel and split into shares.
 //!
-//! The capture engine makes one for a session; each receiver and transmitter owns a [`Share`], so no two rings ever
-//! hold the same chunk. A share keeps a table of the chunks that the kernel holds: an address that comes back is
-//! taken for a [`Chunk`] only if the table says that it was out. Chunks are never handed to two places, and bytes are
-//! never reached without the chunk.
+//! The capture engine makes one for each session. Each receiver and transmitter owns a [`Share`],
+//! so no two rings ever hold the same chunk. A share has a table of the chunks that the kernel
+//! holds: an address returned by the kernel becomes a [`Chunk`] only if the table lists it. No
+//! chunk has two owners, and bytes are accessed only through their chunk.
 
 use std::marker::PhantomData;
 use std::slice;
@@ -13,7 +13,7 @@ use super::{PACKET_HEADROOM, SLOTS_MAX};
 use crate::error::{Error, Kind, Result, check};
 use crate::mmap::Mapping;
 
-/// What a UMEM shall be.
+/// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a chunk, 2048 or 4096. A frame of one descriptor must fit [`Geometry::frame_bytes`].
@@ -65,11 +65,12 @@ pub(super) struct Memory {
 }
 
 impl Umem {
-    /// Anonymous memory: on huge pages if `huge_pages`, on NUMA node `node` if there is one to prefer. Where either
-    /// is refused it takes plain pages where they are, and [`Umem::fallbacks`] says why.
+    /// Maps anonymous memory: on huge pages if `huge_pages`, preferably on NUMA node `node` if
+    /// given. If either is refused it uses plain pages on any node, and [`Umem::fallbacks`] holds
+    /// the reason.
     ///
     /// # Errors
-    /// A usage error where the geometry is not one of the kernel's; ENOMEM.
+    /// [`Kind::Usage`] if the kernel does not allow the geometry; ENOMEM.
     pub fn new(geometry: Geometry, huge_pages: bool, node: Option<u32>) -> Result<Self> {
         geometry.check()?;
         let mut fallbacks = Vec::new();
@@ -86,17 +87,17 @@ impl Umem {
         Ok(Self { memory, shared_out: 0, fallbacks })
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn geometry(&self) -> Geometry {
         self.memory.geometry
     }
 
-    /// Whether it lies on huge pages.
+    /// Returns true if the memory is on huge pages.
     pub fn has_huge_pages(&self) -> bool {
         self.memory.huge_pages
     }
 
-    /// What was asked for and not got, and why.
+    /// Returns an error for each request of [`Umem::new`] that was refused.
     pub fn fallbacks(&self) -> &[Error] {
         &self.fallbacks
     }
@@ -104,7 +105,7 @@ impl Umem {
     /// Splits off `chunks` chunks for one ring pair.
     ///
     /// # Errors
-    /// A usage error where fewer are left.
+    /// [`Kind::Usage`] if fewer chunks are left.
     pub fn share(&mut self, chunks: u32) -> Result<Share> {
         let left = self.memory.geometry.chunks - self.shared_out;
         if chunks == 0 || chunks > left {
@@ -116,12 +117,12 @@ impl Umem {
         Ok(Share::new(Arc::clone(&self.memory), first, chunks))
     }
 
-    /// The memory itself, by which a socket knows its own.
+    /// Returns the memory, by which a socket recognises its own UMEM.
     pub(super) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// What `setsockopt(XDP_UMEM_REG)` wants to know.
+    /// Returns the argument of `setsockopt(XDP_UMEM_REG)`.
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         let Memory { mapping, geometry, .. } = &*self.memory;
         libc::xdp_umem_reg {
@@ -135,11 +136,11 @@ impl Umem {
     }
 }
 
-/// Bytes that tell metadata from none: a magic number and its like.
+/// Bytes before a frame that identify metadata: magic number and version.
 const MARK_BYTES: usize = 8;
 
-/// A chunk that this process holds: whoever has the value may touch its bytes. There is one for each chunk that the
-/// kernel does not have; it cannot be copied.
+/// Chunk that this process holds: its owner may access the bytes. Each chunk that the kernel does
+/// not hold has one value, which cannot be copied.
 #[derive(Debug)]
 pub(super) struct Chunk(u32);
 
@@ -150,7 +151,7 @@ pub struct Share {
     first: u32,
     /// log2 of a chunk's bytes.
     chunk_shift: u32,
-    /// For each chunk of the share: whether the kernel holds it.
+    /// For each chunk of the share: true if the kernel holds it.
     with_kernel: Box<[bool]>,
     free: Vec<Chunk>,
 }
@@ -158,13 +159,13 @@ pub struct Share {
 impl Share {
     fn new(memory: Arc<Memory>, first: u32, chunks: u32) -> Self {
         let with_kernel = vec![false; chunks as usize].into_boxed_slice();
-        // The lowest address is taken first.
+        // Reversed, because chunks are taken from the end: the lowest address goes first.
         let free = (0..chunks).rev().map(Chunk).collect();
         let chunk_shift = memory.geometry.chunk_bytes.trailing_zeros();
         Self { memory, first, chunk_shift, with_kernel, free }
     }
 
-    /// Number of chunks, wherever they are.
+    /// Returns the number of chunks, held by the kernel or not.
     pub fn chunks(&self) -> u32 {
         self.with_kernel.len() as u32
     }
@@ -174,27 +175,27 @@ impl Share {
         1 << self.chunk_shift
     }
 
-    /// The memory that its chunks are of.
+    /// Returns the memory of the chunks.
     pub(super) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// A chunk that is in no ring.
+    /// Takes a chunk that is in no ring.
     pub(super) fn take_free(&mut self) -> Option<Chunk> {
         self.free.pop()
     }
 
-    /// Number of chunks that are in no ring.
+    /// Returns the number of chunks that are in no ring.
     pub(super) fn free_chunks(&self) -> usize {
         self.free.len()
     }
 
-    /// Puts a chunk aside.
+    /// Puts a chunk on the free list.
     pub(super) fn put_free(&mut self, chunk: Chunk) {
         self.free.push(chunk);
     }
 
-    /// Notes that the kernel gets `chunk`, and returns its address in the UMEM.
+    /// Marks `chunk` as held by the kernel, and returns its address in the UMEM.
     #[inline]
     #[allow(clippy::needless_pass_by_value, reason = "the kernel owns the chunk from here on")]
     pub(super) fn lend(&mut self, chunk: Chunk) -> u64 {
@@ -203,13 +204,14 @@ impl Share {
         self.address(&chunk, 0)
     }
 
-    /// The address in the UMEM of the byte at `offset` in a chunk.
+    /// Returns the address in the UMEM of the byte at `offset` in a chunk.
     #[inline]
     pub(super) fn address(&self, chunk: &Chunk, offset: u32) -> u64 {
         (u64::from(self.first + chunk.0) << self.chunk_shift) + u64::from(offset)
     }
 
-    /// The chunk that `address` lies in, and the offset in it, if the kernel held it until now.
+    /// Takes back the chunk that contains `address`, with the offset in it, if the kernel held the
+    /// chunk.
     #[inline]
     pub(super) fn reclaim(&mut self, address: u64) -> Option<(Chunk, u32)> {
         let index = (address >> self.chunk_shift).checked_sub(u64::from(self.first))?;
@@ -221,24 +223,26 @@ impl Share {
         Some((Chunk(index as u32), offset))
     }
 
-    /// The bytes of a chunk, to be written.
+    /// Returns the bytes of a chunk for writing.
     #[inline]
     pub(super) fn bytes_mut<'a>(&'a self, chunk: &'a mut Chunk) -> &'a mut [u8] {
         assert!(chunk.0 < self.chunks());
-        // SAFETY: the share's chunks lie in the mapping. While this one is borrowed it is not lent to the kernel, and it
-        // is the only one of its index. The memory came zeroed, so every byte has a value.
+        // SAFETY: the share's chunks lie in the mapping. A borrowed chunk is not with the kernel,
+        // and it is the only value of its index. The mapping was zeroed, so every byte is
+        // initialised.
         unsafe {
             let start = self.memory.mapping.as_ptr().add(self.address(chunk, 0) as usize);
             slice::from_raw_parts_mut(start, self.chunk_bytes() as usize)
         }
     }
 
-    /// Takes in frames, from the first on, up to one whose chunk the kernel did not hold or that does not lie in its chunk.
-    /// Returns how many, and their options together. Each descriptor stands for its chunk from here on, as a [`Chunk`]
-    /// does, until [`Share::relend`] or [`Share::put_aside`].
+    /// Accepts frames in order, up to the first with a chunk that the kernel did not hold or with
+    /// bytes outside its chunk. Returns the number of accepted frames and the union of their
+    /// options. Each accepted descriptor represents its chunk, as a [`Chunk`] does, until
+    /// [`Share::relend`] or [`Share::put_aside`].
     ///
-    /// It starts to fetch the frames, and with `metadata` what stands before them, into the cache: the kernel has just
-    /// written them on another core, and by the time they are read others are under way too.
+    /// Prefetches the frames, and with `metadata` the bytes before them, into the cache: the kernel
+    /// has just written them on another core, and prefetching overlaps these misses.
     #[inline]
     pub(super) fn accept(&mut self, frames: &[libc::xdp_desc], metadata: bool) -> (usize, u32) {
         let Self { memory, first, chunk_shift, with_kernel, .. } = self;
@@ -263,7 +267,8 @@ impl Share {
         (accepted, all_options)
     }
 
-    /// Puts the chunk of a frame, accepted or not, aside; nothing where the kernel did not hold it.
+    /// Puts the chunk of a frame, accepted or not, on the free list. Does nothing if the kernel did
+    /// not hold it.
     #[cold]
     pub(super) fn put_aside(&mut self, frame: &libc::xdp_desc) {
         if let Some((chunk, _)) = self.reclaim(frame.addr) {
@@ -271,7 +276,8 @@ impl Share {
         }
     }
 
-    /// Notes for each accepted frame it is given that the kernel gets its chunk back, and returns the chunk's address.
+    /// Returns a function that marks the chunk of an accepted frame as held by the kernel and
+    /// returns its address.
     #[inline]
     pub(super) fn relend(&mut self) -> impl FnMut(&libc::xdp_desc) -> u64 {
         let Self { first, chunk_shift, with_kernel, .. } = self;
@@ -285,10 +291,11 @@ impl Share {
         }
     }
 
-    /// Zeroes the first [`MARK_BYTES`] of the `bytes` bytes before each frame, where its chunk has so many.
+    /// Zeroes the first [`MARK_BYTES`] of the `bytes` bytes before each frame, if the chunk has
+    /// that many before it.
     ///
     /// # Safety
-    /// `frames` were accepted and their chunks not returned since.
+    /// `frames` were accepted and their chunks have not been returned since.
     #[inline]
     pub(super) unsafe fn clear_before(&mut self, frames: &[libc::xdp_desc], bytes: u32) {
         let (start, mask, bytes) = (self.memory.mapping.as_ptr(), self.chunk_bytes() - 1, bytes as usize);
@@ -297,8 +304,9 @@ impl Share {
         }
         for frame in frames {
             if (frame.addr as u32 & mask) as usize >= bytes {
-                // SAFETY: an accepted frame lies in a chunk of ours that the kernel does not have, and the chunk has
-                // `bytes` before it; `self` is borrowed mutably, so nobody reads them.
+                // SAFETY: an accepted frame lies in a chunk of this share that the kernel does not
+                // hold, and the chunk has `bytes` before the frame. `self` is borrowed mutably, so
+                // there is no other reference.
                 unsafe {
                     start.add(frame.addr as usize - bytes).cast::<[u8; MARK_BYTES]>().write([0; MARK_BYTES]);
                 }
@@ -306,21 +314,21 @@ impl Share {
         }
     }
 
-    /// Where accepted frames are read.
+    /// Returns a view for reading accepted frames.
     #[inline]
     pub(super) fn view(&self) -> View<'_> {
         View { start: self.memory.mapping.as_ptr(), chunk_shift: self.chunk_shift, share: PhantomData }
     }
 
-    /// The chunk of an accepted frame, to be written, and where in it the frame begins.
+    /// Returns the chunk of an accepted frame for writing, and the offset of the frame in it.
     ///
     /// # Safety
-    /// `frame` was accepted and its chunk not returned since.
+    /// `frame` was accepted and its chunk has not been returned since.
     #[inline]
     pub(super) unsafe fn chunk_of(&mut self, frame: &libc::xdp_desc) -> (&mut [u8], usize) {
         let offset = frame.addr as usize & (self.chunk_bytes() as usize - 1);
-        // SAFETY: an accepted frame's chunk is one of ours and the kernel does not have it; `self` is borrowed mutably, so
-        // nobody reads it.
+        // SAFETY: an accepted frame's chunk belongs to this share and the kernel does not hold it.
+        // `self` is borrowed mutably, so there is no other reference.
         let chunk = unsafe {
             let start = self.memory.mapping.as_ptr().add(frame.addr as usize - offset);
             slice::from_raw_parts_mut(start, self.chunk_bytes() as usize)
@@ -329,7 +337,7 @@ impl Share {
     }
 }
 
-/// The bytes of accepted frames.
+/// Read access to the bytes of accepted frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'share> {
     start: *const u8,
@@ -338,18 +346,18 @@ pub(super) struct View<'share> {
 }
 
 impl<'share> View<'share> {
-    /// A frame's bytes.
+    /// Returns a frame's bytes.
     ///
     /// # Safety
-    /// [`Share::accept`] accepted it, and its chunk is not returned in `'share`.
+    /// [`Share::accept`] accepted `frame`, and its chunk is not returned during `'share`.
     #[inline]
     pub(super) unsafe fn bytes(self, frame: &libc::xdp_desc) -> &'share [u8] {
-        // SAFETY: an accepted frame lies in a chunk of ours, which nobody writes now. The memory came zeroed, so every
-        // byte has a value.
+        // SAFETY: an accepted frame lies in a chunk of the share that the kernel does not hold, so
+        // there is no writer. The mapping was zeroed, so every byte is initialised.
         unsafe { slice::from_raw_parts(self.start.add(frame.addr as usize), frame.len as usize) }
     }
 
-    /// What stands before a frame in its chunk.
+    /// Returns the bytes before a frame in its chunk.
     ///
     /// # Safety
     /// As for [`View::bytes`].
@@ -361,18 +369,19 @@ impl<'share> View<'share> {
     }
 }
 
-/// The value, or nothing and the error on the list.
+/// Returns the value, or adds the error to `fallbacks`.
 fn keep<T>(result: Result<T>, fallbacks: &mut Vec<Error>) -> Option<T> {
     result.map_err(|error| fallbacks.push(error)).ok()
 }
 
-/// At least `bytes` bytes on huge pages; a mapping of them is as long as a whole number of pages.
+/// Maps at least `bytes` bytes on huge pages, rounded up to whole pages.
 fn map_huge(bytes: usize) -> Result<Mapping> {
     Mapping::anonymous(bytes.next_multiple_of(huge_page_bytes()), true)
         .map_err(|error| error.remedy("reserve huge pages: sysctl vm.nr_hugepages=N"))
 }
 
-/// The default size of a huge page (`Hugepagesize` in proc_meminfo(5)); 2 MiB where it is not said.
+/// Returns the default size of a huge page (`Hugepagesize` in proc_meminfo(5)), or 2 MiB if the
+/// kernel does not report it.
 fn huge_page_bytes() -> usize {
     const USUAL: usize = 2 << 20;
     let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -391,10 +400,11 @@ fn prefer_node(mapping: &Mapping, node: u32) -> Result<()> {
     }
     let mut nodes = [0_u64; (NODES_MAX / 64) as usize];
     nodes[(node / 64) as usize] |= 1 << (node % 64);
-    // The kernel reads one bit less than it is told.
+    // The kernel reads one bit less than `maxnode`.
     let bits = libc::c_ulong::from(NODES_MAX + 1);
     let (start, len) = (mapping.as_ptr(), mapping.len());
-    // SAFETY: the range is one whole mapping of ours, whose contents stay; nodes outlives the call.
+    // SAFETY: the range is one whole mapping owned by this process, and its contents stay; nodes
+    // outlives the call.
     let returned = unsafe {
         libc::syscall(libc::SYS_mbind, start, len, MPOL_PREFERRED, nodes.as_ptr(), bits, MPOL_MF_MOVE)
     };
