@@ -1,8 +1,9 @@
-//! The device by which packets to an address leave, and what it lacks to take them from a program's pages.
+//! Egress device for an address, and the offloads that it lacks for sends without a copy.
 //!
-//! A device without scatter-gather or checksum offload has the kernel copy what was lent to it. That is not always
-//! reported: cutting a long packet into segments for such a device copies them and tells nobody (`skb_segment` of
-//! net/core/skbuff.c). So the sender asks here before it lends, and the doctor to tell why a send was copied.
+//! For a device without scatter-gather or checksum offload the kernel copies the pages of a
+//! zero-copy send. It does not always report that: segmenting a long packet for such a device
+//! copies silently (`skb_segment` of net/core/skbuff.c). The sender therefore asks here before it
+//! uses zero-copy, and the doctor asks to explain copied sends.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,26 +12,26 @@ use crate::ethtool::{Ethtool, Offload};
 use crate::interface::Interface;
 use crate::netlink::Netlink;
 
-/// A device by which packets leave.
+/// Device by which packets leave.
 #[derive(Debug)]
 pub struct Egress {
     /// The device.
     pub interface: Interface,
     /// Its driver.
     pub ethtool: Ethtool,
-    /// Whether the packets are for an address of this machine's own.
+    /// True if the address belongs to this machine.
     pub is_local: bool,
 }
 
 impl Egress {
-    /// The device for packets to `to`, which `from` may decide together with it (ip-rule(8)). Looked up in the calling
-    /// thread's namespace.
+    /// Finds the device for packets to `to`; routing rules may depend on `from` (ip-rule(8)). Looks
+    /// in the calling thread's namespace.
     ///
     /// # Errors
-    /// There is no route.
+    /// If there is no route.
     pub fn find(from: Option<IpAddr>, to: SocketAddr) -> Result<Self> {
         let mut netlink = Netlink::open()?;
-        // A socket for both versions of IP writes addresses of version 4 in those of version 6.
+        // A dual-stack socket has IPv4 addresses in IPv6-mapped form.
         let mapped = to.ip().to_canonical();
         let to = if mapped == to.ip() { to } else { SocketAddr::new(mapped, to.port()) };
         let route = netlink.route(from.map(|from| from.to_canonical()), to)?;
@@ -39,7 +40,8 @@ impl Egress {
         Ok(Self { interface, ethtool, is_local: route.is_local })
     }
 
-    /// Which offloads are off and have the kernel copy what is lent to it, in the order in which they are to be switched on.
+    /// Returns the missing offloads that make the kernel copy zero-copy sends, in the order in
+    /// which to switch them on.
     pub fn missing(&self) -> Result<Vec<Offload>> {
         let mut missing = Vec::new();
         for offload in [Offload::ScatterGather, Offload::TxChecksum] {
@@ -50,8 +52,8 @@ impl Egress {
         Ok(missing)
     }
 
-    /// Whether the device takes a packet from several places. Where it does not, the kernel copies what is lent to it,
-    /// and may not say so.
+    /// Returns true if the device sends a packet from several buffers (scatter-gather). Otherwise
+    /// the kernel copies zero-copy sends, possibly without reporting it.
     pub fn gathers(&self) -> Result<bool> {
         self.ethtool.offload(Offload::ScatterGather)
     }
@@ -64,7 +66,7 @@ mod tests {
     use crate::netns::Namespace;
 
     #[test]
-    fn a_device_tells_what_it_lacks() {
+    fn missing_offloads_are_reported() {
         let here = match Namespace::new() {
             Ok(here) => here,
             Err(error) => return eprintln!("SKIP egress: {error}"),

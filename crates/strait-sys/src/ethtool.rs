@@ -1,8 +1,9 @@
-//! `SIOCETHTOOL`: what a driver says of itself, and the offloads that change what a capture sees.
+//! `SIOCETHTOOL`: information from a driver, and the offloads that change captured frames.
 //!
-//! Queue counts, ring sizes and the driver's name go into the probes of the engines and of `doctor`; the
-//! test rigs switch offloads. Structures mirror linux/ethtool.h. A driver that lacks a call answers
-//! EOPNOTSUPP, which is [`crate::Kind::Refused`]. Nothing here resets hardware or changes link settings.
+//! The probes of the engines and the doctor read queue counts, ring sizes and the driver's name;
+//! the test rigs switch offloads. Structures mirror linux/ethtool.h. A driver without a call
+//! answers EOPNOTSUPP, which is [`crate::Kind::Refused`]. Nothing here resets hardware or changes
+//! link settings.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -19,20 +20,20 @@ const ETHTOOL_GRXFHINDIR: u32 = 0x38;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
-/// The set of strings that names the bits of features (`enum ethtool_stringset`).
+/// String set with the names of the feature bits (`enum ethtool_stringset`).
 const ETH_SS_FEATURES: u32 = 4;
-/// Features that a kernel can have, at most; 7.2 has 59.
+/// Maximum number of features of a kernel; 7.2 has 59.
 const FEATURES_MAX: usize = 256;
 /// Words of a block in `struct ethtool_gfeatures`: available, requested, active, never changed.
 const FEATURE_BLOCK_WORDS: usize = 4;
-/// Entries of an RSS table that are read at most; the largest NICs have 2048.
+/// Maximum number of RSS table entries to read; the largest NICs have 2048.
 const RSS_ENTRIES_MAX: usize = 4096;
 /// Words of `struct ethtool_drvinfo`: the command, five strings, 12 reserved bytes, five counts.
 const DRVINFO_WORDS: usize = 49;
-/// Words of a string, in it and in a set (`ETH_GSTRING_LEN`).
+/// Words of a string, in `ethtool_drvinfo` and in a set (`ETH_GSTRING_LEN`).
 const STRING_WORDS: usize = 8;
 
-/// A handle on one interface's driver, in the namespace where it was opened.
+/// Handle on one interface's driver, in the namespace where it was opened.
 #[derive(Debug)]
 pub struct Ethtool {
     fd: OwnedFd,
@@ -46,68 +47,68 @@ pub struct Channels {
     pub rx: u32,
     /// Transmit-only channels.
     pub tx: u32,
-    /// Channels for both.
+    /// Combined channels.
     pub combined: u32,
-    /// The most receive-only channels that the driver can have.
+    /// Maximum receive-only channels of the driver.
     pub rx_max: u32,
-    /// The most combined channels that the driver can have.
+    /// Maximum combined channels of the driver.
     pub combined_max: u32,
 }
 
 /// Descriptor ring sizes (`ETHTOOL_GRINGPARAM`), in descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Receive ring now.
+    /// Current receive ring.
     pub rx: u32,
-    /// Receive ring at most.
+    /// Maximum receive ring.
     pub rx_max: u32,
-    /// Transmit ring now.
+    /// Current transmit ring.
     pub tx: u32,
-    /// Transmit ring at most.
+    /// Maximum transmit ring.
     pub tx_max: u32,
 }
 
-/// Who drives the interface (`ETHTOOL_GDRVINFO`).
+/// Driver of the interface (`ETHTOOL_GDRVINFO`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Driver {
     /// Driver name: `veth`, `ice`, `virtio_net`, ...
     pub name: String,
-    /// Driver version, mostly the kernel's.
+    /// Driver version, usually the kernel's.
     pub version: String,
     /// Firmware version; often empty.
     pub firmware: String,
-    /// Where it is plugged in, such as a PCI address; empty for virtual links.
+    /// Bus address of the device, for example on PCI; empty for virtual links.
     pub bus: String,
 }
 
-/// An offload that can be switched (`ETHTOOL_G...`/`ETHTOOL_S...` with an `ethtool_value`).
+/// Offload that can be switched (`ETHTOOL_G...`/`ETHTOOL_S...` with an `ethtool_value`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Receive checksum checked by the device.
+    /// The device verifies receive checksums.
     RxChecksum,
-    /// Transmit checksum filled in by the device: on veth, never filled in at all.
+    /// The device fills in transmit checksums; veth leaves them unfilled.
     TxChecksum,
-    /// Frames from several pieces.
+    /// The device sends frames from several buffers.
     ScatterGather,
-    /// TCP segmentation by the device.
+    /// The device segments TCP.
     Tso,
-    /// Segmentation just before the device.
+    /// The kernel segments just before the device.
     Gso,
-    /// Received segments joined: a capture then sees packets longer than the MTU.
+    /// The kernel joins received segments: a capture then sees packets longer than the MTU.
     Gro,
 }
 
-/// Offloads that change frames on their way in (`ETHTOOL_GFLAGS`).
+/// Offloads that change received frames (`ETHTOOL_GFLAGS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// The NIC joins TCP segments.
     pub lro: bool,
-    /// The NIC takes VLAN tags out of frames.
+    /// The NIC removes VLAN tags from frames.
     pub rx_vlan: bool,
 }
 
 impl Offload {
-    /// The command pair: get, set.
+    /// Returns the commands to get and set it.
     fn commands(self) -> (u32, u32) {
         match self {
             Self::RxChecksum => (0x14, 0x15),
@@ -119,7 +120,7 @@ impl Offload {
         }
     }
 
-    /// The features that it stands for, by their names in the kernel (net/ethtool/common.c).
+    /// Returns the names of its features in the kernel (net/ethtool/common.c).
     fn features(self) -> &'static [&'static str] {
         match self {
             Self::RxChecksum => &["rx-checksum"],
@@ -131,7 +132,7 @@ impl Offload {
         }
     }
 
-    /// What `ethtool -K` calls it.
+    /// Returns its name for `ethtool -K`.
     pub fn key(self) -> &'static str {
         match self {
             Self::RxChecksum => "rx",
@@ -145,11 +146,12 @@ impl Offload {
 }
 
 impl Ethtool {
-    /// A handle for interface `name` of the calling thread's namespace. The name is looked up at each call.
+    /// Opens a handle for interface `name` of the calling thread's namespace. Each call looks the
+    /// name up again.
     pub fn open(name: &str) -> Result<Self> {
         check_name(name)?;
         if name.len() >= libc::IFNAMSIZ {
-            let cause = "an alternative name; ask by the interface's own";
+            let cause = "an alternative name; use the interface's main name";
             return Err(Error::said(Kind::Usage, "ethtool", name, cause));
         }
         let flags = SocketFlags::CLOEXEC;
@@ -158,19 +160,19 @@ impl Ethtool {
         Ok(Self { fd, name: name.into() })
     }
 
-    /// The queues in use.
+    /// Returns the queues in use.
     pub fn channels(&self) -> Result<Channels> {
         let [_, rx_max, _, _, combined_max, rx, tx, _, combined] = self.words([ETHTOOL_GCHANNELS])?;
         Ok(Channels { rx, tx, combined, rx_max, combined_max })
     }
 
-    /// The descriptor ring sizes.
+    /// Returns the descriptor ring sizes.
     pub fn rings(&self) -> Result<Rings> {
         let [_, rx_max, _, _, tx_max, rx, _, _, tx] = self.words([ETHTOOL_GRINGPARAM])?;
         Ok(Rings { rx, rx_max, tx, tx_max })
     }
 
-    /// Offloads that change frames on their way in.
+    /// Returns the offloads that change received frames.
     pub fn flags(&self) -> Result<Flags> {
         const LRO: u32 = 1 << 15;
         const RX_VLAN: u32 = 1 << 8;
@@ -178,7 +180,7 @@ impl Ethtool {
         Ok(Flags { lro: flags & LRO != 0, rx_vlan: flags & RX_VLAN != 0 })
     }
 
-    /// The receive queues over which the NIC spreads flows (RSS), by their place in its table.
+    /// Returns the NIC's RSS table: a receive queue for each entry.
     pub fn rss_table(&self) -> Result<Vec<u32>> {
         let [_, entries] = self.words([ETHTOOL_GRXFHINDIR])?;
         let entries = (entries as usize).min(RSS_ENTRIES_MAX);
@@ -188,14 +190,14 @@ impl Ethtool {
         Ok(words.split_off(2))
     }
 
-    /// The driver's name and versions.
+    /// Returns the driver's name and versions.
     pub fn driver(&self) -> Result<Driver> {
         let words: [u32; DRVINFO_WORDS] = self.words([ETHTOOL_GDRVINFO])?;
         let text = |string: usize| fixed_string(&words[1 + STRING_WORDS * string..][..STRING_WORDS]);
         Ok(Driver { name: text(0), version: text(1), firmware: text(2), bus: text(3) })
     }
 
-    /// Whether `offload` is on.
+    /// Returns true if `offload` is on.
     pub fn offload(&self, offload: Offload) -> Result<bool> {
         let [_, on] = self.words([offload.commands().0])?;
         Ok(on != 0)
@@ -207,7 +209,7 @@ impl Ethtool {
         Ok(())
     }
 
-    /// Whether `offload` is as it is for good: the driver cannot switch it.
+    /// Returns true if the driver cannot switch `offload`.
     pub fn is_fixed(&self, offload: Offload) -> Result<bool> {
         let names = self.feature_names()?;
         let blocks = names.len().div_ceil(u32::BITS as usize);
@@ -222,12 +224,12 @@ impl Ethtool {
         Ok(!known.any(|(bit, name)| offload.features().contains(&name.as_str()) && available(bit)))
     }
 
-    /// The names of the bits of features, which are the kernel's and no driver's.
+    /// Returns the names of the feature bits, which the kernel defines for all drivers.
     fn feature_names(&self) -> Result<Vec<String>> {
         let [_, _, _, _, count]: [u32; 5] = self.words([ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0])?;
         let count = count as usize;
         if count > FEATURES_MAX {
-            let cause = format!("{count} features: no more than {FEATURES_MAX} are known of");
+            let cause = format!("{count} features: more than the limit of {FEATURES_MAX}");
             return Err(Error::said(Kind::Failed, "ethtool", self.name.as_str(), cause));
         }
         let mut words = vec![0; 3 + STRING_WORDS * FEATURES_MAX];
@@ -236,7 +238,7 @@ impl Ethtool {
         Ok(words[3..].chunks(STRING_WORDS).take(count).map(fixed_string).collect())
     }
 
-    /// Sends the first words of a command and returns all of its structure.
+    /// Sends the first words of a command and returns its whole structure.
     fn words<const IN: usize, const OUT: usize>(&self, input: [u32; IN]) -> Result<[u32; OUT]> {
         let mut words = [0; OUT];
         words[..IN].copy_from_slice(&input);
@@ -244,7 +246,7 @@ impl Ethtool {
         Ok(words)
     }
 
-    /// `ioctl(fd, SIOCETHTOOL, words)`, the command in the first word.
+    /// Calls `ioctl(fd, SIOCETHTOOL, words)`, with the command in the first word.
     fn call(&self, words: &mut [u32]) -> Result<()> {
         assert!(words.len() >= answer_words(words[0]), "room for the whole answer");
         let mut name = [0; libc::IFNAMSIZ];
@@ -260,9 +262,9 @@ impl Ethtool {
         let data = words.as_mut_ptr().cast();
         let mut request =
             libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: data } };
-        // SAFETY: the request is live; the kernel reads and writes at `data` no more than the command's
-        // structure, and the assertion above makes room for that; it copies the request back. The name ends
-        // in NUL: `open` checked.
+        // SAFETY: the request is live. The kernel reads and writes no more at `data` than the
+        // command's structure, for which the assertion above makes room; it copies the request
+        // back. The name ends in NUL: `open` checked.
         let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
         check(returned, "ethtool", self.name.as_str()).map(drop).map_err(explain)
     }
@@ -276,21 +278,22 @@ fn explain(error: Error) -> Error {
     }
 }
 
-/// Words that the kernel may write for `command`: the size of its structure in linux/ethtool.h.
+/// Returns the words that the kernel may write for `command`: the size of its structure in
+/// linux/ethtool.h.
 fn answer_words(command: u32) -> usize {
     match command {
         ETHTOOL_GDRVINFO => DRVINFO_WORDS,
         ETHTOOL_GCHANNELS | ETHTOOL_GRINGPARAM => 9,
-        // One number of one set.
+        // One count of one set.
         ETHTOOL_GSSET_INFO => 5,
-        // The kernel writes all strings of the set, whatever it is asked for.
+        // The kernel writes all strings of the set, regardless of the requested number.
         ETHTOOL_GSTRINGS => 3 + STRING_WORDS * FEATURES_MAX,
         // struct ethtool_value
         _ => 2,
     }
 }
 
-/// A string in a field of fixed length, which need not end in NUL.
+/// Decodes a string of a fixed-length field, which need not end in NUL.
 fn fixed_string(words: &[u32]) -> String {
     let bytes: Vec<u8> =
         words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|&byte| byte != 0).collect();
@@ -302,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_answers_for_its_offloads_and_has_no_channels() {
+    fn loopback_has_offloads_and_no_channels() {
         let lo = Ethtool::open("lo").unwrap();
         assert!(lo.offload(Offload::Gso).unwrap() && !lo.is_fixed(Offload::Gso).unwrap());
         assert!(lo.offload(Offload::ScatterGather).unwrap() && lo.is_fixed(Offload::ScatterGather).unwrap());

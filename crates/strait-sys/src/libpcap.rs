@@ -1,9 +1,10 @@
-//! The system's libpcap, loaded at run time: filter text to classic BPF.
+//! The system's libpcap, loaded at run time: compiles filter text to classic BPF.
 //!
-//! Strait is built without libpcap and runs without it until someone gives a filter as text. [`Compiler::live`] holds
-//! a handle on a real interface, because libpcap writes other code for those (VLAN tags are not in the frame,
-//! `inbound` exists); [`Compiler::offline`] compiles for files. [`Oracle`] runs a program as libpcap does, for tests.
-//! [`Reader`] captures with it, so that Strait can be measured beside it. The doors and the capture engine call it.
+//! Strait is built without libpcap and runs without it until a user gives a filter as text.
+//! [`Compiler::live`] opens a handle on a real interface, because libpcap generates other code for
+//! it (VLAN tags are not in the frame, `inbound` exists); [`Compiler::offline`] compiles for files.
+//! [`Oracle`] runs a program in libpcap's interpreter, for tests. [`Reader`] captures with libpcap,
+//! for comparisons with Strait. The programs and the capture engine call it.
 
 mod live;
 
@@ -15,13 +16,13 @@ use std::sync::OnceLock;
 use crate::error::{Error, Kind, Result};
 use crate::packet::Instruction;
 
-/// The names that libpcap's shared object goes by: Fedora and others, then Debian.
+/// File names of libpcap's shared object: Fedora and others, then Debian.
 const NAMES: [&CStr; 2] = [c"libpcap.so.1", c"libpcap.so.0.8"];
 const REMEDY: &str = "install libpcap0.8 (apt-get install libpcap0.8)";
 
 /// Bytes of the capture buffer of a handle that never captures.
 const BUFFER_BYTES: c_int = 1 << 16;
-/// A number that linux/if_ether.h gives to no protocol.
+/// Value that linux/if_ether.h assigns to no protocol.
 const ETH_P_NONE: c_int = 0x00ff;
 /// `PCAP_NETMASK_UNKNOWN`.
 const NETMASK_UNKNOWN: u32 = u32::MAX;
@@ -35,7 +36,7 @@ const NO_SUCH_DEVICE: c_int = -5;
 /// `DLT_EN10MB`: Ethernet.
 pub const LINKTYPE_ETHERNET: i32 = 1;
 
-/// `pcap_t`, never looked into.
+/// `pcap_t`, opaque.
 type Pcap = c_void;
 
 /// `struct bpf_insn` of pcap/bpf.h.
@@ -75,7 +76,7 @@ struct Statistics {
 /// `pcap_handler` of pcap/pcap.h.
 type Callback = unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8);
 
-/// The functions that are used, with the types of pcap/pcap.h.
+/// Functions of libpcap used here, with the types of pcap/pcap.h.
 struct Library {
     create: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut Pcap,
     set_snaplen: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
@@ -84,7 +85,7 @@ struct Library {
     set_timeout: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
     set_immediate_mode: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
     set_tstamp_precision: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
-    /// From libpcap 1.9 on.
+    /// Since libpcap 1.9.
     set_protocol: Option<unsafe extern "C" fn(*mut Pcap, c_int) -> c_int>,
     activate: unsafe extern "C" fn(*mut Pcap) -> c_int,
     dispatch: unsafe extern "C" fn(*mut Pcap, c_int, Callback, *mut u8) -> c_int,
@@ -102,31 +103,32 @@ struct Library {
     offline_filter: unsafe extern "C" fn(*const BpfProgram, *const PacketHeader, *const u8) -> c_int,
 }
 
-/// libpcap's version text, for example `libpcap version 1.10.3 (with TPACKET_V3)`.
+/// Returns libpcap's version text, for example `libpcap version 1.10.3 (with TPACKET_V3)`.
 pub fn version() -> Result<String> {
-    // SAFETY: pcap_lib_version takes nothing and returns a text of static life.
+    // SAFETY: pcap_lib_version takes nothing and returns a static text.
     Ok(unsafe { text((library()?.version)()) })
 }
 
-/// Words of a wrong filter that are looked at to find the mistake.
+/// Maximum number of words of an invalid filter in the search for the mistake.
 const WORDS_MAX: usize = 64;
 
-/// A libpcap handle to compile filters on.
+/// libpcap handle for compiling filters.
 #[derive(Debug)]
 pub struct Compiler {
     handle: Handle,
 }
 
 impl Compiler {
-    /// For live capture on `interface` of the calling thread's network namespace, `snaplen` bytes a frame. It is open
-    /// for a protocol that no frame has: who keeps it for filters to come does not pay for each frame.
+    /// Opens a compiler for live capture on `interface` of the calling thread's network namespace,
+    /// with `snaplen` bytes a frame. The handle is bound to a protocol that no frame has, so
+    /// keeping it for later filters costs nothing per frame.
     ///
     /// # Errors
     /// [`Kind::Refused`] without libpcap or without the privilege to open the interface, [`Kind::Usage`] if there
     /// is no such interface.
     pub fn live(interface: &str, snaplen: u32) -> Result<Self> {
         let handle = Handle::create(interface)?;
-        // SAFETY: the handle is new and not yet active, which is what these calls ask for.
+        // SAFETY: the handle is new and not yet active, as these calls require.
         unsafe {
             (handle.library.set_snaplen)(handle.pcap, snaplen_of(snaplen));
             (handle.library.set_buffer_size)(handle.pcap, BUFFER_BYTES);
@@ -138,25 +140,28 @@ impl Compiler {
         Ok(Self { handle })
     }
 
-    /// For frames of a file with this link type (`DLT_*`, [`LINKTYPE_ETHERNET`]), `snaplen` bytes each.
+    /// Opens a compiler for files with this link type (`DLT_*`, [`LINKTYPE_ETHERNET`]), `snaplen`
+    /// bytes a frame.
     pub fn offline(linktype: i32, snaplen: u32) -> Result<Self> {
         let library = library()?;
         // SAFETY: pcap_open_dead takes two integers.
         let pcap = unsafe { (library.open_dead)(linktype, snaplen_of(snaplen)) };
         if pcap.is_null() {
             let subject = format!("link type {linktype}");
-            return Err(Error::said(Kind::Failed, "open with libpcap", subject, "it has no memory"));
+            return Err(Error::said(Kind::Failed, "open with libpcap", subject, "out of memory"));
         }
         Ok(Self { handle: Handle { library, pcap } })
     }
 
-    /// Compiles a filter; the empty text matches everything. `optimize` lets libpcap shorten the program.
+    /// Compiles a filter; an empty text matches everything. `optimize` lets libpcap shorten the
+    /// program.
     ///
     /// # Errors
-    /// [`Kind::Usage`] with libpcap's own message if the text is no filter for this link type.
+    /// [`Kind::Usage`] with libpcap's own message if the text is not a valid filter for this link
+    /// type.
     pub fn compile(&self, filter: &str, optimize: bool) -> Result<Vec<Instruction>> {
         let oracle = self.compile_for_oracle(filter, optimize)?;
-        // SAFETY: pcap_compile left `len` instructions there, which live until the oracle is dropped.
+        // SAFETY: pcap_compile stored `len` instructions, which live until the oracle is dropped.
         let instructions =
             unsafe { std::slice::from_raw_parts(oracle.program.instructions, oracle.program.len as usize) };
         Ok(instructions.iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect())
@@ -168,7 +173,7 @@ impl Compiler {
             let error = Error::said(Kind::Usage, "compile the filter", format!("{filter:?}"), said);
             match self.understood(filter) {
                 Some(start) => error.remedy(format!(
-                    "libpcap understands {start:?}, and not what follows at character {}",
+                    "libpcap understands {start:?}, but not the text from character {}",
                     start.chars().count() + 2
                 )),
                 None => error,
@@ -176,8 +181,8 @@ impl Compiler {
         })
     }
 
-    /// The longest run of words at the start of `filter` that is a filter by itself: libpcap does not say where its
-    /// grammar was left.
+    /// Returns the longest run of words at the start of `filter` that is a valid filter: libpcap
+    /// does not report the position of a syntax error.
     fn understood<'a>(&self, filter: &'a str) -> Option<&'a str> {
         let ends = filter.match_indices(' ').map(|(at, _)| &filter[..at]);
         let starts: Vec<&str> = ends.filter(|start| !start.trim().is_empty()).take(WORDS_MAX).collect();
@@ -185,13 +190,14 @@ impl Compiler {
     }
 }
 
-/// An open `pcap_t`, closed on drop.
+/// Open `pcap_t`, closed on drop.
 struct Handle {
     library: &'static Library,
     pcap: *mut Pcap,
 }
 
-// SAFETY: a pcap_t has no tie to a thread; it only must not be used by two at a time, and it is not Sync.
+// SAFETY: a pcap_t is not tied to a thread. Two threads must not use it at once, and it is not
+// Sync.
 unsafe impl Send for Handle {}
 
 impl std::fmt::Debug for Handle {
@@ -201,7 +207,7 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// The program, or what libpcap says of the text.
+    /// Returns the program, or libpcap's message about the text.
     fn compile(&self, filter: &str, optimize: bool) -> Result<Result<Oracle, String>> {
         let Self { library, pcap } = self;
         let filter = c_string(filter, "compile the filter")?;
@@ -213,7 +219,7 @@ impl Handle {
         Ok(if returned < 0 { Err(self.error()) } else { Ok(Oracle { library, program, own: None }) })
     }
 
-    /// For `interface`, not yet active.
+    /// Creates a handle for `interface`, not yet active.
     fn create(interface: &str) -> Result<Self> {
         let library = library()?;
         let name = c_string(interface, "open with libpcap")?;
@@ -230,7 +236,7 @@ impl Handle {
 
     fn activate(&self, interface: &str) -> Result<()> {
         let library = self.library;
-        // SAFETY: the handle is new and not yet active, which is what pcap_activate asks for.
+        // SAFETY: the handle is new and not yet active, as pcap_activate requires.
         let status = unsafe { (library.activate)(self.pcap) };
         if status >= 0 {
             return Ok(());
@@ -257,27 +263,28 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: this is the one owner of an open handle.
+        // SAFETY: this value is the only owner of an open handle.
         unsafe { (self.library.close)(self.pcap) }
     }
 }
 
-/// A program for `pcap_offline_filter`, libpcap's own interpreter.
+/// Program for `pcap_offline_filter`, libpcap's own interpreter.
 pub struct Oracle {
     library: &'static Library,
     program: BpfProgram,
-    /// The instructions, where they are not libpcap's to free.
+    /// The instructions, if libpcap did not allocate them.
     own: Option<Box<[BpfInstruction]>>,
 }
 
 impl Oracle {
-    /// For instructions that were made elsewhere; [`Kind::Usage`] if libpcap finds them invalid.
+    /// Makes an oracle of existing instructions; returns [`Kind::Usage`] if libpcap finds them
+    /// invalid.
     pub fn new(instructions: &[Instruction]) -> Result<Self> {
         let library = library()?;
         let mut own: Box<[BpfInstruction]> =
             instructions.iter().map(|&(code, jt, jf, k)| BpfInstruction { code, jt, jf, k }).collect();
         let program = BpfProgram { len: own.len() as u32, instructions: own.as_mut_ptr() };
-        // SAFETY: bpf_validate reads that many instructions.
+        // SAFETY: bpf_validate reads exactly that many instructions.
         if unsafe { (library.validate)(program.instructions, program.len as c_int) } == 0 {
             let subject = format!("{} instructions", own.len());
             return Err(Error::said(Kind::Usage, "take as a filter", subject, "libpcap finds them invalid"));
@@ -285,7 +292,8 @@ impl Oracle {
         Ok(Self { library, program, own: Some(own) })
     }
 
-    /// What libpcap's interpreter returns for a frame of `wire_bytes`, of which `bytes` were captured.
+    /// Returns the result of libpcap's interpreter for a frame of `wire_bytes`, of which `bytes`
+    /// were captured.
     pub fn run(&self, bytes: &[u8], wire_bytes: u32) -> u32 {
         let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let header = PacketHeader { time, captured_bytes: bytes.len() as u32, wire_bytes };
@@ -298,13 +306,13 @@ impl Oracle {
 impl Drop for Oracle {
     fn drop(&mut self) {
         if self.own.is_none() {
-            // SAFETY: pcap_compile allocated these instructions, and nobody uses them after this.
+            // SAFETY: pcap_compile allocated these instructions, and this is their last use.
             unsafe { (self.library.free_code)(&raw mut self.program) }
         }
     }
 }
 
-/// libpcap, loaded on first use.
+/// Returns libpcap, loaded on first use.
 fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().ok_or_else(|| {
@@ -320,7 +328,7 @@ fn library() -> Result<&'static Library> {
 fn load() -> Option<Library> {
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
     let object = NAMES.iter().find_map(|name| {
-        // SAFETY: name is a C string; libpcap's constructors have no demands.
+        // SAFETY: name is a C string; libpcap's constructors have no requirements.
         let object = unsafe { libc::dlopen(name.as_ptr(), flags) };
         (!object.is_null()).then_some(object)
     })?;
@@ -353,7 +361,7 @@ fn load() -> Option<Library> {
     }
 }
 
-/// The function `name` of a loaded object.
+/// Looks up the function `name` of a loaded object.
 ///
 /// # Safety
 /// `F` is a function pointer of the type that the object gives this name.
@@ -361,11 +369,11 @@ unsafe fn symbol<F: Copy>(object: *mut c_void, name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: the object is open and the name a C string.
     let address = unsafe { libc::dlsym(object, name.as_ptr()) };
-    // SAFETY: the caller vouches that F is the function's type; both are one address wide.
+    // SAFETY: the caller guarantees that F is the function's type; both are one address wide.
     (!address.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
 }
 
-/// A C text of libpcap's as an owned string.
+/// Copies a C string of libpcap.
 ///
 /// # Safety
 /// `from` is a C string, or null.
@@ -373,7 +381,7 @@ unsafe fn text(from: *const c_char) -> String {
     if from.is_null() {
         return String::new();
     }
-    // SAFETY: the caller says that it is a C string.
+    // SAFETY: the caller guarantees a C string.
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 
@@ -388,7 +396,7 @@ fn snaplen_of(snaplen: u32) -> c_int {
 
 #[cfg(test)]
 mod tests {
-    //! What libpcap compiles, and what it says of text that is no filter.
+    //! Compilation of filters, and messages for invalid ones.
 
     use std::os::fd::BorrowedFd;
 
@@ -417,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syntax_error_is_the_users_with_libpcaps_words() {
+    fn syntax_error_is_a_usage_error_with_libpcaps_message() {
         let Some(compiler) = compiler() else { return };
         let error = compiler.compile("tcp port 80 prot 80", true).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage);
@@ -429,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_interface_is_the_users_mistake() {
+    fn unknown_interface_is_a_usage_error() {
         if compiler().is_none() {
             return;
         }
@@ -438,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_handle_compiles_what_files_do_not_have() {
+    fn live_handle_compiles_inbound() {
         if compiler().is_none() {
             return;
         }

@@ -1,7 +1,7 @@
 //! Memory shared with the kernel: mappings that unmap themselves.
 //!
-//! The ring modules (`packet`, `xdp`) build on [`Mapping`]; it hands out raw pointers only, because the
-//! kernel writes behind them. It never makes a reference to memory that the kernel may be changing.
+//! The ring modules (`packet`, `xdp`) build on [`Mapping`]. It returns raw pointers only, because
+//! the kernel writes to the memory concurrently: a reference to it would be unsound.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -17,8 +17,8 @@ pub struct Mapping {
 
 // SAFETY: the mapping is owned by this value alone and stays valid on any thread until it is dropped.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared `Mapping` gives out the address and length only; whoever reads through the address
-// answers for the synchronisation.
+// SAFETY: a shared `Mapping` returns the address and length only; code that reads through the
+// address is responsible for synchronisation.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -28,21 +28,23 @@ impl Mapping {
         Self::map(len, flags, fd.as_raw_fd(), offset)
     }
 
-    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory of our own. It
-    /// is shared with a child process: a private one would give the child a copy that the kernel does not write to.
-    /// With `huge` it asks for `MAP_HUGETLB`, which fails with ENOMEM where none are reserved.
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory,
+    /// shared with child processes: a private mapping would give a child a copy that the kernel
+    /// does not write to. With `huge` it requests `MAP_HUGETLB`, which fails with ENOMEM if no huge
+    /// pages are reserved.
     pub fn anonymous(len: usize, huge: bool) -> Result<Self> {
         let huge = if huge { libc::MAP_HUGETLB } else { 0 };
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | huge;
         Self::map(len, flags, -1, 0)
     }
 
-    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS)`, on small pages: zeroed memory of this process alone.
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS)`, on small pages: zeroed memory
+    /// of this process alone.
     pub fn private(len: usize) -> Result<Self> {
         let mapping = Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
         // SAFETY: the range is that of the new mapping; the advice changes no content.
         let advised = unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_NOHUGEPAGE) };
-        // EINVAL: a kernel without huge pages, which gives small ones anyway.
+        // EINVAL: a kernel without huge pages, which uses small ones anyway.
         match advised {
             0 => Ok(mapping),
             _ => match Error::last_os("madvise", format!("{len} bytes")) {
@@ -54,7 +56,8 @@ impl Mapping {
 
     fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice does not alias other memory of
+        // this process.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
         if start == libc::MAP_FAILED {
             return Err(Error::last_os("mmap", format!("{len} bytes")));
@@ -63,26 +66,27 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Starts to fetch the cache line at `offset`: a hint, without effect on what is read, and at no address an error.
+    /// Prefetches the cache line at `offset`: a hint without effect on reads, valid for any
+    /// address.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch touches nothing, whatever the address; SSE is part of x86-64.
+        // SAFETY: a prefetch accesses nothing, at any address; SSE is part of x86-64.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(self.as_ptr().wrapping_add(offset).cast()) };
     }
 
-    /// No stable intrinsic here.
+    /// Does nothing: there is no stable intrinsic for this architecture.
     #[cfg(not(target_arch = "x86_64"))]
     #[inline]
     pub(crate) fn prefetch(&self, _offset: usize) {}
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty: mmap refuses length 0")]
     pub fn len(&self) -> usize {
         self.len
@@ -91,7 +95,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: start and len are those of one live mapping, and nobody can reach it after this drop.
+        // SAFETY: start and len are those of one live mapping, and it is unreachable after this
+        // drop.
         let returned = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert_eq!(returned, 0, "munmap of a whole mapping cannot fail");
     }

@@ -1,11 +1,11 @@
 //! `rtnetlink(7)`: makes and sets links, reads their state and counters.
 //!
 //! The capture engine reads link counters and attached XDP programs with it; the test rigs and the
-//! demo make veth pairs. The doctor asks two neighbours of it, what rings packet sockets have
-//! ([`packet_socket`], sock_diag(7)) and what a driver says of its XDP abilities
-//! ([`xdp_abilities`], the generic family `netdev`). A [`Netlink`] works in the network namespace
-//! of the thread that opened it, for good. It lists nothing, and touches no interface but the one
-//! it is given. [`LinkNews`] reports the changes of one link.
+//! demo make veth pairs. The doctor uses two related families: [`packet_socket`] reads the rings of
+//! packet sockets (sock_diag(7)), and [`xdp_abilities`] the XDP features of a driver (generic
+//! family `netdev`). A [`Netlink`] always works in the network namespace of the thread that opened
+//! it. It lists nothing, and accesses only the given interface. [`LinkNews`] reports the changes of
+//! one link.
 
 mod diag;
 mod link;
@@ -34,26 +34,26 @@ use crate::interface::{Interface, check_name};
 
 /// `RTM_GETSTATS` (linux/rtnetlink.h), which libc does not have for musl.
 const RTM_GETSTATS: u16 = 94;
-/// The longest reply that is read. `RTM_NEWLINK` without statistics and virtual functions is below 4 KiB.
+/// Maximum bytes of a reply. `RTM_NEWLINK` without statistics and virtual functions is below 4 KiB.
 const REPLY_BYTES_MAX: usize = 16 * 1024;
-/// How long to wait for a reply. The kernel answers inside `send`, so reaching it is a kernel fault.
+/// Maximum wait for a reply. The kernel answers inside `send`, so a timeout means a kernel fault.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Other messages skipped while looking for the reply, so that the wait has an end.
+/// Maximum number of other messages before the reply, so that the wait ends.
 const STRAY_MESSAGES_MAX: u32 = 64;
 
-/// Datagrams of one answer at most: some ten thousand sockets.
+/// Maximum datagrams of one answer: enough for some ten thousand sockets.
 const DUMP_DATAGRAMS_MAX: u32 = 4096;
 
 /// `VETH_INFO_PEER` (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
-/// `NLMSGERR_ATTR_MSG` (linux/netlink.h): the kernel's own words on an error.
+/// `NLMSGERR_ATTR_MSG` (linux/netlink.h): the kernel's error message.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
 const CHANGE: u16 = REQUEST | libc::NLM_F_ACK as u16;
 const CREATE: u16 = CHANGE | (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 
-/// A route socket with its buffer; keep one where counters are read often.
+/// Route socket with its buffer; keep one for frequent reads of counters.
 #[derive(Debug)]
 pub struct Netlink {
     fd: OwnedFd,
@@ -61,23 +61,23 @@ pub struct Netlink {
     reply: Box<[u8; REPLY_BYTES_MAX]>,
 }
 
-/// One end of a veth pair that is to be made.
+/// One end of a veth pair to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
     /// Interface name, 1 to 15 bytes.
     pub name: &'a str,
     /// MAC address; the kernel picks one if absent.
     pub mac: Option<[u8; 6]>,
-    /// Receive queues and as many transmit queues.
+    /// Number of receive queues and of transmit queues.
     pub queues: u32,
-    /// The largest packet without its Ethernet header, in bytes; 1500 if absent.
+    /// Maximum bytes of a packet without its Ethernet header; 1500 if absent.
     pub mtu: Option<u32>,
-    /// Where this end lives; the namespace of the [`Netlink`] if absent.
+    /// Namespace of this end; that of the [`Netlink`] if absent.
     pub namespace: Option<BorrowedFd<'a>>,
 }
 
 impl<'a> VethEnd<'a> {
-    /// An end with one queue and the kernel's defaults.
+    /// Returns an end with one queue and the kernel's defaults.
     pub fn new(name: &'a str) -> Self {
         Self { name, mac: None, queues: 1, mtu: None, namespace: None }
     }
@@ -89,7 +89,7 @@ impl Netlink {
         Self::of(None)
     }
 
-    /// A socket of another protocol of netlink's.
+    /// Opens a socket of another netlink protocol.
     fn of(protocol: Option<Protocol>) -> Result<Self> {
         let os = |errno: rustix::io::Errno| Error::os("open", "netlink socket", errno.raw_os_error());
         let flags = SocketFlags::CLOEXEC;
@@ -103,7 +103,8 @@ impl Netlink {
         Ok(Self { fd, sequence: 0, reply: Box::new([0; REPLY_BYTES_MAX]) })
     }
 
-    /// The interface called `name` (or an alternative name of it). Unknown: [`Kind::Usage`].
+    /// Returns the interface with the name or alternative name `name`, or [`Kind::Usage`] if there
+    /// is none.
     pub fn interface(&mut self, name: &str) -> Result<Interface> {
         check_name(name)?;
         let attribute = if name.len() < libc::IFNAMSIZ { libc::IFLA_IFNAME } else { libc::IFLA_ALT_IFNAME };
@@ -112,18 +113,19 @@ impl Netlink {
         self.get(&mut request, "find", name, link::parse_interface)
     }
 
-    /// The interface called `index`. Unknown: [`Kind::Usage`].
+    /// Returns the interface with index `index`, or [`Kind::Usage`] if there is none.
     pub fn interface_at(&mut self, index: u32) -> Result<Interface> {
         let mut request = self.get_link(index);
         self.get(&mut request, "find", &subject(index), link::parse_interface)
     }
 
-    /// The way that packets to `to` take, from the address `from` where that is known; an IPv6 address may have its scope.
+    /// Returns the route of packets to `to`, from the address `from` if given. An IPv6 address may
+    /// have a scope.
     pub fn route(&mut self, from: Option<IpAddr>, to: SocketAddr) -> Result<Route> {
         let (family, bytes) = address_bytes(to.ip());
         let source = from.map(address_bytes).filter(|(other, _)| *other == family).map(|(_, bytes)| bytes);
         let bits = |bytes: &[u8]| 8 * bytes.len() as u8;
-        // struct rtmsg: family, the bits of both addresses, then what answers fill in.
+        // struct rtmsg: family, the bits of both addresses, then fields of answers.
         let mut body = [0; route::HEADER_LEN];
         body[..3].copy_from_slice(&[family, bits(&bytes), source.as_deref().map_or(0, bits)]);
         let mut request = self.request(libc::RTM_GETROUTE, REQUEST, &body);
@@ -139,7 +141,8 @@ impl Netlink {
         self.get(&mut request, "find a route to", &to.ip().to_string(), route::parse)
     }
 
-    /// The 64-bit counters of link `index` since it was made. Allocates little: one request, one reply.
+    /// Returns the 64-bit counters of link `index` since it was made. Allocates little: one
+    /// request, one reply.
     pub fn stats(&mut self, index: u32) -> Result<LinkStats> {
         let mut body = [0; 12];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -148,19 +151,19 @@ impl Netlink {
         self.get(&mut request, "read counters of", &subject(index), link::parse_stats)
     }
 
-    /// State of link `index` and its carrier.
+    /// Returns the state of link `index` and its carrier.
     pub fn link(&mut self, index: u32) -> Result<LinkReading> {
         let mut request = self.get_link(index);
         self.get(&mut request, "read the state of", &subject(index), link::parse_reading)
     }
 
-    /// The XDP program attached to link `index`, if there is one.
+    /// Returns the XDP program attached to link `index`, if there is one.
     pub fn xdp(&mut self, index: u32) -> Result<Option<XdpAttachment>> {
         let mut request = self.get_link(index);
         self.get(&mut request, "read XDP state of", &subject(index), link::parse_xdp)
     }
 
-    /// Makes a veth pair. Both ends are down. Needs `CAP_NET_ADMIN` in both namespaces.
+    /// Makes a veth pair with both ends down. Needs `CAP_NET_ADMIN` in both namespaces.
     pub fn add_veth(&mut self, end: &VethEnd<'_>, peer: &VethEnd<'_>) -> Result<()> {
         check_name(end.name)?;
         check_name(peer.name)?;
@@ -174,7 +177,7 @@ impl Netlink {
         self.change(&mut request, "add veth", end.name)
     }
 
-    /// Deletes link `index`; a veth takes its peer with it.
+    /// Deletes link `index`, and a veth's peer with it.
     pub fn delete(&mut self, index: u32) -> Result<()> {
         let mut request = self.request(libc::RTM_DELLINK, CHANGE, &link_header(index, 0, 0));
         self.change(&mut request, "delete", &subject(index))
@@ -185,8 +188,8 @@ impl Netlink {
         self.set_flag(index, libc::IFF_UP as u32, up, if up { "set up" } else { "set down" })
     }
 
-    /// Turns promiscuous mode of link `index` on or off for everybody. A capture should not use this but
-    /// `PACKET_ADD_MEMBERSHIP`, which the kernel takes back by itself.
+    /// Turns promiscuous mode of link `index` on or off for the whole system. A capture should use
+    /// `PACKET_ADD_MEMBERSHIP` instead, which the kernel reverts by itself.
     pub fn set_promiscuous(&mut self, index: u32, on: bool) -> Result<()> {
         self.set_flag(index, libc::IFF_PROMISC as u32, on, "set promiscuous mode of")
     }
@@ -209,7 +212,8 @@ impl Netlink {
         self.change(&mut request, "add address", &format!("{address}/{prefix}"))
     }
 
-    /// Tells link `index` the MAC address of a neighbour for good, so that nobody asks by ARP or ND.
+    /// Adds a permanent neighbour entry to link `index`, so that the kernel sends no ARP or ND
+    /// requests for it.
     pub fn add_neighbour(&mut self, index: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let (family, bytes) = address_bytes(address);
         // struct ndmsg: family, three bytes of padding, index, 16-bit state, flags, type.
@@ -255,7 +259,8 @@ impl Netlink {
         parse(self.exchange(request, operation, subject)?)
     }
 
-    /// Sends `request` and returns its answer: data, or an acknowledgement. A negative one is the error.
+    /// Sends `request` and returns its answer: data, or an acknowledgement. A negative
+    /// acknowledgement is an error.
     fn exchange(
         &mut self,
         request: &mut Request,
@@ -276,7 +281,7 @@ impl Netlink {
         Err(malformed("no reply to the request among the messages received"))
     }
 
-    /// Sends a request whose answer has several messages, and hands each to `take`.
+    /// Sends a request with an answer of several messages, and passes each to `take`.
     fn dump(
         &mut self,
         request: &mut Request,
@@ -301,7 +306,7 @@ impl Netlink {
         Err(malformed("an answer has no end"))
     }
 
-    /// One datagram into the buffer; the length is the datagram's, also where it was cut.
+    /// Receives one datagram into the buffer and returns its full length, even if it was cut.
     fn receive(&mut self) -> rustix::io::Result<usize> {
         loop {
             match rustix::net::recv(&self.fd, &mut self.reply[..], RecvFlags::TRUNC) {
@@ -316,7 +321,7 @@ fn first_message(mut datagram: &[u8]) -> Result<Message<'_>> {
     Message::take(&mut datagram)?.ok_or_else(|| malformed("an empty datagram"))
 }
 
-/// Passes data and the acknowledgement on, turns `NLMSG_ERROR` with an errno into an error.
+/// Passes on data and acknowledgements; turns `NLMSG_ERROR` with an errno into an error.
 fn accept<'a>(message: Message<'a>, operation: &'static str, subject: &str) -> Result<Message<'a>> {
     if message.kind != libc::NLMSG_ERROR as u16 {
         return Ok(message);
@@ -340,12 +345,12 @@ fn accept<'a>(message: Message<'a>, operation: &'static str, subject: &str) -> R
     })
 }
 
-/// The extended acknowledgement's text (`NETLINK_EXT_ACK`, `netlink(7)`).
+/// Returns the text of the extended acknowledgement (`NETLINK_EXT_ACK`, `netlink(7)`).
 fn kernels_words(message: Message<'_>) -> Result<Option<String>> {
     if message.flags & libc::NLM_F_ACK_TLVS as u16 == 0 {
         return Ok(None);
     }
-    // The request's header follows the code; NETLINK_CAP_ACK keeps its payload out.
+    // The request's header follows the code; NETLINK_CAP_ACK excludes its payload.
     let attributes = message.body.get(4 + HEADER_LEN..).ok_or_else(|| malformed("an error is cut short"))?;
     Attributes(attributes).find_str(NLMSGERR_ATTR_MSG)
 }
@@ -359,7 +364,7 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     header
 }
 
-/// The address family and the address in network order.
+/// Returns the address family and the address in network order.
 fn address_bytes(address: IpAddr) -> (u8, Vec<u8>) {
     match address {
         IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
@@ -389,7 +394,7 @@ fn subject(index: u32) -> String {
 
 fn enable(fd: &OwnedFd, option: libc::c_int) -> Result<()> {
     let one: libc::c_int = 1;
-    // SAFETY: the option's value is a live int, and the length says so.
+    // SAFETY: the option's value is a live int, and the length matches.
     let returned = unsafe {
         let (value, len) = ((&raw const one).cast(), size_of::<libc::c_int>() as libc::socklen_t);
         libc::setsockopt(fd.as_raw_fd(), libc::SOL_NETLINK, option, value, len)

@@ -1,12 +1,13 @@
-//! What sockets of several families share: options, and what an error means to whoever captures on an interface.
+//! Code common to sockets of several families: options, state of the link, and remedies for its
+//! errors.
 //!
-//! Packet sockets and `PF_ZEROCOPY` call it; AF_XDP has errors of its own.
+//! Packet sockets and `PF_ZEROCOPY` call it; AF_XDP has its own errors.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::{Error, Kind, Result, check};
 
-/// `setsockopt(2)`; `doing` and `interface` name it in errors.
+/// `setsockopt(2)`; errors name `doing` and `interface`.
 pub(crate) fn set<T>(
     fd: BorrowedFd<'_>,
     (level, option): (libc::c_int, libc::c_int),
@@ -20,7 +21,7 @@ pub(crate) fn set<T>(
     check(returned, doing, interface).map(drop)
 }
 
-/// `getsockopt(2)` into plain integers; `doing` and `interface` name it in errors.
+/// `getsockopt(2)` into plain integers; errors name `doing` and `interface`.
 pub(crate) fn get<T: Copy>(
     fd: BorrowedFd<'_>,
     (level, option): (libc::c_int, libc::c_int),
@@ -34,7 +35,7 @@ pub(crate) fn get<T: Copy>(
     check(returned, doing, interface).map(drop)
 }
 
-/// The pending error of a socket that captures on `interface` (`SO_ERROR`), cleared by the call.
+/// Returns and clears the pending error of a socket that captures on `interface` (`SO_ERROR`).
 pub(crate) fn take_error(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
     let mut errno: libc::c_int = 0;
     get(fd, (libc::SOL_SOCKET, libc::SO_ERROR), &mut errno, ("read the pending error of", interface))?;
@@ -46,19 +47,20 @@ pub(crate) fn take_error(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
 pub enum LinkState {
     /// Set up (`IFF_UP`).
     Up,
-    /// Set down: frames come again when it is up.
+    /// Set down: frames arrive again when it is up.
     Down,
     /// Deleted, or moved to another network namespace.
     Gone,
 }
 
-/// The error of a capture whose interface was deleted or moved to another network namespace.
+/// Returns the error of a capture with an interface that was deleted or moved to another network
+/// namespace.
 pub fn gone(interface: &str) -> Error {
     Error::said(Kind::Failed, "capture on", interface, "the interface is gone")
 }
 
-/// State of the interface `ifindex` in the namespace of a socket whose family has no ioctls of its own for devices
-/// (netdevice(7)): the calling thread may be in another namespace.
+/// Returns the state of the interface `ifindex` in the socket's namespace, for a socket family
+/// without device ioctls of its own (netdevice(7)). The calling thread may be in another namespace.
 pub(crate) fn link_state(fd: BorrowedFd<'_>, ifindex: u32, interface: &str) -> Result<LinkState> {
     // SAFETY: ifreq is plain data, for which zeroes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -76,7 +78,8 @@ pub(crate) fn link_state(fd: BorrowedFd<'_>, ifindex: u32, interface: &str) -> R
     Ok(if i32::from(flags) & libc::IFF_UP == 0 { LinkState::Down } else { LinkState::Up })
 }
 
-/// Adds what can be done about an interface that is down. `is_gone` asks the socket whether it was lost altogether.
+/// Adds a remedy for an interface that is down. `is_gone` checks if the socket has lost it
+/// altogether.
 pub(crate) fn explain(error: Error, interface: &str, is_gone: impl FnOnce() -> bool) -> Error {
     match error.errno() {
         Some(libc::ENODEV) => error.remedy("the interface is gone"),

@@ -1,8 +1,9 @@
-//! kTLS: the kernel encrypts and decrypts on a TCP socket, so that sendfile(2) and splice(2) serve TLS
-//! (Documentation/networking/tls.rst).
+//! kTLS: the kernel encrypts and decrypts on a TCP socket, so that sendfile(2) and splice(2) work
+//! with TLS (Documentation/networking/tls.rst).
 //!
-//! A handshake is not its business: whoever has shaken hands hands over the keys, of TLS 1.3. From then on the socket takes and gives
-//! data; whatever else the peer says (`Record`) makes read(2) fail with EIO and splice(2) with EINVAL, until it is asked for.
+//! The handshake happens elsewhere; its owner passes in the keys of TLS 1.3. From then on the
+//! socket sends and receives plain data. Any other record from the peer (`Record`) makes read(2)
+//! fail with EIO and splice(2) with EINVAL until [`receive_record`] takes it.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -11,75 +12,76 @@ use std::{mem, ptr};
 
 use crate::error::{Error, Kind, Result, check};
 
-/// Bytes of a record's data at most (RFC 8446, section 5.1).
+/// Maximum bytes of a record's data (RFC 8446, section 5.1).
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
 
 /// Types of records (RFC 8446, section 5.1).
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 
-/// Which way bytes go.
+/// Direction of the bytes that a key protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// They are sent.
+    /// Sent bytes.
     Transmit,
-    /// They are received.
+    /// Received bytes.
     Receive,
 }
 
-/// The secret of one direction, and the number of its next record.
+/// Keys of one direction, and the sequence number of its next record.
 #[derive(Clone, Copy)]
 pub struct Keys<'k> {
-    /// The cipher's key.
+    /// Key of the cipher.
     pub key: Key<'k>,
-    /// What each record's nonce is made of (RFC 8446, section 5.3).
+    /// Base of each record's nonce (RFC 8446, section 5.3).
     pub iv: &'k [u8; 12],
-    /// Records that went before.
+    /// Number of records before.
     pub sequence: u64,
 }
 
-/// A key of AES-GCM.
+/// AES-GCM key.
 #[derive(Clone, Copy)]
 pub enum Key<'k> {
-    /// Of 128 bits.
+    /// 128 bits.
     Aes128(&'k [u8; 16]),
-    /// Of 256 bits.
+    /// 256 bits.
     Aes256(&'k [u8; 32]),
 }
 
-/// What a peer says besides data.
+/// Record of a peer that is not data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// It sends no more (`close_notify`).
+    /// End of the peer's data (`close_notify`).
     End,
-    /// A ticket for the next session (RFC 8446, section 4.6.1).
+    /// Ticket for the next session (RFC 8446, section 4.6.1).
     Ticket,
-    /// Anything else: an error, or new keys.
+    /// Any other record: an error, or new keys.
     Other,
 }
 
-/// Tries it on a connection over the loopback to itself.
+/// Checks for kTLS with a loopback connection of its own.
 ///
 /// # Errors
-/// Refused where the kernel has no kTLS, or its module is not loaded.
+/// [`Kind::Refused`] if the kernel has no kTLS, or its module is not loaded.
 pub fn probe() -> Result<()> {
     let failed = |error: std::io::Error| Error::from_io("connect over", "the loopback", &error);
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
     let stream = TcpStream::connect(listener.local_addr().map_err(failed)?).map_err(failed)?;
     attach(&stream)?;
-    // Both ways need the same cipher.
+    // Both directions need the same cipher.
     let keys = Keys { key: Key::Aes128(&[0; 16]), iv: &[0; 12], sequence: 0 };
     set_keys(&stream, Direction::Transmit, keys)?;
     set_keys(&stream, Direction::Receive, keys)
 }
 
-/// `setsockopt(TCP_ULP, "tls")`: has a connected socket wait for keys; until then nothing changes.
+/// `setsockopt(TCP_ULP, "tls")`: prepares a connected socket for keys; its data does not change
+/// before.
 ///
 /// # Errors
-/// Refused where the kernel has no kTLS; ENOTCONN where there is no connection any more.
+/// [`Kind::Refused`] if the kernel has no kTLS; ENOTCONN if the connection has ended.
 pub fn attach(socket: impl AsFd) -> Result<()> {
     let name = b"tls";
-    // SAFETY: the option's value is three live bytes, and the length says so.
+    // SAFETY: the option's value is three live bytes, and the length matches.
     let returned = unsafe {
         let len = name.len() as libc::socklen_t;
         libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_TCP, libc::TCP_ULP, name.as_ptr().cast(), len)
@@ -89,10 +91,11 @@ pub fn attach(socket: impl AsFd) -> Result<()> {
         .map_err(|error| lacking(error, ATTACH, "the kernel has no tls module", "modprobe tls"))
 }
 
-/// `setsockopt(TLS_TX | TLS_RX)`: has the kernel encrypt what is sent, or decrypt what is received, from the next byte on.
+/// `setsockopt(TLS_TX | TLS_RX)`: makes the kernel encrypt sent bytes, or decrypt received bytes,
+/// from the next byte on.
 ///
 /// # Errors
-/// Refused where the kernel lacks the cipher.
+/// [`Kind::Refused`] if the kernel lacks the cipher.
 pub fn set_keys(socket: impl AsFd, direction: Direction, keys: Keys<'_>) -> Result<()> {
     let info = |cipher_type| libc::tls_crypto_info { version: libc::TLS_1_3_VERSION, cipher_type };
     let [s0, s1, s2, s3, iv @ ..] = *keys.iv;
@@ -112,7 +115,7 @@ pub fn set_keys(socket: impl AsFd, direction: Direction, keys: Keys<'_>) -> Resu
 const ATTACH: &str = "switch to kTLS";
 const SET_KEYS: &str = "give the keys of TLS to";
 
-/// ENOENT says that a module is missing; which one, the call tells.
+/// Explains ENOENT, by which the kernel reports a missing module; the call determines which one.
 fn lacking(error: Error, operation: &'static str, cause: &str, remedy: &str) -> Error {
     match error.errno() {
         Some(libc::ENOENT) => Error::said(Kind::Refused, operation, "a TCP socket", cause).remedy(remedy),
@@ -120,13 +123,13 @@ fn lacking(error: Error, operation: &'static str, cause: &str, remedy: &str) -> 
     }
 }
 
-/// `T` is one of `struct tls12_crypto_info_*` of `linux/tls.h`.
+/// Passes keys to the kernel. `T` is one of `struct tls12_crypto_info_*` of `linux/tls.h`.
 fn set<T>(socket: impl AsFd, direction: Direction, keys: &T) -> Result<()> {
     let option = match direction {
         Direction::Transmit => libc::TLS_TX,
         Direction::Receive => libc::TLS_RX,
     };
-    // SAFETY: the value is live and as long as is said; the kernel copies it.
+    // SAFETY: the value is live and has the given length; the kernel copies it.
     let returned = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -141,28 +144,28 @@ fn set<T>(socket: impl AsFd, direction: Direction, keys: &T) -> Result<()> {
         .map_err(|error| lacking(error, SET_KEYS, "the kernel has no AES-GCM", "modprobe gcm"))
 }
 
-/// Room for one control message of one byte, aligned as `struct cmsghdr` must be.
+/// Buffer for one control message of one byte, aligned as `struct cmsghdr` must be.
 #[repr(C)]
 union Control {
     bytes: [u8; CONTROL_BYTES],
     _aligned: libc::cmsghdr,
 }
 
-// SAFETY: a computation on its argument.
+// SAFETY: CMSG_SPACE only computes a length.
 const CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 
-/// Says that no more is sent: the alert `close_notify` (RFC 8446, section 6.1).
+/// Sends the alert `close_notify`: no more data follows (RFC 8446, section 6.1).
 ///
 /// # Errors
-/// EAGAIN while the socket has no room, and it does not wait.
+/// EAGAIN if a non-blocking socket has no room.
 pub fn send_end(socket: impl AsFd) -> Result<()> {
     const CLOSE_NOTIFY: [u8; 2] = [1, 0];
     let mut bytes = CLOSE_NOTIFY;
     let mut parts = [IoSliceMut::new(&mut bytes)];
     let mut control = Control { bytes: [0; CONTROL_BYTES] };
     let message = header(&mut parts, &mut control);
-    // SAFETY: the message's parts and its control buffer are live, and the buffer has room for one message of one byte, which is what
-    // CMSG_FIRSTHDR returns a pointer to.
+    // SAFETY: the message's parts and its control buffer are live. The buffer has room for one
+    // message of one byte, to which CMSG_FIRSTHDR returns a pointer.
     let returned = unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const message);
         (*first).cmsg_level = libc::SOL_TLS;
@@ -175,10 +178,10 @@ pub fn send_end(socket: impl AsFd) -> Result<()> {
     check(returned as libc::c_int, "say close_notify on", "a TCP socket").map(drop)
 }
 
-/// Takes what the peer has said besides data, after a read or a splice that failed for it.
+/// Receives the peer's next record that is not data, after a read or a splice failed because of it.
 ///
 /// # Errors
-/// EAGAIN if there is nothing; EIO if it is data after all, which is lost.
+/// EAGAIN if there is none; EIO if the record is data after all, which is lost.
 pub fn receive_record(socket: impl AsFd) -> Result<Record> {
     const OPERATION: &str = "receive a record on";
     let mut bytes = vec![0; RECORD_BYTES_MAX];
@@ -186,8 +189,9 @@ pub fn receive_record(socket: impl AsFd) -> Result<Record> {
     let (kind, len) = {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let mut message = header(&mut parts, &mut control);
-        // SAFETY: the message's parts and its control buffer are live and as long as it says; CMSG_FIRSTHDR returns null or a pointer to
-        // a message that the kernel has written into the buffer.
+        // SAFETY: the message's parts and its control buffer are live and have the given lengths.
+        // CMSG_FIRSTHDR returns null or a pointer to a message that the kernel has written into the
+        // buffer.
         unsafe {
             let fd = socket.as_fd().as_raw_fd();
             let returned = libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT);
@@ -208,7 +212,7 @@ pub fn receive_record(socket: impl AsFd) -> Result<Record> {
 }
 
 fn header(parts: &mut [IoSliceMut<'_>], control: &mut Control) -> libc::msghdr {
-    // SAFETY: all zeroes are a message without a name, parts and control messages.
+    // SAFETY: zeroes are a message without a name, parts and control messages.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr().cast();
     message.msg_iovlen = parts.len() as _;

@@ -1,7 +1,8 @@
-//! `MSG_ZEROCOPY`: whether a send over a route really goes without a copy, or the kernel copies after all
-//! (Documentation/networking/msg_zerocopy.rst).
+//! `MSG_ZEROCOPY` probe: finds out if a send over a route avoids the copy, or if the kernel copies
+//! after all (Documentation/networking/msg_zerocopy.rst).
 //!
-//! The kernel tells so with the completion, which comes by the socket's error queue. The doctor asks with one datagram.
+//! The kernel reports it with the completion, in the socket's error queue. The doctor probes with
+//! one datagram.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,45 +11,46 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Kind, Result, check};
 use crate::wait;
 
-/// Bytes of the datagram: large enough for the kernel to take pages, small enough for any MTU.
+/// Bytes of the datagram: large enough for the kernel to use pages, small enough for any MTU.
 const PROBE_BYTES: usize = 1200;
-/// What it carries. The pages may go out to the wire after the socket is closed, when nobody here knows any more: so
-/// they belong to nobody, hold nothing but zeroes and are there as long as the program.
+/// Content of the datagram. The pages may be transmitted after the socket is closed, at a time that
+/// is unknown here. They are therefore a static of zeroes, never written and never freed.
 static DATAGRAM: [u8; PROBE_BYTES] = [0; PROBE_BYTES];
-/// How long the completion may take.
+/// Maximum wait for the completion.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` (linux/errqueue.h).
 const ORIGIN_ZEROCOPY: u8 = 5;
 const CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// How a datagram went.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// From the pages of this process.
+    /// Sent from the pages of this process.
     WithoutCopy,
-    /// The kernel copied it: on the loopback, or where the device has no scatter-gather or no checksum offload.
+    /// Copied by the kernel: on the loopback, or because the device has no scatter-gather or no
+    /// checksum offload.
     Copied,
 }
 
-/// Sends one datagram of zeroes to `to` and says how it went.
+/// Sends one datagram of zeroes to `to` and returns whether the kernel copied it.
 ///
 /// # Errors
-/// There is no route, or the kernel has no `MSG_ZEROCOPY` for datagrams (Linux 5.0).
+/// If there is no route, or the kernel has no `MSG_ZEROCOPY` for datagrams (before Linux 5.0).
 pub fn probe(to: SocketAddr) -> Result<Sent> {
     let failed = |error: std::io::Error| Error::from_io("send without a copy to", to.to_string(), &error);
     let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).map_err(failed)?;
     socket.connect(to).map_err(failed)?;
     let one: libc::c_int = 1;
-    // SAFETY: the option's value is a live int, and the length says so.
+    // SAFETY: the option's value is a live int, and the length matches.
     let returned = unsafe {
         let (value, len) = ((&raw const one).cast(), size_of::<libc::c_int>() as libc::socklen_t);
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, len)
     };
     check(returned, "ask for sends without a copy to", to.to_string())?;
-    // SAFETY: the kernel reads the bytes during the call and, by their pages, until the datagram has left, which may be
-    // after the socket is closed; they are a static that nothing writes to.
+    // SAFETY: the kernel reads the bytes during the call and, through their pages, until the
+    // datagram has left, possibly after the socket is closed. They are a static without writers.
     let sent =
         unsafe { libc::send(socket.as_raw_fd(), DATAGRAM.as_ptr().cast(), PROBE_BYTES, libc::MSG_ZEROCOPY) };
     check(sent as libc::c_int, "send without a copy to", to.to_string())?;
@@ -63,7 +65,7 @@ pub fn probe(to: SocketAddr) -> Result<Sent> {
     Err(Error::said(Kind::Failed, "send without a copy to", to.to_string(), "no completion came"))
 }
 
-/// The completion, if it is in the error queue.
+/// Returns the completion, if it is in the error queue.
 fn completion(socket: &UdpSocket) -> Option<Sent> {
     let mut control = [0_u64; 16];
     // SAFETY: msghdr is plain data, for which zeroes are valid.
@@ -77,7 +79,8 @@ fn completion(socket: &UdpSocket) -> Option<Sent> {
     }
     // SAFETY: the kernel filled the control buffer and its length; CMSG_FIRSTHDR stays within it.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    // SAFETY: a non-null result points at a whole cmsghdr, and the buffer has room for the error behind it.
+    // SAFETY: a non-null result points at a complete cmsghdr, and the buffer has room for the error
+    // after it.
     let error = unsafe {
         let header = header.as_ref()?;
         let len = libc::CMSG_LEN(size_of::<libc::sock_extended_err>() as u32) as usize;

@@ -1,13 +1,16 @@
 //! `bpf(2)`: maps, XDP and socket-filter programs, test runs and links.
 //!
-//! - [`Map`]: arrays that an XDP program counts in, and the XSKMAP that leads from it to AF_XDP sockets.
-//! - [`XdpProgram`], [`SocketFilter`]: eBPF that the verifier accepted; [`XdpProgram::test_run`] runs it on given
-//!   bytes or sends live frames.
+//! - [`Map`]: arrays of counters for an XDP program, and the XSKMAP from it to AF_XDP sockets.
+//!
+//! - [`XdpProgram`], [`SocketFilter`]: eBPF that the verifier accepted; [`XdpProgram::test_run`]
+//! runs it on given bytes or sends live frames.
+//!
 //! - [`Link`]: an XDP program on an interface, for as long as the link is held.
+//!
 //! - [`btf`]: the kernel functions that an XDP program may call for hardware metadata.
 //!
-//! The capture engine and the filter's tests call it. Programs come as finished eBPF instructions, 64 bits each;
-//! nothing here knows what they mean, and nothing here pins objects that outlive the process.
+//! The capture engine and the filter's tests call it. Programs come as finished eBPF instructions,
+//! 64 bits each, and are not interpreted here. Nothing here pins objects that outlive the process.
 
 pub mod btf;
 mod link;
@@ -28,13 +31,13 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use crate::error::Error;
 
-/// `BPF_OBJ_NAME_LEN`: bytes of a map's or program's name, its NUL included.
+/// `BPF_OBJ_NAME_LEN`: bytes of a map's or program's name, including its NUL.
 const NAME_LEN: usize = 16;
 
-/// What a caller without privilege may do about it.
+/// Remedy for a caller without privilege.
 const PRIVILEGE: &str = crate::process::AF_XDP_REMEDY;
 
-/// `enum bpf_cmd` of linux/bpf.h, as far as it is used here.
+/// Commands of `enum bpf_cmd` (linux/bpf.h) that are used here.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Command {
@@ -49,30 +52,31 @@ enum Command {
     LinkUpdate = 29,
 }
 
-/// A member of `union bpf_attr`.
+/// Member of `union bpf_attr`.
 ///
 /// # Safety
-/// The implementor is `repr(C)` without padding, mirrors the kernel's layout for the commands it is used with, and
-/// every address in it is valid for what the kernel does there.
+/// The implementor is `repr(C)` without padding, mirrors the kernel's layout for its commands, and
+/// every address in it is valid for the kernel's access.
 unsafe trait Attribute {}
 
 /// `bpf(command, attribute, size)`.
 fn bpf<T: Attribute>(command: Command, attribute: &mut T) -> io::Result<i64> {
     let size = size_of::<T>();
-    // SAFETY: `Attribute` vouches for the layout and the addresses inside; the reference lives through the call.
+    // SAFETY: `Attribute` guarantees the layout and the addresses inside; the reference lives
+    // through the call.
     let returned =
         unsafe { libc::syscall(libc::SYS_bpf, command as i32, std::ptr::from_mut(attribute), size) };
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
 
-/// The same for a command that returns a new descriptor.
+/// Calls [`bpf`] for a command that returns a new descriptor.
 fn bpf_fd<T: Attribute>(command: Command, attribute: &mut T) -> io::Result<OwnedFd> {
     let fd = bpf(command, attribute)?;
-    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// A name as the kernel takes it: cut, and NUL at the end.
+/// Returns a name in the kernel's form: cut, and NUL at the end.
 fn object_name(name: &str) -> [u8; NAME_LEN] {
     let mut out = [0; NAME_LEN];
     for (to, from) in out.iter_mut().take(NAME_LEN - 1).zip(name.bytes()) {
@@ -81,7 +85,7 @@ fn object_name(name: &str) -> [u8; NAME_LEN] {
     out
 }
 
-/// Names the privilege where that is what was missing.
+/// Adds the remedy for a missing privilege or call to an error.
 fn explain(operation: &'static str, subject: impl Into<String>, error: &io::Error) -> Error {
     let explained = Error::from_io(operation, subject, error);
     match error.raw_os_error() {

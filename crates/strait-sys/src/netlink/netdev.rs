@@ -1,7 +1,7 @@
-//! What a driver says of its XDP abilities: the generic netlink family `netdev` (Linux 6.3).
+//! XDP features of a driver, from the generic netlink family `netdev` (Linux 6.3).
 //!
-//! It needs no privilege and changes nothing, unlike attaching a program to see. Layouts: linux/netdev.h,
-//! linux/genetlink.h.
+//! The query needs no privilege and changes nothing, unlike a trial attachment of a program.
+//! Layouts: linux/netdev.h, linux/genetlink.h.
 
 use super::message::{Message, malformed};
 use super::{Netlink, Protocol, REQUEST};
@@ -22,34 +22,36 @@ const METADATA_FEATURES: u16 = 5;
 /// `struct genlmsghdr`.
 const HEADER_LEN: usize = 4;
 
-/// `enum netdev_xdp_act` and `enum netdev_xdp_rx_metadata`, as far as they concern capture.
+/// XDP features of a driver that concern capture (`enum netdev_xdp_act`, `enum
+/// netdev_xdp_rx_metadata`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpAbilities {
     /// The driver runs XDP programs itself.
     pub native: bool,
-    /// They can redirect frames, to AF_XDP too.
+    /// XDP programs can redirect frames, to AF_XDP sockets too.
     pub redirect: bool,
-    /// AF_XDP without copies.
+    /// AF_XDP works without copies.
     pub zero_copy: bool,
-    /// What a program can ask the driver of a frame; none where the kernel does not tell (before Linux 6.8).
+    /// Metadata that a program can request of a frame; `None` if the kernel does not report it
+    /// (before Linux 6.8).
     pub metadata: Option<XdpMetadata>,
 }
 
-/// What a driver tells a program of a frame.
+/// Metadata that a driver provides to an XDP program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpMetadata {
-    /// When the NIC took it.
+    /// Time at which the NIC received the frame.
     pub timestamp: bool,
-    /// Its flow hash.
+    /// Flow hash.
     pub hash: bool,
-    /// The VLAN tag that the NIC took out.
+    /// VLAN tag that the NIC removed.
     pub vlan_tag: bool,
 }
 
-/// The abilities of link `index`.
+/// Returns the XDP features of link `index`.
 ///
 /// # Errors
-/// The kernel is too old to tell.
+/// If the kernel is too old to report them.
 pub fn xdp_abilities(index: u32) -> Result<XdpAbilities> {
     let mut netlink = Netlink::of(Protocol::from_raw(GENERIC.try_into().expect("not 0")).into())?;
     let mut request = netlink.request(CONTROLLER, REQUEST, &[GET_FAMILY, 1, 0, 0]);

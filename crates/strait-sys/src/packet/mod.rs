@@ -20,7 +20,7 @@ pub mod v3;
 pub use cooked::Cooked;
 pub use socket::{Fanout, Instruction, Socket, Statistics};
 
-/// An 802.1Q or 802.1ad tag that the kernel took out of a frame.
+/// 802.1Q or 802.1ad tag that the kernel removed from a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanTag {
     /// Priority, drop eligibility and VLAN identifier, host byte order.
@@ -34,33 +34,33 @@ pub const PACKET_OUTGOING: u8 = libc::PACKET_OUTGOING;
 
 /// Length of a VLAN tag in a frame.
 pub(crate) const VLAN_TAG_LEN: usize = 4;
-/// The destination and source addresses, which stand before a VLAN tag.
+/// Length of the destination and source addresses, which precede a VLAN tag.
 const MAC_ADDRESSES_LEN: usize = 12;
 
-/// A frame lent by a packet socket, its VLAN tag put back where it was on the wire.
+/// Frame borrowed from a packet socket, with its VLAN tag restored.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// The captured bytes, from the destination MAC address on.
+    /// Captured bytes, starting with the destination MAC address.
     pub bytes: &'a [u8],
-    /// Length on the wire, tag included, without the frame check sequence.
+    /// Length on the wire, including the tag, without the frame check sequence.
     pub wire_len: u32,
-    /// When the kernel took the frame, in nanoseconds of `CLOCK_REALTIME`.
+    /// Time at which the kernel received the frame, in nanoseconds of `CLOCK_REALTIME`.
     pub timestamp_ns: u64,
-    /// The tag that the kernel had taken out; `bytes` holds it again.
+    /// Tag that the kernel had removed; `bytes` contains it again.
     pub vlan: Option<VlanTag>,
     /// `PACKET_HOST`, `PACKET_OUTGOING`, ... (if_packet.h).
     pub packet_type: u8,
     /// Index of the interface.
     pub ifindex: u32,
-    /// The flow hash, 0 where it was not asked for.
+    /// Flow hash; 0 if it was not requested.
     pub rx_hash: u32,
 }
 
-/// Our mark in a `tp_status`: the tag is back in the frame. The bit is `TP_STATUS_COPY`, which the kernel sets only
-/// where `PACKET_COPY_THRESH` was asked for; nobody here does.
+/// Mark of this module in a `tp_status`: the tag is restored. The bit is `TP_STATUS_COPY`, which
+/// the kernel sets only with `PACKET_COPY_THRESH`; no code here uses that option.
 const TAG_RESTORED: u32 = libc::TP_STATUS_COPY;
 
-/// What a ring header says of its frame, alike for TPACKET_V2 and V3.
+/// Fields of a ring header, common to TPACKET_V2 and V3.
 struct Header {
     status: u32,
     mac: u16,
@@ -74,12 +74,13 @@ struct Header {
 }
 
 impl Header {
-    /// Lends the frame that this header, at `slot`, describes, its tag restored or the `cooked` header put before it.
-    /// Offsets and lengths that lead out of the `room` bytes of the slot are cut, whoever wrote them.
+    /// Returns the frame that this header, at `slot`, describes, with its tag restored or the
+    /// `cooked` header before it. Offsets and lengths are limited to the `room` bytes of the slot,
+    /// even if the kernel's header is wrong.
     ///
     /// # Safety
-    /// `room` bytes from `slot` on, and the `sockaddr_ll` at `address_offset` in them, are readable and writable by
-    /// the caller alone for the lifetime of the frame.
+    /// The caller has exclusive read and write access to `room` bytes from `slot` on, including the
+    /// `sockaddr_ll` at `address_offset`, for the lifetime of the frame.
     #[inline]
     unsafe fn frame<'a>(
         &self,
@@ -91,15 +92,16 @@ impl Header {
         let mut offset = usize::from(self.mac).min(room);
         let mut len = (self.captured as usize).min(room - offset);
         let vlan = self.vlan();
-        // SAFETY: the address lies in the slot, which is the caller's for 'a.
+        // SAFETY: the address lies in the slot, which the caller owns for 'a.
         let address = unsafe { &*slot.add(address_offset).cast::<libc::sockaddr_ll>() };
         let free = offset.saturating_sub(address_offset + size_of::<libc::sockaddr_ll>());
         let front = Front { cooked, vlan, restored: self.status & TAG_RESTORED != 0, address };
-        // SAFETY: `free` bytes before the packet are the slot's and hold nothing, and len bytes are the packet.
+        // SAFETY: the `free` bytes before the packet belong to the slot and are unused, and the
+        // packet has len bytes.
         let added = unsafe { front.put_before(slot.add(offset), free, len) };
         offset -= added.captured;
         len += added.captured;
-        // SAFETY: offset..offset+len lies in the slot, which is the caller's for 'a.
+        // SAFETY: offset..offset+len lies in the slot, which the caller owns for 'a.
         let bytes = unsafe { std::slice::from_raw_parts(slot.add(offset), len) };
         Frame {
             bytes,
@@ -118,37 +120,38 @@ impl Header {
     }
 }
 
-/// What stands before a packet in memory although the kernel wrote it without.
+/// Bytes to put before a packet that the kernel delivered without them.
 struct Front<'a> {
     cooked: Option<Cooked>,
     vlan: Option<VlanTag>,
-    /// The tag is back already.
+    /// True if the tag was already restored.
     restored: bool,
     address: &'a libc::sockaddr_ll,
 }
 
-/// By how many bytes a packet grew.
+/// Growth of a packet by its restored or cooked header.
 #[derive(Default)]
 struct Added {
-    /// Those that can be seen.
+    /// Additional captured bytes.
     captured: usize,
-    /// Those that it was longer by on the wire.
+    /// Additional bytes of the length on the wire.
     wire: u32,
 }
 
 impl Front<'_> {
-    /// Puts the cooked header before `packet`, or its tag back into it, where there are `free` bytes for them. A ring's
-    /// slot has room: the kernel aligns and reserves more.
+    /// Puts the cooked header before `packet`, or its tag back into it, if `free` bytes suffice. A
+    /// ring's slot always has room: alignment and the reserve exceed it.
     ///
     /// # Safety
-    /// The `free` bytes before `packet` and its `len` bytes are writable by the caller alone.
+    /// The caller has exclusive write access to the `free` bytes before `packet` and to its `len`
+    /// bytes.
     #[inline]
     unsafe fn put_before(&self, packet: *mut u8, free: usize, len: usize) -> Added {
         match (self.cooked, self.vlan) {
             (None, None) => Added::default(),
-            // SAFETY: the caller vouches for the bytes.
+            // SAFETY: guaranteed by the caller.
             (None, Some(tag)) => unsafe { self.restore(tag, packet, free, len) },
-            // SAFETY: the caller vouches for the bytes.
+            // SAFETY: guaranteed by the caller.
             (Some(cooked), _) => unsafe { self.cook(cooked, packet, free) },
         }
     }
@@ -159,13 +162,13 @@ impl Front<'_> {
         if len > free {
             return Added { captured: 0, wire: len as u32 };
         }
-        // SAFETY: the caller vouches for `free` bytes before the packet, and len is no more.
+        // SAFETY: the caller guarantees `free` bytes before the packet, and len is no more.
         unsafe { packet.sub(len).copy_from_nonoverlapping(header.as_ptr(), len) };
         Added { captured: len, wire: len as u32 }
     }
 
-    /// The tag goes between the addresses and the rest, so the addresses move down by four bytes. A frame cut before it
-    /// has nothing to put it between.
+    /// Inserts the tag between the addresses and the rest: moves the addresses down by four bytes.
+    /// A frame cut within its addresses stays as it is.
     #[cold]
     unsafe fn restore(&self, tag: VlanTag, frame: *mut u8, free: usize, len: usize) -> Added {
         let wire = VLAN_TAG_LEN as u32;
@@ -173,7 +176,7 @@ impl Front<'_> {
             return Added { captured: 0, wire };
         }
         if !self.restored {
-            // SAFETY: the caller vouches for four bytes before `frame` and twelve from it.
+            // SAFETY: the caller guarantees four bytes before `frame` and twelve from it.
             unsafe {
                 let start = frame.sub(VLAN_TAG_LEN);
                 std::ptr::copy(frame, start, MAC_ADDRESSES_LEN);
@@ -186,7 +189,8 @@ impl Front<'_> {
     }
 }
 
-/// The tag in a ring header, where its status says that there is one. Kernels that do not fill the TPID mean 802.1Q.
+/// Returns the tag in a ring header, if its status announces one. Kernels that do not fill the TPID
+/// mean 802.1Q.
 #[inline]
 fn vlan_of(status: u32, tci: u16, tpid: u16) -> Option<VlanTag> {
     const ETH_P_8021Q: u16 = 0x8100;

@@ -1,18 +1,21 @@
-//! `recvmmsg` on a packet socket: D1's traditional path, one copy from the kernel into preallocated buffers.
+//! `recvmmsg` on a packet socket: D1's traditional path, one copy from the kernel into preallocated
+//! buffers.
 //!
-//! The buffers, message headers and control buffers are made once; [`Receiver::fill`] fills as many as are waiting in
-//! one call, [`Receiver::take`] lends the frames. Each buffer leaves room before
+//! Buffers, message headers and control buffers are made once. [`Receiver::fill`] receives the
+//! waiting frames in one call, and [`Receiver::take`] borrows them. Each buffer leaves room before
 //! the frame for a VLAN tag or a cooked header.
 
 use super::cooked::HEADER_BYTES_MAX;
 use super::{Cooked, Frame, Front, Socket, VlanTag, vlan_of};
 use crate::error::{Error, Result};
 
-/// Room for the two control messages asked for, PACKET_AUXDATA and SCM_TIMESTAMPNS, with their headers.
+/// Room for the two requested control messages, PACKET_AUXDATA and SCM_TIMESTAMPNS, with their
+/// headers.
 const CONTROL_BYTES: usize = 128;
 
 unsafe extern "C-unwind" {
-    /// As in the crate `libc`, but that a thread may be cancelled in it (pthread_cancel(3)), which unwinds.
+    /// Differs from the declaration in the crate `libc` in the ABI: pthread_cancel(3) may cancel a
+    /// thread in it, which unwinds.
     fn recvmmsg(
         socket: libc::c_int,
         messages: *mut libc::mmsghdr,
@@ -25,7 +28,7 @@ unsafe extern "C-unwind" {
 /// Room before a frame, for a VLAN tag or a cooked header.
 const HEADROOM: usize = HEADER_BYTES_MAX.next_multiple_of(8);
 
-/// One message's control buffer, aligned as `cmsghdr` wants it.
+/// Control buffer of one message, aligned as `cmsghdr` requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_BYTES]);
@@ -38,19 +41,19 @@ pub struct Receiver {
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
-    /// Frames received and not yet lent.
+    /// Number of received frames.
     filled: usize,
-    /// How many of them were lent.
+    /// Number of these that were borrowed.
     lent: usize,
     cooked: Option<Cooked>,
 }
 
-// SAFETY: the raw pointers in `vectors` and `messages` lead into the other vectors of this value, whose heap memory
-// moves with it and is never resized.
+// SAFETY: the raw pointers in `vectors` and `messages` point into the other vectors of this value;
+// their heap memory moves with it and is never resized.
 unsafe impl Send for Receiver {}
 
 impl Receiver {
-    /// Buffers for `count` frames of up to `frame_bytes` each.
+    /// Makes buffers for `count` frames of up to `frame_bytes` each.
     pub fn new(count: usize, frame_bytes: usize) -> Self {
         let slot_bytes = (frame_bytes + HEADROOM).next_multiple_of(64);
         // SAFETY: these C structs are plain data, for which zeroes are valid.
@@ -73,7 +76,7 @@ impl Receiver {
         receiver
     }
 
-    /// Connects message `i` with its buffers.
+    /// Connects message `i` to its buffers.
     fn wire(&mut self, i: usize) {
         let start = i * self.slot_bytes + HEADROOM;
         self.vectors[i] = libc::iovec {
@@ -87,16 +90,17 @@ impl Receiver {
         header.msg_control = (&raw mut self.controls[i]).cast();
     }
 
-    /// Which header to put before packets of a `SOCK_DGRAM` socket; none unless said.
+    /// Selects the header to put before packets of a `SOCK_DGRAM` socket; none by default.
     pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
         self.cooked = cooked;
     }
 
-    /// Receives what waits on the socket, at most as many frames as there are buffers, unless frames received before
-    /// are still to be lent. Returns how many frames [`Receiver::take`] will lend; it never waits.
+    /// Receives the waiting frames, at most as many as there are buffers, unless earlier frames are
+    /// still to be borrowed. Returns the number of frames that [`Receiver::take`] can borrow; never
+    /// waits.
     ///
     /// # Errors
-    /// ENETDOWN once, when the interface went down or vanished.
+    /// ENETDOWN once, if the interface went down or was removed.
     pub fn fill(&mut self, socket: &Socket) -> Result<usize> {
         if self.lent < self.filled {
             return Ok(self.filled - self.lent);
@@ -121,19 +125,19 @@ impl Receiver {
         Ok(self.filled)
     }
 
-    /// Lends frames of the last [`Receiver::fill`], the next `limit` at most.
+    /// Borrows the next frames of the last [`Receiver::fill`], at most `limit`.
     pub fn take(&mut self, limit: usize) -> Batch<'_> {
         let start = self.lent;
         self.lent += limit.min(self.filled - start);
         Batch { at: start, end: self.lent, receiver: self }
     }
 
-    /// Forgets the frames of the last [`Receiver::fill`].
+    /// Drops the frames of the last [`Receiver::fill`].
     pub fn discard(&mut self) {
         self.lent = self.filled;
     }
 
-    /// The frame of message `i`, its tag restored.
+    /// Returns the frame of message `i`, with its tag restored.
     fn frame(&mut self, i: usize) -> Frame<'_> {
         let auxiliary = self.auxiliary(i);
         let received = self.messages[i].msg_len as usize;
@@ -141,7 +145,8 @@ impl Receiver {
         let mut len = received.min(self.slot_bytes - HEADROOM);
         let front =
             Front { cooked: self.cooked, vlan: auxiliary.vlan, restored: false, address: &self.names[i] };
-        // SAFETY: the slot is ours and has HEADROOM bytes before `start`, and len bytes from there.
+        // SAFETY: this value owns the slot, which has HEADROOM bytes before `start`, and len bytes
+        // from there.
         let added = unsafe { front.put_before(self.bytes.as_mut_ptr().add(start), HEADROOM, len) };
         let wire_len = auxiliary.wire_len.max(len as u32) + added.wire;
         start -= added.captured;
@@ -157,7 +162,7 @@ impl Receiver {
         }
     }
 
-    /// What the control messages of message `i` say.
+    /// Reads the control messages of message `i`.
     fn auxiliary(&self, i: usize) -> Auxiliary {
         let mut found = Auxiliary::default();
         let header = &raw const self.messages[i].msg_hdr;
@@ -210,7 +215,7 @@ impl std::fmt::Debug for Receiver {
     }
 }
 
-/// Received frames on loan; dropping it frees the buffers for the next call.
+/// Borrowed frames; dropping the batch frees the buffers for the next call.
 #[derive(Debug)]
 pub struct Batch<'receiver> {
     receiver: &'receiver mut Receiver,
@@ -219,24 +224,25 @@ pub struct Batch<'receiver> {
 }
 
 impl Batch<'_> {
-    /// Number of frames.
+    /// Returns the number of frames.
     pub fn len(&self) -> usize {
         self.end - self.at
     }
 
-    /// Whether nothing waited.
+    /// Returns true if no frame was waiting.
     pub fn is_empty(&self) -> bool {
         self.at == self.end
     }
 
-    /// The frames, oldest first. A frame is lent once: what an earlier call has lent does not come again.
+    /// Iterates over the frames, oldest first. Each frame is borrowed once: later calls do not
+    /// repeat it.
     pub fn frames(&mut self) -> Frames<'_> {
         let at = std::mem::replace(&mut self.at, self.end);
         Frames { receiver: self.receiver, at, end: self.end }
     }
 }
 
-/// Iterates over the frames of a [`Batch`].
+/// Iterator over the frames of a [`Batch`].
 #[derive(Debug)]
 pub struct Frames<'batch> {
     receiver: &'batch mut Receiver,

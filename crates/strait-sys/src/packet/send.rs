@@ -1,32 +1,34 @@
 //! `sendmmsg` on a packet socket: many frames a system call, each copied once by the kernel.
 //!
-//! The injector fills a [`Batch`] of preallocated buffers and sends it, in several goes if need be. Nothing is queued
-//! beyond the batch.
+//! The injector fills a [`Batch`] of preallocated buffers and sends it, in several calls if
+//! necessary. Nothing is queued beyond the batch.
 
 use super::Socket;
 use crate::error::{Error, Result};
 
-/// Frames start on cache lines.
+/// Alignment of frames: a cache line.
 const FRAME_ALIGNMENT: usize = 64;
 
-/// Preallocated frames for one `sendmmsg`, side by side: short ones share pages and stay in the cache.
+/// Preallocated frames for one `sendmmsg`, packed together: short ones share pages and stay in the
+/// cache.
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Bytes that frames occupy; the next one starts here.
+    /// Bytes that frames occupy; the next frame starts here.
     used: usize,
     frame_bytes: usize,
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
     filled: usize,
-    /// Frames that are done with: the kernel took or refused them.
+    /// Number of finished frames: the kernel took or refused them.
     done: usize,
 }
 
-// SAFETY: the raw pointers lead into vectors of this value, whose heap memory moves with it and is never resized.
+// SAFETY: the raw pointers point into vectors of this value; their heap memory moves with it and is
+// never resized.
 unsafe impl Send for Batch {}
 
 impl Batch {
-    /// Room for `count` frames of up to `frame_bytes` each.
+    /// Makes room for `count` frames of up to `frame_bytes` each.
     pub fn new(count: usize, frame_bytes: usize) -> Self {
         // SAFETY: mmsghdr is plain data, for which zeroes are valid.
         let message = unsafe { std::mem::zeroed() };
@@ -47,7 +49,8 @@ impl Batch {
         batch
     }
 
-    /// The next free buffer; the caller writes a frame into it and then calls [`Batch::push`]. None when full.
+    /// Returns the next free buffer, or `None` if the batch is full. The caller writes a frame into
+    /// it and then calls [`Batch::push`].
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         if self.is_full() {
             return None;
@@ -55,7 +58,7 @@ impl Batch {
         self.bytes.get_mut(self.used..self.used + self.frame_bytes)
     }
 
-    /// Counts the buffer in, with `len` bytes of frame (cut at the buffer's size).
+    /// Adds the buffer to the batch, with `len` bytes of frame (cut at the buffer's size).
     pub fn push(&mut self, len: usize) {
         if let Some(vector) = self.vectors.get_mut(self.filled) {
             vector.iov_base = self.bytes[self.used..].as_mut_ptr().cast();
@@ -65,27 +68,28 @@ impl Batch {
         }
     }
 
-    /// Whether there is no buffer left until all frames are sent.
+    /// Returns true if no buffer is left until all frames are sent.
     pub fn is_full(&self) -> bool {
         self.filled == self.vectors.len()
     }
 
-    /// Frames that are still to be sent.
+    /// Returns the number of unsent frames.
     pub fn len(&self) -> usize {
         self.filled - self.done
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no unsent frames.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// `sendmmsg` of the frames that are still to be sent. Returns how many the kernel took: fewer than there are, even
-    /// none, when the interface's queue is full (ENOBUFS, EAGAIN); the caller decides whether to wait or to drop.
+    /// Sends the unsent frames (`sendmmsg`) and returns the number that the kernel took. That may
+    /// be fewer, even none, if the interface's queue is full (ENOBUFS, EAGAIN); the caller decides
+    /// whether to wait or to drop.
     ///
     /// # Errors
-    /// ENETDOWN, ENXIO, EMSGSIZE (a frame larger than the MTU), ... All concern the first frame, which stays to be sent
-    /// until it is [skipped](Batch::skip).
+    /// ENETDOWN, ENXIO, EMSGSIZE (a frame larger than the MTU), ... All concern the first unsent
+    /// frame, which stays in the batch until it is [skipped](Batch::skip).
     pub fn send(&mut self, socket: &Socket) -> Result<usize> {
         let messages = &mut self.messages[self.done..self.filled];
         let count = messages.len() as libc::c_uint;
@@ -103,14 +107,14 @@ impl Batch {
         }
     }
 
-    /// Gives up the first frame that is still to be sent; returns its length in bytes.
+    /// Skips the first unsent frame and returns its length in bytes.
     pub fn skip(&mut self) -> usize {
         let len = self.vectors[self.done..self.filled].first().map_or(0, |vector| vector.iov_len);
         self.advance(1);
         len
     }
 
-    /// The first `frames` frames are done with. After the last the batch is as new.
+    /// Marks the first `frames` unsent frames as finished. Resets the batch after the last.
     fn advance(&mut self, frames: usize) {
         self.done = (self.done + frames).min(self.filled);
         if self.done == self.filled {

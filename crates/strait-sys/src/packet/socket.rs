@@ -1,38 +1,41 @@
-//! The packet socket itself: options, filter, fanout, statistics.
+//! Packet socket: options, filter, fanout, statistics.
 //!
-//! A socket starts with protocol 0, so it receives nothing until [`Socket::bind`]: filter, ring and options are
-//! in place before the first frame. Every setter is one `setsockopt(SOL_PACKET, ...)`; packet(7) describes them.
+//! A socket starts with protocol 0, so it receives nothing until [`Socket::bind`]: filter, ring and
+//! options are in place before the first frame. Every setter is one `setsockopt(SOL_PACKET, ...)`;
+//! packet(7) describes them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Kind, Result, check};
 use crate::socket::{self, LinkState};
 
-/// A classic BPF instruction: code, jt, jf, k (`struct sock_filter`).
+/// Classic BPF instruction: code, jt, jf, k (`struct sock_filter`).
 pub type Instruction = (u16, u8, u8, u32);
 
-/// Below 0x600 a type is a length on the wire, and the kernel gives this one no meaning of its own
-/// (linux/if_ether.h).
+/// Protocol that no frame has: values below 0x600 are lengths on the wire, and the kernel assigns
+/// no meaning to this one (linux/if_ether.h).
 const ETH_P_NONE: u16 = 0x00ff;
 
-/// How a fanout group spreads frames over its members (packet(7), `PACKET_FANOUT`).
+/// Distribution of frames over the members of a fanout group (packet(7), `PACKET_FANOUT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
-    /// By flow hash; the kernel's hash is symmetric, so both directions of a flow meet in one member. Fragments
-    /// have no ports and are spread by their addresses: those of one datagram stay together.
+    /// By flow hash. The kernel's hash is symmetric, so one member gets both directions of a flow.
+    /// Fragments have no ports and are hashed by their addresses: those of one datagram stay
+    /// together.
     Hash,
     /// By the CPU that received the frame.
     Cpu,
     /// By the NIC's receive queue.
     Queue,
-    /// To the first member, and to the next when its ring is full.
+    /// To the first member, or to the next one while its ring is full.
     Rollover,
 }
 
 impl Fanout {
     fn type_flags(self) -> u16 {
         match self {
-            // Without PACKET_FANOUT_FLAG_DEFRAG, which makes one frame of several that were on the wire.
+            // Without PACKET_FANOUT_FLAG_DEFRAG, which would merge several frames of the wire into
+            // one.
             Self::Hash => libc::PACKET_FANOUT_HASH as u16,
             Self::Cpu => libc::PACKET_FANOUT_CPU as u16,
             Self::Queue => libc::PACKET_FANOUT_QM as u16,
@@ -41,18 +44,18 @@ impl Fanout {
     }
 }
 
-/// `PACKET_STATISTICS` since the last call: reading them sets them to zero.
+/// `PACKET_STATISTICS` since the last call: reading resets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Frames that passed the filter, the dropped ones included.
+    /// Frames that passed the filter, including dropped ones.
     pub packets: u32,
-    /// Frames that passed the filter and found no room.
+    /// Frames that passed the filter but found no room.
     pub drops: u32,
-    /// Times that a TPACKET_V3 queue froze because its next block was still the reader's.
+    /// Times that a TPACKET_V3 queue froze because the reader still held its next block.
     pub freezes: u32,
 }
 
-/// An `AF_PACKET` socket, `SOCK_RAW` or `SOCK_DGRAM`.
+/// `AF_PACKET` socket, `SOCK_RAW` or `SOCK_DGRAM`.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -60,7 +63,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// `socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)`. `interface` names it in errors.
+    /// `socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)`. Errors name `interface`.
     ///
     /// # Errors
     /// EPERM without `CAP_NET_RAW`.
@@ -68,8 +71,8 @@ impl Socket {
         Self::of_type(interface, libc::SOCK_RAW)
     }
 
-    /// The same with `SOCK_DGRAM`: packets come without their link header, see [`super::Cooked`]. Index 0 binds it to all
-    /// interfaces.
+    /// Opens a `SOCK_DGRAM` socket: packets come without their link header, see [`super::Cooked`].
+    /// Index 0 binds it to all interfaces.
     pub fn open_cooked(interface: &str) -> Result<Self> {
         Self::of_type(interface, libc::SOCK_DGRAM)
     }
@@ -80,12 +83,12 @@ impl Socket {
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         let fd = check(fd, "open a packet socket on", interface)
             .map_err(|error| error.remedy("run as root, or give the program cap_net_raw+ep with setcap"))?;
-        // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
+        // SAFETY: fd was just returned by socket(2) and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, interface: interface.to_owned() })
     }
 
-    /// A second descriptor of the same socket, for the one who stops its intake.
+    /// Duplicates the descriptor, so that another owner can stop the intake.
     pub fn try_clone(&self) -> Result<Self> {
         let fd = self
             .fd
@@ -94,27 +97,27 @@ impl Socket {
         Ok(Self { fd, interface: self.interface.clone() })
     }
 
-    /// `bind` to an interface, all protocols: frames arrive from here on.
+    /// Binds to an interface, for all protocols: frames arrive from now on.
     ///
     /// # Errors
-    /// ENODEV where the interface is gone, ENETDOWN (by [`Socket::take_error`]) where it is down.
+    /// ENODEV if the interface was removed, ENETDOWN (from [`Socket::take_error`]) if it is down.
     pub fn bind(&self, ifindex: u32) -> Result<()> {
         self.bind_protocol(ifindex, libc::ETH_P_ALL as u16)
     }
 
-    /// `bind` to an interface for sending alone: the kernel's receive path never comes by here.
+    /// Binds to an interface for sending only, without a cost in the kernel's receive path.
     ///
     /// # Errors
-    /// Those of [`Socket::bind`].
+    /// As for [`Socket::bind`].
     pub fn bind_for_sending(&self, ifindex: u32) -> Result<()> {
         self.bind_protocol(ifindex, 0)
     }
 
-    /// `bind` to a protocol that no frame has: frames stop arriving, and the kernel's receive path no longer passes by
-    /// here. Where frames arrived it takes some milliseconds.
+    /// Binds to a protocol that no frame has: frames stop arriving, and the kernel's receive path
+    /// skips the socket. Takes some milliseconds if frames were arriving.
     ///
     /// # Errors
-    /// EINVAL for a member of a fanout group; those of [`Socket::bind`].
+    /// EINVAL for a member of a fanout group; otherwise as for [`Socket::bind`].
     pub fn bind_to_nothing(&self, ifindex: u32) -> Result<()> {
         self.bind_protocol(ifindex, ETH_P_NONE)
     }
@@ -131,10 +134,10 @@ impl Socket {
         check(returned, "bind a packet socket to", &*self.interface).map(drop)
     }
 
-    /// `send(MSG_DONTWAIT)`: one frame, on a socket that was bound.
+    /// Sends one frame on a bound socket (`send(MSG_DONTWAIT)`).
     ///
     /// # Errors
-    /// EMSGSIZE where the link does not take so long a frame, ENOBUFS where its queue is full, ENETDOWN.
+    /// EMSGSIZE if the frame is too long for the link, ENOBUFS if its queue is full, ENETDOWN.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the frame is readable for its length.
@@ -142,29 +145,30 @@ impl Socket {
         if sent < 0 { Err(self.explain(Error::last_os("send on", &*self.interface))) } else { Ok(()) }
     }
 
-    /// The pending error of the socket (`SO_ERROR`), cleared by the call: ENETDOWN when the interface went down
-    /// or vanished.
+    /// Returns and clears the pending error of the socket (`SO_ERROR`): ENETDOWN if the interface
+    /// went down or was removed.
     pub fn take_error(&self) -> Result<()> {
         socket::take_error(self.as_fd(), &self.interface).map_err(|error| self.explain(error))
     }
 
-    /// State of the interface `ifindex` that it was bound to; 0, all interfaces, is always up.
+    /// Returns the state of the bound interface `ifindex`; 0, all interfaces, is always up.
     pub fn link_state(&self, ifindex: u32) -> Result<LinkState> {
         match ifindex {
             0 => Ok(LinkState::Up),
-            // Back in this namespace it has its index again, and still no socket that was bound to it.
+            // An interface that moved back to this namespace has its index again, but the socket
+            // stays unbound.
             _ if self.has_lost_its_interface() => Ok(LinkState::Gone),
             _ => socket::link_state(self.as_fd(), ifindex, &self.interface),
         }
     }
 
-    /// Adds what can be done about an interface that is down.
+    /// Adds a remedy for an interface that is down.
     pub(super) fn explain(&self, error: Error) -> Error {
         socket::explain(error, &self.interface, || self.has_lost_its_interface())
     }
 
-    /// Whether the interface that it was bound to was deleted: the kernel then forgets its index (`packet_notifier` in
-    /// net/packet/af_packet.c).
+    /// Returns true if the bound interface was removed: the kernel then sets the socket's index to
+    /// -1 (`packet_notifier` in net/packet/af_packet.c).
     fn has_lost_its_interface(&self) -> bool {
         // SAFETY: sockaddr_ll is plain data, for which zeroes are valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -174,7 +178,7 @@ impl Socket {
         returned == 0 && address.sll_ifindex == -1
     }
 
-    /// Attaches a classic BPF program (`SO_ATTACH_FILTER`), replacing the one there.
+    /// Attaches a classic BPF program (`SO_ATTACH_FILTER`), and replaces an earlier one.
     pub fn attach_filter(&self, program: &[Instruction]) -> Result<()> {
         let mut filter: Vec<libc::sock_filter> =
             program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
@@ -185,19 +189,20 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, "attach a filter to")
     }
 
-    /// Takes the filter off (`SO_DETACH_FILTER`): every frame is received from here on. A socket without a filter stays so.
+    /// Removes the filter (`SO_DETACH_FILTER`): every frame is received from now on. Does nothing
+    /// on a socket without a filter.
     pub fn detach_filter(&self) -> Result<()> {
         let detached = self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32, "take the filter off");
         detached.or_else(|error| if error.errno() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
     }
 
-    /// Stops the intake: a program that rejects every frame. What the ring holds stays readable.
+    /// Stops the intake by a filter that rejects every frame. Frames in the ring stay readable.
     pub fn reject_all(&self) -> Result<()> {
         const RET_ZERO: Instruction = (0x06, 0, 0, 0);
         self.attach_filter(&[RET_ZERO])
     }
 
-    /// Promiscuous mode on the interface until this socket closes (`PACKET_ADD_MEMBERSHIP`).
+    /// Sets promiscuous mode on the interface until this socket closes (`PACKET_ADD_MEMBERSHIP`).
     pub fn set_promiscuous(&self, ifindex: u32) -> Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: ifindex as i32,
@@ -208,15 +213,16 @@ impl Socket {
         self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &request, "set promiscuous mode on")
     }
 
-    /// Whether to leave out what this host sends (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
+    /// Selects if frames sent by this host are ignored (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
     pub fn ignore_outgoing(&self, ignore: bool) -> Result<()> {
         const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
         self.set_packet(PACKET_IGNORE_OUTGOING, &i32::from(ignore), "ignore outgoing frames on")
     }
 
-    /// Founds a fanout group (`PACKET_FANOUT`) and returns its identifier, which the kernel chooses; only after
-    /// [`Socket::bind`]: `fanout_add` takes no socket without a protocol, and before Linux 6.13 none that does not
-    /// receive. Until all members have joined, each receives every frame; [`Socket::reject_all`] keeps them out.
+    /// Creates a fanout group (`PACKET_FANOUT`) and returns its identifier, which the kernel
+    /// chooses. Must follow [`Socket::bind`]: `fanout_add` rejects a socket without a protocol and,
+    /// before Linux 6.13, one that does not receive. Until all members have joined, each receives
+    /// every frame; [`Socket::reject_all`] prevents that.
     pub fn found_fanout(&self, fanout: Fanout) -> Result<u16> {
         let unique = u32::from(fanout.type_flags() | libc::PACKET_FANOUT_FLAG_UNIQUEID as u16) << 16;
         self.set_packet(libc::PACKET_FANOUT, &unique, "found a fanout group on")?;
@@ -225,25 +231,27 @@ impl Socket {
         Ok(group as u16)
     }
 
-    /// Joins the fanout group `id`; only after [`Socket::bind`].
+    /// Joins the fanout group `id`. Must follow [`Socket::bind`].
     pub fn join_fanout(&self, id: u16, fanout: Fanout) -> Result<()> {
         let argument = u32::from(id) | u32::from(fanout.type_flags()) << 16;
         self.set_packet(libc::PACKET_FANOUT, &argument, "join a fanout group on")
     }
 
-    /// Sends past the queueing discipline (`PACKET_QDISC_BYPASS`).
+    /// Bypasses the queueing discipline on sends (`PACKET_QDISC_BYPASS`).
     pub fn bypass_qdisc(&self) -> Result<()> {
         self.set_packet(libc::PACKET_QDISC_BYPASS, &1_i32, "bypass the qdisc on")
     }
 
-    /// VLAN tags and lengths as control messages (`PACKET_AUXDATA`), and kernel timestamps (`SO_TIMESTAMPNS`).
+    /// Enables control messages with VLAN tags and lengths (`PACKET_AUXDATA`) and kernel timestamps
+    /// (`SO_TIMESTAMPNS`).
     pub fn enable_control_messages(&self) -> Result<()> {
         self.set_packet(libc::PACKET_AUXDATA, &1_i32, "ask for auxdata on")?;
         self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32, "ask for timestamps on")
     }
 
-    /// Receive buffer of `bytes` (the kernel doubles it for its own overhead); past `net.core.rmem_max` it
-    /// needs `CAP_NET_ADMIN`, without which the limit applies. Returns what was granted, in bytes.
+    /// Sets the receive buffer to `bytes` (the kernel doubles it for its own overhead) and returns
+    /// the granted bytes. Beyond `net.core.rmem_max` it needs `CAP_NET_ADMIN`; without it the limit
+    /// applies.
     pub fn set_receive_buffer(&self, bytes: u32) -> Result<u32> {
         let forced = self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(bytes as i32), "size the buffer of");
         if forced.is_err() {
@@ -261,7 +269,7 @@ impl Socket {
         Ok(Statistics { packets: raw.tp_packets, drops: raw.tp_drops, freezes: raw.tp_freeze_q_cnt })
     }
 
-    /// The name given to [`Socket::open`].
+    /// Returns the name passed to [`Socket::open`].
     pub fn interface(&self) -> &str {
         &self.interface
     }

@@ -1,8 +1,8 @@
-//! TPACKET_V2: a ring of equal slots, one frame each. `docs/internals/tpacket-v2.md` draws it.
+//! TPACKET_V2: ring of equal slots, one frame each. `docs/internals/tpacket-v2.md` draws it.
 //!
-//! A slot's `tp_status` says whose it is: 0 the kernel's, `TP_STATUS_USER` the reader's. [`Ring::take`] finds the
-//! run of ready slots and lends them as a [`Batch`]; dropping the batch gives them back. Only the slots of the
-//! batch are ever touched, so the kernel may fill others meanwhile.
+//! A slot's `tp_status` names its owner: 0 is the kernel, `TP_STATUS_USER` the reader.
+//! [`Ring::take`] finds the run of ready slots and borrows them as a [`Batch`]; dropping the batch
+//! returns them. Only the slots of the batch are accessed, so the kernel may fill others meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,32 +12,35 @@ use crate::mmap::Mapping;
 
 /// `TPACKET_ALIGN(x)` (if_packet.h).
 const ALIGNMENT: usize = 16;
-/// Offset of the `sockaddr_ll` behind the header in a slot.
+/// Offset of the `sockaddr_ll` after the header in a slot.
 const ADDRESS_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(ALIGNMENT);
-/// Bytes of a slot before the frame at most: header, address, alignment and the room for a VLAN tag.
+/// Maximum bytes of a slot before the frame: header, address, alignment and the room for a VLAN
+/// tag.
 const OVERHEAD: usize =
     (ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>() + 16 + VLAN_TAG_LEN).next_multiple_of(ALIGNMENT);
-/// Smallest page of the architectures: shorter slots are powers of two, so that they tile a page.
+/// Smallest page size of all architectures: shorter slots are powers of two, so that they fill a
+/// page exactly.
 const PAGE: usize = 4096;
-/// Bytes of a block, unless it is to hold [`BLOCK_SLOTS_MIN`] longer slots: the kernel prefers each
-/// physically contiguous.
+/// Bytes of a block, unless [`BLOCK_SLOTS_MIN`] slots need more. The kernel prefers physically
+/// contiguous blocks, so they are small.
 const BLOCK_BYTES: usize = 1 << 16;
-/// A block holds at least this many slots where the ring does: the kernel rounds the memory of a block
-/// up to a power of two, and the last slot that does not fit is wasted.
+/// Minimum number of slots in a block, if the ring has that many. The kernel rounds the memory of a
+/// block up to a power of two, and the room of a last slot that does not fit is wasted.
 const BLOCK_SLOTS_MIN: usize = 8;
 
-/// Sizes of a ring: slots fill blocks without a rest, so that the ring is one array.
+/// Sizes of a ring: slots fill blocks exactly, so that the ring is one array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a slot: a power of two up to a page, then a multiple of the page.
     pub slot_bytes: usize,
-    /// Number of slots, all blocks together.
+    /// Number of slots in all blocks.
     pub slots: usize,
     block_bytes: usize,
 }
 
 impl Geometry {
-    /// A ring of about `ring_bytes` whose slots hold frames of up to `frame_bytes` without a cut.
+    /// Returns a geometry of about `ring_bytes` with slots for complete frames of up to
+    /// `frame_bytes`.
     pub fn new(ring_bytes: usize, frame_bytes: usize) -> Self {
         let page = rustix::param::page_size().max(PAGE);
         let slot_bytes = match OVERHEAD + frame_bytes {
@@ -45,14 +48,14 @@ impl Geometry {
             long => long.next_multiple_of(page),
         };
         let allocated = (BLOCK_SLOTS_MIN * slot_bytes).next_power_of_two().max(BLOCK_BYTES).min(ring_bytes);
-        // Of short slots a page is full; of long ones each is made of pages.
+        // A page is full of short slots; a long slot consists of pages.
         let unit = slot_bytes.max(page);
         let block_bytes = (allocated / unit).max(1) * unit;
         let blocks = (ring_bytes / block_bytes).max(1);
         Self { slot_bytes, slots: blocks * (block_bytes / slot_bytes), block_bytes }
     }
 
-    /// Bytes that the ring maps.
+    /// Returns the bytes that the ring maps.
     pub fn ring_bytes(&self) -> usize {
         self.slots * self.slot_bytes
     }
@@ -67,7 +70,7 @@ impl Geometry {
     }
 }
 
-/// A mapped TPACKET_V2 receive ring.
+/// Mapped TPACKET_V2 receive ring.
 #[derive(Debug)]
 pub struct Ring {
     memory: Mapping,
@@ -80,7 +83,7 @@ impl Ring {
     /// `setsockopt(PACKET_RX_RING)` and `mmap`. The socket must not be bound yet.
     ///
     /// # Errors
-    /// ENOMEM where the kernel has no memory for it: ask for less.
+    /// ENOMEM if the kernel has no memory for the ring: request less.
     pub fn new(socket: &Socket, geometry: Geometry) -> Result<Self> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V2 on")?;
@@ -90,29 +93,29 @@ impl Ring {
         Ok(Self::over(memory, geometry))
     }
 
-    /// A ring over memory that somebody else fills by the kernel's rules.
+    /// Makes a ring over memory that a test fills by the kernel's rules.
     pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
         Self { memory, geometry, next: 0, cooked: None }
     }
 
-    /// Whether a frame is ready; [`Ring::take`] then lends at least one.
+    /// Returns true if a frame is ready; [`Ring::take`] then borrows at least one.
     pub fn ready(&self) -> bool {
         self.is_ready(self.next)
     }
 
-    /// The ready slots, at most `limit`, lent until the batch drops. It may be empty; it never waits.
+    /// Borrows the ready slots until the batch drops, at most `limit`. May be empty; never waits.
     pub fn take(&mut self, limit: usize) -> Batch<'_> {
         let limit = limit.min(self.geometry.slots);
         let count = (0..limit).take_while(|&i| self.is_ready(self.index(self.next, i))).count();
         Batch { first: self.next, count, ring: self }
     }
 
-    /// Which header to put before packets of a `SOCK_DGRAM` socket; none unless said.
+    /// Selects the header to put before packets of a `SOCK_DGRAM` socket; none by default.
     pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
         self.cooked = cooked;
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -137,18 +140,18 @@ impl Ring {
     }
 
     fn is_ready(&self, index: usize) -> bool {
-        // Acquire pairs with the kernel's smp_wmb in __packet_set_status: the frame is whole.
+        // Acquire pairs with the kernel's smp_wmb in __packet_set_status: the frame is complete.
         self.status(index).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// The frame in a slot that is ours.
+    /// Returns the frame in a slot of the reader.
     ///
     /// # Safety
-    /// The slot is the reader's, and stays so for 'a; the frame of a slot is asked for once at a time.
+    /// The reader owns the slot for 'a, and there is one frame of it at a time.
     #[inline]
     unsafe fn frame<'a>(&mut self, index: usize) -> Frame<'a> {
         let slot = self.slot(index);
-        // SAFETY: a slot of ours begins with a header that the kernel has finished.
+        // SAFETY: a slot of the reader begins with a header that the kernel has finished.
         let raw = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let header = Header {
             status: raw.tp_status,
@@ -161,7 +164,7 @@ impl Ring {
             vlan_tpid: raw.tp_vlan_tpid,
             rx_hash: 0,
         };
-        // SAFETY: the slot is the caller's for 'a.
+        // SAFETY: the caller owns the slot for 'a.
         let frame = unsafe { header.frame(slot, self.geometry.slot_bytes, ADDRESS_OFFSET, self.cooked) };
         if frame.vlan.is_some() {
             self.status(index).fetch_or(TAG_RESTORED, Ordering::Relaxed);
@@ -170,7 +173,7 @@ impl Ring {
     }
 }
 
-/// Ready slots on loan; dropping it returns them to the kernel.
+/// Borrowed slots; dropping the batch returns them to the kernel.
 #[derive(Debug)]
 pub struct Batch<'ring> {
     ring: &'ring mut Ring,
@@ -179,17 +182,17 @@ pub struct Batch<'ring> {
 }
 
 impl Batch<'_> {
-    /// Number of frames.
+    /// Returns the number of frames.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether no slot was ready.
+    /// Returns true if no slot was ready.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The frames, oldest first; called again it starts anew.
+    /// Iterates over the frames, oldest first; each call starts at the first.
     pub fn frames(&mut self) -> Frames<'_> {
         Frames { at: 0, count: self.count, first: self.first, ring: self.ring }
     }
@@ -199,14 +202,15 @@ impl Drop for Batch<'_> {
     fn drop(&mut self) {
         for i in 0..self.count {
             let index = self.ring.index(self.first, i);
-            // Release: our reads of the frame are done before the kernel may write it again.
+            // Release: this side's reads of the frame are complete before the kernel may write it
+            // again.
             self.ring.status(index).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         }
         self.ring.next = self.ring.index(self.first, self.count);
     }
 }
 
-/// Iterates over the frames of a [`Batch`].
+/// Iterator over the frames of a [`Batch`].
 #[derive(Debug)]
 pub struct Frames<'batch> {
     ring: &'batch mut Ring,
@@ -225,8 +229,8 @@ impl<'batch> Iterator for Frames<'batch> {
         }
         let index = self.ring.index(self.first, self.at);
         self.at += 1;
-        // SAFETY: the slots of the batch are ours until it drops, which the borrow for 'batch forbids before
-        // then; this iterator visits each once.
+        // SAFETY: the reader owns the slots of the batch until it drops, which the borrow for
+        // 'batch prevents; this iterator visits each once.
         Some(unsafe { self.ring.frame(index) })
     }
 

@@ -1,9 +1,10 @@
 //! `PF_ZEROCOPY` sockets: the NIC writes frames into memory of this process and sends from it (D1;
 //! `kmod/pf_zerocopy/pf_zerocopy.h`, `docs/internals/pf-zerocopy.md`).
 //!
-//! [`Socket::open`], then [`Socket::receiver`] or [`Socket::transmitter`], then [`Socket::bind`]. A ring has one
-//! descriptor a slot of 2 KiB; its state says whose turn it is, and only the slots of a lent [`Batch`], or the one behind
-//! [`Transmitter::buffer`], are ever touched here. The capture engine calls it.
+//! Call [`Socket::open`], then [`Socket::receiver`] or [`Socket::transmitter`], then
+//! [`Socket::bind`]. A ring has a descriptor for each slot of 2 KiB; its state names the owner of
+//! the slot. Only the slots of a borrowed [`Batch`], and the slot of [`Transmitter::buffer`], are
+//! accessed here. The capture engine calls it.
 
 mod ring;
 mod rx;
@@ -14,11 +15,11 @@ pub use rx::{Batch, Frame, Receiver};
 pub use socket::{Socket, Statistics};
 pub use tx::Transmitter;
 
-/// Bytes of a slot: the longest frame (`ZEROCOPY_SLOT_BYTES`).
+/// Bytes of a slot, and so of the longest frame (`ZEROCOPY_SLOT_BYTES`).
 pub const SLOT_BYTES: usize = 2048;
-/// The fewest slots of a ring (`ZEROCOPY_SLOTS_MIN`).
+/// Minimum number of slots of a ring (`ZEROCOPY_SLOTS_MIN`).
 pub const SLOTS_MIN: u32 = 8;
-/// The most slots of a ring (`ZEROCOPY_SLOTS_MAX`).
+/// Maximum number of slots of a ring (`ZEROCOPY_SLOTS_MAX`).
 pub const SLOTS_MAX: u32 = 4096;
 
 #[cfg(test)]

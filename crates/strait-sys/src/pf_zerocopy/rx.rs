@@ -1,23 +1,23 @@
-//! The receive ring: frames where the NIC wrote them.
+//! Receive ring: frames where the NIC wrote them.
 
 use std::sync::atomic::Ordering;
 
 use super::SLOT_BYTES;
 use super::ring::{READABLE, Ring, WRITABLE};
 
-/// A receive ring.
+/// Receive ring.
 #[derive(Debug)]
 pub struct Receiver {
     ring: Ring,
     next: u32,
 }
 
-/// A frame in the buffer.
+/// Frame in the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// The frame as it was on the wire, VLAN tags in place, without its check sequence.
+    /// The frame as on the wire, with VLAN tags, without its check sequence.
     pub bytes: &'a [u8],
-    /// When the kernel found it, nanoseconds of `CLOCK_REALTIME`.
+    /// Time at which the kernel saw it, in nanoseconds of `CLOCK_REALTIME`.
     pub timestamp_ns: u64,
 }
 
@@ -26,12 +26,12 @@ impl Receiver {
         Self { ring, next: 0 }
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.ring.slots()
     }
 
-    /// Whether a slot is readable. Slots of damaged frames are given back on the way.
+    /// Returns true if a slot is readable. Returns slots of damaged frames to the NIC on the way.
     #[inline]
     pub fn ready(&mut self) -> bool {
         loop {
@@ -46,8 +46,8 @@ impl Receiver {
         }
     }
 
-    /// Readable slots, at most `limit` and none behind a damaged frame, lent until the batch drops. It may be empty; it
-    /// never waits.
+    /// Borrows readable slots until the batch drops: at most `limit`, and none after a damaged
+    /// frame. May be empty; never waits.
     #[inline]
     pub fn take(&mut self, limit: usize) -> Batch<'_> {
         let limit = limit.min(self.ring.slots() as usize) as u32;
@@ -59,7 +59,7 @@ impl Receiver {
         Batch { first: self.next, count, receiver: self }
     }
 
-    /// Frames that are readable and not lent.
+    /// Returns the number of readable frames that are not borrowed.
     pub fn waiting(&self) -> u32 {
         let slots = self.ring.slots();
         (0..slots).take_while(|&i| self.ring.has_state(self.ring.after(self.next, i), READABLE)).count()
@@ -78,7 +78,7 @@ impl Receiver {
     }
 }
 
-/// Slots on loan; dropping it returns them to the NIC.
+/// Borrowed slots; dropping the batch returns them to the NIC.
 #[derive(Debug)]
 pub struct Batch<'ring> {
     receiver: &'ring mut Receiver,
@@ -87,18 +87,18 @@ pub struct Batch<'ring> {
 }
 
 impl Batch<'_> {
-    /// Number of frames.
+    /// Returns the number of frames.
     #[inline]
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether no slot was readable.
+    /// Returns true if no slot was readable.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The frame at `index`, oldest first.
+    /// Returns the frame at `index`, oldest first.
     #[inline]
     pub fn get(&self, index: usize) -> Option<Frame<'_>> {
         if index >= self.len() {
@@ -107,7 +107,7 @@ impl Batch<'_> {
         let ring = &self.receiver.ring;
         let slot = ring.after(self.first, index as u32);
         let length = self.receiver.length(slot).min(SLOT_BYTES);
-        // SAFETY: the slot is this side's until the batch drops, and `length` bytes lie within it.
+        // SAFETY: this side owns the slot until the batch drops, and `length` bytes lie within it.
         let bytes = unsafe { std::slice::from_raw_parts(ring.memory(slot), length) };
         let timestamp_ns = ring.descriptor(slot).timestamp_ns.load(Ordering::Relaxed);
         Some(Frame { bytes, timestamp_ns })

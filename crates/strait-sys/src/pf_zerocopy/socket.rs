@@ -1,4 +1,4 @@
-//! The socket: options, rings, statistics.
+//! Socket: options, rings, statistics.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -9,7 +9,7 @@ use crate::ethtool::Ethtool;
 use crate::mmap::Mapping;
 use crate::socket::{self, LinkState};
 
-/// `AF_ZEROCOPY` and what belongs to it (`kmod/pf_zerocopy/pf_zerocopy.h`).
+/// `AF_ZEROCOPY` and its constants (`kmod/pf_zerocopy/pf_zerocopy.h`).
 const AF_ZEROCOPY: libc::c_int = 25;
 const SOL_ZEROCOPY: libc::c_int = 350;
 const ZEROCOPY_RX_RING: libc::c_int = 1;
@@ -18,7 +18,7 @@ const ZEROCOPY_STATISTICS: libc::c_int = 3;
 const ZEROCOPY_PGOFF_RX_RING: i64 = 0;
 const ZEROCOPY_PGOFF_TX_RING: i64 = 0x8000_0000;
 
-/// The module's driver, and how it is given a NIC.
+/// The module's driver, and the way to bind a NIC to it.
 const DRIVER: &str = "pf_zerocopy";
 const GIVE: &str = "give its NIC to pf_zerocopy (driver_override): see docs/internals/pf-zerocopy.md";
 
@@ -38,23 +38,23 @@ struct RingRequest {
     reserved: u32,
 }
 
-/// `struct zerocopy_statistics`: since the socket was bound.
+/// `struct zerocopy_statistics`: counts since the socket was bound.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Frames made readable.
     pub rx_frames: u64,
-    /// Frames that the NIC lost for want of a writable slot.
+    /// Frames that the NIC lost because no slot was writable.
     pub rx_no_buffer: u64,
-    /// Frames that came damaged, or longer than a slot.
+    /// Frames that were damaged or longer than a slot.
     pub rx_errors: u64,
     /// Frames that the NIC has sent.
     pub tx_frames: u64,
-    /// Frames that were handed over and not sent: the device went down.
+    /// Frames handed over but not sent, because the device went down.
     pub tx_dropped: u64,
 }
 
-/// A `PF_ZEROCOPY` socket.
+/// `PF_ZEROCOPY` socket.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -62,10 +62,10 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// `socket(PF_ZEROCOPY, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)`. `interface` names it in errors.
+    /// `socket(PF_ZEROCOPY, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)`. Errors name `interface`.
     ///
     /// # Errors
-    /// EAFNOSUPPORT where the module is not loaded, EPERM without `CAP_NET_RAW`.
+    /// EAFNOSUPPORT if the module is not loaded, EPERM without `CAP_NET_RAW`.
     pub fn open(interface: &str) -> Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: socket(2) takes no pointers.
@@ -74,27 +74,27 @@ impl Socket {
             check(fd, "open a PF_ZEROCOPY socket on", interface).map_err(|error| match error.errno() {
                 Some(libc::EAFNOSUPPORT) => error
                     .with_kind(Kind::Refused)
-                    .remedy("load the module, if the NIC is one for it: strait doctor tells (docs/internals/pf-zerocopy.md)"),
+                    .remedy("load the module if it supports the NIC: see strait doctor and docs/internals/pf-zerocopy.md"),
                 _ => error.remedy("run as root, or give the program cap_net_raw+ep with setcap"),
             })?;
-        // SAFETY: fd was just returned by socket(2) and belongs to nobody else.
+        // SAFETY: fd was just returned by socket(2) and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, interface: interface.to_owned() })
     }
 
-    /// Registers a buffer of `slots` slots, a power of two within [`SLOTS_MIN`] and [`SLOTS_MAX`], and maps its ring;
-    /// before [`Socket::bind`].
+    /// Registers a buffer of `slots` slots, a power of two from [`SLOTS_MIN`] to [`SLOTS_MAX`], and
+    /// maps its ring. Must precede [`Socket::bind`].
     ///
     /// # Errors
-    /// ENOBUFS where the limit of locked memory (`ulimit -l`) is too small; EBUSY for a second one.
+    /// ENOBUFS if the limit of locked memory (`ulimit -l`) is too small; EBUSY for a second buffer.
     pub fn receiver(&self, slots: u32) -> Result<Receiver> {
         Ok(Receiver::new(self.ring(slots, ZEROCOPY_RX_RING, ZEROCOPY_PGOFF_RX_RING)?))
     }
 
-    /// The same for sending.
+    /// Registers a buffer for sending, as [`Socket::receiver`] does for receiving.
     ///
     /// # Errors
-    /// Those of [`Socket::receiver`].
+    /// As for [`Socket::receiver`].
     pub fn transmitter(&self, slots: u32) -> Result<Transmitter> {
         Ok(Transmitter::new(self.ring(slots, ZEROCOPY_TX_RING, ZEROCOPY_PGOFF_TX_RING)?))
     }
@@ -102,12 +102,13 @@ impl Socket {
     fn ring(&self, slots: u32, option: libc::c_int, offset: i64) -> Result<Ring> {
         let doing = "register a buffer for";
         if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {
-            let cause = format!("{slots} slots: a power of two from {SLOTS_MIN} to {SLOTS_MAX} is asked for");
+            let cause = format!("{slots} slots: not a power of two from {SLOTS_MIN} to {SLOTS_MAX}");
             return Err(Error::said(Kind::Usage, doing, &*self.interface, cause));
         }
         let buffer = Mapping::anonymous(slots as usize * SLOT_BYTES, false)?;
         let request = RingRequest { addr: buffer.as_ptr() as u64, slots, reserved: 0 };
-        // The kernel pins the pages that it names: should they be unmapped first, they stay with it until the socket closes.
+        // The kernel pins the pages: if they are unmapped first, it keeps them until the socket
+        // closes.
         let registered =
             socket::set(self.as_fd(), (SOL_ZEROCOPY, option), &request, (doing, &self.interface));
         registered.map_err(|error| match error.errno() {
@@ -118,11 +119,11 @@ impl Socket {
         Ok(Ring::new(shared, buffer, slots))
     }
 
-    /// `bind` to an interface: frames arrive from here on.
+    /// Binds to an interface: frames arrive from now on.
     ///
     /// # Errors
-    /// EOPNOTSUPP where another driver has the interface, or where its transfers would be copied on the way (swiotlb);
-    /// EBUSY where another socket has it; ENODEV.
+    /// EOPNOTSUPP if another driver has the interface, or if its transfers would be copied on the
+    /// way (swiotlb); EBUSY if another socket has it; ENODEV.
     pub fn bind(&self, ifindex: u32) -> Result<()> {
         let address = Address { family: AF_ZEROCOPY as u16, reserved: 0, ifindex };
         let len = size_of::<Address>() as libc::socklen_t;
@@ -137,7 +138,7 @@ impl Socket {
         })
     }
 
-    /// Which of the two reasons to refuse [`Socket::bind`] it is.
+    /// Determines which of the two causes of EOPNOTSUPP made [`Socket::bind`] fail.
     fn explain_unsupported(&self) -> String {
         match Ethtool::open(&self.interface).and_then(|ethtool| ethtool.driver()) {
             Ok(driver) if driver.name == DRIVER => {
@@ -150,7 +151,8 @@ impl Socket {
         }
     }
 
-    /// `sendmsg(MSG_DONTWAIT)` of nothing: hands the readable slots of the transmit ring to the NIC. A full NIC is no error.
+    /// `sendmsg(MSG_DONTWAIT)` without data: hands the readable slots of the transmit ring to the
+    /// NIC. A full NIC is not an error.
     pub(super) fn send(&self) -> Result<()> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: no bytes are passed.
@@ -162,8 +164,8 @@ impl Socket {
         if error.errno() == Some(libc::EAGAIN) { Ok(()) } else { Err(self.explain(error)) }
     }
 
-    /// `shutdown(SHUT_RDWR)`: takes the rings from the NIC. What was received stays readable. A socket whose interface is gone
-    /// needs none.
+    /// `shutdown(SHUT_RDWR)`: detaches the rings from the NIC. Received frames stay readable.
+    /// Succeeds if the interface was removed.
     pub fn shut_down(&self) -> Result<()> {
         // SAFETY: shutdown(2) takes no pointers.
         let returned = unsafe { libc::shutdown(self.raw(), libc::SHUT_RDWR) };
@@ -173,7 +175,7 @@ impl Socket {
         }
     }
 
-    /// The statistics (`ZEROCOPY_STATISTICS`).
+    /// Reads the statistics (`ZEROCOPY_STATISTICS`).
     pub fn statistics(&self) -> Result<Statistics> {
         let mut statistics = Statistics::default();
         let option = (SOL_ZEROCOPY, ZEROCOPY_STATISTICS);
@@ -181,20 +183,19 @@ impl Socket {
         Ok(statistics)
     }
 
-    /// The pending error of the socket (`SO_ERROR`), cleared by the call: ENETDOWN when the interface went down, ENODEV
-    /// when it vanished.
+    /// Returns and clears the pending error of the socket (`SO_ERROR`): ENETDOWN if the interface
+    /// went down, ENODEV if it was removed.
     pub fn take_error(&self) -> Result<()> {
         socket::take_error(self.as_fd(), &self.interface).map_err(|error| self.explain(error))
     }
 
-    /// State of the interface that it is bound to, before [`Socket::shut_down`]. A link that is
-    /// down with frames still in the ring counts as up. The call takes the pending error of the
-    /// socket.
+    /// Returns the state of the bound interface, before [`Socket::shut_down`]. A link that is down
+    /// with frames still in the ring counts as up. The call clears the pending error of the socket.
     pub fn link_state(&self) -> Result<LinkState> {
         if self.has_lost_its_interface() {
             return Ok(LinkState::Gone);
         }
-        // SAFETY: a null buffer of length 0 is what the socket takes.
+        // SAFETY: the socket takes a null buffer of length 0.
         let returned = unsafe { libc::recv(self.raw(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
         if returned >= 0 {
             return Ok(LinkState::Up);
@@ -212,8 +213,8 @@ impl Socket {
         socket::explain(error, &self.interface, || self.has_lost_its_interface())
     }
 
-    /// Whether the interface went away: the socket is bound to none then. An interface goes down before it goes away; the
-    /// kernel answers when it is done with both.
+    /// Returns true if the interface was removed: the socket is then bound to none. An interface
+    /// goes down before it is removed; the kernel answers when both are complete.
     fn has_lost_its_interface(&self) -> bool {
         let mut address = Address { family: 0, reserved: 0, ifindex: 0 };
         let mut len = size_of::<Address>() as libc::socklen_t;

@@ -1,5 +1,5 @@
-//! The rings against an oracle: the test plays the kernel and the NIC by the rules of `pf_zerocopy.h`, over memory that it
-//! shares with the ring under test.
+//! Tests of the rings against an oracle: the test acts as the kernel and the NIC by the rules of
+//! `pf_zerocopy.h`, over memory that it shares with the ring under test.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use crate::mmap::Mapping;
 
 const SLOTS: u32 = 8;
 
-/// Both sides of a ring of [`SLOTS`] slots, every one of them writable.
+/// Both sides of a ring of [`SLOTS`] slots, all writable.
 fn sides() -> [Ring; 2] {
     let [shared_bytes, buffer_bytes] = [Ring::shared_bytes(SLOTS), SLOTS as usize * SLOT_BYTES];
     let files = [shared_bytes, buffer_bytes].map(|bytes| {
@@ -32,20 +32,21 @@ fn sides() -> [Ring; 2] {
     sides
 }
 
-/// What the kernel's part does on the receiving side.
+/// Model of the kernel's receiving and sending side.
 struct Nic {
     ring: Ring,
     head: u32,
 }
 
 impl Nic {
-    /// Writes a frame, or what a damaged one leaves, into the next slot; false where that is not writable.
+    /// Writes a frame, or the content of a damaged one, into the next slot; returns false if the
+    /// slot is not writable.
     fn receive(&mut self, frame: &[u8], timestamp_ns: u64) -> bool {
         if !self.ring.has_state(self.head, WRITABLE) {
             return false;
         }
         let slot = self.ring.memory(self.head);
-        // SAFETY: the slot is the NIC's while it is writable, and no frame is longer.
+        // SAFETY: the NIC owns the slot while it is writable, and no frame is longer.
         unsafe { slot.copy_from(frame.as_ptr(), frame.len()) };
         let descriptor = self.ring.descriptor(self.head);
         descriptor.length.store(frame.len() as u32, Ordering::Relaxed);
@@ -55,13 +56,13 @@ impl Nic {
         true
     }
 
-    /// The next frame to be sent, which goes out.
+    /// Sends the next frame, and returns it.
     fn send(&mut self) -> Option<Vec<u8>> {
         if !self.ring.has_state(self.head, READABLE) {
             return None;
         }
         let length = self.ring.descriptor(self.head).length.load(Ordering::Relaxed) as usize;
-        // SAFETY: the slot is the NIC's while it is readable, and no frame is longer.
+        // SAFETY: the NIC owns the slot while it is readable, and no frame is longer.
         let frame = unsafe { std::slice::from_raw_parts(self.ring.memory(self.head), length) }.to_vec();
         self.ring.set_state(self.head, WRITABLE);
         self.head = self.ring.after(self.head, 1);
@@ -71,11 +72,11 @@ impl Nic {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A frame of this length comes.
+    /// A frame of this length arrives.
     Arrive(usize),
-    /// A frame comes damaged.
+    /// A damaged frame arrives.
     Damaged,
-    /// The reader takes so many frames at most.
+    /// The reader takes at most this many frames.
     Take(usize),
 }
 
@@ -127,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_pushed_goes_out_in_order(steps in prop::collection::vec(0..5_u8, 1..200)) {
+    fn pushed_frames_are_sent_in_order(steps in prop::collection::vec(0..5_u8, 1..200)) {
         let [kernels, ours] = sides();
         let mut nic = Nic { ring: kernels, head: 0 };
         let mut transmitter = Transmitter::new(ours);
@@ -155,7 +156,7 @@ proptest! {
 }
 
 #[test]
-fn frames_on_loan_stay_while_others_come() {
+fn borrowed_frames_stay_while_others_arrive() {
     let [kernels, ours] = sides();
     let mut nic = Nic { ring: kernels, head: 0 };
     let mut receiver = Receiver::new(ours);
@@ -171,7 +172,7 @@ fn frames_on_loan_stay_while_others_come() {
 }
 
 #[test]
-fn a_length_beyond_the_slot_is_not_believed() {
+fn length_beyond_the_slot_is_cut() {
     let [kernels, ours] = sides();
     let mut nic = Nic { ring: kernels, head: 0 };
     let mut receiver = Receiver::new(ours);

@@ -1,4 +1,4 @@
-//! The transmit ring: frames written where the NIC sends them from.
+//! Transmit ring: frames written where the NIC sends them from.
 
 use std::sync::atomic::Ordering;
 
@@ -7,12 +7,12 @@ use super::ring::{READABLE, Ring, WRITABLE};
 use super::socket::Socket;
 use crate::error::Result;
 
-/// A transmit ring.
+/// Transmit ring.
 #[derive(Debug)]
 pub struct Transmitter {
     ring: Ring,
     next: u32,
-    /// Slots pushed and not seen writable again.
+    /// Number of pushed slots that were not seen writable again.
     pending: u32,
 }
 
@@ -21,20 +21,22 @@ impl Transmitter {
         Self { ring, next: 0, pending: 0 }
     }
 
-    /// Whether a slot is free. One always stays with the kernel.
+    /// Returns true if a slot is free. One slot always stays with the kernel.
     #[inline]
     pub fn has_room(&mut self) -> bool {
         self.collect();
         self.pending + 1 < self.ring.slots()
     }
 
-    /// The next free slot, [`SLOT_BYTES`] long; called again before [`Transmitter::push`] it is the same.
+    /// Returns the next free slot, [`SLOT_BYTES`] long. Further calls before [`Transmitter::push`]
+    /// return the same slot.
     #[inline]
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         if !self.has_room() {
             return None;
         }
-        // SAFETY: the slot is writable and the NIC does not reach it before it is pushed; the borrow ends before that.
+        // SAFETY: the slot is writable and the NIC does not access it before it is pushed; the
+        // borrow ends before that.
         Some(unsafe { std::slice::from_raw_parts_mut(self.ring.memory(self.next), SLOT_BYTES) })
     }
 
@@ -48,16 +50,16 @@ impl Transmitter {
         self.pending += 1;
     }
 
-    /// `sendmsg(MSG_DONTWAIT)`: hands what was pushed to the NIC, as far as it has room.
+    /// `sendmsg(MSG_DONTWAIT)`: hands the pushed frames to the NIC, as far as it has room.
     ///
     /// # Errors
-    /// EINVAL for a frame shorter than its header or longer than the link takes; ENETDOWN.
+    /// EINVAL for a frame shorter than its header or longer than the link allows; ENETDOWN.
     pub fn send(&mut self, socket: &Socket) -> Result<()> {
         socket.send()
     }
 
-    /// Takes the frame that was pushed last back: one that [`Transmitter::send`] has failed to hand over would stand in the
-    /// way of all others.
+    /// Takes back the last pushed frame: a frame that [`Transmitter::send`] cannot hand over would
+    /// block all others.
     pub fn take_back(&mut self) {
         assert!(self.pending > 0, "nothing was pushed");
         self.next = self.ring.after(self.next, 0_u32.wrapping_sub(1));
@@ -65,13 +67,13 @@ impl Transmitter {
         self.pending -= 1;
     }
 
-    /// Frames that are pushed and not out.
+    /// Returns the number of frames that are pushed but not sent.
     pub fn pending(&mut self) -> usize {
         self.collect();
         self.pending as usize
     }
 
-    /// Looks how far the NIC has come.
+    /// Updates `pending` from the states of the slots.
     #[inline]
     fn collect(&mut self) {
         while self.pending > 0 {

@@ -348,7 +348,7 @@ impl Ring {
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The time is over, a signal came, or the completion queue must be emptied first.
+                // The timeout expired, a signal came, or the completion queue must be emptied first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
                 // No memory for a request: it stays in the queue until the next call.
                 Some(libc::EAGAIN) => {

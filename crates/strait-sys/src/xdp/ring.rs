@@ -1,19 +1,20 @@
-//! The ring that all four `AF_XDP` rings are: one producer, one consumer, two free-running indices.
+//! Ring common to all four `AF_XDP` rings: one producer, one consumer, two free-running indices.
 //!
-//! [`Producer`] is this process's side of the fill and TX rings, [`Consumer`] that of the RX and completion rings;
-//! the kernel plays the other side (`net/xdp/xsk_queue.h`). Both keep the other side's index cached and read it anew
-//! only when the cache says that there is too little. The memory behind is a [`Region`], so that the same code runs
-//! on the kernel's rings, under an oracle and under loom. It never waits and never trusts an index of the other side
-//! further than the ring is long.
+//! [`Producer`] is this process's side of the fill and TX rings, [`Consumer`] that of the RX and
+//! completion rings; the kernel is the other side (`net/xdp/xsk_queue.h`). Both cache the other
+//! side's index and reload it only when the cached one shows too few slots. The memory is a
+//! [`Region`], so that the same code runs on the kernel's rings, against an oracle and under loom.
+//! The ring never waits, and never trusts an index of the other side for more than the ring's
+//! length.
 
 use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An index that both sides see.
+/// Index shared by both sides.
 pub(super) trait Index {
-    /// Reads it.
+    /// Loads the index.
     fn load(&self, order: Ordering) -> u32;
-    /// Writes it.
+    /// Stores the index.
     fn store(&self, value: u32, order: Ordering);
 }
 
@@ -29,60 +30,60 @@ impl Index for AtomicU32 {
     }
 }
 
-/// The shared memory of a ring: indices, flags and a power of two of slots.
+/// Shared memory of a ring: indices, flags and a power of two of slots.
 ///
 /// # Safety
 /// `slots` never changes and is a power of two; `read` and `write` are in bounds for every index below it.
 pub(super) unsafe trait Region {
-    /// How an index is stored.
+    /// Storage of an index.
     type Index: Index;
-    /// What a slot holds: a descriptor or a chunk's address.
+    /// Content of a slot: a descriptor or a chunk's address.
     type Slot: Copy;
 
-    /// How many slots have been produced, modulo 2^32.
+    /// Returns the number of produced slots, modulo 2^32.
     fn producer(&self) -> &Self::Index;
-    /// How many slots have been consumed, modulo 2^32.
+    /// Returns the number of consumed slots, modulo 2^32.
     fn consumer(&self) -> &Self::Index;
-    /// `XDP_RING_NEED_WAKEUP` or nothing.
+    /// Returns `XDP_RING_NEED_WAKEUP` or 0.
     fn flags(&self) -> &Self::Index;
-    /// Number of slots.
+    /// Returns the number of slots.
     fn slots(&self) -> u32;
 
     /// Reads the slot at `index`.
     ///
     /// # Safety
-    /// `index` is below `slots`, and the other side does not write this slot now.
+    /// `index` is below `slots`, and the other side does not write this slot meanwhile.
     unsafe fn read(&self, index: u32) -> Self::Slot;
 
     /// Writes the slot at `index`.
     ///
     /// # Safety
-    /// `index` is below `slots`, and the other side does not access this slot now.
+    /// `index` is below `slots`, and the other side does not access this slot meanwhile.
     unsafe fn write(&self, index: u32, slot: Self::Slot);
 }
 
-/// A [`Region`] whose slots lie side by side in memory.
+/// [`Region`] with slots in consecutive memory.
 ///
 /// # Safety
 /// `slot` points to slot 0, and the others follow it.
 pub(super) unsafe trait Contiguous: Region {
-    /// Slot 0.
+    /// Returns the address of slot 0.
     fn slot(&self) -> *mut Self::Slot;
 }
 
-/// The writing end of a ring.
+/// Writing end of a ring.
 #[derive(Debug)]
 pub(super) struct Producer<R> {
     region: R,
     mask: u32,
-    /// Slots written so far, published or not.
+    /// Number of slots written so far, published or not.
     written: u32,
-    /// The consumer's index as last seen.
+    /// The consumer's index when last loaded.
     consumed: u32,
 }
 
 impl<R: Region> Producer<R> {
-    /// Takes the writing end, at the index that the ring stands at.
+    /// Takes the writing end, at the ring's current index.
     pub(super) fn new(region: R) -> Self {
         debug_assert!(region.slots().is_power_of_two());
         let written = region.producer().load(Ordering::Relaxed);
@@ -90,48 +91,52 @@ impl<R: Region> Producer<R> {
         Self { mask: region.slots() - 1, written, consumed, region }
     }
 
-    /// Free slots; it looks at the shared index only where the cached one says fewer than `wanted`.
+    /// Returns the free slots. Loads the shared index only if the cached one shows fewer than
+    /// `wanted`.
     #[inline]
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
         if self.cached_room() < wanted {
-            // Acquire: the consumer's reads of a slot are over before we write it again.
+            // Acquire: the consumer's reads of a slot are complete before it is written again.
             self.consumed = self.region.consumer().load(Ordering::Acquire);
         }
         self.cached_room()
     }
 
-    /// Writes the next slot; false where the ring is full. The consumer sees it after [`Producer::submit`].
+    /// Writes the next slot; returns false if the ring is full. The consumer sees it after
+    /// [`Producer::submit`].
     #[inline]
     pub(super) fn push(&mut self, slot: R::Slot) -> bool {
         if self.room(1) == 0 {
             return false;
         }
-        // SAFETY: the mask keeps the index in bounds; the slot is free, so the consumer is done with it.
+        // SAFETY: the mask keeps the index in bounds; the slot is free, so the consumer no longer
+        // reads it.
         unsafe { self.region.write(self.written & self.mask, slot) };
         self.written = self.written.wrapping_add(1);
         true
     }
 
-    /// Publishes what was pushed.
+    /// Publishes the pushed slots.
     #[inline]
     pub(super) fn submit(&mut self) {
-        // Release: the slots are written before the index says so.
+        // Release: the slots are written before the index.
         self.region.producer().store(self.written, Ordering::Release);
     }
 
-    /// Slots that the consumer has not taken yet, pushed ones included.
+    /// Returns the number of slots that the consumer has not taken yet, unpublished ones included.
     pub(super) fn pending(&self) -> u32 {
         let consumed = self.region.consumer().load(Ordering::Relaxed);
         self.written.wrapping_sub(consumed).min(self.region.slots())
     }
 
-    /// Whether the kernel sleeps until it is called (`XDP_RING_NEED_WAKEUP`).
+    /// Returns true if the kernel sleeps until a wakeup call (`XDP_RING_NEED_WAKEUP`).
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.region.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// A consumer that claims more than was produced leaves no room: nothing is ever overwritten for it.
+    /// Returns the free slots by the cached index. A consumer that claims more than was produced
+    /// leaves no room, so nothing is overwritten.
     #[inline]
     fn cached_room(&self) -> u32 {
         (self.mask + 1).saturating_sub(self.written.wrapping_sub(self.consumed))
@@ -139,7 +144,8 @@ impl<R: Region> Producer<R> {
 }
 
 impl<R: Contiguous> Producer<R> {
-    /// Pushes as many of `slots` as there is room for, and returns how many: a single look at the ring for all of them.
+    /// Pushes as many of `slots` as fit, and returns their number. Loads the shared index once at
+    /// most.
     #[inline]
     pub(super) fn push_all(&mut self, slots: &mut impl ExactSizeIterator<Item = R::Slot>) -> usize {
         let wanted = slots.len().min(self.mask as usize + 1) as u32;
@@ -148,7 +154,8 @@ impl<R: Contiguous> Producer<R> {
         while left > 0 {
             let start = self.written & self.mask;
             let count = left.min(self.mask + 1 - start);
-            // SAFETY: the run ends before the ring does, and its slots are free, so the consumer is done with them.
+            // SAFETY: the run ends before the ring does, and its slots are free, so the consumer no
+            // longer reads them.
             let run =
                 unsafe { slice::from_raw_parts_mut(self.region.slot().add(start as usize), count as usize) };
             for (free, slot) in run.iter_mut().zip(&mut *slots) {
@@ -161,58 +168,61 @@ impl<R: Contiguous> Producer<R> {
     }
 }
 
-/// The reading end of a ring.
+/// Reading end of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer<R> {
     region: R,
     mask: u32,
-    /// Slots read so far, released or not.
+    /// Number of slots read so far, released or not.
     read: u32,
-    /// Slots that the producer may write again.
+    /// Number of slots that the producer may write again.
     released: u32,
-    /// The producer's index as last seen.
+    /// The producer's index when last loaded.
     produced: u32,
 }
 
 impl<R: Region> Consumer<R> {
-    /// Takes the reading end, at the index that the ring stands at.
+    /// Takes the reading end, at the ring's current index.
     pub(super) fn new(region: R) -> Self {
         debug_assert!(region.slots().is_power_of_two());
         let read = region.consumer().load(Ordering::Relaxed);
         Self { mask: region.slots() - 1, read, released: read, produced: read, region }
     }
 
-    /// Slots ready to be read; it looks at the shared index only where the cached one says fewer than `wanted`.
+    /// Returns the slots ready for reading. Loads the shared index only if the cached one shows
+    /// fewer than `wanted`.
     #[inline]
     pub(super) fn ready(&mut self, wanted: u32) -> u32 {
         if self.cached_ready() < wanted {
-            // Acquire: what the producer wrote before its index is seen after it.
+            // Acquire: slots that the producer wrote before its index are visible after the load.
             self.produced = self.region.producer().load(Ordering::Acquire);
         }
         self.cached_ready()
     }
 
-    /// Reads the next slot, if there is one. The producer may reuse it after [`Consumer::release`].
+    /// Reads the next slot, if one is ready. The producer may reuse it after [`Consumer::release`].
     #[inline]
     pub(super) fn pop(&mut self) -> Option<R::Slot> {
         if self.ready(1) == 0 {
             return None;
         }
-        // SAFETY: the mask keeps the index in bounds; the producer has published the slot and waits for release.
+        // SAFETY: the mask keeps the index in bounds; the producer has published the slot and does
+        // not write it before its release.
         let slot = unsafe { self.region.read(self.read & self.mask) };
         self.read = self.read.wrapping_add(1);
         Some(slot)
     }
 
-    /// Gives back what was popped or held.
+    /// Returns the popped or held slots to the producer.
     #[inline]
     pub(super) fn release(&mut self) {
         self.released = self.read;
-        // Release: our reads of the slots are over before the producer may write them.
+        // Release: this side's reads of the slots are complete before the producer may write them.
         self.region.consumer().store(self.read, Ordering::Release);
     }
 
-    /// A producer that claims more than the ring holds is believed for one ring's length.
+    /// Returns the ready slots by the cached index. A producer that claims more than the ring holds
+    /// is limited to the ring's length.
     #[inline]
     fn cached_ready(&self) -> u32 {
         self.produced.wrapping_sub(self.read).min(self.mask + 1)
@@ -220,8 +230,9 @@ impl<R: Region> Consumer<R> {
 }
 
 impl<R: Contiguous> Consumer<R> {
-    /// Takes slots that are ready, where they lie: `limit` at most, and none beyond the ring's end. They are the
-    /// process's to read and write until [`Consumer::release`], which must have been called for those before.
+    /// Takes ready slots in place: at most `limit`, and none beyond the ring's end. This process
+    /// may read and write them until [`Consumer::release`], which must have been called for earlier
+    /// ones.
     #[inline]
     pub(super) fn hold(&mut self, limit: u32) -> &mut [R::Slot] {
         debug_assert_eq!(self.read, self.released, "nothing else is held");
@@ -231,7 +242,7 @@ impl<R: Contiguous> Consumer<R> {
         self.held_mut()
     }
 
-    /// What [`Consumer::hold`] took.
+    /// Returns the slots that [`Consumer::hold`] took.
     #[inline]
     pub(super) fn held(&self) -> &[R::Slot] {
         let (first, count) = self.run();
@@ -239,16 +250,17 @@ impl<R: Contiguous> Consumer<R> {
         unsafe { slice::from_raw_parts(first, count) }
     }
 
-    /// The same, to be changed.
+    /// Returns the slots that [`Consumer::hold`] took, for changes.
     #[inline]
     pub(super) fn held_mut(&mut self) -> &mut [R::Slot] {
         let (first, count) = self.run();
-        // SAFETY: `run` lies in the ring; the producer has published these slots and does not touch them until they
-        // are released, which takes this borrow's end.
+        // SAFETY: `run` lies in the ring. The producer has published these slots and does not touch
+        // them before their release, which requires the end of this borrow.
         unsafe { slice::from_raw_parts_mut(first, count) }
     }
 
-    /// The first slot that was taken and not released, and how many there are up to the ring's end.
+    /// Returns the address of the first held slot, and the number of held slots up to the ring's
+    /// end.
     #[inline]
     fn run(&self) -> (*mut R::Slot, usize) {
         let start = self.released & self.mask;
