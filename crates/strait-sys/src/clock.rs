@@ -1,6 +1,6 @@
 //! Clocks, CPU time and the time zone: clock_gettime(2), localtime_r(3).
 //!
-//! Engines read a clock to stamp and to keep deadlines, never to decide what a packet means.
+//! Engines read a clock for timestamps and deadlines, never to interpret a packet.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -8,28 +8,30 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of `CLOCK_REALTIME`: the clock of packet timestamps.
+/// Returns the nanoseconds of `CLOCK_REALTIME`: the clock of packet timestamps.
 pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::Realtime)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: the clock of `bpf_ktime_get_ns`.
+/// Returns the nanoseconds of `CLOCK_MONOTONIC`: the clock of `bpf_ktime_get_ns`.
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// `CLOCK_MONOTONIC` as of the last tick, some milliseconds old: it costs a tenth of the exact one.
+/// Returns `CLOCK_MONOTONIC` as of the last tick, some milliseconds old, at a tenth of the cost of
+/// the exact one.
 pub fn monotonic_coarse() -> Duration {
     Duration::from_nanos(nanoseconds(ClockId::MonotonicCoarse))
 }
 
-/// CPU time of the calling thread, user and system.
+/// Returns the CPU time of the calling thread, user and system.
 pub fn thread_cpu_time() -> Duration {
     Duration::from_nanos(nanoseconds(ClockId::ThreadCPUTime))
 }
 
-/// What to add to a `CLOCK_MONOTONIC` time to get `CLOCK_REALTIME`, in nanoseconds. It changes when the wall clock
-/// is set or slewed; measured as the middle of the closest of a few readings.
+/// Returns the nanoseconds to add to a `CLOCK_MONOTONIC` time to get `CLOCK_REALTIME`. The offset
+/// changes when the wall clock is set or slewed. It is measured as the middle of the tightest of a
+/// few readings.
 pub fn realtime_offset_ns() -> i64 {
     const READINGS: usize = 5;
     let reading = || {
@@ -42,9 +44,9 @@ pub fn realtime_offset_ns() -> i64 {
     best.map_or(0, |(_, offset)| offset)
 }
 
-/// `format` with its conversions replaced by the parts of the local time (strftime(3)), as in
-/// `%Y-%m-%d_%H%M%S`. A `%` that begins no conversion stays, as the C library leaves it. Returns
-/// `None` for a NUL byte in `format`, an empty result and one of more than 4,095 bytes.
+/// Formats the local time at `seconds` since the epoch (strftime(3)), for example with
+/// `%Y-%m-%d_%H%M%S`. A `%` without a valid conversion stays, as in the C library. Returns `None`
+/// for a NUL byte in `format`, and for a result that is empty or exceeds 4,095 bytes.
 pub fn local_format(format: &OsStr, seconds: i64) -> Option<OsString> {
     const BYTES_MAX: usize = 4096;
     let format = CString::new(format.as_bytes()).ok()?;
@@ -67,8 +69,8 @@ pub fn local_format(format: &OsStr, seconds: i64) -> Option<OsString> {
     (len > 0).then(|| OsString::from_vec(text))
 }
 
-/// How far the local time zone (`TZ`, /etc/localtime) is ahead of UTC at `seconds` since the epoch, in seconds.
-/// 0 where the zone cannot be found out.
+/// Returns the seconds by which the local time zone (`TZ`, /etc/localtime) is ahead of UTC at
+/// `seconds` since the epoch. Returns 0 if the zone is unknown.
 pub fn local_offset_s(seconds: i64) -> i64 {
     // libc's name for the type is deprecated on musl.
     let seconds = seconds as _;

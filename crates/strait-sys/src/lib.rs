@@ -1,9 +1,9 @@
 //! The Linux boundary: every unsafe line of the workspace.
 //!
-//! Modules bear the kernel's own nouns. Each wraps one kernel interface in owned descriptors, checked lengths
-//! and borrowed frames, and returns [`Error`] with the call, its subject, the errno and a remedy. The engines
-//! of floor 2 call it; it knows nothing of sessions, filters' meaning or files. It never prints, never exits
-//! and never decides: policy lives above.
+//! Modules are named after the kernel's own nouns. Each wraps one kernel interface in owned
+//! descriptors, checked lengths and borrowed frames, and returns [`Error`] with the call, its
+//! subject, the errno and a remedy. The engines (floor 2) call them. Sessions, files and the
+//! meaning of filters are unknown here. Nothing here prints, exits or decides: policy lives above.
 
 pub mod bpf;
 pub mod buffer;

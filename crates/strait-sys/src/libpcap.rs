@@ -173,7 +173,7 @@ impl Compiler {
             let error = Error::said(Kind::Usage, "compile the filter", format!("{filter:?}"), said);
             match self.understood(filter) {
                 Some(start) => error.remedy(format!(
-                    "libpcap understands {start:?}, but not the text from character {}",
+                    "libpcap understands {start:?}, but not the text at character {}",
                     start.chars().count() + 2
                 )),
                 None => error,

@@ -1,10 +1,10 @@
-//! Network namespaces without names: made, entered and gone with their last descriptor.
+//! Network namespaces without names: made, entered, and freed with their last descriptor.
 //!
-//! The test rigs and the demo build their private networks on [`Namespace`]; an unprivileged run calls
-//! [`unshare_user`] first. Nothing is bound under `/run/netns`, so a process killed at any moment leaves
-//! nothing behind: the kernel drops a namespace with its last descriptor, socket and process. This module
-//! never changes the namespace of a thread it did not start, except in [`Namespace::enter`] and
-//! [`unshare_user`], which say so.
+//! The test rigs and the demo build their private networks on [`Namespace`]; an unprivileged run
+//! calls [`unshare_user`] first. Nothing is bound under `/run/netns`, so a process killed at any
+//! time leaves nothing behind: the kernel frees a namespace with its last descriptor, socket and
+//! process. Only [`Namespace::enter`] and [`unshare_user`] change the namespace of a thread that
+//! this module did not start.
 
 use std::fs;
 use std::io;
@@ -20,14 +20,15 @@ use crate::error::{Error, Kind, Result};
 /// The namespace of the calling thread; `/proc/self` would be the main thread's (`proc(5)`).
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// An open network namespace.
+/// Open network namespace.
 #[derive(Debug)]
 pub struct Namespace {
     fd: OwnedFd,
 }
 
 impl Namespace {
-    /// `unshare(CLONE_NEWNET)` on a thread of its own: a new namespace, empty but for `lo`, which is down.
+    /// Makes a namespace with only `lo`, which is down (`unshare(CLONE_NEWNET)` on a separate
+    /// thread).
     pub fn new() -> Result<Self> {
         on_thread(|| {
             unshare(UnshareFlags::NEWNET).map_err(|errno| {
@@ -38,19 +39,19 @@ impl Namespace {
         })?
     }
 
-    /// The namespace that the calling thread is in.
+    /// Returns the namespace of the calling thread.
     pub fn current() -> Result<Self> {
         Self::open(Path::new(CURRENT))
     }
 
-    /// The namespace at `path`, as in /run/netns or /proc/PID/ns.
+    /// Opens the namespace at `path`, for example in /run/netns or /proc/PID/ns.
     pub fn open(path: &Path) -> Result<Self> {
         let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| Error::os("open", path.display().to_string(), errno.raw_os_error()))?;
         Ok(Self { fd })
     }
 
-    /// `setns(fd, CLONE_NEWNET)`: moves the calling thread, and what it starts from now on, for good.
+    /// `setns(fd, CLONE_NEWNET)`: moves the calling thread, and its later children, permanently.
     pub fn enter(&self) -> Result<()> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
             |errno| {
@@ -60,8 +61,9 @@ impl Namespace {
         )
     }
 
-    /// Runs `work` on a thread inside this namespace and waits for it. Sockets that it opens stay in the
-    /// namespace, threads and processes that it starts are born there. A panic in `work` goes on here.
+    /// Runs `work` on a thread inside this namespace and waits for it. Its sockets stay in the
+    /// namespace, and its threads and processes start there. A panic in `work` continues in the
+    /// caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         on_thread(|| self.enter().map(|()| work()))?
     }
@@ -73,11 +75,12 @@ impl AsFd for Namespace {
     }
 }
 
-/// `unshare(CLONE_NEWUSER|CLONE_NEWNET)` of the whole process, its user mapped to root inside: how an
-/// unprivileged process gets a network of its own (`user_namespaces(7)`). Every privilege holds inside only.
+/// `unshare(CLONE_NEWUSER|CLONE_NEWNET)` of the whole process, with its user mapped to root inside:
+/// an unprivileged process gets a network of its own (`user_namespaces(7)`). The privileges apply
+/// inside only.
 ///
-/// The process must still be single-threaded, else the kernel answers EINVAL. Systems may forbid it; the
-/// error is then [`Kind::Refused`].
+/// The process must still be single-threaded, otherwise the kernel returns EINVAL. Systems may
+/// forbid it; the error is then [`Kind::Refused`].
 pub fn unshare_user() -> Result<()> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|errno| {
@@ -90,13 +93,13 @@ pub fn unshare_user() -> Result<()> {
     map_ids("/proc/self/gid_map", &format!("0 {group} 1"))
 }
 
-/// Switches IPv6 off for every link of the calling thread's namespace, those still to be made included:
-/// a link that comes up then sends no router solicitation and no multicast report of its own.
+/// Disables IPv6 on every link of the calling thread's namespace, including later ones: a link that
+/// comes up then sends no router solicitation and no multicast report of its own.
 pub fn disable_ipv6() -> Result<()> {
     for scope in ["all", "default"] {
         let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
         match fs::write(&path, "1") {
-            // A kernel without IPv6 is quiet already.
+            // A kernel without IPv6 needs no setting.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::from_io("write", path, &error));
             }
@@ -106,12 +109,13 @@ pub fn disable_ipv6() -> Result<()> {
     Ok(())
 }
 
-/// Has packets for links that are made in the calling thread's namespace from now on received on `cpu`, whichever CPU brought them
-/// (`net.core.rps_default_mask`). A kernel without it (before Linux 6.3) leaves them where they come.
+/// Processes received packets on `cpu`, for links made later in the calling thread's namespace
+/// (`net.core.rps_default_mask`). A kernel without the setting (before Linux 6.3) keeps them on the
+/// receiving CPU.
 pub fn steer_packets_to(cpu: u32) -> Result<()> {
     const PATH: &str = "/proc/sys/net/core/rps_default_mask";
     const WORD_BITS: u32 = 32;
-    // The last word is the lowest.
+    // The last word holds the lowest CPUs.
     let mask = format!("{:x}", 1_u32 << (cpu % WORD_BITS)) + &",00000000".repeat((cpu / WORD_BITS) as usize);
     match fs::write(PATH, mask) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::from_io("write", PATH, &error)),
@@ -119,7 +123,7 @@ pub fn steer_packets_to(cpu: u32) -> Result<()> {
     }
 }
 
-/// Where a system forbids user namespaces: three settings, by distribution.
+/// Remedy for a system that forbids user namespaces: three settings, by distribution.
 const FORBIDDEN: &str = "this system forbids user namespaces to ordinary users (see sysctl \
     user.max_user_namespaces, kernel.unprivileged_userns_clone, \
     kernel.apparmor_restrict_unprivileged_userns): run as root";
@@ -131,7 +135,7 @@ fn map_ids(path: &'static str, line: &str) -> Result<()> {
 
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
-    // SAFETY: the descriptor table stays shared (no CLONE_FILES), so no thread loses sight of a descriptor.
+    // SAFETY: the descriptor table stays shared (no CLONE_FILES), so no thread loses a descriptor.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 

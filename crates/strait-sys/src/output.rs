@@ -1,11 +1,11 @@
-//! Opens the file, named pipe or device that a user names for output, unless another user can have
+//! Opens the file, named pipe or device that a user names for output, unless another user may have
 //! planted it.
 //!
-//! A directory such as /tmp is shared: another user may put a symbolic link, a named pipe or a
-//! second name of some file where this process is about to write. `fs.protected_symlinks`, `_fifos`
-//! and `_regular` (sysctl) refuse most of these, where they are set and O_CREAT is used; this
-//! module asks the same questions always. Each looks at a descriptor (O_PATH) and not at a name, so
-//! that the answer holds for the file that is opened. Every program that writes where a user says
+//! A directory such as /tmp is shared: another user may put a symbolic link, a named pipe or a hard
+//! link where this process is about to write. `fs.protected_symlinks`, `_fifos` and `_regular`
+//! (sysctl) refuse most of these, but only if they are set and O_CREAT is used; this module always
+//! makes these checks. Each check uses a descriptor (O_PATH) and not a name, so that it holds for
+//! the file that is opened. Every program that writes to a path of the user calls it.
 //! calls it.
 
 use std::ffi::OsString;
@@ -19,50 +19,50 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat, readlinkat};
 use rustix::io::Errno;
 
-/// Symbolic links that are followed at most, as the kernel does (path_resolution(7)).
+/// Maximum number of symbolic links to follow, as in the kernel (path_resolution(7)).
 const LINKS_MAX: usize = 40;
-/// Attempts to create a file that others create and remove meanwhile.
+/// Attempts to create a file that other processes create and remove meanwhile.
 const ATTEMPTS_MAX: usize = 8;
-/// The mode of a new file, before the umask.
+/// Mode of a new file, before the umask.
 const NEW: Mode = Mode::from_bits_retain(0o666);
 /// `S_ISVTX`, and write permission for group and others.
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// Flags of a descriptor that is looked at and not written to.
+/// Flags of a descriptor for checks only, not for writing.
 const PIN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// `PROC_SUPER_MAGIC` and `PIPEFS_MAGIC` (linux/magic.h).
 const PROC: i128 = 0x9fa0;
 const PIPEFS: i128 = 0x5049_5045;
 
-/// An output that is safe to write to.
+/// Output that is safe to write to.
 #[derive(Debug)]
 pub enum Place {
-    /// A regular file, or a name that is free.
+    /// Regular file, or an unused name.
     File(Box<Entry>),
-    /// A named pipe, a device, or a descriptor of this process, opened to write.
+    /// Named pipe, device, or descriptor of this process, opened for writing.
     Stream(File),
 }
 
-/// An entry of a directory.
+/// Entry of a directory.
 #[derive(Debug)]
 pub struct Entry {
-    /// The directory, opened with O_PATH.
+    /// Directory, opened with O_PATH.
     pub directory: OwnedFd,
-    /// The name in the directory. It is no symbolic link: those that the user named are followed.
+    /// Name in the directory. It is not a symbolic link: links in the user's path were followed.
     pub name: OsString,
-    /// Both together, for messages.
+    /// Directory and name, for messages.
     pub path: PathBuf,
-    /// The file that has the name now.
+    /// Metadata of the file that has the name now.
     pub found: Option<Metadata>,
-    /// The file itself, opened with O_PATH.
+    /// File itself, opened with O_PATH.
     pinned: Option<File>,
 }
 
-/// Looks at `path` and opens it unless it is a regular file. Waits for a reader of a named pipe.
+/// Checks `path` and opens it unless it is a regular file. Waits for a reader of a named pipe.
 ///
 /// # Errors
 /// A symbolic link or a named pipe of another user; a regular file of another user in a sticky
-/// directory; a directory, a socket; `EINTR` for a signal meanwhile.
+/// directory; a directory, a socket; `EINTR` if a signal interrupts the wait.
 pub fn find(path: &Path) -> io::Result<Place> {
     match look(path)? {
         Found::File(entry) => Ok(Place::File(entry)),
@@ -70,10 +70,10 @@ pub fn find(path: &Path) -> io::Result<Place> {
     }
 }
 
-/// Opens `path` to append to it, and creates it where it is missing.
+/// Opens `path` for appending, and creates it if it is missing.
 ///
 /// # Errors
-/// Those of [`find`]; a file with a second name in a directory that others can write to.
+/// As for [`find`]; a file with several hard links in a directory that others can write to.
 pub fn append(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::APPEND;
     for _ in 0..ATTEMPTS_MAX {
@@ -89,10 +89,10 @@ pub fn append(path: &Path) -> io::Result<File> {
     Err(Errno::BUSY.into())
 }
 
-/// Looks at `path`, which is to be a regular file or a free name, and opens nothing.
+/// Checks that `path` is a regular file or an unused name, and opens nothing.
 ///
 /// # Errors
-/// Those of [`find`]; a device or a named pipe.
+/// As for [`find`]; a device or a named pipe.
 pub fn file(path: &Path) -> io::Result<Entry> {
     match look(path)? {
         Found::File(entry) => Ok(*entry),
@@ -100,10 +100,10 @@ pub fn file(path: &Path) -> io::Result<Entry> {
     }
 }
 
-/// Looks at `path` and opens nothing.
+/// Checks `path` and opens nothing.
 ///
 /// # Errors
-/// Those of [`find`].
+/// As for [`find`].
 pub fn check(path: &Path) -> io::Result<()> {
     look(path).map(drop)
 }
@@ -124,18 +124,18 @@ impl Entry {
     }
 }
 
-/// A place that is safe to write to and not opened yet.
+/// Output that is safe to write to and not opened yet.
 enum Found {
     File(Box<Entry>),
     Stream(Stream),
 }
 
-/// A named pipe, a device, or a descriptor of this process.
+/// Named pipe, device, or descriptor of this process.
 struct Stream {
     directory: OwnedFd,
     name: OsString,
     pinned: File,
-    /// The name is a link of /proc, which leads to the descriptor.
+    /// True if the name is a link of /proc, which leads to the descriptor.
     is_link: bool,
 }
 
@@ -159,7 +159,7 @@ fn look(path: &Path) -> io::Result<Found> {
 
 enum Step {
     Arrived(Found),
-    /// It is a symbolic link to this path.
+    /// Symbolic link to this path.
     Link(PathBuf),
 }
 
@@ -192,7 +192,7 @@ fn step(path: PathBuf) -> io::Result<Step> {
 }
 
 fn follow(parent: &Path, directory: OwnedFd, name: OsString, link: &File) -> io::Result<Step> {
-    // In a user namespace root's /dev/stdout belongs to a user that has no number there.
+    // In a user namespace, root's /dev/stdout belongs to a user without a number there.
     let is_device = parent == Path::new("/dev") && metadata(&directory)?.mode() & WRITABLE_BY_OTHERS == 0;
     if !is_device && !is_trusted(link.metadata()?.uid()) {
         return Err(refused(
@@ -203,7 +203,7 @@ fn follow(parent: &Path, directory: OwnedFd, name: OsString, link: &File) -> io:
     if file_system(link)? != PROC {
         return Ok(Step::Link(parent.join(target)));
     }
-    // A link of /proc/PID/fd leads to the open file itself; its text is for people (proc(5)).
+    // A link of /proc/PID/fd leads to the open file itself; its text is informative only (proc(5)).
     let pinned = File::from(openat(&directory, &name, PIN, Mode::empty())?);
     let found = pinned.metadata()?;
     let is_it = |named: Metadata| (named.dev(), named.ino()) == (found.dev(), found.ino());
@@ -214,8 +214,8 @@ fn follow(parent: &Path, directory: OwnedFd, name: OsString, link: &File) -> io:
     Ok(Step::Arrived(Found::Stream(Stream { directory, name, pinned, is_link: true })))
 }
 
-/// Refuses what `fs.protected_regular` refuses: a file of another user in a sticky directory that
-/// others write to.
+/// Refuses a file of another user in a sticky directory that others can write to, as
+/// `fs.protected_regular` does.
 fn check_file(directory: &OwnedFd, found: &Metadata) -> io::Result<()> {
     let around = metadata(directory)?;
     let is_shared = around.mode() & STICKY != 0 && around.mode() & WRITABLE_BY_OTHERS != 0;
@@ -227,7 +227,8 @@ fn check_file(directory: &OwnedFd, found: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a named pipe of another user, who reads from it. Only root can make devices (mknod(2)).
+/// Refuses a named pipe of another user, who could read from it. Only root can make devices
+/// (mknod(2)).
 fn check_stream(pinned: &File, found: &Metadata) -> io::Result<()> {
     let kind = found.file_type();
     if kind.is_dir() {
@@ -236,14 +237,14 @@ fn check_stream(pinned: &File, found: &Metadata) -> io::Result<()> {
     if kind.is_socket() {
         return Err(refused("a socket cannot be written to as a file: give a file or a named pipe"));
     }
-    // A pipe without a name was handed to this process.
+    // An anonymous pipe was passed to this process.
     if kind.is_fifo() && !is_trusted(found.uid()) && file_system(pinned)? != PIPEFS {
         return Err(refused("a named pipe of another user is not written to: give another name"));
     }
     Ok(())
 }
 
-/// Opens the name, and refuses any other file than `pinned` that has got it meanwhile.
+/// Opens the name, and refuses a file that has replaced `pinned` meanwhile.
 fn open_same(directory: &OwnedFd, name: &OsString, flags: OFlags, pinned: &File) -> io::Result<File> {
     let flags = flags | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(directory, name, flags, Mode::empty())?);
@@ -254,7 +255,7 @@ fn open_same(directory: &OwnedFd, name: &OsString, flags: OFlags, pinned: &File)
     Ok(file)
 }
 
-/// This user, root, and the user who has become root by sudo(8).
+/// Returns true for this user, root, and the user who became root by sudo(8).
 fn is_trusted(uid: u32) -> bool {
     let own = rustix::process::geteuid();
     let by_sudo = || std::env::var("SUDO_UID").is_ok_and(|asked| asked.parse() == Ok(uid));

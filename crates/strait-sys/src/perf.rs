@@ -1,6 +1,7 @@
-//! CPU cycles of a process, where the machine counts them: perf_event_open(2).
+//! CPU cycles of a process, if the machine counts them: perf_event_open(2).
 //!
-//! Virtual machines often have no counters, and containers often forbid them: callers take an error for an answer.
+//! Virtual machines often have no counters, and containers often forbid them: callers must handle
+//! an error.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -8,7 +9,7 @@ use std::os::fd::FromRawFd as _;
 
 use crate::error::{Error, Result};
 
-/// `struct perf_event_attr` as far as its first version goes (`PERF_ATTR_SIZE_VER0`, linux/perf_event.h).
+/// First version of `struct perf_event_attr` (`PERF_ATTR_SIZE_VER0`, linux/perf_event.h).
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -28,20 +29,20 @@ const PERF_TYPE_HARDWARE: u32 = 0;
 const PERF_COUNT_HW_CPU_CYCLES: u64 = 0;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
-/// The bit `inherit`: threads and processes that it starts count too.
+/// The bit `inherit`: later threads and child processes count too.
 const INHERIT: u64 = 1 << 1;
 
-/// Counts cycles.
+/// Cycle counter of a process.
 #[derive(Debug)]
 pub struct Cycles {
     counter: File,
 }
 
 impl Cycles {
-    /// Those of process `pid` from here on, user and kernel, and of all that it starts from here on.
+    /// Counts the cycles of process `pid` from now on, user and kernel, and of its later children.
     ///
     /// # Errors
-    /// The machine has no counter, or `kernel.perf_event_paranoid` forbids it.
+    /// If the machine has no counter, or `kernel.perf_event_paranoid` forbids it.
     pub fn of(pid: u32) -> Result<Self> {
         let attributes = Attributes {
             kind: PERF_TYPE_HARDWARE,
@@ -51,7 +52,8 @@ impl Cycles {
             ..Attributes::default()
         };
         let (any_cpu, no_group) = (-1, -1);
-        // SAFETY: the kernel reads as many bytes of the attributes as they say; the rest are integers.
+        // SAFETY: the kernel reads the length that the attributes contain; the other arguments are
+        // integers.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -65,11 +67,11 @@ impl Cycles {
         if fd < 0 {
             return Err(Error::last_os("count the cycles of", format!("process {pid}")));
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { counter: unsafe { File::from_raw_fd(fd as i32) } })
     }
 
-    /// Cycles so far.
+    /// Returns the cycles so far.
     pub fn count(&self) -> Result<u64> {
         let mut count = [0; 8];
         (&self.counter)

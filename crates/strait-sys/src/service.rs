@@ -61,12 +61,12 @@ fn take(number: i32) -> Result<TcpListener> {
 /// If the socket named by `NOTIFY_SOCKET` accepts nothing.
 pub fn notify(state: &str) -> Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(()) };
-    let told = || {
+    let send = || {
         let socket = UnixDatagram::unbound()?;
         socket.send_to_addr(state.as_bytes(), &address_of(&name)?)
     };
-    let told: io::Result<usize> = told();
-    told.map(drop).map_err(|error| Error::from_io("notify", name.to_string_lossy(), &error))
+    let sent: io::Result<usize> = send();
+    sent.map(drop).map_err(|error| Error::from_io("notify", name.to_string_lossy(), &error))
 }
 
 /// Parses a path, or with `@` an abstract name, which is in no file system (unix(7)).

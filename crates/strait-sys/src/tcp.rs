@@ -1,13 +1,13 @@
-//! What TCP knows of a connection and rustix does not ask (tcp(7)).
+//! Counters of TCP connections for which rustix has no call (tcp(7)).
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use crate::error::{Error, Result, check};
 
-/// Bytes that were sent on a socket and that its peer has not acknowledged (`SIOCOUTQ`).
+/// Returns the bytes sent on a socket that its peer has not acknowledged (`SIOCOUTQ`).
 ///
 /// # Errors
-/// EINVAL where it is no connection.
+/// EINVAL if the socket is not connected.
 pub fn unacknowledged(socket: impl AsFd) -> Result<usize> {
     let mut bytes: libc::c_int = 0;
     let fd = socket.as_fd().as_raw_fd();
@@ -22,15 +22,18 @@ const BYTES_ACKED_AT: usize = 120;
 /// Length of the fields up to it.
 const INFO_BYTES: usize = BYTES_ACKED_AT + 8;
 
-/// Bytes that the peer of a connection has acknowledged since it began (`TCP_INFO`), the SYN included.
+/// Returns the bytes that the peer of a connection has acknowledged since its start (`TCP_INFO`),
+/// including the SYN.
 ///
 /// # Errors
-/// EOPNOTSUPP where the kernel does not count them (before Linux 4.1), or where it is no TCP connection.
+/// EOPNOTSUPP if the kernel does not count them (before Linux 4.1), or if this is not a TCP
+/// connection.
 pub fn acknowledged(socket: impl AsFd) -> Result<u64> {
     let mut info = [0_u8; INFO_BYTES];
     let mut len = INFO_BYTES as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many, and the count to `len`.
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which is as long, and the count to
+    // `len`.
     let returned = unsafe {
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
     };
@@ -42,10 +45,10 @@ pub fn acknowledged(socket: impl AsFd) -> Result<u64> {
     }
 }
 
-/// Bytes written to a socket that TCP has not sent yet (`SIOCOUTQNSD`).
+/// Returns the bytes written to a socket that TCP has not sent yet (`SIOCOUTQNSD`).
 ///
 /// # Errors
-/// EINVAL where it is no connection.
+/// EINVAL if the socket is not connected.
 pub fn unsent(socket: impl AsFd) -> Result<usize> {
     /// `SIOCOUTQNSD` (linux/sockios.h), which libc does not name.
     const SIOCOUTQNSD: libc::Ioctl = 0x894b;
@@ -68,7 +71,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn what_the_peer_has_is_acknowledged() {
+    fn received_bytes_are_acknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();

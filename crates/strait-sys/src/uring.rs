@@ -1,7 +1,7 @@
-//! io_uring: whether this process may use it, which operations the kernel has (io_uring_setup(2),
-//! `IORING_REGISTER_PROBE`), and a [`Ring`] that sends.
+//! io_uring: checks if this process may use it and which operations the kernel has
+//! (io_uring_setup(2), `IORING_REGISTER_PROBE`), and a [`Ring`] that sends.
 //!
-//! Containers often forbid it: the doctor asks, and the sender does without.
+//! Containers often forbid it: the doctor reports that, and the sender works without it.
 
 mod ring;
 mod slots;
@@ -13,10 +13,11 @@ use io_uring::{IoUring, Probe, opcode};
 use crate::error::{Error, Kind, Result};
 use crate::process::has_seccomp_filter;
 
-/// Where the administrator allows it to nobody (2), to a group (1), or to all (0); Linux 6.6.
+/// Setting that forbids io_uring to all users (2), to users outside a group (1), or to none (0);
+/// Linux 6.6.
 const SYSCTL: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// Operations that Strait has a use for, by their names in linux/io_uring.h.
+/// Operations that Strait can use, by their names in linux/io_uring.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operations {
     /// `IORING_OP_SEND_ZC` (Linux 6.0).
@@ -25,10 +26,10 @@ pub struct Operations {
     pub sendmsg_zc: bool,
 }
 
-/// Sets up a small ring, asks and closes it.
+/// Sets up a small ring, probes its operations and closes it.
 ///
 /// # Errors
-/// Refused where the kernel has none, or forbids it; the remedy says which setting does.
+/// [`Kind::Refused`] if the kernel has no io_uring or forbids it; the remedy names the setting.
 pub fn operations() -> Result<Operations> {
     let failed = |error: &std::io::Error| explain(Error::from_io("set up", "io_uring", error));
     let ring = IoUring::new(2).map_err(|error| failed(&error))?;

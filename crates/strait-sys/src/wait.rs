@@ -1,6 +1,6 @@
-//! Waiting: for descriptors (ppoll(2)) and for time (nanosleep(2)).
+//! Waits for descriptors (ppoll(2)) and for time (nanosleep(2)).
 //!
-//! The engines' wait policies call it; it never decides how long.
+//! The engines' wait policies call it and choose the duration.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 unsafe extern "C-unwind" {
-    /// As in the crate `libc`, but that a thread may be cancelled in it (pthread_cancel(3)), which unwinds.
+    /// Differs from the declaration in the crate `libc` in the ABI: pthread_cancel(3) may cancel a
+    /// thread in it, which unwinds.
     fn ppoll(
         fds: *mut libc::pollfd,
         count: libc::nfds_t,
@@ -17,22 +18,23 @@ unsafe extern "C-unwind" {
     ) -> libc::c_int;
 }
 
-/// What became of one descriptor.
+/// Result of polling one descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// A read does not block: there is something, or the other end of the pipe is closed.
+    /// A read does not block: data is available, or the other end of the pipe is closed.
     pub readable: bool,
-    /// It has an error: ask the socket which (`SO_ERROR`).
+    /// The descriptor has an error; read it with `SO_ERROR`.
     pub failed: bool,
 }
 
-/// Waits until one of `fds` is readable or has failed, a signal arrives, or `timeout` is over. The results stand in
-/// the order of `fds`; after a signal or the timeout none is set. A `None` never is.
+/// Waits until one of `fds` is readable or has failed, a signal arrives, or `timeout` expires.
+/// Results have the order of `fds`; after a signal or the timeout none is set. A `None` is never
+/// set.
 pub fn readable<const N: usize>(
     fds: [Option<BorrowedFd<'_>>; N],
     timeout: Duration,
 ) -> Result<[Readiness; N]> {
-    // poll(2) passes over a negative descriptor.
+    // poll(2) ignores a negative descriptor.
     let mut polled = fds.map(|fd| libc::pollfd {
         fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
         events: libc::POLLIN,
@@ -42,7 +44,8 @@ pub fn readable<const N: usize>(
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX) as _,
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    // SAFETY: N descriptors and the time are readable, the results writable, for the length of the call.
+    // SAFETY: N descriptors and the time are readable, the results writable, for the duration of
+    // the call.
     let returned =
         unsafe { ppoll(polled.as_mut_ptr(), N as libc::nfds_t, &raw const timeout, std::ptr::null()) };
     if returned < 0 {
@@ -61,6 +64,6 @@ pub fn sleep(duration: Duration) {
         tv_sec: duration.as_secs() as i64,
         tv_nsec: i64::from(duration.subsec_nanos()),
     };
-    // A signal ends the sleep early; the caller looks at its deadline anyway.
+    // A signal ends the sleep early; the caller checks its deadline anyway.
     let _ = rustix::thread::nanosleep(&request);
 }

@@ -1,6 +1,8 @@
-//! `AF_XDP` on a veth pair in two network namespaces of the test's own: receive, send, fragments, queues, losses.
+//! `AF_XDP` on a veth pair in two network namespaces of the test's own: receive, send, fragments,
+//! queues, losses.
 //!
-//! Each test is alone on its wire, so every frame is accounted for. Without root they say SKIP.
+//! Each test is alone on its link, so every frame is accounted for. Without root the tests print
+//! SKIP.
 
 #[path = "xdp/rig.rs"]
 mod rig;
@@ -13,18 +15,18 @@ use strait_sys::bpf::AttachMode;
 use strait_sys::netlink::Netlink;
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, Socket, Umem};
 
-/// A frame with its number in it; lengths and contents vary.
+/// Returns a frame that contains its number; lengths and contents vary.
 fn frame(serial: usize, longest: usize) -> Vec<u8> {
     let len = 60 + serial * 131 % (longest - 59);
     rig::udp(serial as u16, len)
 }
 
-/// What a receiver got: whole frames, fragments joined.
+/// Received frames, with fragments joined.
 #[derive(Debug, Default)]
 struct Inbox {
     frames: Vec<Vec<u8>>,
     fragments: usize,
-    /// Frames before which the program's metadata stood.
+    /// Number of frames with the program's metadata.
     marked: usize,
     open: Vec<u8>,
 }
@@ -177,7 +179,7 @@ fn two_queues_share_one_umem() {
     assert_eq!(seen, frames);
 }
 
-/// Sends 200 frames at a port that nobody reads, and returns what came of them.
+/// Sends 200 frames to a port without a reader, and returns the received frames and the statistics.
 fn overload(rig: &Rig, port: &mut rig::Port) -> (Inbox, strait_sys::xdp::Statistics) {
     const SENT: u64 = 200;
     let frames: Vec<_> = (0..SENT as usize).map(|serial| frame(serial, 1514)).collect();
@@ -228,7 +230,7 @@ fn binding(rig: &Rig, queue: u32, mode: Mode) -> Binding {
     Binding { ifindex: rig.near_index, queue, mode, multi_buffer: false }
 }
 
-/// A socket of the near namespace with a UMEM and a small receiver.
+/// Returns a socket of the near namespace with a UMEM and a small receiver.
 fn unbound() -> (Socket, Receiver) {
     let geometry = Geometry { chunk_bytes: 2048, chunks: 16, headroom_bytes: 0 };
     let mut umem = Umem::new(geometry, false, None).unwrap();
@@ -239,7 +241,7 @@ fn unbound() -> (Socket, Receiver) {
 }
 
 #[test]
-fn what_cannot_be_bound_is_refused_with_a_reason() {
+fn impossible_bindings_are_refused_with_a_reason() {
     let Some(rig) = Rig::new(1, 1500) else { return };
     rig.near
         .run(|| {
@@ -275,7 +277,7 @@ fn a_ring_size_that_is_no_power_of_two_is_a_usage_error() {
 }
 
 #[test]
-fn a_link_that_goes_down_or_away_is_an_error_and_no_hang() {
+fn lost_link_is_an_error_without_a_hang() {
     let Some(rig) = Rig::new(1, 1500) else { return };
     let port = rig.port(AttachMode::Native, false, 2048);
     port.socket.wake_rx().unwrap();

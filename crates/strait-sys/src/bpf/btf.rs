@@ -1,8 +1,9 @@
-//! BTF: where the kernel says which of its functions have which number.
+//! BTF: type numbers of the kernel's functions.
 //!
-//! An XDP program calls a kernel function by the number of its type in `/sys/kernel/btf/vmlinux`, which changes from
-//! build to build. The capture engine looks the metadata functions up here. Only names of functions are read; a file
-//! that breaks the format anywhere is refused as a whole. Format: Documentation/bpf/btf.rst.
+//! An XDP program calls a kernel function by the number of its type in `/sys/kernel/btf/vmlinux`,
+//! which differs between builds. The capture engine looks the metadata functions up here. Only
+//! names of functions are read; a malformed file is refused as a whole. Format:
+//! Documentation/bpf/btf.rst.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +11,7 @@ use std::io::Read;
 use crate::error::{Error, Kind, Result};
 
 const PATH: &str = "/sys/kernel/btf/vmlinux";
-/// Kernels have a few million bytes of it.
+/// Maximum size of the file; kernels have a few million bytes.
 const BYTES_MAX: u64 = 1 << 26;
 
 const MAGIC: u16 = 0xeb9f;
@@ -20,7 +21,7 @@ const HEADER_BYTES: usize = 24;
 const TYPE_BYTES: usize = 12;
 const KIND_FUNC: u32 = 12;
 
-/// The numbers of the running kernel's functions of these names; `None` for those that it does not have.
+/// Returns the numbers of the running kernel's functions with these names; `None` for missing ones.
 ///
 /// # Errors
 /// [`Kind::Refused`] if the kernel was built without BTF.
@@ -36,11 +37,11 @@ pub fn kernel_functions<const N: usize>(names: [&str; N]) -> Result<[Option<i32>
     functions(&bytes, names).ok_or_else(|| Error::said(Kind::Refused, "read", PATH, "its format is unknown"))
 }
 
-/// The same from given bytes; `None` if they are no BTF.
+/// Finds functions in given bytes; returns `None` if they are not BTF.
 fn functions<const N: usize>(bytes: &[u8], names: [&str; N]) -> Option<[Option<i32>; N]> {
     let (mut types, strings) = sections(bytes)?;
     let mut found = [None; N];
-    // Number 0 is void and not in the file.
+    // Number 0 is void, which the file omits.
     for number in 1.. {
         if types.is_empty() {
             break;
@@ -60,7 +61,7 @@ fn functions<const N: usize>(bytes: &[u8], names: [&str; N]) -> Option<[Option<i
     Some(found)
 }
 
-/// The types and the strings.
+/// Returns the sections of types and of strings.
 fn sections(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let header = bytes.get(..HEADER_BYTES)?;
     let magic = u16::from_ne_bytes([header[0], header[1]]);
@@ -75,7 +76,8 @@ fn sections(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((section(8)?, section(16)?))
 }
 
-/// Bytes that follow a type of this kind with `members` members; `None` for kinds that are not known.
+/// Returns the bytes that follow a type of this kind with `members` members; `None` for unknown
+/// kinds.
 fn trailer_bytes(kind: u32, members: usize) -> Option<usize> {
     Some(match kind {
         // Integer, variable, declaration tag.
@@ -102,7 +104,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    //! A small file made by hand, and the running kernel's.
+    //! Tests with a small hand-made file, and with the running kernel's.
 
     use super::{functions, kernel_functions};
 
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_refused_and_never_panics() {
+    fn malformed_file_is_refused_without_panic() {
         let whole = small();
         for len in 0..whole.len() {
             assert_eq!(functions(&whole[..len], ["wanted"]), None, "cut at {len}");

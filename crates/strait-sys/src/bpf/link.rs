@@ -1,7 +1,8 @@
-//! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP: a program on an interface that goes with its descriptor.
+//! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP: a program on an interface, detached with its
+//! descriptor.
 //!
-//! The capture engine holds one a session; if the process dies the kernel takes the program off. Netlink, not this,
-//! tells which program is on an interface already.
+//! The capture engine holds one for each session; if the process dies, the kernel detaches the
+//! program. Netlink, not this module, reports a program that is already on an interface.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -11,15 +12,15 @@ use crate::error::{Kind, Result};
 
 /// `BPF_XDP` of `enum bpf_attach_type`.
 pub(super) const BPF_XDP: u32 = 37;
-/// `BPF_TCX_INGRESS` of the same.
+/// `BPF_TCX_INGRESS` of `enum bpf_attach_type`.
 const BPF_TCX_INGRESS: u32 = 46;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Where in the receive path the program runs.
+/// Place of the program in the receive path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
-    /// In the driver where it can, else generic: the kernel chooses.
+    /// In the driver if it can, otherwise generic: the kernel chooses.
     Auto,
     /// In the driver (`XDP_FLAGS_DRV_MODE`).
     Native,
@@ -59,7 +60,7 @@ struct LinkUpdate {
 // SAFETY: mirrors the struct for BPF_LINK_UPDATE in linux/bpf.h: four u32, no addresses.
 unsafe impl Attribute for LinkUpdate {}
 
-/// An attached program; dropping it detaches.
+/// Attached program; dropping the link detaches it.
 #[derive(Debug)]
 pub struct Link {
     fd: OwnedFd,
@@ -69,8 +70,8 @@ impl Link {
     /// Attaches `program` to the interface with index `ifindex` in the calling thread's network namespace.
     ///
     /// # Errors
-    /// EBUSY ([`Kind::Refused`]) if another program is there; EOPNOTSUPP if the driver has no native XDP; EINVAL or
-    /// ERANGE if the driver cannot run it at this MTU or queue setting.
+    /// EBUSY ([`Kind::Refused`]) if another program is attached; EOPNOTSUPP if the driver has no
+    /// native XDP; EINVAL or ERANGE if the driver cannot run it at this MTU or queue setting.
     pub fn attach_xdp(program: &XdpProgram, ifindex: u32, mode: AttachMode) -> Result<Self> {
         let mut attribute = LinkCreate {
             prog_fd: program.as_fd().as_raw_fd() as u32,
@@ -89,10 +90,11 @@ impl Link {
         Ok(Self { fd })
     }
 
-    /// Attaches `program` to the way in of an interface, before the host's own network stack (tcx; Linux 6.6).
+    /// Attaches `program` to the ingress of an interface, before the host's own network stack (tcx;
+    /// Linux 6.6).
     ///
     /// # Errors
-    /// EINVAL where the kernel has no tcx.
+    /// EINVAL if the kernel has no tcx.
     pub fn attach_ingress(program: &Classifier, ifindex: u32) -> Result<Self> {
         let mut attribute = LinkCreate {
             prog_fd: program.as_fd().as_raw_fd() as u32,
@@ -105,10 +107,12 @@ impl Link {
         Ok(Self { fd })
     }
 
-    /// Puts `program` in the place of the one that is attached (`BPF_LINK_UPDATE`): each frame meets one of the two.
+    /// Replaces the attached program by `program` (`BPF_LINK_UPDATE`): each frame passes exactly
+    /// one of the two.
     ///
     /// # Errors
-    /// EPERM without the privilege to use BPF; EINVAL if the program is for other frames than the one there.
+    /// EPERM without the privilege to use BPF; EINVAL if the programs differ in their support of
+    /// fragments.
     pub fn update(&self, program: &XdpProgram) -> Result<()> {
         let mut attribute = LinkUpdate {
             link_fd: self.fd.as_raw_fd() as u32,

@@ -1,7 +1,8 @@
 //! eBPF maps with 32-bit keys: arrays, XSKMAPs, and arrays mapped into this process.
 //!
-//! An XDP program counts in an array; [`MappedArray`] reads such counters without a system call. The capture engine
-//! and the tests make them. Maps die with their last descriptor, here or in a loaded program.
+//! An XDP program counts in an array; [`MappedArray`] reads such counters without a system call.
+//! The capture engine and the tests make them. A map is freed with its last descriptor, here or in
+//! a loaded program.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -42,7 +43,7 @@ struct MapElement {
 // SAFETY: mirrors the struct for BPF_MAP_*_ELEM in linux/bpf.h; `pad` is the kernel's own alignment hole.
 unsafe impl Attribute for MapElement {}
 
-/// A map on its descriptor.
+/// Map with its descriptor.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
@@ -51,17 +52,17 @@ pub struct Map {
 }
 
 impl Map {
-    /// `BPF_MAP_TYPE_ARRAY` of `entries` zeroed values of `value_bytes`.
+    /// Makes a `BPF_MAP_TYPE_ARRAY` of `entries` zeroed values of `value_bytes`.
     pub fn array(name: &str, value_bytes: u32, entries: u32) -> Result<Self> {
         Self::create(name, BPF_MAP_TYPE_ARRAY, value_bytes, entries, 0)
     }
 
-    /// An array that [`Map::mapped`] can map.
+    /// Makes an array that [`Map::mapped`] can map.
     pub fn mappable_array(name: &str, value_bytes: u32, entries: u32) -> Result<Self> {
         Self::create(name, BPF_MAP_TYPE_ARRAY, value_bytes, entries, BPF_F_MMAPABLE)
     }
 
-    /// `BPF_MAP_TYPE_XSKMAP`: which AF_XDP socket a receive queue is redirected to.
+    /// Makes a `BPF_MAP_TYPE_XSKMAP`: an AF_XDP socket for each receive queue.
     pub fn xskmap(name: &str, queues: u32) -> Result<Self> {
         Self::create(name, BPF_MAP_TYPE_XSKMAP, size_of::<u32>() as u32, queues, 0)
     }
@@ -110,12 +111,12 @@ impl Map {
         Ok(MappedArray { mapping, slots: stride / size_of::<u64>(), entries })
     }
 
-    /// How many entries it has.
+    /// Returns the number of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// The caller's buffer must be as long as what the kernel reads or writes there.
+    /// Checks that the buffer has the length that the kernel reads or writes.
     fn check_access(&self, index: u32, len: usize) -> Result<()> {
         if index < self.entries && len == self.value_bytes as usize {
             return Ok(());
@@ -142,7 +143,7 @@ impl AsFd for Map {
     }
 }
 
-/// The values of an array, shared with the programs that count in it.
+/// Values of an array, shared with the programs that count in it.
 #[derive(Debug)]
 pub struct MappedArray {
     mapping: Mapping,
@@ -151,19 +152,19 @@ pub struct MappedArray {
 }
 
 impl MappedArray {
-    /// The 64-bit counter in `slot` of the value at `index`; 0 where there is none.
+    /// Returns the 64-bit counter in `slot` of the value at `index`; 0 if there is none.
     pub fn load(&self, index: usize, slot: usize) -> u64 {
         self.counter(index, slot).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// Sets that counter; nothing happens where there is none.
+    /// Sets the counter in `slot` of the value at `index`; does nothing if there is none.
     pub fn store(&self, index: usize, slot: usize, value: u64) {
         if let Some(counter) = self.counter(index, slot) {
             counter.store(value, Ordering::Relaxed);
         }
     }
 
-    /// How many entries it has.
+    /// Returns the number of entries.
     pub fn entries(&self) -> usize {
         self.entries
     }
@@ -173,8 +174,8 @@ impl MappedArray {
             return None;
         }
         let start = self.mapping.as_ptr().cast::<AtomicU64>();
-        // SAFETY: index and slot are inside the mapping, which is page-aligned and lives as long as `self`; the
-        // kernel writes there too, which is what the atomic is for.
+        // SAFETY: index and slot are inside the mapping, which is page-aligned and lives as long as
+        // `self`. The kernel writes there too, so the access is atomic.
         Some(unsafe { &*start.add(index * self.slots + slot) })
     }
 }

@@ -1,12 +1,9 @@
 //! `bpf(2)`: maps, XDP and socket-filter programs, test runs and links.
 //!
 //! - [`Map`]: arrays of counters for an XDP program, and the XSKMAP from it to AF_XDP sockets.
-//!
 //! - [`XdpProgram`], [`SocketFilter`]: eBPF that the verifier accepted; [`XdpProgram::test_run`]
-//! runs it on given bytes or sends live frames.
-//!
+//!   runs it on given bytes or sends live frames.
 //! - [`Link`]: an XDP program on an interface, for as long as the link is held.
-//!
 //! - [`btf`]: the kernel functions that an XDP program may call for hardware metadata.
 //!
 //! The capture engine and the filter's tests call it. Programs come as finished eBPF instructions,

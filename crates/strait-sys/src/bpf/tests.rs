@@ -1,4 +1,5 @@
-//! Maps, loads, test runs and links against the running kernel; they skip without the privilege.
+//! Tests of maps, loads, test runs and links against the running kernel; they skip without the
+//! privilege.
 
 use std::os::fd::AsFd;
 
@@ -15,7 +16,8 @@ const EXIT: u64 = 0x95;
 /// `r0 = *(u32 *)(r1 + 16); exit`: the receive queue.
 const QUEUE: [u64; 2] = [0x0000_0000_0010_1061, EXIT];
 
-/// What a privileged call gave, or `None`, with the reason printed, where it is refused.
+/// Returns the result of a privileged call, or prints SKIP with the reason and returns `None` if it
+/// is refused.
 fn or_skip<T>(result: Result<T>) -> Option<T> {
     match result {
         Err(error) if error.kind() == Kind::Refused => {
@@ -44,7 +46,7 @@ fn a_mapped_array_shares_its_counters_with_the_map() {
 }
 
 #[test]
-fn a_wrong_index_or_length_is_refused_before_the_kernel_sees_it() {
+fn wrong_index_or_length_is_a_usage_error() {
     let Some(map) = or_skip(Map::array("test", 8, 2)) else { return };
     assert_eq!(map.set(2, &[0; 8]).unwrap_err().kind(), Kind::Usage);
     assert_eq!(map.get(0, &mut [0; 7]).unwrap_err().kind(), Kind::Usage);
@@ -62,7 +64,7 @@ fn a_test_run_gives_return_value_and_data() {
 }
 
 #[test]
-fn a_test_run_tells_the_program_its_metadata_and_queue() {
+fn test_run_passes_metadata_and_queue() {
     let Some(program) = load(&QUEUE) else { return };
     let context = XdpContext { ingress_ifindex: 1, rx_queue: 0, metadata_bytes: 8, linear_bytes: None };
     let run = TestRun { data: &[0; 64], context: Some(context), ..TestRun::default() };
@@ -71,7 +73,7 @@ fn a_test_run_tells_the_program_its_metadata_and_queue() {
 }
 
 #[test]
-fn the_verifiers_words_are_in_the_error() {
+fn error_contains_the_verifiers_log() {
     if load(&PASS).is_none() {
         return;
     }
@@ -81,7 +83,7 @@ fn the_verifiers_words_are_in_the_error() {
 }
 
 #[test]
-fn a_program_says_its_name_and_number() {
+fn program_info_has_name_and_number() {
     let Some(program) = load(&PASS) else { return };
     let info = program_info(program.as_fd()).unwrap();
     assert_eq!(info.name, "test");

@@ -1,7 +1,9 @@
-//! Buffers against every interleaving of two threads: `RUSTFLAGS="--cfg loom" cargo test -p strait-sys --lib --release loom`
+//! Buffers under every interleaving of two threads: `RUSTFLAGS="--cfg loom" cargo test -p
+//! strait-sys --lib --release loom`
 //!
-//! Loom does not see the mapping. A cell beside it stands for the bytes: reading or writing it where a view or a `BufMut` would
-//! allow that fails the test if the other thread may be at it.
+//! Loom does not see the mapping. A cell represents the bytes: it is accessed wherever a view or a
+//! `BufMut` allows an access, and loom fails the test if the other thread can access it at that
+//! time.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -9,7 +11,7 @@ use loom::thread;
 
 use super::{BufMut, Frozen, Pool};
 
-/// What stands for the bytes of the chunk.
+/// Cell that represents the bytes of the chunk.
 #[derive(Clone)]
 struct Bytes(Arc<UnsafeCell<u8>>);
 
@@ -19,17 +21,17 @@ impl Bytes {
     }
 
     fn read(&self, _through: &Frozen) {
-        // SAFETY: loom fails the test where another thread writes meanwhile.
+        // SAFETY: loom fails the test if another thread writes meanwhile.
         self.0.with(|byte| unsafe { *byte });
     }
 
     fn write(&self, _through: &mut BufMut) {
-        // SAFETY: loom fails the test where another thread accesses it meanwhile.
+        // SAFETY: loom fails the test if another thread accesses it meanwhile.
         self.0.with_mut(|byte| unsafe { *byte += 1 });
     }
 }
 
-/// A pool of one chunk, two views of it, and its bytes.
+/// Returns a pool of one chunk, two views of it, and its bytes.
 fn two_views() -> (Pool, [Frozen; 2], Bytes) {
     let pool = Pool::new(1, 1).unwrap();
     let view = pool.take().unwrap().freeze(0..1);
@@ -38,7 +40,7 @@ fn two_views() -> (Pool, [Frozen; 2], Bytes) {
 }
 
 #[test]
-fn loom_the_last_view_becomes_writable_when_the_other_is_read_no_more() {
+fn loom_last_view_becomes_writable_after_the_other_is_dropped() {
     loom::model(|| {
         let (_pool, [mut view, other], bytes) = two_views();
         let theirs = bytes.clone();
@@ -59,8 +61,8 @@ fn loom_the_last_view_becomes_writable_when_the_other_is_read_no_more() {
 }
 
 #[test]
-fn loom_of_two_who_ask_for_a_buffer_at_most_one_has_it() {
-    /// Reads, asks, and writes if it may; whether it might.
+fn loom_at_most_one_of_two_views_becomes_writable() {
+    /// Reads, tries to get the buffer, and writes to it; returns true if it got the buffer.
     fn ask(view: Frozen, bytes: &Bytes) -> bool {
         bytes.read(&view);
         view.try_mut().map(|mut buffer| bytes.write(&mut buffer)).is_ok()
@@ -76,7 +78,7 @@ fn loom_of_two_who_ask_for_a_buffer_at_most_one_has_it() {
 }
 
 #[test]
-fn loom_pages_that_the_kernel_reads_on_are_given_to_nobody() {
+fn loom_pages_that_the_kernel_still_reads_are_not_reused() {
     loom::model(|| {
         let (pool, [view, other], _) = two_views();
         let ring = thread::spawn(move || {
@@ -91,7 +93,7 @@ fn loom_pages_that_the_kernel_reads_on_are_given_to_nobody() {
 
 #[test]
 fn loom_a_chunk_is_out_once_at_a_time() {
-    /// Waits for the chunk, writes it and gives it back.
+    /// Waits for the chunk, writes it and returns it.
     fn use_it(pool: &Pool, bytes: &Bytes) {
         let mut buffer = loop {
             match pool.take() {

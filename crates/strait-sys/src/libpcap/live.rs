@@ -1,6 +1,7 @@
-//! Capture by the system's libpcap, as a program that is linked with it does: pcap(3pcap).
+//! Capture with the system's libpcap, as in a program that is linked with it: pcap(3pcap).
 //!
-//! Benchmarks read with it beside Strait's own engines, and the doctor asks it what it does on an interface.
+//! Benchmarks compare it with Strait's own engines, and the doctor inspects the socket that it
+//! opens on an interface.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,23 +12,23 @@ use crate::error::{Error, Kind, Result};
 
 /// `PCAP_TSTAMP_PRECISION_NANO`.
 const NANOSECONDS: i32 = 1;
-/// `PCAP_ERROR_BREAK`: the loop was ended by [`Breaker::end`].
+/// `PCAP_ERROR_BREAK`: [`Breaker::end`] ended the loop.
 const ENDED: i32 = -2;
 
-/// How libpcap is to capture.
+/// Options of a capture with libpcap.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of a packet that it is to keep; it lays its ring out for them.
+    /// Maximum captured bytes of a packet; they determine the layout of the ring.
     pub snaplen: u32,
-    /// How long it may keep packets back.
+    /// Maximum time that libpcap holds packets back.
     pub timeout: Duration,
-    /// It keeps back none.
+    /// Hold no packets back.
     pub immediate: bool,
-    /// It sets the interface to promiscuous mode.
+    /// Set the interface to promiscuous mode.
     pub promiscuous: bool,
 }
 
-/// An open capture of libpcap's, with its default ring.
+/// Open libpcap capture, with its default ring.
 #[derive(Debug)]
 pub struct Reader {
     handle: Arc<Shared>,
@@ -42,14 +43,14 @@ pub struct Breaker {
 #[derive(Debug)]
 struct Shared(Handle);
 
-// SAFETY: through a shared reference only `pcap_breakloop` is called, which any thread may call at any time; all else
-// needs the one `Reader`, mutably.
+// SAFETY: a shared reference only allows `pcap_breakloop`, which any thread may call at any time.
+// All other calls need the one `Reader`, mutably.
 unsafe impl Sync for Shared {}
 
-/// A packet as libpcap hands it over.
+/// Packet from libpcap.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// The captured bytes.
+    /// Captured bytes.
     pub bytes: &'a [u8],
     /// Length on the wire.
     pub wire_len: u32,
@@ -60,9 +61,9 @@ pub struct Packet<'a> {
 /// `struct pcap_stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that passed the filter, dropped ones included.
+    /// Packets that passed the filter, including dropped ones.
     pub received: u32,
-    /// Packets for which there was no room.
+    /// Packets dropped for lack of room.
     pub dropped: u32,
 }
 
@@ -70,12 +71,12 @@ impl Reader {
     /// `pcap_create`, `pcap_activate`.
     ///
     /// # Errors
-    /// As [`super::Compiler::live`].
+    /// As for [`super::Compiler::live`].
     pub fn open(interface: &str, options: Options) -> Result<Self> {
         let Options { snaplen, timeout, immediate, promiscuous } = options;
         let handle = Handle::create(interface)?;
         let (library, pcap) = (handle.library, handle.pcap);
-        // SAFETY: the handle is new and not yet active, which is what these calls ask for.
+        // SAFETY: the handle is new and not yet active, as these calls require.
         unsafe {
             (library.set_snaplen)(pcap, snaplen_of(snaplen));
             (library.set_promisc)(pcap, i32::from(promiscuous));
@@ -87,20 +88,21 @@ impl Reader {
         Ok(Self { handle: Arc::new(Shared(handle)) })
     }
 
-    /// What ends this reader's wait.
+    /// Returns a handle that ends this reader's wait.
     pub fn breaker(&self) -> Breaker {
         Breaker { handle: Arc::clone(&self.handle) }
     }
 
-    /// `pcap_dispatch`: waits for packets and hands those of one look at the ring to `take`. False after
-    /// [`Breaker::end`].
+    /// `pcap_dispatch`: waits for packets and passes those of one pass over the ring to `take`.
+    /// Returns false after [`Breaker::end`].
     pub fn dispatch<F: FnMut(Packet<'_>)>(&mut self, take: &mut F) -> Result<bool> {
         unsafe extern "C" fn call<F: FnMut(Packet<'_>)>(
             user: *mut u8,
             header: *const PacketHeader,
             bytes: *const u8,
         ) {
-            // SAFETY: `user` is the closure that `dispatch` borrows mutably; the rest is libpcap's word.
+            // SAFETY: `user` is the closure that `dispatch` borrows mutably; libpcap guarantees the
+            // other pointers.
             let (take, header, bytes) = unsafe {
                 let header = &*header;
                 (
@@ -109,7 +111,7 @@ impl Reader {
                     std::slice::from_raw_parts(bytes, header.captured_bytes as usize),
                 )
             };
-            // Nanoseconds stand in tv_usec, as was asked for.
+            // tv_usec holds nanoseconds, as requested.
             let timestamp_ns = header.time.tv_sec as u64 * 1_000_000_000 + header.time.tv_usec as u64;
             take(Packet { bytes, wire_len: header.wire_bytes, timestamp_ns });
         }
@@ -134,7 +136,7 @@ impl Reader {
         Ok(Counts { received: counts.received, dropped: counts.dropped })
     }
 
-    /// `pcap_fileno`: its packet socket.
+    /// `pcap_fileno`: returns its packet socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
         let Handle { library, pcap } = self.handle.0;
         // SAFETY: the handle is active, so it has a descriptor, which lives as long as the handle.

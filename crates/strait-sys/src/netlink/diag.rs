@@ -1,6 +1,7 @@
-//! Which ring a packet socket has: what D2 needed strace and a kernel probe for. `packet_diag` of sock_diag(7).
+//! Ring of a packet socket, from `packet_diag` of sock_diag(7). Without it, D2 needed strace and a
+//! kernel probe.
 //!
-//! The doctor asks it what libpcap does. Layouts: linux/packet_diag.h, linux/sock_diag.h.
+//! The doctor uses it to show libpcap's ring. Layouts: linux/packet_diag.h, linux/sock_diag.h.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -21,37 +22,37 @@ const MESSAGE_LEN: usize = 16;
 const INFO: u16 = 0;
 const RX_RING: u16 = 2;
 
-/// A packet socket as the kernel sees it.
+/// Packet socket as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSocket {
-    /// The ring's version, 1 to 3; it means nothing without a ring.
+    /// Version of the ring, 1 to 3; meaningless without a ring.
     pub version: u32,
-    /// Its receive ring, if it has one.
+    /// Receive ring, if there is one.
     pub ring: Option<PacketRing>,
 }
 
-/// `struct packet_diag_ring`, as far as it concerns a reader.
+/// Fields of `struct packet_diag_ring` that concern a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRing {
     /// Bytes of a block.
     pub block_bytes: u32,
     /// Number of blocks.
     pub blocks: u32,
-    /// Bytes of a frame; TPACKET_V3 has no use for it.
+    /// Bytes of a frame; unused by TPACKET_V3.
     pub frame_bytes: u32,
-    /// How long TPACKET_V3 keeps back a block that is not full.
+    /// Time that TPACKET_V3 holds back a block that is not full.
     pub retire: Duration,
 }
 
-/// What ring `socket`, a packet socket of the calling thread's namespace, has.
+/// Reads the ring of `socket`, a packet socket of the calling thread's namespace.
 ///
 /// # Errors
-/// Refused where the kernel has no `packet_diag`.
+/// [`Kind::Refused`] if the kernel has no `packet_diag`.
 pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
     let failed = |errno: rustix::io::Errno| Error::os("look at", "a packet socket", errno.raw_os_error());
     let inode = rustix::fs::fstat(socket.as_fd()).map_err(failed)?.st_ino as u32;
     let mut netlink = Netlink::of(Protocol::from_raw(SOCK_DIAG.try_into().expect("not 0")).into())?;
-    // struct packet_diag_req: family, protocol, padding, inode, what to show, cookie.
+    // struct packet_diag_req: family, protocol, padding, inode, requested attributes, cookie.
     let mut body = [0; 20];
     body[0] = libc::AF_PACKET as u8;
     body[4..8].copy_from_slice(&inode.to_ne_bytes());
@@ -69,7 +70,7 @@ pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
             Kind::Refused,
             "look at",
             "a packet socket",
-            "this kernel does not tell (CONFIG_PACKET_DIAG)",
+            "this kernel does not report it (CONFIG_PACKET_DIAG)",
         )
     })
 }

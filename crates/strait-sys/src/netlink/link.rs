@@ -1,7 +1,6 @@
-//! What the kernel's replies say about a link: identity, counters, attached XDP program.
+//! Parsers of the kernel's replies about a link: identity, counters, attached XDP program.
 //!
-//! Only `netlink` uses the parsers; the types are public. Layouts: linux/if_link.h. Nothing here talks to
-//! the kernel.
+//! Only `netlink` uses the parsers; the types are public. Layouts: linux/if_link.h. No I/O here.
 
 use super::message::{Attributes, Message, malformed, read_u32};
 use crate::error::Result;
@@ -16,7 +15,7 @@ const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 const IFF_LOWER_UP: u32 = 1 << 16;
 /// `RTM_NEWSTATS`.
 const RTM_NEWSTATS: u16 = 92;
-/// `IFLA_STATS_LINK_64`, and the bit that asks for it (`IFLA_STATS_FILTER_BIT`).
+/// `IFLA_STATS_LINK_64`, and the bit that requests it (`IFLA_STATS_FILTER_BIT`).
 const IFLA_STATS_LINK_64: u16 = 1;
 pub(super) const STATS_FILTER: u32 = 1 << (IFLA_STATS_LINK_64 - 1);
 /// Fields of `struct rtnl_link_stats64` in Linux 5.15; later kernels append.
@@ -28,7 +27,7 @@ const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
 
-/// `struct rtnl_link_stats64`: a link's counters, in packets unless the name says bytes.
+/// `struct rtnl_link_stats64`: a link's counters, in packets unless the name contains bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the kernel's; linux/if_link.h describes each")]
 pub struct LinkStats {
@@ -58,19 +57,18 @@ pub struct LinkStats {
     pub rx_nohandler: u64,
 }
 
-/// State of a link at one moment.
+/// State of a link at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkReading {
-    /// It is set up (`IFF_UP`).
+    /// True if it is set up (`IFF_UP`).
     pub is_up: bool,
-    /// It is set up and has a carrier (`IFF_LOWER_UP`).
+    /// True if it is set up and has a carrier (`IFF_LOWER_UP`).
     pub has_carrier: bool,
-    /// How often its carrier went away since it was made (`IFLA_CARRIER_DOWN_COUNT`); it wraps
-    /// around.
+    /// Number of carrier losses since the link was made (`IFLA_CARRIER_DOWN_COUNT`); wraps around.
     pub carrier_downs: u32,
 }
 
-/// How an XDP program is attached.
+/// Mode of an attached XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// In the driver (`XDP_ATTACHED_DRV`).
@@ -84,8 +82,8 @@ pub enum XdpMode {
 }
 
 impl XdpMode {
-    /// The command that takes a program off that no bpf_link holds: ip-link(8) has a word for each mode, and `xdp off` stands
-    /// for one only.
+    /// Returns the command that detaches a program without a bpf_link. ip-link(8) has a word for
+    /// each mode; plain `xdp off` covers one mode only.
     pub fn detach_command(self, interface: &str) -> String {
         let words: &[&str] = match self {
             Self::Native => &["xdpdrv"],
@@ -98,12 +96,12 @@ impl XdpMode {
     }
 }
 
-/// The XDP program on a link.
+/// XDP program on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpAttachment {
-    /// How it is attached.
+    /// Mode of attachment.
     pub mode: XdpMode,
-    /// The program's id, as `bpftool prog` shows it; of the first where there are several.
+    /// The program's id, as shown by `bpftool prog`; the first if there are several.
     pub program_id: u32,
 }
 

@@ -1,7 +1,7 @@
-//! Netlink messages as bytes: attributes written into a buffer, replies taken apart without trust.
+//! Netlink messages as bytes: a writer of attributes, and a reader that checks every length.
 //!
-//! Only `netlink` uses it. Layouts are those of `netlink(7)` and `rtnetlink(7)`: native byte order, every
-//! header and attribute aligned to 4 bytes. It never talks to the kernel.
+//! Only `netlink` uses it. Layouts are those of `netlink(7)` and `rtnetlink(7)`: native byte order,
+//! every header and attribute aligned to 4 bytes. No I/O here.
 
 use crate::error::{Error, Kind, Result};
 
@@ -12,14 +12,15 @@ const ATTRIBUTE_HEADER_LEN: usize = 4;
 /// The nested and byte-order flags that share an attribute's type field (`NLA_TYPE_MASK`).
 const TYPE_MASK: u16 = 0x3fff;
 
-/// One request under construction.
+/// Request under construction.
 #[derive(Debug)]
 pub(super) struct Request {
     bytes: Vec<u8>,
 }
 
 impl Request {
-    /// A message of `kind` (`RTM_*`) with the family header `body` (`ifinfomsg`, `ifaddrmsg`, ...).
+    /// Begins a message of `kind` (`RTM_*`) with the family header `body` (`ifinfomsg`,
+    /// `ifaddrmsg`, ...).
     pub(super) fn new(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(&0u32.to_ne_bytes());
@@ -39,7 +40,7 @@ impl Request {
         self.attribute(kind, &value.to_ne_bytes())
     }
 
-    /// An attribute with a C string, its NUL included.
+    /// Adds an attribute with a C string, including its NUL.
     pub(super) fn attribute_str(&mut self, kind: u16, value: &str) -> &mut Self {
         self.nested(kind, |request| {
             request.bytes.extend_from_slice(value.as_bytes());
@@ -47,13 +48,13 @@ impl Request {
         })
     }
 
-    /// Bytes without an attribute header: the family header inside `VETH_INFO_PEER`.
+    /// Adds bytes without an attribute header: the family header inside `VETH_INFO_PEER`.
     pub(super) fn raw(&mut self, value: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(value);
         self
     }
 
-    /// An attribute whose value is what `inside` adds.
+    /// Adds an attribute with the value that `inside` writes.
     pub(super) fn nested(&mut self, kind: u16, inside: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; ATTRIBUTE_HEADER_LEN]);
@@ -65,7 +66,7 @@ impl Request {
         self
     }
 
-    /// The finished message, its length filled in.
+    /// Returns the finished message, with its length filled in.
     pub(super) fn finish(&mut self) -> &[u8] {
         let len = u32::try_from(self.bytes.len()).expect("a request of ours is far below 4 GiB");
         self.bytes[..4].copy_from_slice(&len.to_ne_bytes());
@@ -73,7 +74,7 @@ impl Request {
     }
 }
 
-/// One message of a reply.
+/// Message of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message<'a> {
     pub(super) kind: u16,
@@ -83,7 +84,7 @@ pub(super) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Takes the first message off `datagram`; `None` at its end.
+    /// Takes the first message off `datagram`; returns `None` at its end.
     pub(super) fn take(datagram: &mut &'a [u8]) -> Result<Option<Self>> {
         if datagram.is_empty() {
             return Ok(None);
@@ -102,7 +103,7 @@ impl<'a> Message<'a> {
         }))
     }
 
-    /// The attributes after a family header of `header_len` bytes.
+    /// Returns the attributes after a family header of `header_len` bytes.
     pub(super) fn attributes(&self, header_len: usize) -> Result<Attributes<'a>> {
         let bytes =
             self.body.get(align(header_len)..).ok_or_else(|| malformed("a family header is cut short"))?;
@@ -110,12 +111,12 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A row of attributes, checked as it is walked.
+/// Sequence of attributes, checked during iteration.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes<'a>(pub(super) &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The value of the first attribute of `wanted` type.
+    /// Returns the value of the first attribute of type `wanted`.
     pub(super) fn find(&self, wanted: u16) -> Result<Option<&'a [u8]>> {
         for attribute in self.clone() {
             let (kind, value) = attribute?;
@@ -126,18 +127,18 @@ impl<'a> Attributes<'a> {
         Ok(None)
     }
 
-    /// The attribute as a `u32`; absent is `None`, too short is an error.
+    /// Returns the attribute as a `u32`; `None` if absent, an error if too short.
     pub(super) fn find_u32(&self, wanted: u16) -> Result<Option<u32>> {
         let Some(value) = self.find(wanted)? else { return Ok(None) };
         read_u32(value, 0).map(Some).ok_or_else(|| malformed("a 32-bit attribute is cut short"))
     }
 
-    /// The attribute as text up to its NUL.
+    /// Returns the attribute as text up to its NUL.
     pub(super) fn find_str(&self, wanted: u16) -> Result<Option<String>> {
         Ok(self.find(wanted)?.map(Self::text))
     }
 
-    /// A value as text up to its NUL.
+    /// Returns a value as text up to its NUL.
     pub(super) fn text(value: &[u8]) -> String {
         let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
         String::from_utf8_lossy(&value[..end]).into_owned()

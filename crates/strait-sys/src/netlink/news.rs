@@ -1,7 +1,7 @@
 //! Notifications of the changes of one link (`RTNLGRP_LINK` of rtnetlink(7)).
 //!
-//! A capture reads them to know when its link went down or lost its carrier. The kernel sends one
-//! for each change of the flags, however soon the next one follows. Nothing here waits.
+//! A capture reads them to detect that its link went down or lost its carrier. The kernel sends one
+//! for each change of the flags, even for changes in quick succession. Nothing here waits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -19,45 +19,45 @@ const RTMGRP_LINK: u32 = 1;
 /// Offsets in a notification: `struct ifinfomsg` follows `struct nlmsghdr`.
 const FAMILY_AT: u32 = 16;
 const INDEX_AT: u32 = 20;
-/// Charged to the socket for a notification, with a margin (`skb->truesize`).
+/// Bytes charged to the socket for a notification, with a margin (`skb->truesize`).
 const NOTIFICATION_BYTES: u32 = 8 << 10;
-/// Notifications that wait for a reader at most.
+/// Maximum number of notifications that wait for a reader.
 const WAITING_MAX: u32 = 256;
 
-/// A notification.
+/// Notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// The link is like this from now on.
+    /// New state of the link.
     Changed(LinkReading),
     /// The link was deleted or moved to another network namespace.
     Gone,
-    /// Notifications were lost: more than the socket holds.
+    /// Notifications were lost, because the socket's buffer was full.
     Lost,
 }
 
-/// A socket that gets the notifications of one link, in the network namespace of the thread that
-/// opened it.
+/// Socket for the notifications of one link, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct LinkNews(OwnedFd);
 
 impl LinkNews {
-    /// Asks for the notifications of link `index` from here on.
+    /// Subscribes to the notifications of link `index`.
     pub fn open(index: u32) -> Result<Self> {
         let name = subject(index);
         let os = |errno: rustix::io::Errno| Error::os("watch", &*name, errno.raw_os_error());
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(os)?;
-        // Before the first one can come.
+        // Attach the filter before the first notification can come.
         only_of(&fd, index)?;
-        // As far as the limit of the system goes (net.core.rmem_max): more is lost, and reported.
+        // The kernel limits the size to net.core.rmem_max. Notifications beyond it are lost, which
+        // is reported.
         let bytes = (WAITING_MAX * NOTIFICATION_BYTES) as usize;
         rustix::net::sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(os)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, RTMGRP_LINK)).map_err(os)?;
         Ok(Self(fd))
     }
 
-    /// Returns the next notification; `None` where none has come.
+    /// Returns the next notification, or `None` if none has come.
     pub fn next(&self) -> Result<Option<News>> {
         let mut buffer = [0; REPLY_BYTES_MAX];
         loop {
@@ -91,14 +91,14 @@ fn parse(message: Message<'_>) -> Result<Option<News>> {
     })
 }
 
-/// Has the kernel keep notifications of other links away, so that a busy host does not fill the
-/// socket. Those of a bridge about its port (`AF_BRIDGE`) say nothing of the link.
+/// Filters out notifications of other links in the kernel, so that a busy host does not fill the
+/// socket. Notifications of a bridge about its port (`AF_BRIDGE`) do not describe the link.
 fn only_of(fd: &OwnedFd, index: u32) -> Result<()> {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_BYTE: u16 = 0x30;
     const JUMP_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
-    // The program loads in network order, netlink writes in the host's.
+    // The program loads in network order, but netlink uses the host's order.
     let index = u32::from_be_bytes(index.to_ne_bytes());
     let program = [
         (LOAD_BYTE, 0, 0, FAMILY_AT),

@@ -1,21 +1,21 @@
-//! The answer to `RTM_GETROUTE`: by which interface packets to an address leave.
+//! Answer to `RTM_GETROUTE`: the interface by which packets to an address leave.
 //!
-//! `egress.rs` asks it of an address that is sent to. Layout: `struct rtmsg` of linux/rtnetlink.h.
+//! `egress.rs` requests it for a destination. Layout: `struct rtmsg` of linux/rtnetlink.h.
 
 use super::message::{Attributes, Message, malformed};
 use crate::error::Result;
 
 /// `struct rtmsg`.
 pub(super) const HEADER_LEN: usize = 12;
-/// Where its `rtm_type` is.
+/// Offset of `rtm_type`.
 const TYPE_AT: usize = 7;
 
-/// Where packets to an address go.
+/// Route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The interface by which they leave.
+    /// Index of the egress interface.
     pub index: u32,
-    /// Whether the address is this machine's own (`RTN_LOCAL`).
+    /// True if the address belongs to this machine (`RTN_LOCAL`).
     pub is_local: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Links made in namespaces of the test's own, and replies that lie about their lengths.
+//! Tests with links in the test's own namespaces, and with replies of wrong lengths.
 
 use std::os::fd::AsFd;
 
@@ -35,7 +35,7 @@ fn a_veth_pair_joins_two_namespaces() {
     .unwrap();
 }
 
-/// The changes that wait.
+/// Returns the waiting changes.
 fn waiting(news: &LinkNews) -> Vec<News> {
     std::iter::from_fn(|| news.next().unwrap()).collect()
 }
@@ -73,7 +73,7 @@ fn each_change_of_one_link_is_reported_and_none_of_another() {
 }
 
 #[test]
-fn changes_that_nobody_reads_are_reported_as_lost() {
+fn unread_changes_are_reported_as_lost() {
     let Some(here) = namespace() else { return };
     here.run(|| {
         let mut netlink = Netlink::open().unwrap();
@@ -84,7 +84,7 @@ fn changes_that_nobody_reads_are_reported_as_lost() {
             netlink.set_mtu(one, mtu).unwrap();
         }
         assert!(waiting(&news).contains(&News::Lost));
-        assert_eq!(waiting(&news), [], "it goes on behind the loss");
+        assert_eq!(waiting(&news), [], "changes continue after the loss");
         netlink.set_up(one, true).unwrap();
         assert!(matches!(waiting(&news)[..], [News::Changed(now), ..] if now.is_up));
     })
@@ -137,7 +137,7 @@ fn counters_count_and_no_xdp_is_none() {
 }
 
 #[test]
-fn a_route_tells_the_interface_and_whether_it_ends_here() {
+fn route_has_interface_and_locality() {
     let Some(here) = namespace() else { return };
     here.run(|| {
         let mut netlink = Netlink::open().unwrap();
@@ -158,7 +158,7 @@ fn a_route_tells_the_interface_and_whether_it_ends_here() {
 }
 
 #[test]
-fn a_refusal_carries_the_kernels_words() {
+fn error_contains_the_kernels_message() {
     let Some(here) = namespace() else { return };
     let error = here.run(|| {
         let mut netlink = Netlink::open().unwrap();
@@ -172,7 +172,7 @@ fn a_refusal_carries_the_kernels_words() {
 }
 
 #[test]
-fn a_driver_tells_its_name_and_channels() {
+fn driver_name_and_channels_are_read() {
     let (Some(here), Some(there)) = (namespace(), namespace()) else { return };
     here.run(|| {
         use crate::ethtool::{Ethtool, Offload};
@@ -209,7 +209,7 @@ fn a_message_is_written_and_read_back() {
 }
 
 #[test]
-fn lengths_that_lie_are_errors() {
+fn wrong_lengths_are_errors() {
     for len in [0u32, 15, 17, u32::MAX] {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&len.to_ne_bytes());
@@ -239,7 +239,7 @@ proptest! {
 }
 
 #[test]
-fn a_program_is_taken_off_by_the_word_for_its_mode() {
+fn detach_command_names_the_mode() {
     assert_eq!(XdpMode::Native.detach_command("a"), "ip link set a xdpdrv off");
     assert_eq!(XdpMode::Generic.detach_command("a"), "ip link set a xdpgeneric off");
     let several = XdpMode::Several.detach_command("a");

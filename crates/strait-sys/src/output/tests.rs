@@ -1,3 +1,5 @@
+//! Tests of the checks on output paths: links, pipes, devices, descriptors and hard links.
+
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
@@ -83,7 +85,7 @@ fn appending_creates_and_goes_on() {
 }
 
 #[test]
-fn a_second_name_is_appended_to_only_where_no_other_user_makes_names() {
+fn hard_link_is_refused_in_a_directory_of_other_writers() {
     let directory = tempfile::tempdir().unwrap();
     let (log, other) = (directory.path().join("log"), directory.path().join("other"));
     std::fs::write(&other, "").unwrap();

@@ -1,30 +1,31 @@
-//! Cooked packets: what a `SOCK_DGRAM` packet socket gives, behind a header that all kinds of link have in common.
+//! Cooked packets: packets of a `SOCK_DGRAM` packet socket, after a header common to all kinds of
+//! link.
 //!
-//! A capture on all interfaces at once has frames with different link headers. The kernel takes the header off
-//! (packet(7)); libpcap's own, made from the `sockaddr_ll`, stands in its place: LINKTYPE_LINUX_SLL(7) and
-//! LINKTYPE_LINUX_SLL2. The rings write it into the room that they keep before a frame.
+//! A capture on all interfaces has frames with different link headers. The kernel removes them
+//! (packet(7)); libpcap's header, made from the `sockaddr_ll`, replaces them: LINKTYPE_LINUX_SLL(7)
+//! and LINKTYPE_LINUX_SLL2. The rings write it into the room before a frame.
 
 use super::VlanTag;
 
-/// Room for either header, a VLAN tag included.
+/// Room for either header, including a VLAN tag.
 pub(super) const HEADER_BYTES_MAX: usize = 20;
 
-/// Which of the two headers.
+/// Kind of cooked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cooked {
-    /// LINKTYPE_LINUX_SLL, 16 bytes; a VLAN tag stands before the protocol, as in Ethernet.
+    /// LINKTYPE_LINUX_SLL, 16 bytes; a VLAN tag precedes the protocol, as in Ethernet.
     Sll,
-    /// LINKTYPE_LINUX_SLL2, 20 bytes; it tells the interface, and no VLAN tag.
+    /// LINKTYPE_LINUX_SLL2, 20 bytes; contains the interface, and no VLAN tag.
     Sll2,
 }
 
 impl Cooked {
-    /// The header that `link_type`, a `LINKTYPE_*` of pcap, means.
+    /// Returns the header for `link_type`, a `LINKTYPE_*` of pcap.
     pub fn from_link_type(link_type: u32) -> Option<Self> {
         [Self::Sll, Self::Sll2].into_iter().find(|cooked| cooked.link_type() == link_type)
     }
 
-    /// As a `LINKTYPE_*` of pcap.
+    /// Returns the `LINKTYPE_*` of pcap.
     pub fn link_type(self) -> u32 {
         match self {
             Self::Sll => 113,
@@ -32,7 +33,7 @@ impl Cooked {
         }
     }
 
-    /// Bytes of the header without a tag.
+    /// Returns the bytes of the header without a tag.
     pub fn header_bytes(self) -> usize {
         match self {
             Self::Sll => 16,
@@ -40,14 +41,14 @@ impl Cooked {
         }
     }
 
-    /// The header of a packet from `address`, and how many of its bytes count.
+    /// Returns the header of a packet from `address`, and the number of bytes used in it.
     pub(super) fn header(
         self,
         address: &libc::sockaddr_ll,
         vlan: Option<VlanTag>,
     ) -> ([u8; HEADER_BYTES_MAX], usize) {
         let mut header = [0; HEADER_BYTES_MAX];
-        // The protocol is in network order as the kernel gives it.
+        // The kernel stores the protocol in network order.
         let protocol = address.sll_protocol.to_ne_bytes();
         let hardware = address.sll_hatype.to_be_bytes();
         let halen = usize::from(address.sll_halen).min(address.sll_addr.len());
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_has_the_protocol_first_and_tells_the_interface() {
+    fn version_2_has_the_protocol_first_and_the_interface() {
         let (header, len) = Cooked::Sll2.header(&address(), Some(VlanTag { tci: 1, tpid: 0x8100 }));
         assert_eq!(header[..len], [8, 0, 0, 0, 0, 0, 0, 7, 0, 1, 4, 6, 1, 2, 3, 4, 5, 6, 0, 0]);
     }

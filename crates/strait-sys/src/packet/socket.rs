@@ -213,7 +213,8 @@ impl Socket {
         self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &request, "set promiscuous mode on")
     }
 
-    /// Selects if frames sent by this host are ignored (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
+    /// Ignores frames sent by this host, or captures them again
+    /// (`PACKET_IGNORE_OUTGOING`, Linux 4.20).
     pub fn ignore_outgoing(&self, ignore: bool) -> Result<()> {
         const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
         self.set_packet(PACKET_IGNORE_OUTGOING, &i32::from(ignore), "ignore outgoing frames on")

@@ -1,5 +1,6 @@
-//! The receive rings against an oracle: the test plays the kernel over plain memory and keeps a queue of what it
-//! wrote; whatever the order of operations, the reader must see just that queue.
+//! Tests of the receive rings against an oracle: the test acts as the kernel over plain memory and
+//! keeps a queue of written frames. In any order of operations, the reader must see exactly that
+//! queue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 use super::{Frame, VlanTag, v2, v3};
 use crate::mmap::Mapping;
 
-/// What the kernel wrote and the reader must see.
+/// Frame that the kernel wrote and the reader must see.
 #[derive(Clone, Debug, PartialEq)]
 struct Expected {
     bytes: Vec<u8>,
@@ -25,7 +26,7 @@ impl Expected {
     }
 }
 
-/// A frame as it arrives: its number makes its bytes unique.
+/// Frame on arrival; its number makes its bytes unique.
 #[derive(Clone, Debug)]
 struct Arrival {
     number: u32,
@@ -34,12 +35,12 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// The bytes without the tag, as the kernel holds them.
+    /// Returns the bytes without the tag, as the kernel stores them.
     fn bytes(&self) -> Vec<u8> {
         (0..self.len).map(|i| (self.number as usize * 31 + i * 7) as u8).collect()
     }
 
-    /// Never zero in either part, as all but one in a billion are.
+    /// Non-zero in both parts, as all but one in a billion timestamps are.
     fn seconds(&self) -> u32 {
         1_700_000_000 + self.number
     }
@@ -65,13 +66,13 @@ impl Arrival {
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// A frame arrives; finished at once, or left half-written until `Finish`.
+    /// A frame arrives; complete at once, or half-written until `Finish`.
     Arrive { len: usize, vlan: Option<VlanTag>, finish: bool },
-    /// The half-written frames are finished.
+    /// The half-written frames are completed.
     Finish,
-    /// The retire timer ends.
+    /// The retire timer expires.
     Timeout,
-    /// The reader looks, at most this many frames where the ring allows a limit.
+    /// The reader takes at most this many frames if the ring has a limit.
     Read { limit: usize, early: bool },
 }
 
@@ -102,7 +103,7 @@ fn address() -> libc::sockaddr_ll {
     }
 }
 
-/// The kernel's side of a TPACKET_V2 ring (tpacket_rcv).
+/// Kernel's side of a TPACKET_V2 ring (tpacket_rcv).
 struct KernelV2 {
     memory: *mut u8,
     geometry: v2::Geometry,
@@ -112,7 +113,7 @@ struct KernelV2 {
 impl KernelV2 {
     const MAC: u16 = 86;
 
-    /// Writes a frame to the next slot; false when it is still the reader's.
+    /// Writes a frame to the next slot; returns false if the reader still has it.
     fn arrive(&mut self, arrival: &Arrival) -> bool {
         let slot = self.head * self.geometry.slot_bytes;
         // SAFETY: the slot lies in the ring's memory, and the test runs reader and kernel in one thread.
@@ -139,7 +140,7 @@ impl KernelV2 {
     }
 }
 
-/// The kernel's side of a TPACKET_V3 ring (`__packet_lookup_frame_in_block`, `prb_*`).
+/// Kernel's side of a TPACKET_V3 ring (`__packet_lookup_frame_in_block`, `prb_*`).
 struct KernelV3 {
     memory: *mut u8,
     geometry: v3::Geometry,
@@ -147,7 +148,7 @@ struct KernelV3 {
     offset: usize,
     packets: u32,
     frozen: bool,
-    /// Frames claimed and not finished: where they are, and what they will hold.
+    /// Claimed and unfinished frames: their address and later content.
     unfinished: Vec<(*mut u8, Arrival)>,
 }
 
@@ -167,7 +168,7 @@ impl KernelV3 {
 
     fn open(&mut self) {
         (self.offset, self.packets, self.frozen) = (Self::FIRST, 0, false);
-        // SAFETY: as in `header`; the block is the kernel's.
+        // SAFETY: as in `header`; the kernel owns the block.
         unsafe {
             (*self.header()).version = 1;
             (*self.header()).hdr.bh1.num_pkts = 0;
@@ -177,7 +178,7 @@ impl KernelV3 {
 
     fn retire(&mut self, status: u32) {
         self.finish();
-        // SAFETY: as in `header`; the block is the kernel's until the status is stored.
+        // SAFETY: as in `header`; the kernel owns the block until the status is stored.
         unsafe {
             (*self.header()).hdr.bh1.num_pkts = self.packets;
             (*self.header()).hdr.bh1.blk_len = self.offset as u32;
@@ -196,7 +197,8 @@ impl KernelV3 {
         }
     }
 
-    /// Claims room for a frame and writes it, or leaves it half-written; false when no block is free.
+    /// Claims room for a frame and writes it, or leaves it half-written; returns false if no block
+    /// is free.
     fn arrive(&mut self, arrival: &Arrival, finish: bool) -> bool {
         let len = (usize::from(Self::MAC) + arrival.len).next_multiple_of(8);
         if self.frozen && !self.in_use() {
@@ -208,9 +210,9 @@ impl KernelV3 {
         if self.frozen {
             return false;
         }
-        // SAFETY: offset + len is within the block, which is the kernel's.
+        // SAFETY: offset + len is within the block, which the kernel owns.
         let at = unsafe { self.header().cast::<u8>().add(self.offset) };
-        // SAFETY: as above; these are what prb_fill_curr_block writes when it claims the room.
+        // SAFETY: as above; prb_fill_curr_block writes these fields when it claims the room.
         unsafe {
             let header = at.cast::<libc::tpacket3_hdr>();
             (*header).tp_next_offset = len as u32;
@@ -321,7 +323,7 @@ proptest! {
                 }
             }
         }
-        // Once the timer has retired the last block, nothing is left behind.
+        // After the timer has retired the last block, no frame is left.
         kernel.finish();
         kernel.timeout();
         while ring.ready() {
@@ -333,7 +335,7 @@ proptest! {
     }
 }
 
-/// A quiet reader must not wait for the retire timer: this is what the doorbell relies on.
+/// An idle reader must not wait for the retire timer: the doorbell depends on it.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_whole_frame_in_the_open_block_is_ready_and_a_half_written_one_is_not() {
@@ -361,7 +363,7 @@ fn a_whole_frame_in_the_open_block_is_ready_and_a_half_written_one_is_not() {
     assert!(ring.ready());
 }
 
-/// Bytes of a frame that receive offload joined, its link header included.
+/// Bytes of a frame that receive offload joined, including its link header.
 const JOINED_FRAME_BYTES: usize = 65_562;
 
 #[test]
@@ -387,7 +389,7 @@ proptest! {
 }
 
 #[test]
-fn a_hostile_header_cannot_lead_out_of_its_slot() {
+fn invalid_header_stays_within_its_slot() {
     let geometry = v2::Geometry::new(1 << 16, 1514);
     let memory = Mapping::anonymous(geometry.ring_bytes(), false).unwrap();
     let slot = memory.as_ptr().cast::<libc::tpacket2_hdr>();

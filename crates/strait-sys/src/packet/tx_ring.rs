@@ -1,7 +1,8 @@
 //! `PACKET_TX_RING` (TPACKET_V2): frames written into memory that the kernel sends from.
 //!
-//! A slot is free (`TP_STATUS_AVAILABLE`), requested (`SEND_REQUEST`) or with the driver (`SENDING`). The injector
-//! writes free slots and calls [`TxRing::send`]; the kernel frees each slot when the driver is done with it.
+//! A slot is free (`TP_STATUS_AVAILABLE`), requested (`SEND_REQUEST`) or with the driver
+//! (`SENDING`). The injector writes free slots and calls [`TxRing::send`]; the kernel frees a slot
+//! when the driver has finished with it.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,12 +11,13 @@ use super::Socket;
 use crate::error::{Error, Result};
 use crate::mmap::Mapping;
 
-/// Where the frame starts in a slot without `PACKET_TX_HAS_OFF`: behind the header, where the address of a received
-/// frame would stand (`TPACKET2_HDRLEN - sizeof(struct sockaddr_ll)`, af_packet.c `tpacket_parse_header`).
+/// Offset of the frame in a slot without `PACKET_TX_HAS_OFF`: after the header, at the place of a
+/// received frame's address (`TPACKET2_HDRLEN - sizeof(struct sockaddr_ll)`, af_packet.c
+/// `tpacket_parse_header`).
 const FRAME_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
 const BLOCK_BYTES: usize = 1 << 16;
 
-/// A mapped transmit ring.
+/// Mapped transmit ring.
 #[derive(Debug)]
 pub struct TxRing {
     memory: Mapping,
@@ -25,7 +27,8 @@ pub struct TxRing {
 }
 
 impl TxRing {
-    /// A ring of at least `slots` slots for frames of up to `frame_bytes`. Bind the socket afterwards.
+    /// Makes a ring of at least `slots` slots for frames of up to `frame_bytes`. Bind the socket
+    /// afterwards.
     pub fn new(socket: &Socket, slots: usize, frame_bytes: usize) -> Result<Self> {
         let slot_bytes = (FRAME_OFFSET + frame_bytes).next_power_of_two();
         let block_bytes = slot_bytes.max(BLOCK_BYTES);
@@ -39,39 +42,41 @@ impl TxRing {
         };
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V2 on")?;
-        // A frame that cannot be sent is skipped, not left to block the ring. Nothing tells of it: its slot just becomes
-        // free (af_packet.c `tpacket_snd`). So whoever must know checks frames before they are pushed.
+        // With PACKET_LOSS the kernel skips a frame that it cannot send; otherwise that frame would
+        // block the ring. It does not report the loss: the slot just becomes free (af_packet.c
+        // `tpacket_snd`). A caller that must detect it checks frames before it pushes them.
         socket.set_packet(libc::PACKET_LOSS, &1_i32, "skip malformed frames on")?;
         socket.set_packet(libc::PACKET_TX_RING, &request, "make a transmit ring on")?;
         let memory = Mapping::shared(socket.as_fd(), slots * slot_bytes, 0)?;
         Ok(Self { memory, slot_bytes, slots, next: 0 })
     }
 
-    /// The next slot's buffer if it is free; write a frame and call [`TxRing::push`].
+    /// Returns the next slot's buffer if it is free; write a frame and call [`TxRing::push`].
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         if self.status(self.next).load(Ordering::Acquire) != libc::TP_STATUS_AVAILABLE {
             return None;
         }
         let len = self.slot_bytes - FRAME_OFFSET;
-        // SAFETY: a free slot is ours until its status changes, and the range lies in it.
+        // SAFETY: this side owns a free slot until its status changes, and the range lies in it.
         Some(unsafe { std::slice::from_raw_parts_mut(self.slot(self.next).add(FRAME_OFFSET), len) })
     }
 
-    /// Requests the sending of the slot last returned by [`TxRing::buffer`], with `len` bytes of frame.
+    /// Requests the transmission of the slot last returned by [`TxRing::buffer`], with `len` bytes
+    /// of frame.
     pub fn push(&mut self, len: usize) {
         let header = self.slot(self.next).cast::<libc::tpacket2_hdr>();
-        // SAFETY: the slot is ours and begins with the header.
+        // SAFETY: this side owns the slot, which begins with the header.
         unsafe { (*header).tp_len = len.min(self.slot_bytes - FRAME_OFFSET) as u32 };
         // Release: the frame is written before the kernel may read it.
         self.status(self.next).store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
     }
 
-    /// Asks the kernel to send what is requested (`send(fd, NULL, 0, MSG_DONTWAIT)`). A full device queue is not an
-    /// error: the slots stay requested.
+    /// Makes the kernel send the requested slots (`send(fd, NULL, 0, MSG_DONTWAIT)`). A full device
+    /// queue is not an error: the slots stay requested.
     pub fn send(&self, socket: &Socket) -> Result<()> {
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: a null buffer of length 0 is what the transmit ring takes.
+        // SAFETY: the transmit ring takes a null buffer of length 0.
         let sent = unsafe { libc::send(socket.raw(), std::ptr::null(), 0, flags) };
         if sent >= 0 {
             return Ok(());
@@ -83,7 +88,7 @@ impl TxRing {
         }
     }
 
-    /// Slots that are not free: requested or with the driver.
+    /// Returns the number of slots that are not free: requested or with the driver.
     pub fn pending(&self) -> usize {
         let busy = |&i: &usize| self.status(i).load(Ordering::Acquire) != libc::TP_STATUS_AVAILABLE;
         (0..self.slots).filter(busy).count()

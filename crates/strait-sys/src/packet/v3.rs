@@ -213,7 +213,7 @@ impl Ring {
         count
     }
 
-    /// Returns the end of the frame at `offset` of the open block, if it is complete.
+    /// Returns the offset after the frame at `offset` of the open block, if that frame is complete.
     fn complete_at(&self, offset: usize) -> Option<usize> {
         let header_end = offset + ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>();
         if header_end > self.geometry.block_bytes {

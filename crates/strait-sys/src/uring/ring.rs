@@ -6,14 +6,11 @@
 //! TCP comes after the peer's acknowledgement. Tests hold Linux 6.18 to this behaviour:
 //!
 //! - EPIPE, EBADF, EFAULT and EMSGSIZE come with MORE, and a notification follows;
-//!
 //! - a zero-copy operation of a cancelled link has ECANCELED without MORE, and a notification
-//! follows nevertheless;
-//!
+//!   follows nevertheless;
 //! - notifications of one socket come in any order;
-//!
 //! - closing the ring stops no transmission: the kernel reads pages until the last packet is
-//! acknowledged.
+//!   acknowledged.
 //!
 //! Plans, routes and thresholds belong to the callers.
 

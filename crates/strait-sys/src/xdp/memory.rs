@@ -1,6 +1,6 @@
 //! The kernel's ring memory as a [`Region`]: `XDP_MMAP_OFFSETS` and `mmap`.
 //!
-//! `Socket` maps the rings through it. It checks that the offsets that the kernel names lie in what was mapped.
+//! `Socket` maps the rings with it. It checks that the kernel's offsets lie in the mapping.
 
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU32;
@@ -9,7 +9,8 @@ use super::ring::{Contiguous, Region};
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
 
-/// A mapped ring of slots of type `T`: `u64` in the fill and completion rings, `xdp_desc` in the RX and TX rings.
+/// Mapped ring of slots of type `T`: `u64` in the fill and completion rings, `xdp_desc` in the RX
+/// and TX rings.
 #[derive(Debug)]
 pub(super) struct Mapped<T> {
     memory: Mapping,
@@ -44,7 +45,7 @@ unsafe impl<T: Copy> Region for Mapped<T> {
 
     #[inline]
     unsafe fn read(&self, index: u32) -> T {
-        // SAFETY: the caller keeps index below slots and vouches that nobody writes the slot.
+        // SAFETY: the caller keeps index below slots and guarantees that the slot has no writer.
         unsafe { self.at(index).read() }
     }
 
@@ -64,12 +65,12 @@ unsafe impl<T: Copy> Contiguous for Mapped<T> {
 }
 
 impl<T: Copy> Mapped<T> {
-    /// Bytes to map for a ring of `slots`.
+    /// Returns the bytes to map for a ring of `slots`.
     pub(super) fn bytes(offsets: &libc::xdp_ring_offset, slots: u32) -> usize {
         offsets.desc as usize + slots as usize * size_of::<T>()
     }
 
-    /// A ring over `memory`, which must hold what `offsets` name.
+    /// Makes a ring over `memory`, which must contain everything at `offsets`.
     pub(super) fn new(memory: Mapping, offsets: libc::xdp_ring_offset, slots: u32) -> Result<Self> {
         let holds = |offset: u64, len: usize, align: usize| {
             let end = usize::try_from(offset).ok().and_then(|start| start.checked_add(len));
@@ -79,7 +80,7 @@ impl<T: Copy> Mapped<T> {
         let all_slots = holds(offsets.desc, slots as usize * size_of::<T>(), align_of::<T>());
         let sound = index(offsets.producer) && index(offsets.consumer) && index(offsets.flags) && all_slots;
         if !sound || !slots.is_power_of_two() {
-            let cause = "the kernel named offsets outside of the ring";
+            let cause = "the kernel returned offsets outside of the ring";
             return Err(Error::said(Kind::Failed, "map", "an AF_XDP ring", cause));
         }
         Ok(Self { memory, offsets, slots, slot: PhantomData })

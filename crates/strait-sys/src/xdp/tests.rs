@@ -1,4 +1,5 @@
-//! Receiver and transmitter against a kernel that the test plays, on the rings' real layout; the ABI's layout.
+//! Tests of receiver and transmitter against a simulated kernel, on the rings' real layout; and of
+//! the ABI's layout.
 
 mod abi;
 mod receiver;
@@ -12,11 +13,11 @@ use super::umem::{Geometry, Share, Umem};
 use crate::mmap::Mapping;
 use std::os::fd::AsFd;
 
-/// The layout of `struct xdp_ring` and the slots behind it (`net/xdp/xsk_queue.h`).
+/// Layout of `struct xdp_ring` and the slots after it (`net/xdp/xsk_queue.h`).
 const OFFSETS: libc::xdp_ring_offset =
     libc::xdp_ring_offset { producer: 0, consumer: 64, flags: 68, desc: 128 };
 
-/// One ring mapped twice: for the process and for the kernel.
+/// Returns one ring mapped twice: for the process and for the kernel.
 fn ring<T: Copy>(slots: u32) -> (Mapped<T>, Mapped<T>) {
     let bytes = Mapped::<T>::bytes(&OFFSETS, slots);
     let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
@@ -25,7 +26,7 @@ fn ring<T: Copy>(slots: u32) -> (Mapped<T>, Mapped<T>) {
     (side(), side())
 }
 
-/// The UMEM as the kernel sees it.
+/// UMEM as the kernel sees it.
 #[derive(Debug)]
 struct Pages {
     start: *mut u8,
@@ -35,7 +36,8 @@ struct Pages {
 impl Pages {
     fn write(&mut self, address: u64, bytes: &[u8]) {
         assert!(address as usize + bytes.len() <= self.geometry.bytes());
-        // SAFETY: in bounds; the played kernel touches only chunks that it holds, as the oracle checks.
+        // SAFETY: in bounds; the simulated kernel touches only chunks that it holds, as the oracle
+        // checks.
         unsafe { self.start.add(address as usize).copy_from(bytes.as_ptr(), bytes.len()) };
     }
 
@@ -49,7 +51,8 @@ impl Pages {
 /// Chunks of the UMEM before the share.
 const BEFORE: u32 = 3;
 
-/// A share of `chunks` chunks that does not begin at the UMEM's first, and the memory under it.
+/// Returns a share of `chunks` chunks that does not begin at the UMEM's first, and the memory under
+/// it.
 fn share(chunks: u32) -> (Share, Pages) {
     let geometry = Geometry { chunk_bytes: 2048, chunks: BEFORE + chunks + 1, headroom_bytes: 0 };
     let mut umem = Umem::new(geometry, false, None).unwrap();
@@ -63,7 +66,7 @@ fn ring_offsets_outside_of_the_mapping_are_refused() {
     let bytes = Mapped::<u64>::bytes(&OFFSETS, 4);
     let refused = |offsets, slots| {
         let memory = Mapping::anonymous(bytes, false).unwrap();
-        // Mappings are whole pages in truth; the length that was asked for counts.
+        // Mappings are rounded up to whole pages; the requested length counts.
         Mapped::<u64>::new(memory, offsets, slots).is_err()
     };
     assert!(!refused(OFFSETS, 4));

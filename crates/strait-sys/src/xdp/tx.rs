@@ -1,27 +1,29 @@
-//! Sending: chunks go out on the TX ring with frames in them and come back on the completion ring, empty.
+//! Transmission: the TX ring gives chunks with frames to the kernel, and the completion ring
+//! returns them empty.
 //!
-//! The injector writes into [`Transmitter::buffer`], calls [`Transmitter::push`], and after some frames
-//! [`Transmitter::submit`] and, where [`Transmitter::needs_wakeup`] says so, `Socket::wake_tx`. A chunk that was
-//! pushed is the kernel's until its completion; nothing here waits for one.
+//! The injector writes into [`Transmitter::buffer`] and calls [`Transmitter::push`]. After some
+//! frames it calls [`Transmitter::submit`] and, if [`Transmitter::needs_wakeup`],
+//! `Socket::wake_tx`. The kernel owns a pushed chunk until its completion; nothing here waits for
+//! one.
 
 use super::memory::Mapped;
 use super::ring::{Consumer, Producer};
 use super::umem::{Chunk, Share};
 
-/// The TX and completion rings of a socket, and the chunks that travel on them.
+/// TX and completion rings of a socket, and the chunks that circulate on them.
 #[derive(Debug)]
 pub struct Transmitter {
     tx: Producer<Mapped<libc::xdp_desc>>,
     completion: Consumer<Mapped<u64>>,
     share: Share,
-    /// The chunk behind [`Transmitter::buffer`].
+    /// Chunk of [`Transmitter::buffer`].
     open: Option<Chunk>,
     with_kernel: u32,
     invalid: u64,
 }
 
 impl Transmitter {
-    /// Owns `share`, every chunk of it free.
+    /// Takes ownership of `share`, with every chunk free.
     pub(super) fn new(
         tx: Producer<Mapped<libc::xdp_desc>>,
         completion: Consumer<Mapped<u64>>,
@@ -30,8 +32,9 @@ impl Transmitter {
         Self { tx, completion, share, open: None, with_kernel: 0, invalid: 0 }
     }
 
-    /// A free buffer, one chunk long, or nothing where the ring is full or every chunk is with the kernel. Write a
-    /// frame from its start and call [`Transmitter::push`]; called again before that it is the same buffer.
+    /// Returns a free buffer, one chunk long, or `None` if the ring is full or the kernel holds
+    /// every chunk. Write a frame from its start and call [`Transmitter::push`]; further calls
+    /// before that return the same buffer.
     #[inline]
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         if self.tx.room(1) == 0 {
@@ -52,8 +55,8 @@ impl Transmitter {
         }
     }
 
-    /// Copies `frame` into as many chunks as it takes and queues it; false, with nothing done, where there is no
-    /// room. More than one chunk needs a socket bound with `multi_buffer`.
+    /// Copies `frame` into as many chunks as necessary and queues it. Returns false, and queues
+    /// nothing, if there is no room. Several chunks need a socket bound with `multi_buffer`.
     pub fn push_frame(&mut self, frame: &[u8]) -> bool {
         let fragments = frame.len().div_ceil(self.share.chunk_bytes() as usize).max(1);
         if !self.has_chunks(fragments) || self.tx.room(fragments as u32) < fragments as u32 {
@@ -71,25 +74,26 @@ impl Transmitter {
         true
     }
 
-    /// How many chunks can be queued now; completions are collected where there seem to be fewer than `wanted`.
+    /// Returns the number of chunks that can be queued now. Collects completions if there seem to
+    /// be fewer than `wanted`.
     pub fn room(&mut self, wanted: u32) -> u32 {
         self.has_chunks(wanted as usize);
         let free = self.share.free_chunks() as u32 + u32::from(self.open.is_some());
         self.tx.room(wanted).min(free)
     }
 
-    /// Bytes of a chunk: the longest frame that needs no fragments.
+    /// Returns the bytes of a chunk: the longest frame without fragments.
     pub fn chunk_bytes(&self) -> u32 {
         self.share.chunk_bytes()
     }
 
-    /// Shows the kernel what was queued.
+    /// Publishes the queued frames to the kernel.
     #[inline]
     pub fn submit(&mut self) {
         self.tx.submit();
     }
 
-    /// Takes back the chunks of frames that are out; returns how many.
+    /// Takes back the chunks of sent frames; returns their number.
     pub fn collect(&mut self) -> u32 {
         let before = self.with_kernel;
         let ready = self.completion.ready(self.share.chunks());
@@ -109,22 +113,23 @@ impl Transmitter {
         before - self.with_kernel
     }
 
-    /// Chunks that are queued or with the kernel: 0 when everything is out and [`Transmitter::collect`]ed.
+    /// Returns the number of chunks that are queued or with the kernel: 0 when all are sent and
+    /// [`Transmitter::collect`]ed.
     pub fn pending(&self) -> u32 {
         self.with_kernel
     }
 
-    /// Chunks that are queued and that the kernel has not taken yet.
+    /// Returns the number of queued chunks that the kernel has not taken yet.
     pub fn queued(&self) -> u32 {
         self.tx.pending()
     }
 
-    /// Completions of the kernel that made no sense.
+    /// Returns the number of invalid completions.
     pub fn invalid_completions(&self) -> u64 {
         self.invalid
     }
 
-    /// Whether the kernel waits to be told of new frames: call `Socket::wake_tx`.
+    /// Returns true if the kernel must be notified of new frames: call `Socket::wake_tx`.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.tx.needs_wakeup()

@@ -1,4 +1,5 @@
-//! A veth pair, `near` with the AF_XDP sockets and `far` with a packet socket, each in a namespace of its own.
+//! Test rig: a veth pair, `near` with the AF_XDP sockets and `far` with a packet socket, each in
+//! its own namespace.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -15,10 +16,10 @@ pub(crate) const EBUSY: i32 = 16;
 pub(crate) const ENXIO: i32 = 6;
 pub(crate) const ENETDOWN: i32 = 100;
 
-/// What the program writes in front of each frame.
+/// Metadata that the program writes before each frame.
 pub(crate) const MARK: [u8; 8] = *b"strait\x0a\x00";
 
-/// How long a frame may take across a veth pair before the test gives up.
+/// Maximum time for a frame across the veth pair.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Rig {
@@ -28,7 +29,7 @@ pub(crate) struct Rig {
     far_index: u32,
 }
 
-/// A bound socket with its program.
+/// Bound socket with its program.
 pub(crate) struct Port {
     pub(crate) socket: Socket,
     pub(crate) receiver: Receiver,
@@ -44,14 +45,15 @@ pub(crate) struct Ports {
 }
 
 impl Port {
-    /// Frames that the program saw.
+    /// Returns the number of frames that the program saw.
     pub(crate) fn seen(&self) -> u64 {
         self.counter.load(0, 0)
     }
 }
 
 impl Rig {
-    /// The pair, up, silent; or nothing, having said SKIP, without the privilege.
+    /// Makes the pair, up and without traffic; without the privilege prints SKIP and returns
+    /// `None`.
     pub(crate) fn new(queues: u32, mtu: u32) -> Option<Self> {
         let skip = |error: &strait_sys::Error| eprintln!("SKIP xdp: {error}");
         let near = Namespace::new().inspect_err(skip).ok()?;
@@ -76,12 +78,12 @@ impl Rig {
         Some(Self { near, far, near_index, far_index })
     }
 
-    /// A socket on queue 0 with plenty of room.
+    /// Opens a socket on queue 0 with plenty of room.
     pub(crate) fn port(&self, attach: AttachMode, multi_buffer: bool, chunk_bytes: u32) -> Port {
         self.open(attach, multi_buffer, Geometry { chunk_bytes, chunks: 1024, headroom_bytes: 0 }, 512)
     }
 
-    /// A socket on queue 0 with a given number of RX slots and of chunks.
+    /// Opens a socket on queue 0 with a given number of RX slots and of chunks.
     pub(crate) fn port_of(&self, attach: AttachMode, rx_slots: u32, chunks: u32) -> Port {
         self.open(attach, false, Geometry { chunk_bytes: 2048, chunks, headroom_bytes: 0 }, rx_slots)
     }
@@ -99,7 +101,7 @@ impl Rig {
         self.near.run(work).unwrap()
     }
 
-    /// One socket for each of `queues` queues, on one UMEM.
+    /// Opens one socket for each of `queues` queues, on one UMEM.
     pub(crate) fn ports(&self, queues: u32, attach: AttachMode, chunk_bytes: u32) -> Ports {
         const CHUNKS: u32 = 256;
         let work = || {
@@ -124,7 +126,7 @@ impl Rig {
         self.near.run(work).unwrap()
     }
 
-    /// A sending socket on queue 0.
+    /// Opens a sending socket on queue 0.
     pub(crate) fn transmitter(&self, multi_buffer: bool) -> (Socket, Transmitter) {
         let work = || {
             let geometry = Geometry { chunk_bytes: 2048, chunks: 64, headroom_bytes: 0 };
@@ -138,7 +140,7 @@ impl Rig {
         self.near.run(work).unwrap()
     }
 
-    /// Sends from the far end; every frame is taken by the device.
+    /// Sends from the far end; the device takes every frame.
     pub(crate) fn send_from_far(&self, frames: &[Vec<u8>]) {
         let work = || {
             let socket = packet::Socket::open("far").unwrap();
@@ -156,7 +158,7 @@ impl Rig {
         self.far.run(work).unwrap();
     }
 
-    /// A packet socket that sees what comes to the far end.
+    /// Opens a packet socket that receives the frames at the far end.
     pub(crate) fn far_socket(&self) -> packet::Socket {
         let work = || {
             let socket = packet::Socket::open("far").unwrap();
@@ -167,7 +169,7 @@ impl Rig {
         self.far.run(work).unwrap()
     }
 
-    /// What has come to the far end.
+    /// Returns the frames received at the far end.
     #[allow(clippy::unused_self, reason = "it reads as the rig's doing")]
     pub(crate) fn read_at_far(&self, socket: &packet::Socket) -> Vec<Vec<u8>> {
         let mut receiver = receive::Receiver::new(64, 9100);
@@ -192,7 +194,7 @@ impl Rig {
     }
 }
 
-/// Waits until the queueing discipline is there: before that, frames vanish uncounted.
+/// Waits until the queueing discipline is active: before that, frames are lost uncounted.
 fn wait_for_carrier(name: &str) {
     let deadline = Instant::now() + DEADLINE;
     while !Interface::find(name).unwrap().is_running() {
@@ -206,7 +208,7 @@ pub(crate) fn until(socket: &impl AsFd, done: impl FnMut() -> bool) {
     until_any([socket.as_fd()], done);
 }
 
-/// The same for several sockets.
+/// Like [`until`], for several sockets.
 pub(crate) fn until_any<const N: usize>(sockets: [BorrowedFd<'_>; N], mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !done() {
@@ -215,7 +217,8 @@ pub(crate) fn until_any<const N: usize>(sockets: [BorrowedFd<'_>; N], mut done: 
     }
 }
 
-/// An Ethernet frame of `len` bytes with an IPv4 UDP packet to port `serial`, its contents a function of both.
+/// Returns an Ethernet frame of `len` bytes with an IPv4 UDP packet to port `serial`; its contents
+/// depend on both.
 pub(crate) fn udp(serial: u16, len: usize) -> Vec<u8> {
     let mut frame = vec![0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 0x08, 0x00];
     let ip_len = (len - 14) as u16;
@@ -237,7 +240,8 @@ const fn op(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> u64 {
         | (immediate as u32 as u64) << 32
 }
 
-/// An XDP program: counts the frame, writes [`MARK`] in front of it, redirects it to its queue's socket.
+/// Returns an XDP program that counts the frame, writes [`MARK`] before it, and redirects it to its
+/// queue's socket.
 fn redirect(sockets: BorrowedFd<'_>, counter: BorrowedFd<'_>) -> Vec<u64> {
     use std::os::fd::AsRawFd;
     const MAP_LOOKUP: i32 = 1;

@@ -1,4 +1,5 @@
-//! What the kernel does, and that memory is safe in it. Without io_uring each test says SKIP.
+//! Tests of the kernel's behaviour, and of memory safety with it. Without io_uring each test prints
+//! SKIP.
 
 use std::io::{Read, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +15,7 @@ fn ring_or_skip(entries: u32, slots: usize) -> Option<Ring> {
     Ring::new(entries, slots).inspect_err(|error| eprintln!("SKIP io_uring: {error}")).ok()
 }
 
-/// A connection over the loopback: what sends, and its peer.
+/// Returns a loopback connection: the sender and its peer.
 fn connection() -> (Arc<OwnedFd>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -22,14 +23,14 @@ fn connection() -> (Arc<OwnedFd>, TcpStream) {
     (Arc::new(sender.into()), peer)
 }
 
-/// A connection whose peer has reset it: a send ends with EPIPE.
+/// Returns a connection that the peer has reset: a send fails with EPIPE.
 fn broken_connection() -> Arc<OwnedFd> {
     let (sender, mut peer) = connection();
     let mut stream = TcpStream::from(sender.try_clone().unwrap());
     stream.write_all(b"unread").unwrap();
     let mut byte = [0];
     peer.read_exact(&mut byte).unwrap();
-    // Closed with bytes unread: a reset.
+    // Closing with unread bytes sends a reset.
     drop(peer);
     stream.read_exact(&mut byte).unwrap_err();
     sender
@@ -37,7 +38,7 @@ fn broken_connection() -> Arc<OwnedFd> {
 
 const ZERO_COPY: How = How { zero_copy: true, more: false, whole: false, at_once: false, linked: false };
 
-/// Events until nothing is under way.
+/// Returns the events until no operation is in progress.
 fn drain(ring: &mut Ring) -> Vec<Event> {
     let (deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
     while ring.under_way() > 0 {
@@ -63,7 +64,7 @@ fn a_zero_copy_send_has_a_result_and_then_gives_the_memory_back() {
     let view = view.try_mut().unwrap_err();
     let mut got = vec![0; BLOCK];
     peer.read_exact(&mut got).unwrap();
-    // The loopback copies, and says so.
+    // The loopback copies, and reports it.
     assert_eq!(drain(&mut ring), [Event::Returned { token: 7, copied: true }]);
     assert!(view.try_mut().is_ok());
     assert_eq!(got, pattern(BLOCK, 1));
@@ -81,7 +82,7 @@ fn many_views_leave_as_one_message_and_registered_memory_as_well() {
     let views =
         vec![Frozen::copied(b"head").unwrap(), registered.slice(0..10), Frozen::copied(b"tail").unwrap()];
     ring.push(&sender, &[registered.slice(5..9)], How { linked: true, ..ZERO_COPY }, 1).unwrap();
-    // All in one chain: what is not linked overtakes what waits for its turn.
+    // All in one chain: unlinked operations could overtake waiting ones.
     ring.push(&sender, &views, How { linked: true, ..ZERO_COPY }, 2).unwrap();
     drop(views);
     ring.push(&sender, &[registered], How { zero_copy: false, ..ZERO_COPY }, 3).unwrap();
@@ -117,7 +118,7 @@ fn a_cancelled_link_has_no_more_and_its_stale_notification_is_counted() {
         events.contains(&Event::Sent { token: 2, result: Err(libc::ECANCELED), lent: false }),
         "{events:?}"
     );
-    // Its slot serves the next operation, which the late notification must not end.
+    // Its slot serves the next operation, which the late notification must not complete.
     ring.push(&sender, &[view], ZERO_COPY, 3).unwrap();
     let events = drain(&mut ring);
     assert_eq!(events[0], Event::Sent { token: 3, result: Ok(6), lent: true }, "{events:?}");
@@ -155,8 +156,8 @@ fn a_full_table_refuses() {
     ring.push(&sender, &[view], ZERO_COPY, 2).unwrap();
 }
 
-/// Sends blocks to a peer that reads only at the end, and scribbles over each buffer that it gets back. Returns whether the
-/// peer got what was meant.
+/// Sends blocks to a peer that reads only at the end, and overwrites each returned buffer. Returns
+/// true if the peer received the original bytes.
 fn arrives_unharmed(ring: &mut Ring) -> bool {
     const BUFFERS: usize = 4;
     const BLOCKS_MAX: u8 = 200;
@@ -200,20 +201,20 @@ fn arrives_unharmed(ring: &mut Ring) -> bool {
 }
 
 #[test]
-fn a_peer_that_reads_late_gets_what_was_sent_whatever_is_written_to_returned_buffers() {
+fn writes_to_returned_buffers_do_not_change_sent_bytes() {
     let Some(mut ring) = ring_or_skip(8, 64) else { return };
     assert!(arrives_unharmed(&mut ring));
 }
 
 #[test]
-fn a_ring_that_returned_buffers_early_would_be_found_out() {
+fn early_return_of_buffers_is_detected() {
     let Some(mut ring) = ring_or_skip(8, 64) else { return };
     ring.returns_early = true;
     assert!(!arrives_unharmed(&mut ring));
 }
 
 #[test]
-fn a_dropped_ring_leaves_what_the_kernel_still_reads_alone() {
+fn dropped_ring_keeps_pages_that_the_kernel_reads() {
     let Some(mut ring) = ring_or_skip(4, 8) else { return };
     let (sender, mut peer) = connection();
     let pool = Pool::new(1 << 20, 4).unwrap();
@@ -236,7 +237,7 @@ fn a_dropped_ring_leaves_what_the_kernel_still_reads_alone() {
     for view in views {
         assert!(view.try_mut().is_err());
     }
-    // Whatever the pool gives out now is none of them.
+    // The pool must not return any of these pages.
     while let Some(mut buffer) = pool.take() {
         buffer.fill(0xee);
     }
@@ -247,7 +248,7 @@ fn a_dropped_ring_leaves_what_the_kernel_still_reads_alone() {
 }
 
 #[test]
-fn a_send_at_once_takes_what_there_is_room_for() {
+fn send_at_once_is_partial() {
     let Some(mut ring) = ring_or_skip(4, 64) else { return };
     let (sender, _peer) = connection();
     let view = Frozen::copied(&pattern(1 << 20, 1)).unwrap();
@@ -265,7 +266,8 @@ fn a_send_at_once_takes_what_there_is_room_for() {
     panic!("a peer that reads nothing took 60 MiB");
 }
 
-/// Sends 4 MiB in a chain of three to a peer that reads little at a time: a part of one must not let the next run.
+/// Sends 4 MiB in a chain of three to a slow peer: after a partial send the next operation must not
+/// run.
 #[test]
 fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
@@ -292,7 +294,7 @@ fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
     assert!(reading.join().unwrap() == views.map(|view| view.to_vec()).concat());
 }
 
-/// In a process of its own, for the limit is a process's.
+/// Runs in a child process, because the limit applies to the whole process.
 #[test]
 fn beyond_the_locked_memory_limit_a_send_fails_and_gives_its_memory_back() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -307,7 +309,7 @@ fn beyond_the_locked_memory_limit_a_send_fails_and_gives_its_memory_back() {
     }
     let limit = Rlimit { current: Some(64 << 10), maximum: getrlimit(Resource::Memlock).maximum };
     setrlimit(Resource::Memlock, limit).unwrap();
-    // With CAP_IPC_LOCK it would mean nothing.
+    // CAP_IPC_LOCK would disable the limit.
     crate::process::drop_capabilities(false).unwrap();
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (sender, _peer) = connection();

@@ -1,4 +1,5 @@
-//! The ring against an oracle, and, with `--cfg loom`, against every interleaving of two threads.
+//! Tests of the ring against an oracle and, with `--cfg loom`, under every interleaving of two
+//! threads.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ struct Heap<'a> {
     slots: &'a [UnsafeCell<u64>],
 }
 
-// SAFETY: the slice's length is a power of two, as the tests choose it; indices are checked.
+// SAFETY: the tests choose a power of two as the slice's length; indices are checked.
 unsafe impl Region for Heap<'_> {
     type Index = AtomicU32;
     type Slot = u64;
@@ -49,14 +50,14 @@ unsafe impl Region for Heap<'_> {
     }
 }
 
-// SAFETY: a slice lies side by side, and an `UnsafeCell` is laid out as what it holds.
+// SAFETY: a slice is contiguous, and an `UnsafeCell` has the layout of its content.
 unsafe impl Contiguous for Heap<'_> {
     fn slot(&self) -> *mut u64 {
         UnsafeCell::raw_get(self.slots.as_ptr())
     }
 }
 
-/// Memory of a ring whose indices start at `start`.
+/// Memory of a ring with indices that start at `start`.
 #[derive(Debug)]
 struct Memory {
     producer: AtomicU32,
@@ -100,7 +101,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// What a ring of unbounded patience would hold.
+/// Model of the ring.
 #[derive(Debug, Default)]
 struct Oracle {
     /// Pushed, not yet submitted.
@@ -138,7 +139,7 @@ proptest! {
     fn a_ring_behaves_as_its_oracle(
         steps in steps(),
         slots in prop::sample::select(vec![1_usize, 2, 4, 16]),
-        // Indices run freely: start just below the wrap as often as at 0.
+        // Indices run freely: they often start just below the wrap.
         start in prop_oneof![Just(0_u32), (0_u32..20).prop_map(|back| u32::MAX - back), any::<u32>()],
     ) {
         let memory = Memory::new(slots, start);
@@ -164,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn an_index_out_of_its_mind_is_bounded(
+    fn invalid_index_is_limited(
         slots in prop::sample::select(vec![1_u32, 2, 8, 64]),
         produced: u32,
         consumed: u32,
@@ -183,7 +184,7 @@ proptest! {
 }
 
 #[test]
-fn the_cached_index_spares_reads_of_the_shared_one() {
+fn cached_index_avoids_loads_of_the_shared_one() {
     let memory = Memory::new(8, 0);
     let (mut producer, mut consumer) = (Producer::new(memory.view()), Consumer::new(memory.view()));
     for value in 0..8 {
@@ -192,15 +193,15 @@ fn the_cached_index_spares_reads_of_the_shared_one() {
     producer.submit();
     assert_eq!(consumer.ready(1), 8);
     assert_eq!(consumer.pop(), Some(0));
-    // The shared index moves behind the cache's back; enough is cached, so it is not read.
+    // The shared index moves, but enough slots are cached, so it is not loaded.
     memory.producer.store(100, Ordering::Relaxed);
     assert_eq!(consumer.ready(7), 7);
-    assert_eq!(consumer.ready(8), 8, "more than cached: read, and bounded by the ring");
+    assert_eq!(consumer.ready(8), 8, "more than cached: loaded, and limited by the ring");
 }
 
 proptest! {
     #[test]
-    fn runs_are_what_single_slots_would_be(
+    fn runs_equal_single_slots(
         rounds in prop::collection::vec((0_usize..12, 0_u32..12), 0..60),
         slots in prop::sample::select(vec![1_usize, 2, 4, 16]),
         start in any::<u32>(),
@@ -266,7 +267,7 @@ mod interleavings {
         }
     }
 
-    /// Ring memory whose every access loom watches; a slot touched by both sides at once fails the test.
+    /// Ring memory with loom's access checks; concurrent accesses to a slot fail the test.
     #[derive(Debug)]
     struct Memory {
         producer: AtomicU32,
@@ -311,12 +312,12 @@ mod interleavings {
         }
 
         unsafe fn read(&self, index: u32) -> u64 {
-            // SAFETY: loom fails the test where another thread writes meanwhile.
+            // SAFETY: loom fails the test if another thread writes meanwhile.
             self.0.slots[index as usize].with(|slot| unsafe { *slot })
         }
 
         unsafe fn write(&self, index: u32, value: u64) {
-            // SAFETY: loom fails the test where another thread accesses it meanwhile.
+            // SAFETY: loom fails the test if another thread accesses it meanwhile.
             self.0.slots[index as usize].with_mut(|slot| unsafe { *slot = value });
         }
     }

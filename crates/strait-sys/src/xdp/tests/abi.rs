@@ -1,4 +1,5 @@
-//! The layout of what is passed to the kernel, as `include/uapi/linux/if_xdp.h` has it on every architecture.
+//! Layout of the structures passed to the kernel: `include/uapi/linux/if_xdp.h`, equal on every
+//! architecture.
 
 use std::mem::{offset_of, size_of};
 

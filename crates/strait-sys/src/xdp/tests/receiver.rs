@@ -1,4 +1,4 @@
-//! The receiver against a kernel that fills chunks, sometimes out of its mind.
+//! Tests of the receiver against a kernel that fills chunks, sometimes with invalid descriptors.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,24 +16,24 @@ const CHUNK: u64 = 2048;
 enum Step {
     /// The kernel delivers this many frames, if it has chunks and room.
     Deliver(u8),
-    /// It writes a descriptor out of thin air.
+    /// The kernel writes an invalid descriptor.
     Nonsense { address: u64, len: u32 },
-    /// The process takes this many and returns them.
+    /// The process takes this many frames and returns them.
     Take(u8),
-    /// It takes some and forgets the batch.
+    /// The process takes some frames and leaks the batch.
     Forget(u8),
 }
 
-/// The kernel's side of the fill and RX rings.
+/// Kernel's side of the fill and RX rings.
 struct Kernel {
     rx: Producer<Mapped<libc::xdp_desc>>,
     fill: Consumer<Mapped<u64>>,
     pages: Pages,
-    /// The chunks of the share, by address.
+    /// Addresses of the share's chunks.
     chunks: BTreeSet<u64>,
-    /// Chunks taken from the fill ring, by address.
+    /// Addresses of chunks taken from the fill ring.
     held: VecDeque<u64>,
-    /// What the process should see next.
+    /// Frames that the process should see next.
     expected: VecDeque<(u64, Vec<u8>)>,
     nonsense: u64,
     serial: u32,
@@ -65,8 +65,8 @@ impl Kernel {
         self.expected.push_back((address, frame));
     }
 
-    /// A descriptor of anything but a chunk that is on the RX ring already; where it happens to name a chunk that the
-    /// kernel has it is a frame like any other.
+    /// Writes a descriptor of any address except chunks already on the RX ring. If it happens to
+    /// name a chunk that the kernel holds, it counts as a valid frame.
     fn nonsense(&mut self, address: u64, len: u32) {
         self.take_fill();
         let start = address - address % CHUNK;
@@ -121,7 +121,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..120)
 }
 
-/// Takes up to `limit`, checks each frame against what the kernel delivered, and returns how many came.
+/// Takes up to `limit` frames, checks each against the delivered ones, and returns their number.
 fn take(receiver: &mut Receiver, kernel: &mut Kernel, limit: usize, forget: bool) -> usize {
     let batch = receiver.take(limit);
     for (i, frame) in batch.frames().enumerate() {
@@ -172,7 +172,7 @@ fn chunks_stay_out_of_the_fill_ring_until_the_batch_drops() {
     let batch = receiver.take(8);
     assert_eq!(batch.len(), 4);
     kernel.take_fill();
-    assert!(kernel.held.is_empty(), "four frames are on loan");
+    assert!(kernel.held.is_empty(), "four frames are borrowed");
     drop(batch);
     kernel.take_fill();
     assert_eq!(kernel.held.len(), 4);
@@ -229,7 +229,7 @@ fn a_tag_goes_back_into_its_frame_and_moves_the_metadata() {
 }
 
 #[test]
-fn a_chunk_that_comes_twice_is_lent_once() {
+fn chunk_returned_twice_is_borrowed_once() {
     let (mut receiver, mut kernel) = setup(4, 8);
     kernel.deliver();
     let (address, _) = kernel.expected[0];

@@ -1,4 +1,4 @@
-//! The transmitter against a kernel that sends and completes in any order.
+//! Tests of the transmitter against a kernel that sends and completes in any order.
 
 use proptest::prelude::*;
 
@@ -13,14 +13,14 @@ const CHUNK: usize = 2048;
 enum Step {
     /// Writes a frame of this length in place.
     Push(u16),
-    /// Copies a frame of this length, fragmented where it must be.
+    /// Copies a frame of this length, fragmented if necessary.
     PushFrame(u16),
     Submit,
     /// The kernel takes this many descriptors.
     Send(u8),
-    /// It completes the chunk at this place among those it has.
+    /// The kernel completes the chunk at this index of those it holds.
     Complete(u8),
-    /// It completes an address out of thin air.
+    /// The kernel completes an invalid address.
     Nonsense(u64),
     Collect,
 }
@@ -29,9 +29,9 @@ struct Kernel {
     tx: Consumer<Mapped<libc::xdp_desc>>,
     completion: Producer<Mapped<u64>>,
     pages: Pages,
-    /// Taken from the TX ring and not completed.
+    /// Addresses taken from the TX ring and not completed.
     held: Vec<u64>,
-    /// The frame that is being gathered from fragments.
+    /// Frame being reassembled from fragments.
     gathered: Vec<u8>,
     sent: Vec<Vec<u8>>,
 }
@@ -61,7 +61,7 @@ impl Kernel {
 fn setup(chunks: u32, tx_slots: u32) -> (Transmitter, Kernel) {
     let (share, pages) = share(chunks);
     let (tx, kernel_tx) = ring(tx_slots);
-    // Room for nonsense besides the chunks.
+    // Room for invalid completions besides the chunks.
     let (completion, kernel_completion) = ring(256);
     let kernel = Kernel {
         tx: Consumer::new(kernel_tx),
@@ -152,7 +152,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_ring_is_no_reason_to_lose_the_open_buffer() {
+fn open_buffer_survives_a_full_ring() {
     let (mut transmitter, mut kernel) = setup(2, 4);
     transmitter.buffer().unwrap()[..3].copy_from_slice(b"abc");
     assert_eq!(&transmitter.buffer().unwrap()[..3], b"abc", "the same buffer until it is pushed");

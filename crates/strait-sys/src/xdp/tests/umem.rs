@@ -1,4 +1,4 @@
-//! Geometry, sharing out and fallbacks of a UMEM.
+//! Tests of geometry, shares and fallbacks of a UMEM.
 
 use crate::error::Kind;
 use crate::xdp::{Geometry, Umem};
@@ -46,7 +46,7 @@ fn no_chunk_is_shared_out_twice() {
 }
 
 #[test]
-fn what_is_refused_is_reported_and_the_memory_works_all_the_same() {
+fn refused_options_are_reported_and_the_memory_works() {
     let mut umem = Umem::new(GEOMETRY, true, Some(1023)).unwrap();
     let refused = 1 + usize::from(!umem.has_huge_pages());
     assert_eq!(umem.fallbacks().len(), refused, "{:?}", umem.fallbacks());
@@ -57,7 +57,7 @@ fn what_is_refused_is_reported_and_the_memory_works_all_the_same() {
 }
 
 #[test]
-fn the_first_node_is_there_or_the_kernel_has_no_numa() {
+fn node_0_works_or_the_kernel_has_no_numa() {
     let umem = Umem::new(GEOMETRY, false, Some(0)).unwrap();
     assert!(umem.fallbacks().iter().all(|error| error.errno() == Some(libc::ENOSYS)), "{umem:?}");
 }
