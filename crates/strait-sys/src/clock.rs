@@ -76,7 +76,8 @@ pub fn local_offset_s(seconds: i64) -> i64 {
     let seconds = seconds as _;
     // SAFETY: tm is plain data, for which zeroes are valid; its zone pointer is not used.
     let mut local: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both point at live values. Nothing in this process changes the environment that it reads.
+    // SAFETY: both point at live values. Nothing in this process changes the environment that it
+    // reads.
     let found = unsafe { libc::localtime_r(&raw const seconds, &raw mut local) };
     if found.is_null() { 0 } else { local.tm_gmtoff }
 }

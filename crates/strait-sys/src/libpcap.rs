@@ -124,8 +124,8 @@ impl Compiler {
     /// keeping it for later filters costs nothing per frame.
     ///
     /// # Errors
-    /// [`Kind::Refused`] without libpcap or without the privilege to open the interface, [`Kind::Usage`] if there
-    /// is no such interface.
+    /// [`Kind::Refused`] without libpcap or without the privilege to open the interface,
+    /// [`Kind::Usage`] if there is no such interface.
     pub fn live(interface: &str, snaplen: u32) -> Result<Self> {
         let handle = Handle::create(interface)?;
         // SAFETY: the handle is new and not yet active, as these calls require.
@@ -256,7 +256,8 @@ impl Handle {
     }
 
     fn error(&self) -> String {
-        // SAFETY: the handle is open, so its error buffer holds a C string, empty if nothing failed.
+        // SAFETY: the handle is open, so its error buffer holds a C string, empty if nothing
+        // failed.
         unsafe { text((self.library.error_text)(self.pcap)) }
     }
 }
@@ -298,7 +299,8 @@ impl Oracle {
         let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let header = PacketHeader { time, captured_bytes: bytes.len() as u32, wire_bytes };
         let (program, header) = (&raw const self.program, &raw const header);
-        // SAFETY: libpcap made the program or found it valid, and reads no more than captured_bytes.
+        // SAFETY: libpcap made the program or found it valid, and reads no more than
+        // captured_bytes.
         unsafe { (self.library.offline_filter)(program, header, bytes.as_ptr()) as u32 }
     }
 }

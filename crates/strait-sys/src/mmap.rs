@@ -15,14 +15,16 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is owned by this value alone and stays valid on any thread until it is dropped.
+// SAFETY: the mapping is owned by this value alone and stays valid on any thread until it is
+// dropped.
 unsafe impl Send for Mapping {}
 // SAFETY: a shared `Mapping` returns the address and length only; code that reads through the
 // address is responsible for synchronisation.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_POPULATE, fd, offset)`: a ring of a socket or map.
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_POPULATE, fd, offset)`: a ring of a socket
+    /// or map.
     pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         Self::map(len, flags, fd.as_raw_fd(), offset)

@@ -201,7 +201,8 @@ impl Netlink {
         self.change(&mut request, "set MTU of", &subject(index))
     }
 
-    /// Adds `address/prefix` to link `index`. An IPv6 address is usable at once: no duplicate detection.
+    /// Adds `address/prefix` to link `index`. An IPv6 address is usable at once: no duplicate
+    /// detection.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
         let (family, bytes) = address_bytes(address);
         let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };

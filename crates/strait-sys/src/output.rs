@@ -6,7 +6,6 @@
 //! (sysctl) refuse most of these, but only if they are set and O_CREAT is used; this module always
 //! makes these checks. Each check uses a descriptor (O_PATH) and not a name, so that it holds for
 //! the file that is opened. Every program that writes to a path of the user calls it.
-//! calls it.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};

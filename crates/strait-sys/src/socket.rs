@@ -29,7 +29,8 @@ pub(crate) fn get<T: Copy>(
     (doing, interface): (&'static str, &str),
 ) -> Result<()> {
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: value points at len writable bytes; every T used is plain integers, valid for any bytes.
+    // SAFETY: value points at len writable bytes; every T used is plain integers, valid for any
+    // bytes.
     let returned =
         unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut *value).cast(), &raw mut len) };
     check(returned, doing, interface).map(drop)

@@ -46,7 +46,8 @@ struct LinkCreate {
     flags: u32,
 }
 
-// SAFETY: mirrors the head of the struct for BPF_LINK_CREATE in linux/bpf.h: four u32, no addresses.
+// SAFETY: mirrors the head of the struct for BPF_LINK_CREATE in linux/bpf.h: four u32, no
+// addresses.
 unsafe impl Attribute for LinkCreate {}
 
 #[repr(C)]
@@ -67,7 +68,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Attaches `program` to the interface with index `ifindex` in the calling thread's network namespace.
+    /// Attaches `program` to the interface with index `ifindex` in the calling thread's network
+    /// namespace.
     ///
     /// # Errors
     /// EBUSY ([`Kind::Refused`]) if another program is attached; EOPNOTSUPP if the driver has no

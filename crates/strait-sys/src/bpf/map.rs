@@ -28,7 +28,8 @@ struct MapCreate {
     map_name: [u8; NAME_LEN],
 }
 
-// SAFETY: mirrors the struct for BPF_MAP_CREATE in linux/bpf.h; seven u32 and 16 bytes leave no padding.
+// SAFETY: mirrors the struct for BPF_MAP_CREATE in linux/bpf.h; seven u32 and 16 bytes leave no
+// padding.
 unsafe impl Attribute for MapCreate {}
 
 #[repr(C)]
@@ -40,7 +41,8 @@ struct MapElement {
     flags: u64,
 }
 
-// SAFETY: mirrors the struct for BPF_MAP_*_ELEM in linux/bpf.h; `pad` is the kernel's own alignment hole.
+// SAFETY: mirrors the struct for BPF_MAP_*_ELEM in linux/bpf.h; `pad` is the kernel's own alignment
+// hole.
 unsafe impl Attribute for MapElement {}
 
 /// Map with its descriptor.

@@ -47,7 +47,8 @@ struct ProgramLoad {
     expected_attach_type: u32,
 }
 
-// SAFETY: mirrors the head of the struct for BPF_PROG_LOAD in linux/bpf.h, where every u64 falls on 8 bytes.
+// SAFETY: mirrors the head of the struct for BPF_PROG_LOAD in linux/bpf.h, where every u64 falls on
+// 8 bytes.
 unsafe impl Attribute for ProgramLoad {}
 
 #[repr(C)]
@@ -129,7 +130,8 @@ struct ProgramInfoHead {
 pub struct LoadOptions {
     /// The program supports frames of several buffers (`BPF_F_XDP_HAS_FRAGS`).
     pub fragments: bool,
-    /// Interface whose driver's metadata functions the program calls (`BPF_F_XDP_DEV_BOUND_ONLY`).
+    /// Interface, for a program that calls metadata functions of its driver
+    /// (`BPF_F_XDP_DEV_BOUND_ONLY`).
     pub device: Option<u32>,
 }
 

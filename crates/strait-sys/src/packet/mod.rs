@@ -1,10 +1,12 @@
-//! `AF_PACKET` sockets and their rings: packet(7), `include/uapi/linux/if_packet.h`, `net/packet/af_packet.c`.
+//! `AF_PACKET` sockets and their rings: packet(7), `include/uapi/linux/if_packet.h`,
+//! `net/packet/af_packet.c`.
 //!
 //! - [`Socket`]: the socket, its options, its filter, its statistics.
 //! - [`v2::Ring`]: TPACKET_V2, one slot a frame (D2: the kernel wakes the reader for each).
 //! - [`v3::Ring`]: TPACKET_V3, blocks of frames (D2: the kernel wakes the reader for each block).
 //! - [`receive::Receiver`]: `recvmmsg` into preallocated buffers, the traditional path of D1.
-//! - [`Cooked`]: the header before packets of `SOCK_DGRAM` sockets, for a capture on all interfaces.
+//! - [`Cooked`]: the header before packets of `SOCK_DGRAM` sockets, for a capture on all
+//!   interfaces.
 //! - [`send::Batch`] and [`tx_ring::TxRing`]: `sendmmsg` and `PACKET_TX_RING`.
 //!
 //! The capture engines call it. Nothing here waits, sleeps or decides when to read.

@@ -166,7 +166,8 @@ impl Receiver {
     fn auxiliary(&self, i: usize) -> Auxiliary {
         let mut found = Auxiliary::default();
         let header = &raw const self.messages[i].msg_hdr;
-        // SAFETY: the kernel filled the control buffer of this header and its length; CMSG_* stay within it.
+        // SAFETY: the kernel filled the control buffer of this header and its length; CMSG_* stay
+        // within it.
         let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
         while !message.is_null() {
             // SAFETY: a non-null result points at a whole cmsghdr in the control buffer.

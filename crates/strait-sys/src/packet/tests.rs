@@ -116,7 +116,8 @@ impl KernelV2 {
     /// Writes a frame to the next slot; returns false if the reader still has it.
     fn arrive(&mut self, arrival: &Arrival) -> bool {
         let slot = self.head * self.geometry.slot_bytes;
-        // SAFETY: the slot lies in the ring's memory, and the test runs reader and kernel in one thread.
+        // SAFETY: the slot lies in the ring's memory, and the test runs reader and kernel in one
+        // thread.
         unsafe {
             let slot = self.memory.add(slot);
             if slot.cast::<u32>().read() != 0 {
@@ -232,7 +233,8 @@ impl KernelV3 {
 
     fn finish(&mut self) {
         for (at, arrival) in self.unfinished.drain(..) {
-            // SAFETY: the frame's room was claimed, and its block is not retired before its frames are finished.
+            // SAFETY: the frame's room was claimed, and its block is not retired before its frames
+            // are finished.
             unsafe {
                 let data = at.add(usize::from(Self::MAC));
                 std::ptr::copy_nonoverlapping(arrival.bytes().as_ptr(), data, arrival.len);

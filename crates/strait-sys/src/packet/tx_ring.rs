@@ -101,7 +101,8 @@ impl TxRing {
     }
 
     fn status(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: tp_status is the first field of the slot, aligned; both sides access it atomically.
+        // SAFETY: tp_status is the first field of the slot, aligned; both sides access it
+        // atomically.
         unsafe { AtomicU32::from_ptr(self.slot(index).cast()) }
     }
 }

@@ -135,7 +135,8 @@ impl Ring {
 
     #[inline]
     fn status(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: tp_status is the first field of the slot, aligned to 16; both sides access it atomically.
+        // SAFETY: tp_status is the first field of the slot, aligned to 16; both sides access it
+        // atomically.
         unsafe { AtomicU32::from_ptr(self.slot(index).cast()) }
     }
 

@@ -13,7 +13,6 @@
 //! x86-64 guarantees the latter, so other architectures do not read early. A block that was not
 //! zeroed (it was returned full, under load) is not read early either. A frame with a field that
 //! happens to be zero (a timestamp on the exact second) waits for the timer.
-//! read early. A frame whose field happens to be zero (a timestamp on the exact second) waits for the timer.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -40,7 +40,8 @@ impl Transmitter {
         Some(unsafe { std::slice::from_raw_parts_mut(self.ring.memory(self.next), SLOT_BYTES) })
     }
 
-    /// Queues the first `len` bytes of the slot last returned by [`Transmitter::buffer`] as one frame.
+    /// Queues the first `len` bytes of the slot last returned by [`Transmitter::buffer`] as one
+    /// frame.
     #[inline]
     pub fn push(&mut self, len: usize) {
         let descriptor = self.ring.descriptor(self.next);

@@ -264,7 +264,7 @@ impl Ring {
         self.slots.len()
     }
 
-    /// Returns the number of operations whose memory the kernel still reads after their result.
+    /// Returns the number of operations with a result and with memory that the kernel still reads.
     pub fn lent(&self) -> usize {
         self.slots.lent()
     }
@@ -345,7 +345,8 @@ impl Ring {
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The timeout expired, a signal came, or the completion queue must be emptied first.
+                // The timeout expired, a signal came, or the completion queue must be emptied
+                // first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
                 // No memory for a request: it stays in the queue until the next call.
                 Some(libc::EAGAIN) => {

@@ -2,7 +2,7 @@
 //!
 //! A zero-copy send has two completions, the result and the notification. Notifications come in any
 //! order, which is why this is a table and not a queue. A notification may even come for an
-//! operation whose result announced none (a cancelled link), which is why each key has a
+//! operation with a result that announced none (a cancelled link), which is why each key has a
 //! generation. No I/O here.
 
 /// Key of an operation, as the kernel carries it (`user_data`): generation in the upper half, index

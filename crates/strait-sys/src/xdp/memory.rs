@@ -19,7 +19,8 @@ pub(super) struct Mapped<T> {
     slot: PhantomData<T>,
 }
 
-// SAFETY: slots is checked once to be a power of two and `new` checks that all of them lie in the mapping.
+// SAFETY: slots is checked once to be a power of two and `new` checks that all of them lie in the
+// mapping.
 unsafe impl<T: Copy> Region for Mapped<T> {
     type Index = AtomicU32;
     type Slot = T;
@@ -96,7 +97,8 @@ impl<T: Copy> Mapped<T> {
     fn at(&self, index: u32) -> *mut T {
         debug_assert!(index < self.slots);
         let offset = self.offsets.desc as usize + index as usize * size_of::<T>();
-        // SAFETY: callers keep index below slots, and `new` checked that all slots lie in the mapping.
+        // SAFETY: callers keep index below slots, and `new` checked that all slots lie in the
+        // mapping.
         unsafe { self.memory.as_ptr().add(offset).cast() }
     }
 }

@@ -33,7 +33,8 @@ impl Index for AtomicU32 {
 /// Shared memory of a ring: indices, flags and a power of two of slots.
 ///
 /// # Safety
-/// `slots` never changes and is a power of two; `read` and `write` are in bounds for every index below it.
+/// `slots` never changes and is a power of two; `read` and `write` are in bounds for every index
+/// below it.
 pub(super) unsafe trait Region {
     /// Storage of an index.
     type Index: Index;

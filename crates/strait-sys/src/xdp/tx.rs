@@ -47,7 +47,8 @@ impl Transmitter {
         Some(self.share.bytes_mut(chunk))
     }
 
-    /// Queues the first `len` bytes of the buffer last returned by [`Transmitter::buffer`] as one frame.
+    /// Queues the first `len` bytes of the buffer last returned by [`Transmitter::buffer`] as one
+    /// frame.
     #[inline]
     pub fn push(&mut self, len: usize) {
         if let Some(chunk) = self.open.take() {

@@ -16,7 +16,8 @@ use crate::mmap::Mapping;
 /// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of a chunk, 2048 or 4096. A frame of one descriptor must fit [`Geometry::frame_bytes`].
+    /// Bytes of a chunk, 2048 or 4096. A frame of one descriptor must fit
+    /// [`Geometry::frame_bytes`].
     pub chunk_bytes: u32,
     /// Number of chunks, at most [`SLOTS_MAX`].
     pub chunks: u32,
@@ -390,7 +391,8 @@ fn huge_page_bytes() -> usize {
     kib.map_or(USUAL, |kib| kib * 1024)
 }
 
-/// `mbind(MPOL_PREFERRED, MPOL_MF_MOVE)`: moves the pages of `mapping` to NUMA node `node` (mbind(2)).
+/// `mbind(MPOL_PREFERRED, MPOL_MF_MOVE)`: moves the pages of `mapping` to NUMA node `node`
+/// (mbind(2)).
 fn prefer_node(mapping: &Mapping, node: u32) -> Result<()> {
     const MPOL_PREFERRED: libc::c_ulong = 1;
     const MPOL_MF_MOVE: libc::c_ulong = 2;

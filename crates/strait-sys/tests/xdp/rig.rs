@@ -203,7 +203,8 @@ fn wait_for_carrier(name: &str) {
     }
 }
 
-/// Calls `done` until it is true, sleeping on `socket` between calls; fails the test at the deadline.
+/// Calls `done` until it is true, sleeping on `socket` between calls; fails the test at the
+/// deadline.
 pub(crate) fn until(socket: &impl AsFd, done: impl FnMut() -> bool) {
     until_any([socket.as_fd()], done);
 }

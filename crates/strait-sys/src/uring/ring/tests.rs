@@ -129,7 +129,8 @@ fn a_cancelled_link_has_no_more_and_its_stale_notification_is_counted() {
 
 #[test]
 fn a_full_completion_queue_loses_nothing() {
-    // The completion queue has twice the entries of the submission queue, and each operation two completions.
+    // The completion queue has twice the entries of the submission queue, and each operation two
+    // completions.
     let Some(mut ring) = ring_or_skip(2, 64) else { return };
     let (sender, mut peer) = connection();
     let view = Frozen::copied(&[9; 512]).unwrap();
