@@ -58,7 +58,7 @@ impl Pool {
     /// Takes a free chunk, or returns `None` if all are in use.
     pub fn take(&self) -> Option<BufMut> {
         let index = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
-        let chunk = Chunk { pool: self.shared.clone(), index, read_on: AtomicBool::new(false) };
+        let chunk = Chunk { pool: self.shared.clone(), index, retired: AtomicBool::new(false) };
         Some(BufMut::whole(Arc::new(chunk)))
     }
 
@@ -79,7 +79,7 @@ struct Chunk {
     pool: Arc<Shared>,
     index: u32,
     /// Set if the end of the kernel's reads is unknown: the pages must never be reused.
-    read_on: AtomicBool,
+    retired: AtomicBool,
 }
 
 impl Chunk {
@@ -90,14 +90,14 @@ impl Chunk {
 
     /// Returns true if the pages must never be reused. Only the last owner may ask, when no other
     /// can set the flag.
-    fn is_read_on(&self) -> bool {
-        self.read_on.load(Ordering::Relaxed)
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if !self.is_read_on() {
+        if !self.is_retired() {
             self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
         }
     }
@@ -210,16 +210,16 @@ impl Frozen {
     pub fn try_mut(mut self) -> std::result::Result<BufMut, Self> {
         // Check the owners first: another owner sets the flag before it drops its view, on any
         // thread.
-        let is_free = Arc::get_mut(&mut self.chunk).is_some_and(|chunk| !chunk.is_read_on());
+        let is_free = Arc::get_mut(&mut self.chunk).is_some_and(|chunk| !chunk.is_retired());
         if is_free { Ok(BufMut::whole(self.chunk)) } else { Err(self) }
     }
 
     /// Marks the pages as read by the kernel for an unknown time: they are never written again, and
     /// their memory is freed with the pool.
-    pub(crate) fn read_on(&self) {
+    pub(crate) fn retire(&self) {
         // Relaxed: the reader is the last owner, and the reference count orders this store before
         // its load.
-        self.chunk.read_on.store(true, Ordering::Relaxed);
+        self.chunk.retired.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the bytes are in `pool`.
@@ -276,17 +276,17 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_the_kernel_may_read_on_are_never_given_out_again() {
+    fn retired_pages_are_never_reused() {
         let pool = Pool::new(1, 1).unwrap();
         let view = pool.take().unwrap().freeze(0..1);
-        view.read_on();
+        view.retire();
         assert!(view.clone().try_mut().is_err());
         drop(view);
         assert!(pool.take().is_none());
     }
 
     #[test]
-    fn parts_of_a_chunk_are_written_apart_and_come_back_together() {
+    fn chunk_returns_after_both_parts_are_dropped() {
         let pool = Pool::new(1, 1).unwrap();
         let mut rest = pool.take().unwrap();
         let mut part = rest.split_to(3);

@@ -171,7 +171,7 @@ impl Compiler {
     pub fn compile_for_oracle(&self, filter: &str, optimize: bool) -> Result<Oracle> {
         self.handle.compile(filter, optimize)?.map_err(|said| {
             let error = Error::said(Kind::Usage, "compile the filter", format!("{filter:?}"), said);
-            match self.understood(filter) {
+            match self.longest_valid_prefix(filter) {
                 Some(start) => error.remedy(format!(
                     "libpcap understands {start:?}, but not the text at character {}",
                     start.chars().count() + 2
@@ -183,7 +183,7 @@ impl Compiler {
 
     /// Returns the longest run of words at the start of `filter` that is a valid filter: libpcap
     /// does not report the position of a syntax error.
-    fn understood<'a>(&self, filter: &'a str) -> Option<&'a str> {
+    fn longest_valid_prefix<'a>(&self, filter: &'a str) -> Option<&'a str> {
         let ends = filter.match_indices(' ').map(|(at, _)| &filter[..at]);
         let starts: Vec<&str> = ends.filter(|start| !start.trim().is_empty()).take(WORDS_MAX).collect();
         starts.into_iter().rev().find(|start| matches!(self.handle.compile(start, false), Ok(Ok(_))))

@@ -335,7 +335,7 @@ fn accept<'a>(message: Message<'a>, operation: &'static str, subject: &str) -> R
     let errno = code.checked_neg().filter(|&errno| errno > 0);
     let errno = errno.ok_or_else(|| malformed("an error with a positive code"))?;
     let error = Error::os(operation, subject, errno);
-    let said = kernels_words(message)?;
+    let said = kernel_message(message)?;
     Err(match (errno, said) {
         (libc::EPERM, _) => error.remedy("needs CAP_NET_ADMIN: run as root"),
         (libc::ENODEV, _) => {
@@ -347,7 +347,7 @@ fn accept<'a>(message: Message<'a>, operation: &'static str, subject: &str) -> R
 }
 
 /// Returns the text of the extended acknowledgement (`NETLINK_EXT_ACK`, `netlink(7)`).
-fn kernels_words(message: Message<'_>) -> Result<Option<String>> {
+fn kernel_message(message: Message<'_>) -> Result<Option<String>> {
     if message.flags & libc::NLM_F_ACK_TLVS as u16 == 0 {
         return Ok(None);
     }

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_inside_and_the_caller_stays_outside() {
+    fn run_does_not_move_the_caller() {
         let outside = Namespace::current().unwrap();
         let Ok(inside) = Namespace::new().inspect_err(|error| eprintln!("SKIP netns: {error}")) else {
             return;

@@ -18,9 +18,9 @@ pub fn unacknowledged(socket: impl AsFd) -> Result<usize> {
 }
 
 /// Offset of `tcpi_bytes_acked` in `struct tcp_info` (include/uapi/linux/tcp.h), a u64.
-const BYTES_ACKED_AT: usize = 120;
+const BYTES_ACKED_OFFSET: usize = 120;
 /// Length of the fields up to it.
-const INFO_BYTES: usize = BYTES_ACKED_AT + 8;
+const INFO_BYTES: usize = BYTES_ACKED_OFFSET + 8;
 
 /// Returns the bytes that the peer of a connection has acknowledged since its start (`TCP_INFO`),
 /// including the SYN.
@@ -38,7 +38,7 @@ pub fn acknowledged(socket: impl AsFd) -> Result<u64> {
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
     };
     check(returned, "ask what is acknowledged on", "a socket")?;
-    let (_, acked) = info.split_at(BYTES_ACKED_AT);
+    let (_, acked) = info.split_at(BYTES_ACKED_OFFSET);
     match acked.try_into() {
         Ok(bytes) if len as usize == INFO_BYTES => Ok(u64::from_ne_bytes(bytes)),
         _ => Err(Error::os("ask what is acknowledged on", "a socket", libc::EOPNOTSUPP)),

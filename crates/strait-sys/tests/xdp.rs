@@ -218,7 +218,7 @@ fn an_empty_fill_ring_is_counted_by_the_kernel() {
 }
 
 #[test]
-fn a_receiver_outlives_a_change_of_pace() {
+fn receiver_recovers_after_losses() {
     let Some(rig) = Rig::new(1, 1500) else { return };
     let mut port = rig.port_of(AttachMode::Native, 64, 64);
     overload(&rig, &mut port);
@@ -263,7 +263,7 @@ fn impossible_bindings_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_ring_size_that_is_no_power_of_two_is_a_usage_error() {
+fn ring_size_must_be_a_power_of_two() {
     let Some(rig) = Rig::new(1, 1500) else { return };
     rig.near
         .run(|| {

@@ -82,7 +82,7 @@ fn loom_pages_that_the_kernel_still_reads_are_not_reused() {
     loom::model(|| {
         let (pool, [view, other], _) = two_views();
         let ring = thread::spawn(move || {
-            other.read_on();
+            other.retire();
             drop(other);
         });
         assert!(view.try_mut().is_err());
@@ -114,7 +114,7 @@ fn loom_a_chunk_is_out_once_at_a_time() {
 }
 
 #[test]
-fn loom_a_chunk_whose_parts_are_dropped_apart_comes_back_once() {
+fn loom_chunk_of_two_parts_returns_once() {
     loom::model(|| {
         let pool = Pool::new(1, 1).unwrap();
         let mut rest = pool.take().unwrap();

@@ -17,8 +17,8 @@ use crate::socket;
 /// `RTMGRP_LINK` (linux/rtnetlink.h).
 const RTMGRP_LINK: u32 = 1;
 /// Offsets in a notification: `struct ifinfomsg` follows `struct nlmsghdr`.
-const FAMILY_AT: u32 = 16;
-const INDEX_AT: u32 = 20;
+const FAMILY_OFFSET: u32 = 16;
+const INDEX_OFFSET: u32 = 20;
 /// Bytes charged to the socket for a notification, with a margin (`skb->truesize`).
 const NOTIFICATION_BYTES: u32 = 8 << 10;
 /// Maximum number of notifications that wait for a reader.
@@ -48,7 +48,7 @@ impl LinkNews {
         let fd =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(os)?;
         // Attach the filter before the first notification can come.
-        only_of(&fd, index)?;
+        attach_link_filter(&fd, index)?;
         // The kernel limits the size to net.core.rmem_max. Notifications beyond it are lost, which
         // is reported.
         let bytes = (WAITING_MAX * NOTIFICATION_BYTES) as usize;
@@ -93,7 +93,7 @@ fn parse(message: Message<'_>) -> Result<Option<News>> {
 
 /// Filters out notifications of other links in the kernel, so that a busy host does not fill the
 /// socket. Notifications of a bridge about its port (`AF_BRIDGE`) do not describe the link.
-fn only_of(fd: &OwnedFd, index: u32) -> Result<()> {
+fn attach_link_filter(fd: &OwnedFd, index: u32) -> Result<()> {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_BYTE: u16 = 0x30;
     const JUMP_EQUAL: u16 = 0x15;
@@ -101,9 +101,9 @@ fn only_of(fd: &OwnedFd, index: u32) -> Result<()> {
     // The program loads in network order, but netlink uses the host's order.
     let index = u32::from_be_bytes(index.to_ne_bytes());
     let program = [
-        (LOAD_BYTE, 0, 0, FAMILY_AT),
+        (LOAD_BYTE, 0, 0, FAMILY_OFFSET),
         (JUMP_EQUAL, 0, 3, libc::AF_UNSPEC as u32),
-        (LOAD_WORD, 0, 0, INDEX_AT),
+        (LOAD_WORD, 0, 0, INDEX_OFFSET),
         (JUMP_EQUAL, 0, 1, index),
         (RETURN, 0, 0, u32::MAX),
         (RETURN, 0, 0, 0),

@@ -8,7 +8,7 @@ use crate::error::Result;
 /// `struct rtmsg`.
 pub(super) const HEADER_LEN: usize = 12;
 /// Offset of `rtm_type`.
-const TYPE_AT: usize = 7;
+const TYPE_OFFSET: usize = 7;
 
 /// Route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,5 +24,5 @@ pub(super) fn parse(message: Message<'_>) -> Result<Route> {
         message.body.split_at_checked(HEADER_LEN).ok_or_else(|| malformed("a route is cut short"))?;
     let index = Attributes(attributes).find_u32(libc::RTA_OIF)?;
     let index = index.ok_or_else(|| malformed("a route without an interface"))?;
-    Ok(Route { index, is_local: header[TYPE_AT] == libc::RTN_LOCAL })
+    Ok(Route { index, is_local: header[TYPE_OFFSET] == libc::RTN_LOCAL })
 }

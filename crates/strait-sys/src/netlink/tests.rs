@@ -233,7 +233,7 @@ proptest! {
             let _ = accept(message, "test", "");
         }
         let message = Message { kind: libc::RTM_NEWLINK, flags: 0x200, sequence: 0, body: &bytes };
-        let _ = (link::parse_interface(message), link::parse_xdp(message), kernels_words(message));
+        let _ = (link::parse_interface(message), link::parse_xdp(message), kernel_message(message));
         let _ = link::parse_stats(Message { kind: 92, ..message });
     }
 }

@@ -12,7 +12,7 @@ fn text(error: &io::Error) -> String {
 }
 
 #[test]
-fn a_free_name_and_a_file_are_found_behind_links() {
+fn unused_name_and_file_are_found_through_links() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     symlink("there", path("link")).unwrap();
@@ -58,7 +58,7 @@ fn devices_pipes_of_this_user_and_descriptors_are_opened() {
 }
 
 #[test]
-fn a_descriptor_of_a_file_is_that_file_even_without_a_name() {
+fn descriptor_of_an_unlinked_file_is_opened() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("named");
     let file = File::create(&path).unwrap();

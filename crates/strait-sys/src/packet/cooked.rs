@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn link_types_lead_back() {
+    fn link_types_round_trip() {
         for cooked in [Cooked::Sll, Cooked::Sll2] {
             assert_eq!(Cooked::from_link_type(cooked.link_type()), Some(cooked));
         }

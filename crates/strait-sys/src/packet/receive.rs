@@ -44,7 +44,7 @@ pub struct Receiver {
     /// Number of received frames.
     filled: usize,
     /// Number of these that were borrowed.
-    lent: usize,
+    taken: usize,
     cooked: Option<Cooked>,
 }
 
@@ -67,7 +67,7 @@ impl Receiver {
             vectors: vec![vector; count],
             messages: vec![message; count],
             filled: 0,
-            lent: 0,
+            taken: 0,
             cooked: None,
         };
         for i in 0..count {
@@ -102,8 +102,8 @@ impl Receiver {
     /// # Errors
     /// ENETDOWN once, if the interface went down or was removed.
     pub fn fill(&mut self, socket: &Socket) -> Result<usize> {
-        if self.lent < self.filled {
-            return Ok(self.filled - self.lent);
+        if self.taken < self.filled {
+            return Ok(self.filled - self.taken);
         }
         for message in &mut self.messages {
             message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -121,20 +121,20 @@ impl Receiver {
                 Err(error)
             };
         }
-        (self.filled, self.lent) = (received as usize, 0);
+        (self.filled, self.taken) = (received as usize, 0);
         Ok(self.filled)
     }
 
     /// Borrows the next frames of the last [`Receiver::fill`], at most `limit`.
     pub fn take(&mut self, limit: usize) -> Batch<'_> {
-        let start = self.lent;
-        self.lent += limit.min(self.filled - start);
-        Batch { at: start, end: self.lent, receiver: self }
+        let start = self.taken;
+        self.taken += limit.min(self.filled - start);
+        Batch { at: start, end: self.taken, receiver: self }
     }
 
     /// Drops the frames of the last [`Receiver::fill`].
     pub fn discard(&mut self) {
-        self.lent = self.filled;
+        self.taken = self.filled;
     }
 
     /// Returns the frame of message `i`, with its tag restored.

@@ -340,7 +340,7 @@ proptest! {
 /// An idle reader must not wait for the retire timer: the doorbell depends on it.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_whole_frame_in_the_open_block_is_ready_and_a_half_written_one_is_not() {
+fn only_complete_frames_of_the_open_block_are_ready() {
     let geometry = v3::Geometry::new(1 << 19, 1 << 17, Duration::from_millis(8));
     let memory = Mapping::anonymous(geometry.ring_bytes(), false).unwrap();
     let (memory_start, unfinished) = (memory.as_ptr(), Vec::new());
@@ -377,7 +377,7 @@ fn a_v2_slot_for_joined_segments_wastes_less_than_a_page() {
 
 proptest! {
     #[test]
-    fn a_v2_ring_is_of_a_form_that_the_kernel_takes(ring_bytes in 1usize << 18..1 << 31, frame_bytes in 1usize..300_000) {
+    fn v2_geometry_meets_the_kernels_conditions(ring_bytes in 1usize << 18..1 << 31, frame_bytes in 1usize..300_000) {
         // The conditions of packet_set_ring (af_packet.c).
         let geometry = v2::Geometry::new(ring_bytes, frame_bytes);
         let request = geometry.request();

@@ -90,7 +90,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn the_reader_sees_what_arrived_and_nothing_else(steps in prop::collection::vec(step(), 1..200)) {
+    fn reader_sees_exactly_the_arrived_frames(steps in prop::collection::vec(step(), 1..200)) {
         let [kernels, ours] = sides();
         let mut nic = Nic { ring: kernels, head: 0 };
         let mut receiver = Receiver::new(ours);
@@ -183,7 +183,7 @@ fn length_beyond_the_slot_is_cut() {
 
 /// `struct zerocopy_desc` and `struct zerocopy_ring` (`kmod/pf_zerocopy/pf_zerocopy.h`).
 #[test]
-fn the_layout_is_that_of_the_module() {
+fn layout_matches_the_module() {
     assert_eq!((size_of::<Descriptor>(), align_of::<Descriptor>()), (32, 8));
     assert_eq!(std::mem::offset_of!(Descriptor, timestamp_ns), 8);
     assert_eq!(std::mem::offset_of!(Descriptor, length), 16);

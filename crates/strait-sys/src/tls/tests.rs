@@ -33,7 +33,7 @@ fn pair() -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn data_is_no_record_of_another_type() {
+fn data_is_not_received_as_a_record() {
     let (mut stream, peer) = pair();
     assert_eq!(receive_record(&peer).unwrap_err().errno(), Some(libc::EAGAIN));
     stream.write_all(b"data").unwrap();

@@ -24,7 +24,7 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::slots::{Key, Resulted, Slots};
+use super::slots::{Key, ResultEffect, Slots};
 use crate::buffer::{Frozen, Pool};
 use crate::error::{Error, Kind, Result};
 
@@ -386,7 +386,7 @@ impl Ring {
             let copied = entry.result() as u32 & USAGE_COPIED != 0;
             let known = self.slots.get(key).is_some();
             self.stale += u64::from(!known);
-            let operation = self.slots.noted(key)?;
+            let operation = self.slots.record_notification(key)?;
             return Some(Event::Returned { token: operation.token, copied });
         }
         let operation = self.slots.get_mut(key)?;
@@ -396,9 +396,9 @@ impl Ring {
         let more = cqueue::more(entry.flags());
         #[cfg(test)]
         let more = more && !self.returns_early;
-        let lent = match self.slots.resulted(key, more)? {
-            Resulted::Lent => true,
-            Resulted::Back(_) => false,
+        let lent = match self.slots.record_result(key, more)? {
+            ResultEffect::InUse => true,
+            ResultEffect::Released(_) => false,
         };
         Some(Event::Sent { token, result, lent })
     }
@@ -418,7 +418,7 @@ impl Drop for Ring {
     /// is closed, and no notification will report the end.
     fn drop(&mut self) {
         for operation in self.slots.values() {
-            operation.views.each().iter().for_each(Frozen::read_on);
+            operation.views.each().iter().for_each(Frozen::retire);
         }
     }
 }

@@ -37,11 +37,11 @@ impl Key {
 enum State<T> {
     Free,
     /// No completion has come.
-    Begun(T),
+    Started(T),
     /// The notification came before the result.
-    Noted(T),
+    Notified(T),
     /// The result came, the notification is outstanding: the kernel still reads the memory.
-    Lent(T),
+    AwaitingNotification(T),
 }
 
 #[derive(Debug)]
@@ -52,11 +52,11 @@ struct Slot<T> {
 
 /// Effect of a result on the operation's memory.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Resulted<T> {
+pub(super) enum ResultEffect<T> {
     /// The kernel reads it until the notification.
-    Lent,
+    InUse,
     /// The kernel no longer reads it.
-    Back(T),
+    Released(T),
 }
 
 /// Table with a fixed number of slots.
@@ -87,7 +87,7 @@ impl<T> Slots<T> {
     pub(super) fn insert(&mut self, value: T) -> Result<Key, T> {
         let Some(index) = self.free.pop() else { return Err(value) };
         let slot = &mut self.all[index];
-        slot.state = State::Begun(value);
+        slot.state = State::Started(value);
         Ok(Key::new(index, slot.generation))
     }
 
@@ -95,7 +95,7 @@ impl<T> Slots<T> {
     pub(super) fn get(&self, key: Key) -> Option<&T> {
         match &self.all.get(key.index()).filter(|slot| slot.generation == key.generation())?.state {
             State::Free => None,
-            State::Begun(value) | State::Noted(value) | State::Lent(value) => Some(value),
+            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => Some(value),
         }
     }
 
@@ -103,23 +103,23 @@ impl<T> Slots<T> {
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match &mut self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?.state {
             State::Free => None,
-            State::Begun(value) | State::Noted(value) | State::Lent(value) => Some(value),
+            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => Some(value),
         }
     }
 
     /// Records a result; `more` means that a notification follows. Returns `None` for a key that is
     /// not in use.
-    pub(super) fn resulted(&mut self, key: Key, more: bool) -> Option<Resulted<T>> {
+    pub(super) fn record_result(&mut self, key: Key, more: bool) -> Option<ResultEffect<T>> {
         let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
         match std::mem::replace(&mut slot.state, State::Free) {
-            State::Begun(value) if more => {
-                slot.state = State::Lent(value);
+            State::Started(value) if more => {
+                slot.state = State::AwaitingNotification(value);
                 self.lent += 1;
-                Some(Resulted::Lent)
+                Some(ResultEffect::InUse)
             }
-            State::Begun(value) | State::Noted(value) => {
+            State::Started(value) | State::Notified(value) => {
                 self.release(key.index());
-                Some(Resulted::Back(value))
+                Some(ResultEffect::Released(value))
             }
             other => {
                 slot.state = other;
@@ -130,16 +130,16 @@ impl<T> Slots<T> {
 
     /// Records a notification. Returns the operation if its result came before; otherwise the
     /// operation waits for the result. Returns `None` also for a key that is not in use.
-    pub(super) fn noted(&mut self, key: Key) -> Option<T> {
+    pub(super) fn record_notification(&mut self, key: Key) -> Option<T> {
         let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
         match std::mem::replace(&mut slot.state, State::Free) {
-            State::Lent(value) => {
+            State::AwaitingNotification(value) => {
                 self.lent -= 1;
                 self.release(key.index());
                 Some(value)
             }
-            State::Begun(value) => {
-                slot.state = State::Noted(value);
+            State::Started(value) => {
+                slot.state = State::Notified(value);
                 None
             }
             other => {
@@ -153,7 +153,7 @@ impl<T> Slots<T> {
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.all.iter().filter_map(|slot| match &slot.state {
             State::Free => None,
-            State::Begun(value) | State::Noted(value) | State::Lent(value) => Some(value),
+            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => Some(value),
         })
     }
 
@@ -171,50 +171,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_lent_between_result_and_notification() {
+    fn memory_is_in_use_between_result_and_notification() {
         let mut slots = Slots::new(1);
         let key = slots.insert('a').unwrap();
         assert_eq!(slots.insert('b'), Err('b'));
-        assert_eq!(slots.resulted(key, true), Some(Resulted::Lent));
+        assert_eq!(slots.record_result(key, true), Some(ResultEffect::InUse));
         assert_eq!((slots.len(), slots.lent()), (1, 1));
-        assert_eq!(slots.noted(key), Some('a'));
+        assert_eq!(slots.record_notification(key), Some('a'));
         assert_eq!((slots.len(), slots.lent()), (0, 0));
     }
 
     #[test]
-    fn a_result_without_a_notification_gives_the_memory_back() {
+    fn result_without_a_notification_releases_the_memory() {
         let mut slots = Slots::new(1);
         let key = slots.insert('a').unwrap();
-        assert_eq!(slots.resulted(key, false), Some(Resulted::Back('a')));
+        assert_eq!(slots.record_result(key, false), Some(ResultEffect::Released('a')));
     }
 
     #[test]
-    fn a_notification_of_an_operation_that_is_over_does_not_touch_the_next() {
+    fn stale_notification_does_not_affect_the_next_operation() {
         let mut slots = Slots::new(1);
         let cancelled = slots.insert('a').unwrap();
-        assert_eq!(slots.resulted(cancelled, false), Some(Resulted::Back('a')));
+        assert_eq!(slots.record_result(cancelled, false), Some(ResultEffect::Released('a')));
         let next = slots.insert('b').unwrap();
         assert_ne!(cancelled, next);
-        assert_eq!(slots.noted(cancelled), None);
-        assert_eq!(slots.resulted(next, true), Some(Resulted::Lent));
-        assert_eq!(slots.noted(cancelled), None);
-        assert_eq!(slots.noted(next), Some('b'));
+        assert_eq!(slots.record_notification(cancelled), None);
+        assert_eq!(slots.record_result(next, true), Some(ResultEffect::InUse));
+        assert_eq!(slots.record_notification(cancelled), None);
+        assert_eq!(slots.record_notification(next), Some('b'));
     }
 
     #[test]
     fn a_notification_before_the_result_waits_for_it() {
         let mut slots = Slots::new(1);
         let key = slots.insert('a').unwrap();
-        assert_eq!(slots.noted(key), None);
-        assert_eq!(slots.resulted(key, true), Some(Resulted::Back('a')));
+        assert_eq!(slots.record_notification(key), None);
+        assert_eq!(slots.record_result(key, true), Some(ResultEffect::Released('a')));
     }
 
     #[test]
     fn unknown_key_is_ignored() {
         let mut slots = Slots::<char>::new(2);
         for user_data in [0, 1, 2, u64::MAX] {
-            assert_eq!(slots.resulted(Key::from_user_data(user_data), false), None);
-            assert_eq!(slots.noted(Key::from_user_data(user_data)), None);
+            assert_eq!(slots.record_result(Key::from_user_data(user_data), false), None);
+            assert_eq!(slots.record_notification(Key::from_user_data(user_data)), None);
         }
     }
 
@@ -237,16 +237,16 @@ mod tests {
                 }
                 let (key, is_result) = due.swap_remove(which.index(due.len()));
                 if is_result {
-                    if let Some(Resulted::Back(value)) = slots.resulted(key, more) { back.push(value); }
-                } else if let Some(value) = slots.noted(key) {
+                    if let Some(ResultEffect::Released(value)) = slots.record_result(key, more) { back.push(value); }
+                } else if let Some(value) = slots.record_notification(key) {
                     back.push(value);
                 }
                 prop_assert!(slots.len() <= SLOTS);
             }
             for (key, is_result) in due {
                 if is_result {
-                    if let Some(Resulted::Back(value)) = slots.resulted(key, true) { back.push(value); }
-                } else if let Some(value) = slots.noted(key) {
+                    if let Some(ResultEffect::Released(value)) = slots.record_result(key, true) { back.push(value); }
+                } else if let Some(value) = slots.record_notification(key) {
                     back.push(value);
                 }
             }

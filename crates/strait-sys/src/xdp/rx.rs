@@ -24,7 +24,7 @@ pub struct Receiver {
     fill: Producer<Mapped<u64>>,
     share: Share,
     /// Number of borrowed frames: the first of the descriptors that `rx` holds.
-    lent: usize,
+    borrowed: usize,
     /// True if a frame of the batch continues in the next descriptor.
     fragmented: bool,
     /// Bytes of metadata, or [`NO_METADATA`].
@@ -40,7 +40,7 @@ impl Receiver {
         share: Share,
     ) -> Self {
         let mut receiver =
-            Self { rx, fill, share, lent: 0, fragmented: false, metadata_bytes: NO_METADATA, invalid: 0 };
+            Self { rx, fill, share, borrowed: 0, fragmented: false, metadata_bytes: NO_METADATA, invalid: 0 };
         receiver.give_back();
         receiver
     }
@@ -53,18 +53,18 @@ impl Receiver {
         let Self { rx, share, metadata_bytes, invalid, .. } = &mut *self;
         let metadata = *metadata_bytes != NO_METADATA;
         let held = rx.hold(u32::try_from(limit).unwrap_or(u32::MAX));
-        let (mut lent, mut options) = share.accept(held, metadata);
+        let (mut borrowed, mut options) = share.accept(held, metadata);
         // The kernel returned an invalid descriptor: skip it, and move the valid ones together.
-        let mut next = lent;
+        let mut next = borrowed;
         while next < held.len() {
             share.put_aside(&held[next]);
             *invalid += 1;
             next += 1;
             let (accepted, more) = share.accept(&held[next..], metadata);
-            held.copy_within(next..next + accepted, lent);
-            (next, lent, options) = (next + accepted, lent + accepted, options | more);
+            held.copy_within(next..next + accepted, borrowed);
+            (next, borrowed, options) = (next + accepted, borrowed + accepted, options | more);
         }
-        self.lent = lent;
+        self.borrowed = borrowed;
         self.fragmented = options & libc::XDP_PKT_CONTD != 0;
         RxBatch { receiver: self }
     }
@@ -107,31 +107,31 @@ impl Receiver {
 
     /// Returns the descriptors of the borrowed frames.
     #[inline]
-    fn lent(&self) -> &[libc::xdp_desc] {
-        &self.rx.held()[..self.lent]
+    fn borrowed(&self) -> &[libc::xdp_desc] {
+        &self.rx.held()[..self.borrowed]
     }
 
     /// Returns every chunk that this process holds to the kernel.
     #[inline]
     fn give_back(&mut self) {
-        let Self { rx, fill, share, lent, fragmented, metadata_bytes, .. } = self;
+        let Self { rx, fill, share, borrowed, fragmented, metadata_bytes, .. } = self;
         if rx.held().is_empty() && share.free_chunks() == 0 {
             return;
         }
-        let frames = &rx.held()[..*lent];
+        let frames = &rx.held()[..*borrowed];
         if *metadata_bytes != NO_METADATA {
             // SAFETY: the frames are borrowed: they were accepted, and their chunks were not
             // returned.
             unsafe { share.clear_before(frames, *metadata_bytes) };
         }
-        let pushed = fill.push_all(&mut frames.iter().map(share.relend()));
+        let pushed = fill.push_all(&mut frames.iter().map(share.hand_back()));
         // Only a kernel that returns chunks which it did not hold leaves no room. These chunks stay
         // on the free list.
         for frame in &frames[pushed..] {
-            share.relend()(frame);
+            share.hand_back()(frame);
             share.put_aside(frame);
         }
-        *lent = 0;
+        *borrowed = 0;
         *fragmented = false;
         rx.release();
         while fill.room(1) > 0
@@ -145,7 +145,7 @@ impl Receiver {
 
 #[inline]
 fn refill(fill: &mut Producer<Mapped<u64>>, share: &mut Share, chunk: Chunk) {
-    let pushed = fill.push(share.lend(chunk));
+    let pushed = fill.push(share.hand_over(chunk));
     debug_assert!(pushed, "there was room");
 }
 
@@ -182,12 +182,12 @@ pub struct RxFrame<'batch> {
 impl RxBatch<'_> {
     /// Returns the number of frames and fragments.
     pub fn len(&self) -> usize {
-        self.receiver.lent
+        self.receiver.borrowed
     }
 
     /// Returns true if there are no frames.
     pub fn is_empty(&self) -> bool {
-        self.receiver.lent == 0
+        self.receiver.borrowed == 0
     }
 
     /// Returns true if a frame of the batch continues in the next descriptor, here or in a later
@@ -201,7 +201,7 @@ impl RxBatch<'_> {
     pub fn get(&self, index: usize) -> Option<RxFrame<'_>> {
         let view = self.receiver.share.view();
         // SAFETY: borrowed frames were accepted, and are returned when this batch drops.
-        self.receiver.lent().get(index).map(|frame| unsafe { lend(view, frame) })
+        self.receiver.borrowed().get(index).map(|frame| unsafe { frame_of(view, frame) })
     }
 
     /// Iterates over the frames, oldest first.
@@ -214,17 +214,17 @@ impl RxBatch<'_> {
     #[inline]
     pub fn first(&self, limit: usize) -> impl ExactSizeIterator<Item = RxFrame<'_>> {
         let view = self.receiver.share.view();
-        let lent = self.receiver.lent();
+        let borrowed = self.receiver.borrowed();
         // SAFETY: as for `get`.
-        lent[..limit.min(lent.len())].iter().map(move |frame| unsafe { lend(view, frame) })
+        borrowed[..limit.min(borrowed.len())].iter().map(move |frame| unsafe { frame_of(view, frame) })
     }
 
     /// Restores a VLAN tag that the device removed: inserts it after the addresses of the frame at
     /// `index`. The metadata still ends at the start of the frame. Does nothing if there is no such
     /// frame, if the chunk has no room, or if the frame is shorter than its addresses.
     pub fn restore_vlan(&mut self, index: usize, tag: VlanTag) {
-        let Receiver { rx, share, lent, metadata_bytes, .. } = &mut *self.receiver;
-        let Some(frame) = rx.held_mut()[..*lent].get_mut(index) else { return };
+        let Receiver { rx, share, borrowed, metadata_bytes, .. } = &mut *self.receiver;
+        let Some(frame) = rx.held_mut()[..*borrowed].get_mut(index) else { return };
         // SAFETY: the frame is borrowed: it was accepted, and its chunk was not returned.
         let (chunk, offset) = unsafe { share.chunk_of(frame) };
         let start = offset.checked_sub(*metadata_bytes as usize).unwrap_or(offset);
@@ -246,7 +246,7 @@ impl RxBatch<'_> {
 /// # Safety
 /// `frame` was accepted, and its chunk is not returned during `'batch`.
 #[inline]
-unsafe fn lend<'batch>(view: View<'batch>, frame: &libc::xdp_desc) -> RxFrame<'batch> {
+unsafe fn frame_of<'batch>(view: View<'batch>, frame: &libc::xdp_desc) -> RxFrame<'batch> {
     // SAFETY: guaranteed by the caller.
     let (bytes, metadata) = unsafe { (view.bytes(frame), view.in_front(frame)) };
     let continues = frame.options & libc::XDP_PKT_CONTD != 0;

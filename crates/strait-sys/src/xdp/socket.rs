@@ -109,7 +109,7 @@ impl Socket {
     /// ENOBUFS if the pages exceed `RLIMIT_MEMLOCK`; [`Kind::Usage`] if the socket has a share of
     /// another UMEM.
     pub fn register(&mut self, umem: &Umem) -> Result<()> {
-        self.keep_to(umem.memory())?;
+        self.adopt_umem(umem.memory())?;
         self.set_xdp(libc::XDP_UMEM_REG, &umem.registration(), "register a UMEM with").map_err(|error| {
             match error.errno() {
                 Some(libc::ENOBUFS | libc::ENOMEM) => {
@@ -131,7 +131,7 @@ impl Socket {
     /// [`Kind::Usage`] if `slots` is not a power of two or exceeds [`SLOTS_MAX`], or if `share`
     /// belongs to another UMEM than the socket.
     pub fn receiver(&mut self, slots: u32, share: Share) -> Result<Receiver> {
-        self.keep_to(share.memory())?;
+        self.adopt_umem(share.memory())?;
         let fill_slots = share.chunks().next_power_of_two();
         self.make_ring(libc::XDP_RX_RING, slots)?;
         self.make_ring(libc::XDP_UMEM_FILL_RING, fill_slots)?;
@@ -149,7 +149,7 @@ impl Socket {
     /// [`Kind::Usage`] if `slots` is not a power of two or exceeds [`SLOTS_MAX`], or if `share`
     /// belongs to another UMEM than the socket.
     pub fn transmitter(&mut self, slots: u32, share: Share) -> Result<Transmitter> {
-        self.keep_to(share.memory())?;
+        self.adopt_umem(share.memory())?;
         let completion_slots = share.chunks().next_power_of_two();
         self.make_ring(libc::XDP_TX_RING, slots)?;
         self.make_ring(libc::XDP_UMEM_COMPLETION_RING, completion_slots)?;
@@ -178,7 +178,7 @@ impl Socket {
     /// As for [`Socket::bind`]; [`Kind::Usage`] if `first` has another UMEM, or none.
     pub fn bind_shared(&mut self, binding: &Binding, first: &Self) -> Result<()> {
         match &first.memory {
-            Some(memory) => self.keep_to(memory)?,
+            Some(memory) => self.adopt_umem(memory)?,
             None => return Err(self.foreign_umem()),
         }
         self.complete_rings()?;
@@ -188,7 +188,7 @@ impl Socket {
     /// Checks that `memory` is the socket's UMEM, or makes it so. The kernel resolves chunk
     /// addresses in the socket's UMEM: chunks of another UMEM would make it write to memory that
     /// has another owner.
-    fn keep_to(&mut self, memory: &Arc<Memory>) -> Result<()> {
+    fn adopt_umem(&mut self, memory: &Arc<Memory>) -> Result<()> {
         if Arc::ptr_eq(self.memory.get_or_insert_with(|| Arc::clone(memory)), memory) {
             return Ok(());
         }

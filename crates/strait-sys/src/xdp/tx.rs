@@ -140,7 +140,7 @@ impl Transmitter {
     fn queue(&mut self, chunk: Chunk, len: usize, continues: bool) {
         let len = len.min(self.share.chunk_bytes() as usize) as u32;
         let options = if continues { libc::XDP_PKT_CONTD } else { 0 };
-        let addr = self.share.lend(chunk);
+        let addr = self.share.hand_over(chunk);
         let pushed = self.tx.push(libc::xdp_desc { addr, len, options });
         debug_assert!(pushed, "room was seen before the chunk was taken");
         self.with_kernel += 1;

@@ -75,14 +75,14 @@ impl Umem {
     pub fn new(geometry: Geometry, huge_pages: bool, node: Option<u32>) -> Result<Self> {
         geometry.check()?;
         let mut fallbacks = Vec::new();
-        let huge = if huge_pages { keep(map_huge(geometry.bytes()), &mut fallbacks) } else { None };
+        let huge = if huge_pages { or_fallback(map_huge(geometry.bytes()), &mut fallbacks) } else { None };
         let huge_pages = huge.is_some();
         let mapping = match huge {
             Some(mapping) => mapping,
             None => Mapping::anonymous(geometry.bytes(), false)?,
         };
         if let Some(node) = node {
-            keep(prefer_node(&mapping, node), &mut fallbacks);
+            or_fallback(prefer_node(&mapping, node), &mut fallbacks);
         }
         let memory = Arc::new(Memory { mapping, geometry, huge_pages });
         Ok(Self { memory, shared_out: 0, fallbacks })
@@ -199,7 +199,7 @@ impl Share {
     /// Marks `chunk` as held by the kernel, and returns its address in the UMEM.
     #[inline]
     #[allow(clippy::needless_pass_by_value, reason = "the kernel owns the chunk from here on")]
-    pub(super) fn lend(&mut self, chunk: Chunk) -> u64 {
+    pub(super) fn hand_over(&mut self, chunk: Chunk) -> u64 {
         debug_assert!(!self.with_kernel[chunk.0 as usize]);
         self.with_kernel[chunk.0 as usize] = true;
         self.address(&chunk, 0)
@@ -240,7 +240,7 @@ impl Share {
     /// Accepts frames in order, up to the first with a chunk that the kernel did not hold or with
     /// bytes outside its chunk. Returns the number of accepted frames and the union of their
     /// options. Each accepted descriptor represents its chunk, as a [`Chunk`] does, until
-    /// [`Share::relend`] or [`Share::put_aside`].
+    /// [`Share::hand_back`] or [`Share::put_aside`].
     ///
     /// Prefetches the frames, and with `metadata` the bytes before them, into the cache: the kernel
     /// has just written them on another core, and prefetching overlaps these misses.
@@ -280,7 +280,7 @@ impl Share {
     /// Returns a function that marks the chunk of an accepted frame as held by the kernel and
     /// returns its address.
     #[inline]
-    pub(super) fn relend(&mut self) -> impl FnMut(&libc::xdp_desc) -> u64 {
+    pub(super) fn hand_back(&mut self) -> impl FnMut(&libc::xdp_desc) -> u64 {
         let Self { first, chunk_shift, with_kernel, .. } = self;
         let (first, chunk_shift) = (u64::from(*first), *chunk_shift);
         move |frame| {
@@ -371,7 +371,7 @@ impl<'share> View<'share> {
 }
 
 /// Returns the value, or adds the error to `fallbacks`.
-fn keep<T>(result: Result<T>, fallbacks: &mut Vec<Error>) -> Option<T> {
+fn or_fallback<T>(result: Result<T>, fallbacks: &mut Vec<Error>) -> Option<T> {
     result.map_err(|error| fallbacks.push(error)).ok()
 }
 

@@ -54,7 +54,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_zero_copy_send_has_a_result_and_then_gives_the_memory_back() {
+fn zero_copy_send_releases_memory_with_the_notification() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (sender, mut peer) = connection();
     let view = Frozen::copied(&pattern(BLOCK, 1)).unwrap();
@@ -107,7 +107,7 @@ fn an_error_is_followed_by_a_notification() {
 }
 
 #[test]
-fn a_cancelled_link_has_no_more_and_its_stale_notification_is_counted() {
+fn stale_notification_of_a_cancelled_link_is_counted() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (broken, (sender, mut peer)) = (broken_connection(), connection());
     let view = Frozen::copied(b"strait").unwrap();
@@ -147,7 +147,7 @@ fn a_full_completion_queue_loses_nothing() {
 }
 
 #[test]
-fn a_full_table_refuses() {
+fn full_table_refuses_operations() {
     let Some(mut ring) = ring_or_skip(8, 1) else { return };
     let (sender, _peer) = connection();
     let view = Frozen::copied(b"x").unwrap();
@@ -297,12 +297,12 @@ fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
 
 /// Runs in a child process, because the limit applies to the whole process.
 #[test]
-fn beyond_the_locked_memory_limit_a_send_fails_and_gives_its_memory_back() {
+fn failed_send_beyond_the_memlock_limit_releases_its_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const ALONE: &str = "STRAIT_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let name =
-            "uring::ring::tests::beyond_the_locked_memory_limit_a_send_fails_and_gives_its_memory_back";
+            "uring::ring::tests::failed_send_beyond_the_memlock_limit_releases_its_memory";
         let mut test = std::process::Command::new(std::env::current_exe().unwrap());
         let output = test.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
         eprint!("{}", String::from_utf8_lossy(&output.stderr));

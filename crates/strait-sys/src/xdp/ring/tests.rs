@@ -230,7 +230,7 @@ proptest! {
 }
 
 #[test]
-fn the_wakeup_flag_is_the_kernels() {
+fn wakeup_flag_is_read_from_the_kernel() {
     let memory = Memory::new(2, 0);
     let producer = Producer::new(memory.view());
     assert!(!producer.needs_wakeup());
@@ -239,7 +239,7 @@ fn the_wakeup_flag_is_the_kernels() {
 }
 
 #[test]
-fn an_index_is_read_and_written_as_itself() {
+fn index_is_loaded_and_stored_unchanged() {
     let index = AtomicU32::new(1);
     Index::store(&index, 5, Ordering::Release);
     assert_eq!(Index::load(&index, Ordering::Acquire), 5);

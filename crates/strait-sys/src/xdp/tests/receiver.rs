@@ -179,7 +179,7 @@ fn chunks_stay_out_of_the_fill_ring_until_the_batch_drops() {
 }
 
 #[test]
-fn metadata_ends_where_the_frame_begins_and_fragments_say_so() {
+fn metadata_precedes_the_frame_and_fragments_are_flagged() {
     let (mut receiver, mut kernel) = setup(4, 8);
     (0..2).for_each(|_| kernel.deliver());
     assert_eq!(receiver.waiting(), 2);
@@ -211,7 +211,7 @@ fn metadata_does_not_outlive_its_frame() {
 }
 
 #[test]
-fn a_tag_goes_back_into_its_frame_and_moves_the_metadata() {
+fn restored_tag_moves_the_metadata() {
     let (mut receiver, mut kernel) = setup(1, 1);
     receiver.set_metadata_bytes(16);
     kernel.deliver();

@@ -12,7 +12,7 @@ fn an_ethernet_frame_fits_the_small_chunk() {
 }
 
 #[test]
-fn a_geometry_that_the_kernel_would_refuse_is_a_usage_error() {
+fn invalid_geometry_is_a_usage_error() {
     let wrong = [
         Geometry { chunk_bytes: 1024, ..GEOMETRY },
         Geometry { chunk_bytes: 3000, ..GEOMETRY },
@@ -26,14 +26,14 @@ fn a_geometry_that_the_kernel_would_refuse_is_a_usage_error() {
 }
 
 #[test]
-fn no_chunk_is_shared_out_twice() {
+fn chunks_belong_to_one_share_only() {
     let mut umem = Umem::new(GEOMETRY, false, None).unwrap();
     let (mut first, mut second) = (umem.share(5).unwrap(), umem.share(3).unwrap());
     assert_eq!(umem.share(1).unwrap_err().kind(), Kind::Usage);
     let mut addresses = Vec::new();
     for share in [&mut first, &mut second] {
         while let Some(chunk) = share.take_free() {
-            addresses.push(share.lend(chunk));
+            addresses.push(share.hand_over(chunk));
         }
     }
     assert_eq!(addresses, (0..8).map(|i| i * 2048).collect::<Vec<u64>>());
@@ -42,7 +42,7 @@ fn no_chunk_is_shared_out_twice() {
     let (chunk, offset) = first.reclaim(4 * 2048 + 256).unwrap();
     assert_eq!(offset, 256);
     assert!(first.reclaim(4 * 2048 + 256).is_none(), "it is no longer with the kernel");
-    assert_eq!(first.lend(chunk), 4 * 2048);
+    assert_eq!(first.hand_over(chunk), 4 * 2048);
 }
 
 #[test]
