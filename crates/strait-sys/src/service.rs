@@ -113,8 +113,8 @@ fn find_user(name: &str) -> Result<User> {
     Ok(User { name: c_name, uid, gid })
 }
 
-/// Becomes another user permanently, with that user's groups: setgroups(2), setgid(2), setuid(2), of
-/// all threads.
+/// Becomes another user permanently, with that user's groups: setgroups(2), setgid(2), setuid(2),
+/// of all threads.
 ///
 /// # Errors
 /// If there is no such user, or this process may not become it.
