@@ -1,25 +1,30 @@
-//! The far end of a route on which nothing copies: a classifier program that takes TCP segments away and notes how far they
-//! went, so that somebody can acknowledge them without having read a byte.
+//! Classifier program that drops TCP segments and records their sequence numbers, so that user
+//! space can acknowledge them without reading a byte.
 //!
-//! Zero-copy sends are copied wherever a packet reaches a socket of the same machine. A program on the way in (tcx ingress)
-//! meets the packet before that. It cannot answer with it: to shorten a packet the kernel makes it linear, which is a copy. So
-//! it drops the segment and writes into a map what an acknowledgement has to say; a loop beside it sends that. SYN, FIN and RST
-//! pass to a real listener, so that connections are made as always; the listener never sees a byte.
+//! The kernel copies zero-copy sends as soon as a packet reaches a socket on the same machine. A
+//! program at tcx ingress runs before that copy. It cannot turn the packet into an acknowledgement:
+//! to shorten a packet the kernel makes it linear, which is a copy. So the program drops the
+//! segment and writes the fields of the acknowledgement into a map; a user-space loop sends it.
+//! SYN, FIN and RST pass to a real listener, which accepts connections as usual and never sees a
+//! byte.
 //!
-//! Benchmarks and tests load it on one end of a veth pair. TCP over IPv4 without IP options. Segments that come out of order
-//! are not put in order: a veth pair keeps it.
+//! Benchmarks and tests load it on one end of a veth pair. It handles TCP over IPv4 without IP
+//! options. It does not reorder segments: a veth pair keeps their order.
 
 use crate::Error;
 use crate::ebpf::Register::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
 use crate::ebpf::{Assembler, Condition, Label, Operation, Size, encode, opcode as op};
 
-/// Connections that are told apart, by the last octet of the address that they lead to: the entries of the map.
+/// Number of connections, one for each last octet of the destination address: the entries of the
+/// map.
 pub const CONNECTIONS: u32 = 256;
 /// Bytes of an entry: two words.
 pub const ENTRY_BYTES: u32 = 16;
-/// The word of an entry that says what is to be acknowledged: below the number of the next byte, above the sender's port.
+/// Index of the entry's first word. Lower half: the next sequence number to acknowledge. Upper
+/// half: the sender's port. Both are in host order.
 pub const NEXT_BYTE: usize = 0;
-/// The word that says the rest: below the number of the peer's own next byte, above the peer's port. Both in host order.
+/// Index of the entry's second word. Lower half: the peer's own next sequence number. Upper half:
+/// the peer's port. Both are in host order.
 pub const OWN_BYTE: usize = 1;
 
 /// `struct __sk_buff` of linux/bpf.h.
@@ -27,7 +32,7 @@ const SKB_LEN: i16 = 0;
 const SKB_DATA: i16 = 76;
 const SKB_DATA_END: i16 = 80;
 
-/// What the program returns: the next program's turn, or a drop (`TCX_NEXT`, `TC_ACT_SHOT`).
+/// Return values: run the next program, or drop (`TCX_NEXT`, `TC_ACT_SHOT`).
 const NEXT: i32 = -1;
 const SHOT: i32 = 2;
 
@@ -36,16 +41,16 @@ const IP: i16 = 14;
 const TCP: i16 = 34;
 /// The last octet of the receiver's address.
 const LAST_OCTET: i16 = IP + 19;
-/// The headers that are looked at.
+/// Bytes of the headers that the program reads.
 const HEADERS: i32 = 54;
 /// A stack word for the map's key.
 const KEY: i16 = -4;
 
-/// The program, as the kernel loads it (`BPF_PROG_TYPE_SCHED_CLS`). `map` is the descriptor of an array of [`CONNECTIONS`] entries
-/// of [`ENTRY_BYTES`].
+/// Returns the program as words for the kernel (`BPF_PROG_TYPE_SCHED_CLS`). `map` is the descriptor
+/// of an array of [`CONNECTIONS`] entries of [`ENTRY_BYTES`].
 ///
 /// # Errors
-/// None that a caller can bring about.
+/// None that a caller can cause.
 pub fn program(map: i32) -> Result<Vec<u64>, Error> {
     let mut asm = Assembler::new();
     let next = asm.label();
@@ -66,7 +71,8 @@ pub fn program(map: i32) -> Result<Vec<u64>, Error> {
     Ok(encode(&asm.finish()?))
 }
 
-/// Leaves unless it is a TCP segment with data; R9 = the number of the byte behind it.
+/// Jumps to `next` unless the frame is a TCP segment with data. R9 = the sequence number after its
+/// last byte.
 fn take_segment(asm: &mut Assembler, next: Label) {
     field(asm, Size::H, 12);
     asm.jump_if(Condition::NotEqual, R1, 0x0800, next);
@@ -74,10 +80,10 @@ fn take_segment(asm: &mut Assembler, next: Label) {
         asm.load(Size::B, R1, R7, at);
         asm.jump_if(Condition::NotEqual, R1, value, next);
     }
-    // FIN, SYN and RST are for the listener.
+    // FIN, SYN and RST go to the listener.
     asm.load(Size::B, R1, R7, TCP + 13);
     asm.jump_if(Condition::AnyBitSet, R1, 0x07, next);
-    // The length of the header, in words, stands in the upper half.
+    // The upper half of the byte is the length of the header in 32-bit words.
     asm.load(Size::B, R8, R7, TCP + 12);
     asm.alu(Operation::Rsh, R8, 4);
     asm.alu(Operation::Lsh, R8, 2);
@@ -102,7 +108,7 @@ fn find_entry(asm: &mut Assembler, map: i32, next: Label) {
     asm.jump_if(Condition::Equal, R0, 0, next);
 }
 
-/// Writes both words, each whole: whoever reads them sees the one before or this one.
+/// Writes both words. Each is one 64-bit store, so a reader sees either the old or the new word.
 fn note(asm: &mut Assembler) {
     asm.alu(Operation::Lsh, R8, 32);
     asm.alu(Operation::Or, R9, R8);

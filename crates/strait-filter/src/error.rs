@@ -1,6 +1,6 @@
-//! The one error of this crate: what is wrong with a program or with what was asked of it, and where.
+//! The crate's error type: the fault in a program or in its options, and the instruction.
 
-/// Why a program is not accepted, or not translated. `at` counts instructions from 0.
+/// Reason why a program is refused or cannot be translated. `at` counts instructions from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -9,20 +9,20 @@ pub enum Error {
     Empty,
     /// More instructions than `BPF_MAXINSNS`.
     #[error(
-        "the filter program has {instructions} instructions; the kernel takes at most {}",
+        "the filter program has {instructions} instructions; the kernel accepts at most {}",
         crate::cbpf::INSTRUCTIONS_MAX
     )]
     TooLong {
-        /// How many it has.
+        /// Length of the program.
         instructions: usize,
     },
-    /// More instructions than the interpreter takes.
+    /// More instructions than the interpreter accepts.
     #[error(
-        "the filter program has {instructions} instructions; at most {} can be run",
+        "the filter program has {instructions} instructions; the interpreter accepts at most {}",
         crate::cbpf::INTERPRETED_MAX
     )]
     TooLongToInterpret {
-        /// How many it has.
+        /// Length of the program.
         instructions: usize,
     },
     /// An opcode that classic BPF does not have.
@@ -30,7 +30,7 @@ pub enum Error {
     UnknownOpcode {
         /// Index of the instruction.
         at: usize,
-        /// Its opcode.
+        /// The opcode.
         code: u16,
     },
     /// `div #0` or `mod #0`.
@@ -52,10 +52,10 @@ pub enum Error {
     NoSuchCell {
         /// Index of the instruction.
         at: usize,
-        /// The cell asked for.
+        /// The requested cell.
         cell: u32,
     },
-    /// A load from a scratch memory cell that is not stored to on every way there.
+    /// A load from a scratch memory cell that is not written on every path to the load.
     #[error("filter instruction {at}: M[{cell}] is read before it is written")]
     UnsetCell {
         /// Index of the instruction.
@@ -69,15 +69,16 @@ pub enum Error {
         /// Index of the instruction.
         at: usize,
     },
-    /// A jump back, which makes a loop: libpcap's `protochain` has one, the kernel runs none.
+    /// A backward jump, which makes a loop. libpcap's `protochain` has one; the kernel accepts
+    /// none.
     #[error(
-        "filter instruction {at} jumps back; the kernel takes no filter with a loop (libpcap's protochain)"
+        "filter instruction {at} jumps back; the kernel accepts no filter with a loop (libpcap's protochain)"
     )]
     JumpBack {
         /// Index of the instruction.
         at: usize,
     },
-    /// An absolute load in the ancillary area that no kernel knows.
+    /// An absolute load in the ancillary area that the kernel does not define.
     #[error("filter instruction {at}: unknown ancillary load at {offset}")]
     UnknownAncillary {
         /// Index of the instruction.
@@ -88,24 +89,24 @@ pub enum Error {
     /// The last instruction is not a return.
     #[error("the filter program does not end in a return")]
     NoReturn,
-    /// A load whose meaning XDP cannot give.
-    #[error("filter instruction {at}: {what} is not known to an XDP program")]
+    /// A load of a fact that is not available to an XDP program.
+    #[error("filter instruction {at}: an XDP program cannot read {what}")]
     Untranslatable {
         /// Index of the instruction.
         at: usize,
-        /// The fact asked for.
+        /// The requested fact.
         what: &'static str,
     },
-    /// An assembled program jumps to a label that is nowhere.
+    /// A jump in an assembled program to a label that was never bound.
     #[error("the assembled program jumps to a label that was never bound")]
     UnboundLabel,
-    /// An assembled program jumps back further than 16 bits reach.
+    /// A backward jump in an assembled program that does not fit 16 bits.
     #[error("the assembled program jumps back too far")]
     JumpTooFar,
-    /// A traffic generator's frame template that does not fit its options.
+    /// A traffic generator's frame template that does not match its options.
     #[error("the frame template does not fit: {why}")]
     BadTemplate {
-        /// What does not fit.
+        /// The mismatch.
         why: &'static str,
     },
 }

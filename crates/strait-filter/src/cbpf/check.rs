@@ -1,8 +1,9 @@
-//! The kernel's rules for a classic program, in the kernel's order, and the interpreter's.
+//! Validity rules for classic programs: the kernel's, in the kernel's order, and the interpreter's.
 //!
-//! [`check`] follows `bpf_check_classic`, `chk_code_allowed` and `check_load_and_stores` of net/core/filter.c, so that a
-//! program passes exactly when `SO_ATTACH_FILTER` takes it. [`check_interpretable`] leaves out the rules that keep a
-//! program from looping in the kernel. [`super::Program`] is the only caller.
+//! [`check`] follows `bpf_check_classic`, `chk_code_allowed` and `check_load_and_stores` of
+//! net/core/filter.c: a program passes exactly when `SO_ATTACH_FILTER` accepts it.
+//! [`check_interpretable`] omits the rules that prevent loops in the kernel. [`super::Program`] is
+//! the only caller.
 
 use super::opcode as op;
 use super::{INSTRUCTIONS_MAX, INTERPRETED_MAX, Instruction, MEMORY_CELLS};
@@ -27,8 +28,9 @@ pub(super) fn check(program: &[Instruction]) -> Result<(), Error> {
     check_memory(program)
 }
 
-/// Checks what the interpreter relies on: opcodes, cells, divisors, and jumps that stay inside. A loop may be endless;
-/// the interpreter bounds the steps.
+/// Checks the interpreter's assumptions: known opcodes, existing cells, nonzero constant divisors,
+/// and jumps within the program. Loops may be endless, because the interpreter limits the number of
+/// steps.
 pub(super) fn check_interpretable(program: &[Instruction]) -> Result<(), Error> {
     let last = program.last().ok_or(Error::Empty)?;
     if program.len() > INTERPRETED_MAX {
@@ -50,12 +52,12 @@ pub(super) fn check_interpretable(program: &[Instruction]) -> Result<(), Error> 
     if last.code & op::CLASS == op::RET { Ok(()) } else { Err(Error::NoReturn) }
 }
 
-/// Returns true if the unconditional jump at `at`, by a negative `k`, ends at an instruction.
+/// Returns true if the unconditional jump at `at`, by a negative `k`, lands on an instruction.
 fn jumps_back_inside(at: usize, k: u32) -> bool {
     (at as i64 + 1 + i64::from(k as i32)) >= 0
 }
 
-/// Whether classic BPF has this opcode.
+/// Returns true if classic BPF defines this opcode.
 fn is_known(code: u16) -> bool {
     if code > 0xff {
         return false;
@@ -115,7 +117,7 @@ fn check_operands(at: usize, instruction: Instruction) -> Result<(), Error> {
     }
 }
 
-/// Whether `k` names a scratch memory cell.
+/// Returns true if the opcode accesses a scratch memory cell, with index `k`.
 fn cell_of(code: u16) -> bool {
     [op::ST, op::STX, op::LD | op::MEM, op::LDX | op::MEM].contains(&code)
 }
@@ -128,21 +130,21 @@ fn check_ancillary(at: usize, k: u32) -> Result<(), Error> {
 }
 
 fn check_jump(at: usize, instruction: Instruction, len: usize) -> Result<(), Error> {
-    let room = len - at - 1;
+    let remaining = len - at - 1;
     if instruction.code == op::JMP | op::JA && (instruction.k as i32) < 0 {
         return Err(Error::JumpBack { at });
     }
     let inside = match instruction.code {
         code if code & op::CLASS != op::JMP => true,
-        code if code & op::OPERATION == op::JA => (instruction.k as usize) < room,
-        _ => (instruction.jt as usize) < room && (instruction.jf as usize) < room,
+        code if code & op::OPERATION == op::JA => (instruction.k as usize) < remaining,
+        _ => (instruction.jt as usize) < remaining && (instruction.jf as usize) < remaining,
     };
     if inside { Ok(()) } else { Err(Error::JumpOutside { at }) }
 }
 
-/// Every load from scratch memory must be preceded by a store on all ways there.
+/// Checks that every load from scratch memory is preceded by a store on all paths to it.
 fn check_memory(program: &[Instruction]) -> Result<(), Error> {
-    // A bit a cell: written on every jump to this instruction.
+    // One bit for each cell: written on every jump to this instruction.
     let mut on_jumps = vec![u16::MAX; program.len()];
     let mut written = 0_u16;
     for (at, &instruction) in program.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! Opcodes and ancillary offsets of classic BPF, by the names of `linux/bpf_common.h` and `linux/filter.h`.
+//! Opcodes and ancillary offsets of classic BPF, with the names of `linux/bpf_common.h` and
+//! `linux/filter.h`.
 //!
-//! An opcode is a class in the low three bits, and what that class needs in the rest. The checker, the
-//! interpreter and the translator read them; nothing here decides anything.
+//! The low three bits of an opcode are its class; the class defines the other bits. The checker,
+//! the interpreter and the translator use these constants. There is no logic here.
 
 #![allow(missing_docs, reason = "the names are the kernel's own and are documented there")]
 
@@ -13,13 +14,13 @@ pub const ALU: u16 = 0x04;
 pub const JMP: u16 = 0x05;
 pub const RET: u16 = 0x06;
 pub const MISC: u16 = 0x07;
-/// The bits of the class.
+/// Bits of the class.
 pub const CLASS: u16 = 0x07;
 
 pub const W: u16 = 0x00;
 pub const H: u16 = 0x08;
 pub const B: u16 = 0x10;
-/// The bits of a load's size.
+/// Bits of a load's size.
 pub const SIZE: u16 = 0x18;
 
 pub const IMM: u16 = 0x00;
@@ -28,7 +29,7 @@ pub const IND: u16 = 0x40;
 pub const MEM: u16 = 0x60;
 pub const LEN: u16 = 0x80;
 pub const MSH: u16 = 0xa0;
-/// The bits of a load's mode.
+/// Bits of a load's mode.
 pub const MODE: u16 = 0xe0;
 
 pub const ADD: u16 = 0x00;
@@ -48,7 +49,7 @@ pub const JEQ: u16 = 0x10;
 pub const JGT: u16 = 0x20;
 pub const JGE: u16 = 0x30;
 pub const JSET: u16 = 0x40;
-/// The bits of an ALU or jump operation.
+/// Bits of an ALU or jump operation.
 pub const OPERATION: u16 = 0xf0;
 
 pub const K: u16 = 0x00;
@@ -58,7 +59,7 @@ pub const A: u16 = 0x10;
 pub const TAX: u16 = 0x00;
 pub const TXA: u16 = 0x80;
 
-/// Offsets from here up are not bytes of the frame but facts about it.
+/// Offsets from here up are facts about the frame instead of its bytes.
 pub const SKF_AD_OFF: i32 = -0x1000;
 /// Offsets from here up count from the network header.
 pub const SKF_NET_OFF: i32 = -0x0010_0000;
@@ -82,7 +83,7 @@ pub const SKF_AD_PAY_OFFSET: u32 = 52;
 pub const SKF_AD_RANDOM: u32 = 56;
 pub const SKF_AD_VLAN_TPID: u32 = 60;
 
-/// `PACKET_*` types of `linux/if_packet.h`, as `SKF_AD_PKTTYPE` gives them.
+/// `PACKET_*` types of `linux/if_packet.h`, as `SKF_AD_PKTTYPE` returns them.
 pub const PACKET_HOST: u32 = 0;
 pub const PACKET_BROADCAST: u32 = 1;
 pub const PACKET_MULTICAST: u32 = 2;

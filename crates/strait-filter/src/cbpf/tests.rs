@@ -1,4 +1,4 @@
-//! The checker's rules one by one, and what the rewrites keep.
+//! Tests of the checker's rules, one by one, and of the rewrites.
 
 use super::opcode as op;
 use super::{INSTRUCTIONS_MAX, INTERPRETED_MAX, Instruction, Program};
@@ -40,7 +40,7 @@ fn exactly_the_opcodes_of_the_kernel_are_known() {
             known.push(code);
         }
     }
-    // The table of `chk_code_allowed`, in ascending order.
+    // Table of `chk_code_allowed`, in ascending order.
     let expected = [
         0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x0c, 0x14, 0x15, 0x16, 0x1c, 0x1d, 0x20, 0x24, 0x25,
         0x28, 0x2c, 0x2d, 0x30, 0x34, 0x35, 0x3c, 0x3d, 0x40, 0x44, 0x45, 0x48, 0x4c, 0x4d, 0x50, 0x54, 0x5c,
@@ -189,7 +189,8 @@ fn without_its_header_a_program_loads_the_rest_and_the_facts() {
     let ifindex = Instruction::ancillary(op::SKF_AD_IFINDEX);
     assert_eq!(load(ifindex.code, ifindex.k), Some(ifindex));
     assert_eq!(load(op::LD | op::LEN, 0), Some(stmt(op::LD | op::LEN, 0)));
-    // Four bytes from the protocol on reach into the packet; an address byte is nowhere else.
+    // A word at the protocol's offset reaches into the packet. No fact has the value of an address
+    // byte.
     assert_eq!(load(op::LD | op::W | op::ABS, 14), None);
     assert_eq!(load(op::LD | op::B | op::ABS, 6), None);
     assert_eq!(load(op::LD | op::H | op::IND, 14), None);

@@ -1,33 +1,38 @@
-//! An assembler that keeps three rules of the verifier by itself.
+//! Assembler that enforces three rules of the verifier.
 //!
-//! - **Jumps reach.** A jump has 16 bits. Forward jumps that would not reach get *islands*: a jump in between that
-//!   goes on to the same label. No instruction newer than Linux 5.12 is needed.
-//! - **Nothing is unreachable.** The verifier refuses dead code; what follows an unconditional jump, with no label
-//!   that anyone jumps to, is not emitted at all. So a caller may write what turns out to be dead.
-//! - **Everything ends.** [`Assembler::finish`] refuses a program that runs off its end or jumps nowhere.
+//! - **Jumps reach their targets.** A jump has 16 bits. A forward jump that would not reach its
+//!   label goes to an *island*: an intermediate jump to the same label. So no instruction newer
+//!   than Linux 5.12 is needed.
+//! - **No code is unreachable.** The verifier refuses dead code. Instructions after an
+//!   unconditional jump are omitted up to the next label that a jump targets, so callers may emit
+//!   code that turns out to be dead.
+//! - **Every path ends.** [`Assembler::finish`] refuses a program that runs past its end or jumps
+//!   to an unbound label.
 //!
-//! It knows nothing of packets.
+//! The assembler has no knowledge of packets.
 
 use super::{Instruction, Register, opcode as op};
 use crate::error::Error;
 
-/// After how many instructions forward jumps are looked over. A jump is redirected when it is between one and two
-/// of these old, and an island is never longer than one, so every jump stays below 3 x 8192 of its 32767.
+/// Interval in instructions at which pending forward jumps are examined. A jump is redirected when
+/// it is between one and two intervals old, and a group of islands is never longer than one
+/// interval, so every jump stays below 3 x 8192 of its 32767.
 const ISLAND_EVERY: usize = 8192;
 
-/// Stands for a displacement beyond 16 bits until [`Assembler::finish`]; a jump that long is not needed.
+/// Marks a displacement beyond 16 bits until [`Assembler::finish`] refuses it. No real displacement
+/// has this value.
 const TOO_FAR: i16 = i16::MIN;
 
-/// A place in the program, made before or after it is known where.
+/// A place in the program. It can be created before its position is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// What an operation works with: a register or a constant.
+/// Operand of an operation: a register or a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// The value of a register.
     Register(Register),
-    /// A constant, sign-extended where the operation has 64 bits.
+    /// A constant, sign-extended for 64-bit operations.
     Constant(i32),
 }
 
@@ -43,7 +48,7 @@ impl From<i32> for Operand {
     }
 }
 
-/// Arithmetic, by the upper bits of its opcode.
+/// Arithmetic operations, with the upper bits of their opcodes.
 #[allow(missing_docs, reason = "the names are the kernel's")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -61,7 +66,8 @@ pub enum Operation {
     Mov = 0xb0,
 }
 
-/// When a jump is taken, by the upper bits of its opcode. `Signed` ones compare two's complements.
+/// Conditions of jumps, with the upper bits of their opcodes. `Signed` conditions compare two's
+/// complements.
 #[allow(missing_docs, reason = "the names are the kernel's")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -76,7 +82,7 @@ pub enum Condition {
     SignedLess = 0xc0,
 }
 
-/// Bytes of a memory access.
+/// Width of a memory access.
 #[allow(missing_docs, reason = "the names are the kernel's")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -88,7 +94,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Bytes.
+    /// Returns the width in bytes.
     pub fn bytes(self) -> i32 {
         match self {
             Self::B => 1,
@@ -102,23 +108,23 @@ impl Size {
 #[derive(Clone, Debug, Default)]
 struct Place {
     at: Option<usize>,
-    /// Jumps to it that are waiting for it.
+    /// Jumps to this place from before it was bound.
     jumps: Vec<usize>,
-    /// Calls to it.
+    /// Calls of this place from before it was bound.
     calls: Vec<usize>,
 }
 
-/// Collects instructions; see the module for what it sees to.
+/// Collects instructions and enforces the rules in the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Assembler {
     code: Vec<Instruction>,
     places: Vec<Place>,
-    /// Whether the next instruction can be reached.
+    /// True if the next instruction can be reached.
     live: bool,
     islands_at: usize,
-    /// The last place that was bound and reached, so that the jump before it is not taken away from under it.
+    /// Position of the last reachable label, so that a jump just before it is not removed.
     bound_at: usize,
-    /// Labels bound here that nobody has jumped to, and that the code before does not run into.
+    /// Labels bound at this position that are not reachable so far.
     idle_here: Vec<Label>,
 }
 
@@ -129,7 +135,7 @@ impl Default for Assembler {
 }
 
 impl Assembler {
-    /// An empty program.
+    /// Returns an empty program.
     pub fn new() -> Self {
         Self {
             code: Vec::new(),
@@ -141,13 +147,14 @@ impl Assembler {
         }
     }
 
-    /// A new label, nowhere yet.
+    /// Returns a new, unbound label.
     pub fn label(&mut self) -> Label {
         self.places.push(Place::default());
         Label(self.places.len() - 1)
     }
 
-    /// Puts the label here. It is reached if anyone jumps to it or the code before runs into it.
+    /// Binds the label to this position. It is reachable if a jump targets it or the code before it
+    /// runs into it.
     pub fn bind(&mut self, label: Label) {
         self.drop_jump_to_next(label);
         let here = self.code.len();
@@ -169,7 +176,8 @@ impl Assembler {
         }
     }
 
-    /// Whether the next instruction can be reached; if not, it is not emitted.
+    /// Returns true if the next instruction can be reached. An unreachable instruction is not
+    /// emitted.
     pub fn is_live(&self) -> bool {
         self.live
     }
@@ -179,7 +187,7 @@ impl Assembler {
         self.operate(op::ALU64 | operation as u8, dst, operand.into());
     }
 
-    /// The same on the lower 32 bits; the upper ones become zero.
+    /// Like [`Self::alu`], on the lower 32 bits; the upper ones become zero.
     pub fn alu32(&mut self, operation: Operation, dst: Register, operand: impl Into<Operand>) {
         self.operate(op::ALU | operation as u8, dst, operand.into());
     }
@@ -194,7 +202,8 @@ impl Assembler {
         self.alu(Operation::Mov, dst, operand);
     }
 
-    /// The lower `bits` (16, 32 or 64) of `dst` from host to big-endian order or back; the rest becomes zero.
+    /// Converts the lower `bits` (16, 32 or 64) of `dst` between host and big-endian order; the
+    /// other bits become zero.
     pub fn swap_big_endian(&mut self, dst: Register, bits: i32) {
         self.push(Instruction {
             code: op::ALU | op::END | op::TO_BE,
@@ -224,7 +233,7 @@ impl Assembler {
         self.atomic(base, off, src, op::ATOMIC_ADD);
     }
 
-    /// The same, and `src` is what was there before.
+    /// Like [`Self::atomic_add`], and sets `src` to the previous value.
     pub fn atomic_fetch_add(&mut self, base: Register, off: i16, src: Register) {
         self.atomic(base, off, src, op::ATOMIC_ADD | op::ATOMIC_FETCH);
     }
@@ -239,12 +248,12 @@ impl Assembler {
         self.wide(dst, 0, constant);
     }
 
-    /// `dst` = the map behind a descriptor.
+    /// `dst` = the map with descriptor `fd`.
     pub fn load_map(&mut self, dst: Register, fd: i32) {
         self.wide(dst, op::PSEUDO_MAP_FD, u64::from(fd as u32));
     }
 
-    /// `dst` = the address of the value of the array behind a descriptor, which has no other.
+    /// `dst` = the address of the only value of the array map with descriptor `fd`.
     pub fn load_map_value(&mut self, dst: Register, fd: i32) {
         self.wide(dst, op::PSEUDO_MAP_VALUE, u64::from(fd as u32));
     }
@@ -259,7 +268,7 @@ impl Assembler {
         };
         let second = Instruction { imm: (constant >> 32) as i32, ..Instruction::default() };
         self.push(first);
-        // Not by push(): no island may come between the halves.
+        // Not by `push`: an island must not separate the halves.
         if self.live {
             self.code.push(second);
         }
@@ -270,13 +279,13 @@ impl Assembler {
         self.push(Instruction { code: op::JMP | op::CALL, imm: helper, ..Instruction::default() });
     }
 
-    /// Calls the kernel function with this BTF number.
+    /// Calls the kernel function with this BTF ID.
     pub fn call_kernel(&mut self, btf_id: i32) {
         let src = op::PSEUDO_KFUNC_CALL;
         self.push(Instruction { code: op::JMP | op::CALL, src, imm: btf_id, ..Instruction::default() });
     }
 
-    /// Calls the function of this program that begins at `label`, which is bound later.
+    /// Calls the function of this program at `label`, which is bound later.
     pub fn call_function(&mut self, label: Label) {
         let src = op::PSEUDO_CALL;
         if self.push(Instruction { code: op::JMP | op::CALL, src, ..Instruction::default() }) {
@@ -308,7 +317,7 @@ impl Assembler {
         self.compare(op::JMP | condition as u8, dst, operand.into(), label);
     }
 
-    /// The same on the lower 32 bits.
+    /// Like [`Self::jump_if`], on the lower 32 bits.
     pub fn jump32_if(
         &mut self,
         condition: Condition,
@@ -319,11 +328,12 @@ impl Assembler {
         self.compare(op::JMP32 | condition as u8, dst, operand.into(), label);
     }
 
-    /// The program.
+    /// Returns the program.
     ///
     /// # Errors
-    /// [`Error::UnboundLabel`] if a jump leads nowhere, [`Error::NoReturn`] if the last instruction is not a return
-    /// or jump, [`Error::JumpTooFar`] for a backward jump beyond 16 bits.
+    /// [`Error::UnboundLabel`] if a jump's label is unbound, [`Error::NoReturn`] if the last
+    /// instruction is not a return or jump, [`Error::JumpTooFar`] for a backward jump beyond 16
+    /// bits.
     pub fn finish(self) -> Result<Vec<Instruction>, Error> {
         if self.live {
             return Err(Error::NoReturn);
@@ -345,7 +355,7 @@ impl Assembler {
         self.branch(Instruction { code: code | source, dst: dst as u8, src, off: 0, imm }, label);
     }
 
-    /// Emits a jump: to a place that is known, or one that is still to come.
+    /// Emits a jump to a label, which may still be unbound.
     fn branch(&mut self, instruction: Instruction, label: Label) {
         if !self.push(instruction) {
             return;
@@ -357,7 +367,7 @@ impl Assembler {
         }
     }
 
-    /// Emits unless nobody gets here; says whether it did.
+    /// Emits the instruction if it is reachable, and returns true if so.
     fn push(&mut self, instruction: Instruction) -> bool {
         if self.live {
             if self.code.len() >= self.islands_at {
@@ -369,7 +379,7 @@ impl Assembler {
         self.live
     }
 
-    /// Redirects old forward jumps to jumps of our own, over which the code around goes.
+    /// Redirects old forward jumps to islands. The code before the islands jumps over them.
     fn build_islands(&mut self) {
         let here = self.code.len();
         let (next, old) = (here + ISLAND_EVERY, here - ISLAND_EVERY);
@@ -391,7 +401,7 @@ impl Assembler {
         self.islands_at = next;
     }
 
-    /// A jump to the very next instruction need not be.
+    /// Removes a jump to the instruction right after it.
     fn drop_jump_to_next(&mut self, label: Label) {
         let Some(last) = self.code.len().checked_sub(1) else { return };
         let jumps = &mut self.places[label.0].jumps;
@@ -407,7 +417,7 @@ impl Assembler {
     }
 }
 
-/// What a jump at `from` needs to get to `to`.
+/// Returns the displacement of a jump from `from` to `to`.
 fn displacement(from: usize, to: usize) -> i16 {
     i16::try_from(to as i64 - from as i64 - 1).unwrap_or(TOO_FAR)
 }

@@ -1,7 +1,8 @@
 //! eBPF instructions and an assembler for whole programs.
 //!
-//! The names and encodings are those of linux/bpf.h and of the kernel's instruction-set document. [`crate::translate`]
-//! and [`crate::xdp`] write programs with it; whoever loads them passes [`encode`]'s words to the kernel.
+//! Names and encodings follow linux/bpf.h and the kernel's instruction-set document.
+//! [`crate::translate`] and [`crate::xdp`] build programs with this module; a loader passes
+//! [`encode`]'s words to the kernel.
 
 mod assembler;
 pub mod opcode;
@@ -10,7 +11,8 @@ mod tests;
 
 pub use assembler::{Assembler, Condition, Label, Operand, Operation, Size};
 
-/// A register. R0 returns, R1 to R5 are arguments and lost in a call, R6 to R9 are kept, R10 is the frame pointer.
+/// A register. R0 holds return values. R1 to R5 hold arguments and are lost in a call. R6 to R9 are
+/// preserved. R10 is the frame pointer.
 #[allow(missing_docs, reason = "the names are the kernel's")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -28,14 +30,14 @@ pub enum Register {
     R10,
 }
 
-/// One instruction: `struct bpf_insn`, its two register fields as numbers of four bits.
+/// One instruction: `struct bpf_insn`, with its two register fields as numbers of four bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Instruction {
     /// Opcode.
     pub code: u8,
     /// Destination register.
     pub dst: u8,
-    /// Source register, or what kind of constant or call it is.
+    /// Source register, or the kind of a constant or call.
     pub src: u8,
     /// Offset of a jump, in instructions, or of a memory access, in bytes.
     pub off: i16,
@@ -44,7 +46,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// The eight bytes that the kernel of this machine takes.
+    /// Returns the eight bytes of `struct bpf_insn` on this machine.
     pub fn to_bytes(self) -> [u8; 8] {
         let low_nibble_first = cfg!(target_endian = "little");
         let registers = if low_nibble_first { self.dst | self.src << 4 } else { self.dst << 4 | self.src };
@@ -52,13 +54,13 @@ impl Instruction {
         [self.code, registers, o0, o1, i0, i1, i2, i3]
     }
 
-    /// The same as one word in memory order.
+    /// Returns the instruction as one word in memory order.
     pub fn to_word(self) -> u64 {
         u64::from_ne_bytes(self.to_bytes())
     }
 }
 
-/// A program as `bpf(BPF_PROG_LOAD)` takes it.
+/// Returns a program in the form that `bpf(BPF_PROG_LOAD)` takes.
 pub fn encode(program: &[Instruction]) -> Vec<u64> {
     program.iter().map(|instruction| instruction.to_word()).collect()
 }

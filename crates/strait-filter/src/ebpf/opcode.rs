@@ -1,6 +1,7 @@
-//! Opcode bits, helper numbers and context offsets of eBPF, by the kernel's names.
+//! Opcode bits, helper numbers and context offsets of eBPF, with the kernel's names.
 //!
-//! From linux/bpf.h and linux/bpf_common.h. The assembler composes opcodes of them; nothing here decides anything.
+//! The values are those of linux/bpf.h and linux/bpf_common.h. The assembler composes opcodes from
+//! them. There is no logic here.
 
 #![allow(missing_docs, reason = "the names are the kernel's own and are documented there")]
 
@@ -33,13 +34,14 @@ pub const EXIT: u8 = 0x90;
 pub const ATOMIC_ADD: i32 = 0x00;
 pub const ATOMIC_FETCH: i32 = 0x01;
 
-/// Source register of a 64-bit constant that is a map's descriptor.
+/// Source register of a 64-bit constant that is a map descriptor.
 pub const PSEUDO_MAP_FD: u8 = 1;
-/// The same of a 64-bit constant that is the address of such a map's only value, an array's.
+/// Source register of a 64-bit constant that is an array map's descriptor and stands for the
+/// address of its only value.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
 /// Source register of a call to another function of the program.
 pub const PSEUDO_CALL: u8 = 1;
-/// Source register of a call to a function of the kernel.
+/// Source register of a call to a kernel function.
 pub const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// Helper functions, `enum bpf_func_id`.

@@ -1,4 +1,4 @@
-//! Encodings, and what the assembler sees to by itself. A small virtual machine runs what it made.
+//! Tests of encodings and of the assembler's rules. A small virtual machine runs the programs.
 
 use super::{
     Assembler, Condition, Instruction, Operation,
@@ -84,11 +84,11 @@ fn what_nobody_reaches_is_not_emitted() {
     asm.bind(end);
     asm.exit();
     let program = asm.finish().unwrap();
-    assert_eq!(program.len(), 2, "the jump over nothing is gone too: {program:?}");
+    assert_eq!(program.len(), 2, "the jump to the next instruction is removed too: {program:?}");
     assert_eq!(run(&program), 1);
 }
 
-/// The few instructions of the long programs below; rbpf counts instructions in 16 bits.
+/// Interprets the few instructions of the long programs below; rbpf counts instructions in 16 bits.
 fn walk(program: &[Instruction]) -> i64 {
     const MOV: u8 = op::ALU64 | op::MOV;
     const WIDE: u8 = op::LD | op::IMM | op::DW;
@@ -119,7 +119,8 @@ fn walk(program: &[Instruction]) -> i64 {
     }
 }
 
-/// Jumps from everywhere to the end of programs far longer than a jump reaches arrive, by way of islands.
+/// Jumps from all positions to the end of a program reach it through islands, also in programs far
+/// longer than 16 bits.
 #[test]
 fn jumps_reach_any_distance() {
     for len in [1_000, 40_000, 150_000] {
@@ -145,7 +146,7 @@ fn jumps_reach_any_distance() {
     }
 }
 
-/// And from the first instruction over everything.
+/// A jump from the first instruction reaches the end of a program far longer than 16 bits.
 #[test]
 fn a_jump_leaps_over_the_whole_program() {
     let mut asm = Assembler::new();
@@ -162,7 +163,7 @@ fn a_jump_leaps_over_the_whole_program() {
     assert_jumps_land_on_instructions(&program);
 }
 
-/// No jump leads out of the program or into the second half of a 64-bit constant.
+/// Asserts that no jump leaves the program or lands on the second half of a 64-bit constant.
 fn assert_jumps_land_on_instructions(program: &[Instruction]) {
     for (at, i) in program.iter().enumerate() {
         let is_jump =
@@ -172,7 +173,7 @@ fn assert_jumps_land_on_instructions(program: &[Instruction]) {
             assert_ne!(
                 *to,
                 Instruction { imm: to.imm, ..Instruction::default() },
-                "instruction {at} jumps amiss"
+                "instruction {at} jumps into a constant"
             );
         }
     }

@@ -1,7 +1,7 @@
-//! The loads below `SKF_AD_OFF`: facts about a frame rather than its bytes.
+//! Loads from `SKF_AD_OFF` on: facts about a frame instead of its bytes.
 //!
-//! Follows `convert_bpf_extensions` of net/core/filter.c. Only the interpreter calls it; the translation has its
-//! own, in eBPF.
+//! Follows `convert_bpf_extensions` of net/core/filter.c. Only the interpreter calls this module;
+//! the translation emits its own eBPF.
 
 use super::frame::View;
 use super::{Machine, Metadata};
@@ -13,7 +13,7 @@ const NLATTR_LEN: u32 = 4;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
 impl Machine {
-    /// The fact at absolute offset `k`, which is in the ancillary area.
+    /// Returns the fact at absolute offset `k`, which is in the ancillary area.
     pub(super) fn ancillary(&self, k: u32, view: &View<'_>, meta: &Metadata) -> Option<u32> {
         let vlan = meta.vlan.unwrap_or_default();
         Some(match k.wrapping_sub(op::SKF_AD_OFF as u32) {
@@ -38,7 +38,7 @@ impl Machine {
     }
 }
 
-/// `nla_find`: where in `start..end` an attribute of the given type begins; 0 where there is none.
+/// `nla_find`: returns the offset in `start..end` of the first attribute of the given type, or 0.
 fn attribute(view: &View<'_>, start: u32, end: u32, wanted: u32) -> u32 {
     let mut at = start;
     while at <= end.saturating_sub(NLATTR_LEN) && end >= NLATTR_LEN {
@@ -54,7 +54,7 @@ fn attribute(view: &View<'_>, start: u32, end: u32, wanted: u32) -> u32 {
     0
 }
 
-/// The same among the attributes inside the attribute at `at`.
+/// Like [`attribute`], among the attributes nested in the attribute at `at`.
 fn nested_attribute(view: &View<'_>, at: u32, wanted: u32) -> u32 {
     let len = match attribute_header(view, at) {
         Some((len, _)) => u32::from(len),

@@ -1,30 +1,32 @@
-//! A frame as a packet socket's filter sees it, over bytes that may still hold their VLAN tag.
+//! View of a frame as a packet socket's filter sees it, over bytes that may still contain the VLAN
+//! tag.
 //!
-//! The kernel takes the outermost 802.1Q or 802.1ad tag out before packet sockets see a frame. [`View`] does it
-//! by arithmetic on offsets; the bytes stay where they are. The interpreter reads through it, the translation
-//! uses the same constants.
+//! The kernel removes the outermost 802.1Q or 802.1ad tag before packet sockets see a frame.
+//! [`View`] does so by arithmetic on offsets, without moving bytes. The interpreter reads through
+//! it, and the translation uses the same constants.
 
 use super::{Metadata, Vlan};
 use crate::cbpf::opcode as op;
 
-/// Destination, source and type.
+/// Length of an Ethernet header: destination, source and type.
 pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
-/// Where the type, or the outermost tag, begins.
+/// Offset of the type or of the outermost tag.
 pub(crate) const ETHERTYPE_OFFSET: usize = 12;
 /// Bytes of one VLAN tag.
 pub(crate) const TAG_LEN: usize = 4;
-/// `skb_vlan_untag` wants a tag and two bytes more, and drops what is shorter.
+/// Minimum length of a tagged frame: `skb_vlan_untag` needs a tag and two more bytes, and drops
+/// shorter frames.
 pub(crate) const TAGGED_LEN_MIN: usize = ETHERNET_HEADER_LEN + TAG_LEN + 2;
-/// The ethertypes of a tag that the kernel takes out: 802.1Q and 802.1ad.
+/// Ethertypes of the tags that the kernel removes: 802.1Q and 802.1ad.
 pub(crate) const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
-/// Smaller values in the type field are lengths (`ETH_P_802_3_MIN`).
+/// Smallest ethertype (`ETH_P_802_3_MIN`). Smaller values in the type field are lengths.
 pub(crate) const ETHERTYPE_MIN: u16 = 0x0600;
-/// `ETH_P_802_3`: raw 802.3 without an 802.2 header, known by its 0xffff.
+/// `ETH_P_802_3`: raw 802.3 without an 802.2 header, recognized by 0xffff after the length.
 pub(crate) const ETHERTYPE_802_3: u16 = 0x0001;
-/// `ETH_P_802_2`: any other frame that carries a length.
+/// `ETH_P_802_2`: any other frame with a length in the type field.
 pub(crate) const ETHERTYPE_802_2: u16 = 0x0004;
 
-/// The packet type of a received Ethernet frame, as `eth_type_trans` sets it.
+/// Returns the packet type of a received Ethernet frame, as `eth_type_trans` sets it.
 pub fn ethernet_pkttype(destination: [u8; 6], device: [u8; 6]) -> u8 {
     let pkttype = if destination == device {
         op::PACKET_HOST
@@ -38,7 +40,7 @@ pub fn ethernet_pkttype(destination: [u8; 6], device: [u8; 6]) -> u8 {
     pkttype as u8
 }
 
-/// Bytes of a frame, `hidden` of which, from offset `at`, do not count.
+/// Bytes of a frame without the `hidden` bytes from offset `at` on.
 pub(super) struct View<'a> {
     frame: &'a [u8],
     at: usize,
@@ -46,22 +48,23 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// All bytes count.
+    /// Returns a view of all bytes.
     pub(super) fn whole(frame: &'a [u8]) -> Self {
         Self { frame, at: ETHERTYPE_OFFSET, hidden: 0 }
     }
 
-    /// All bytes count but those of a tag at `at`.
+    /// Returns a view of all bytes except a tag at `at`.
     pub(super) fn without_tag(frame: &'a [u8], at: usize) -> Self {
         Self { frame, at, hidden: TAG_LEN.min(frame.len().saturating_sub(at)) }
     }
 
-    /// Bytes that count.
+    /// Returns the number of visible bytes.
     pub(super) fn len(&self) -> u32 {
         (self.frame.len() - self.hidden) as u32
     }
 
-    /// A big-endian load of `size` (`W`, `H` or `B`) at a classic offset, which may be negative.
+    /// Loads a big-endian value of `size` (`W`, `H` or `B`) from a classic offset, which may be
+    /// negative.
     pub(super) fn load(&self, offset: i32, size: u16) -> Option<u32> {
         let at = resolve(offset)?;
         match size {
@@ -71,7 +74,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// `N` bytes from `at`.
+    /// Returns `N` visible bytes from `at` on.
     pub(super) fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let at = if at >= self.at { at + self.hidden } else { at };
         let straddles = at < self.at && at + N > self.at && self.hidden != 0;
@@ -91,7 +94,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// `bpf_skb_load_helper_convert_offset` for an Ethernet frame that starts at its link-layer header.
+/// Resolves a classic offset like `bpf_skb_load_helper_convert_offset`, for an Ethernet frame that
+/// starts at its link-layer header.
 pub(crate) fn resolve(offset: i32) -> Option<usize> {
     let at = if offset >= 0 {
         offset
@@ -105,7 +109,8 @@ pub(crate) fn resolve(offset: i32) -> Option<usize> {
     usize::try_from(at).ok()
 }
 
-/// What the kernel makes of a received frame before its packet sockets see it; `None` if it drops it.
+/// Prepares a received frame as the kernel does before packet sockets see it. Returns `None` if the
+/// kernel drops it.
 pub(super) fn untag<'a>(frame: &'a [u8], meta: &Metadata) -> Option<(View<'a>, Metadata)> {
     let outer = be16(frame, ETHERTYPE_OFFSET)?;
     let mut meta = *meta;
@@ -122,7 +127,7 @@ pub(super) fn untag<'a>(frame: &'a [u8], meta: &Metadata) -> Option<(View<'a>, M
     Some((view, meta))
 }
 
-/// `skb->protocol` of the frame: its type, or what kind of 802.3 frame it is.
+/// Returns the frame's `skb->protocol`: its ethertype, or the kind of 802.3 frame.
 fn protocol(view: &View<'_>) -> Option<u16> {
     let kind = view.bytes(ETHERTYPE_OFFSET).map(u16::from_be_bytes)?;
     Some(if kind >= ETHERTYPE_MIN {

@@ -1,8 +1,9 @@
-//! Runs a classic program over a frame in this process, as the kernel would.
+//! Interpreter for classic programs, with the kernel's semantics.
 //!
-//! The capture engine uses it for files, for frames that reached a ring before the filter did, and for programs that the
-//! kernel does not take; the tests use it as the middle of three executions that must agree. It follows `bpf_convert_filter` and
-//! `bpf_skb_load_helper_*` of net/core/filter.c, allocates nothing and copies no frame.
+//! The capture engine uses it for files, for frames that reached a ring before the filter was
+//! attached, and for programs that the kernel refuses. In tests it is one of three executions that
+//! must agree. It follows `bpf_convert_filter` and `bpf_skb_load_helper_*` of net/core/filter.c. It
+//! allocates nothing and copies no frame.
 
 mod ancillary;
 mod frame;
@@ -20,7 +21,7 @@ use frame::View;
 use crate::cbpf::opcode as op;
 use crate::cbpf::{Instruction, MEMORY_CELLS, Program};
 
-/// A VLAN tag that is not, or no longer, in the frame's bytes.
+/// A VLAN tag that is not in the frame's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vlan {
     /// Tag control information: priority, drop eligibility and identifier.
@@ -29,56 +30,63 @@ pub struct Vlan {
     pub tpid: u16,
 }
 
-/// Facts about a frame that are not among its bytes: what the kernel keeps in `struct sk_buff`.
+/// Facts about a frame that are not part of its bytes: fields of the kernel's `struct sk_buff`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// Bytes of the whole frame, of which the given bytes may be a part.
+    /// Bytes of the whole frame. The given bytes may be only a part of it.
     pub wire_len: u32,
-    /// `skb->protocol` in host order: the ethertype, or 1 (802.3) or 4 (802.2) where the frame carries a length.
+    /// `skb->protocol` in host order: the ethertype, or 1 (802.3) or 4 (802.2) if the frame has a
+    /// length in the type field.
     pub protocol: u16,
     /// `PACKET_HOST` to `PACKET_OUTGOING`, see [`crate::cbpf::opcode`] and [`ethernet_pkttype`].
     pub pkttype: u8,
     /// Index of the interface.
     pub ifindex: u32,
-    /// `skb->queue_mapping`: on receipt one more than the receive queue, and 0 where the driver records none.
+    /// `skb->queue_mapping`: for received frames the receive queue plus one, or 0 if the driver
+    /// records none.
     pub queue: u16,
-    /// The device's or the kernel's flow hash; 0 where there is none.
+    /// Flow hash from the device or the kernel; 0 if there is none.
     pub rx_hash: u32,
     /// `ARPHRD_*` type of the device; Ethernet is 1.
     pub hatype: u16,
-    /// The outermost VLAN tag, if it was taken out of the frame.
+    /// The outermost VLAN tag, if it was removed from the frame.
     pub vlan: Option<Vlan>,
     /// The CPU that receives the frame.
     pub cpu: u32,
     /// `skb->mark`.
     pub mark: u32,
-    /// The number that `SKF_AD_RANDOM` gives.
+    /// Result of `SKF_AD_RANDOM`.
     pub random: u32,
-    /// Offset of the transport payload as the kernel's flow dissector finds it, for `SKF_AD_PAY_OFFSET`.
+    /// Offset of the transport payload according to the kernel's flow dissector, for
+    /// `SKF_AD_PAY_OFFSET`.
     pub payload_offset: u32,
 }
 
 impl Program {
-    /// How many bytes of `packet` to keep; 0 is no match.
+    /// Returns the number of bytes of `packet` to keep; 0 is no match.
     ///
-    /// `packet` is what a packet socket's filter sees: the outermost VLAN tag is out of it and in `meta`. A load
-    /// beyond the given bytes, and a division by zero, is no match.
+    /// `packet` is in the form that a packet socket's filter sees: the outermost VLAN tag is not in
+    /// its bytes but in `meta`. A load beyond the given bytes and a division by zero result in no
+    /// match.
     pub fn run(&self, packet: &[u8], meta: &Metadata) -> u32 {
         run(self.instructions(), &View::whole(packet), meta)
     }
 
-    /// The same for a packet whose VLAN tag, four bytes, was put in at `at`: offsets and lengths do not count it.
+    /// Like [`Self::run`], for a packet with a four-byte VLAN tag reinserted at `at`: offsets and
+    /// lengths do not count the tag.
     pub fn run_without_tag(&self, packet: &[u8], at: usize, meta: &Metadata) -> u32 {
         let wire_len = meta.wire_len.saturating_sub(TAG_LEN as u32);
         run(self.instructions(), &View::without_tag(packet, at), &Metadata { wire_len, ..*meta })
     }
 
-    /// The same for a frame as it came off the wire, with its VLAN tag still at offset 12.
+    /// Like [`Self::run`], for a frame as received from the wire, with its VLAN tag still at offset
+    /// 12.
     ///
-    /// Does what the kernel does before its filter runs: the tag goes into the metadata (unless the device took
-    /// one out already and `meta.vlan` says so), offsets and lengths stop counting it, and the protocol comes
-    /// from behind it. `meta.protocol` is ignored. Frames too short for their own header (14 bytes, 20 with
-    /// tag) never reach a packet socket and do not match.
+    /// Prepares the frame as the kernel does before its filter runs. The tag moves to the metadata,
+    /// unless `meta.vlan` says that the device has already removed one. Offsets and lengths do not
+    /// count the tag, and the protocol is the one after it. `meta.protocol` is ignored. Frames
+    /// shorter than their header (14 bytes, 20 with a tag) never reach a packet socket and do not
+    /// match.
     pub fn run_wire(&self, wire_frame: &[u8], meta: &Metadata) -> u32 {
         match frame::untag(wire_frame, meta) {
             Some((view, meta)) => run(self.instructions(), &view, &meta),
@@ -87,9 +95,10 @@ impl Program {
     }
 }
 
-/// Steps that a program may take on one frame, so that a loop without an end ends: no match. `protochain`, the one loop
-/// that libpcap writes, moves on by 8 bytes in at most 50 steps, so it takes 1.6 million on the longest frame of 262,144
-/// bytes. A program without loops takes at most [`crate::cbpf::INTERPRETED_MAX`].
+/// Maximum number of steps on one frame; a program that exceeds it does not match. It stops endless
+/// loops. `protochain`, the only loop that libpcap compiles, advances by 8 bytes in at most 50
+/// steps, so it takes 1.6 million steps on the longest frame of 262,144 bytes. A program without
+/// loops takes at most [`crate::cbpf::INTERPRETED_MAX`].
 pub const STEPS_MAX: usize = 1 << 21;
 
 /// Registers and scratch memory of the classic machine.
@@ -102,7 +111,7 @@ struct Machine {
 fn run(program: &[Instruction], view: &View<'_>, meta: &Metadata) -> u32 {
     let mut machine = Machine { a: 0, x: 0, memory: [0; MEMORY_CELLS] };
     let mut pc = 0;
-    // Jumps stay inside, and the last instruction returns: `Program` has checked it.
+    // `Program` has checked that jumps stay inside and that the last instruction returns.
     for _ in 0..STEPS_MAX {
         let Some(&instruction) = program.get(pc) else { return 0 };
         pc += 1;
@@ -121,7 +130,8 @@ fn run(program: &[Instruction], view: &View<'_>, meta: &Metadata) -> u32 {
 }
 
 impl Machine {
-    /// Executes anything but a jump or return; `None` ends the program without a match.
+    /// Executes an instruction other than a jump or return. `None` ends the program without a
+    /// match.
     fn step(&mut self, i: Instruction, view: &View<'_>, meta: &Metadata) -> Option<()> {
         match i.code & op::CLASS {
             op::LD => self.a = self.load(i, view, meta)?,
@@ -155,7 +165,8 @@ impl Machine {
         }
     }
 
-    /// 32-bit arithmetic; a shift counts modulo 32 as eBPF's does, division by zero is `None`.
+    /// Executes 32-bit arithmetic. A shift counts modulo 32, as in eBPF; division by zero is
+    /// `None`.
     fn alu(&self, i: Instruction) -> Option<u32> {
         let a = self.a;
         let operand = if i.code & op::X == 0 { i.k } else { self.x };
@@ -174,7 +185,7 @@ impl Machine {
         })
     }
 
-    /// How many instructions a jump skips; negative is back.
+    /// Returns the number of instructions that a jump skips; a negative number jumps back.
     fn skip(&self, i: Instruction) -> isize {
         let operand = if i.code & op::X == 0 { i.k } else { self.x };
         let holds = match i.code & op::OPERATION {

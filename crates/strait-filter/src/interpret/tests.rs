@@ -1,4 +1,4 @@
-//! What the interpreter makes of frames, with and without a VLAN tag.
+//! Tests of the interpreter's results, with and without a VLAN tag.
 
 use super::{Metadata, Vlan, ethernet_pkttype};
 use crate::cbpf::{INTERPRETED_MAX, Instruction, Program, opcode as op};
@@ -10,7 +10,7 @@ fn tagged_frame() -> Vec<u8> {
     frame
 }
 
-/// What is left of it once the tag is out.
+/// The tagged frame without its tag.
 fn untagged_frame() -> Vec<u8> {
     let mut frame = tagged_frame();
     frame.drain(12..16);
@@ -29,7 +29,7 @@ fn program(instructions: &[Instruction]) -> Program {
     Program::check(instructions.to_vec()).unwrap()
 }
 
-/// The program that returns what one load gives, plus one, so that zero is not "no match".
+/// Returns a program that returns the result of one load plus one, so that zero is not "no match".
 fn returning(load: Instruction) -> Program {
     program(&[
         load,
@@ -151,7 +151,7 @@ fn msh_gives_an_ip_header_length() {
 
 #[test]
 fn a_netlink_attribute_is_found_by_type() {
-    // Two attributes: type 1 with 4 bytes, type 7 nesting one of type 3.
+    // Two attributes: type 1 with 4 bytes, and type 7 with a nested attribute of type 3.
     let mut message = Vec::new();
     for half in [8_u16, 1, 0xaaaa, 0xbbbb, 12, 7, 8, 3, 0x1111, 0x2222] {
         message.extend(half.to_ne_bytes());
@@ -180,7 +180,7 @@ fn packet_types_follow_the_destination() {
     assert_eq!(ethernet_pkttype([2, 0, 0, 0, 0, 2], device), 3);
 }
 
-/// A counts down from the first byte of the frame.
+/// The program decrements A, from the first byte of the frame, to 0.
 #[test]
 fn a_loop_ends_when_its_condition_does() {
     let program = Program::check_interpretable(vec![
@@ -206,7 +206,7 @@ fn a_loop_without_an_end_is_no_match() {
     assert_eq!(program.unwrap().run(&[1], &meta()), 0);
 }
 
-/// A program over the kernel's limit has as many steps as it needs.
+/// A program over the kernel's limit is not cut off by the limit of steps.
 #[test]
 fn the_longest_program_runs_to_its_end() {
     let mut code = vec![Instruction::statement(op::LD | op::IMM, 7); INTERPRETED_MAX - 1];

@@ -1,7 +1,7 @@
-//! Facts about a frame, from what XDP knows.
+//! Facts about a frame that an XDP program can determine.
 //!
-//! Each gives what `convert_bpf_extensions` of net/core/filter.c would give on a packet socket. What XDP cannot know
-//! is refused when the program is translated, not when a frame comes.
+//! Each value equals that of `convert_bpf_extensions` of net/core/filter.c on a packet socket.
+//! Facts that are not available to XDP are refused at translation time, not at run time.
 
 use super::body::Body;
 use super::{HEADER, RESULTS, View};
@@ -45,7 +45,7 @@ impl Body<'_, '_, '_> {
         Ok(())
     }
 
-    /// The type; or, where that is a length, what kind of 802.3 frame it is.
+    /// R0 = the ethertype, or the kind of 802.3 frame if the type field is a length.
     fn protocol(&mut self) {
         let done = self.asm.label();
         let asm = &mut *self.asm;
@@ -59,7 +59,7 @@ impl Body<'_, '_, '_> {
         asm.bind(done);
     }
 
-    /// By the destination, as `eth_type_trans` does.
+    /// R0 = the packet type by the destination, as in `eth_type_trans`.
     fn pkttype(&mut self) {
         let [low @ .., high_0, high_1] = self.filter.options.device_mac;
         let (low, high) = (i32::from_ne_bytes(low), u16::from_ne_bytes([high_0, high_1]));
@@ -82,14 +82,15 @@ impl Body<'_, '_, '_> {
         asm.bind(done);
     }
 
-    /// Drivers of NICs keep the queue plus one (`skb_record_rx_queue`). A few, such as veth, keep none, and their packet
-    /// sockets see 0; an XDP program cannot tell which driver it runs in.
+    /// R0 = the receive queue plus one, as NIC drivers record it (`skb_record_rx_queue`). A few
+    /// drivers, such as veth, record none, and packet sockets on them see 0. An XDP program cannot
+    /// determine its driver.
     fn queue(&mut self) {
         self.asm.load(Size::W, R0, R6, op::XDP_MD_RX_QUEUE_INDEX);
         self.asm.alu32(Operation::Add, R0, 1);
     }
 
-    /// The device's flow hash, 0 where it tells none.
+    /// R0 = the device's flow hash, or 0 if the device provides none.
     fn rx_hash(&mut self) {
         let Some(function) = self.filter.options.functions.rx_hash else {
             return self.asm.mov(R0, 0);

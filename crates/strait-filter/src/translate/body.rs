@@ -1,7 +1,7 @@
-//! One classic instruction after the other.
+//! Translation of the classic instructions, one by one.
 //!
-//! [`Filter::emit`](super::Filter::emit) runs a [`Body`] for each kind of frame. Frame loads are in [`super::load`], the
-//! other facts in [`super::ancillary`].
+//! [`Filter::emit`](super::Filter::emit) runs a [`Body`] for each kind of frame. [`super::load`]
+//! translates frame loads and [`super::ancillary`] loads of other facts.
 
 use super::{Filter, MEMORY, SAVED_A, View, size_of};
 use crate::cbpf::{Instruction, opcode as cop};
@@ -20,7 +20,7 @@ pub(super) struct Body<'b, 'f, 'p> {
     pub(super) view: View,
     pub(super) matched: Label,
     pub(super) unmatched: Label,
-    /// Where each classic instruction is.
+    /// Labels of the classic instructions.
     pub(super) labels: Vec<Label>,
 }
 
@@ -72,7 +72,7 @@ impl Body<'_, '_, '_> {
         }
     }
 
-    /// `dst` = the length of the frame without the tag.
+    /// `dst` = the length of the frame without its tag.
     fn load_len(&mut self, dst: Register) {
         let asm = &mut *self.asm;
         if self.filter.options.fragments {
@@ -147,7 +147,7 @@ impl Body<'_, '_, '_> {
     }
 }
 
-/// The stack slot of a scratch memory cell.
+/// Returns the stack slot of a scratch memory cell.
 fn cell(k: u32) -> i16 {
     MEMORY + 4 * k as i16
 }

@@ -1,7 +1,7 @@
-//! The entry of a translated filter: which kind of frame is it, and what of its header is kept.
+//! Entry of a translated filter: detects the VLAN tag and saves the required parts of the header.
 //!
-//! Does what `__netif_receive_skb_core` and `skb_vlan_untag` do before a packet socket sees a frame, without touching
-//! the frame. Only [`Filter::emit`] calls it.
+//! It has the effect of `__netif_receive_skb_core` and `skb_vlan_untag` before a packet socket sees
+//! a frame, without changes to the frame. Only [`Filter::emit`] calls it.
 
 use super::{DEVICE_TAG, Filter, HEADER, RESULTS, check_room};
 use crate::ebpf::{
@@ -15,13 +15,14 @@ const TYPE: i16 = ETHERTYPE_OFFSET as i16;
 const AFTER_TYPE: i16 = ETHERNET_HEADER_LEN as i16;
 const AFTER_TAG: i16 = (ETHERTYPE_OFFSET + TAG_LEN) as i16;
 
-/// Bytes of the stack copy of a header that count.
+/// Bytes of the header that are copied to the stack, without the tag.
 const HEADER_BYTES: usize = 16;
 
 impl Filter<'_> {
-    /// Looks for a tag and goes to `tagged`, or runs on into `untagged`, or goes to `unmatched` with a frame that the
-    /// kernel would drop. R1 is then the start of the frame with its header in range, unless the program reads
-    /// fragments: then the header is on the stack, and R9 is how much of it there is.
+    /// Looks for a tag: jumps to `tagged`, falls through to `untagged`, or jumps to `unmatched` for
+    /// a frame that the kernel would drop. Afterwards R1 is the start of the frame, with its header
+    /// in range. If the program reads fragments the header is on the stack instead, and R9 is its
+    /// length.
     pub(super) fn emit_entry(&self, asm: &mut Assembler, untagged: Label, tagged: Label, unmatched: Label) {
         self.emit_device_tag(asm);
         asm.load(Size::W, R8, R6, op::XDP_MD_DATA_END);
@@ -34,7 +35,7 @@ impl Filter<'_> {
             (R1, 0)
         };
         if self.options.functions.rx_vlan_tag.is_some() {
-            // The kernel takes one tag out; the device has done so.
+            // The kernel removes one tag, and here the device has already removed it.
             asm.jump_if(Condition::NotEqual, R7, 0, untagged);
         }
         asm.load(Size::H, R3, base, off + TYPE);
@@ -43,7 +44,7 @@ impl Filter<'_> {
         }
     }
 
-    /// R7 = the tag that the device took out, if it can tell; else 0.
+    /// R7 = the tag that the device removed, or 0 if there is none or the driver cannot report it.
     fn emit_device_tag(&self, asm: &mut Assembler) {
         asm.mov(R7, 0);
         let Some(function) = self.options.functions.rx_vlan_tag else { return };
@@ -65,7 +66,7 @@ impl Filter<'_> {
         asm.store(Size::W, R10, DEVICE_TAG, R7);
     }
 
-    /// The header on the stack, if facts of it are asked for.
+    /// Copies the header to the stack if the program loads facts from it.
     pub(super) fn emit_untagged_header(&self, asm: &mut Assembler) {
         if self.options.fragments || !self.needs.header_facts {
             return;
@@ -82,7 +83,7 @@ impl Filter<'_> {
         asm.bind(done);
     }
 
-    /// R7 = the tag, and the header as if the tag were not in it.
+    /// R7 = the tag. Copies the header without the tag to the stack.
     pub(super) fn emit_tagged_header(&self, asm: &mut Assembler, unmatched: Label) {
         let (base, off) = if self.options.fragments {
             asm.jump_if(Condition::Less, R9, TAGGED_LEN_MIN as i32, unmatched);
@@ -101,13 +102,15 @@ impl Filter<'_> {
             }
             asm.load(Size::W, R3, base, off + AFTER_TAG);
             asm.store(Size::W, R10, HEADER + TYPE, R3);
-            // Loads that are too far for the verifier's taste may touch what is behind.
+            // The verifier may walk loads with offsets beyond the header, so initialize the bytes
+            // after it.
             asm.store(Size::Dw, R10, HEADER + HEADER_BYTES as i16, 0);
         }
     }
 }
 
-/// Answers `result` for every frame that has its header: the kernel hands no other to a packet socket's filter.
+/// Returns `result` for every frame with a complete header. The kernel passes no other frames to a
+/// packet socket's filter.
 pub(super) fn emit_constant(asm: &mut Assembler, result: i32, matched: Label, unmatched: Label) {
     let whole = asm.label();
     asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
@@ -125,7 +128,7 @@ pub(super) fn emit_constant(asm: &mut Assembler, result: i32, matched: Label, un
     asm.jump(if result == 0 { unmatched } else { matched });
 }
 
-/// Copies words of the frame at R1 to the same place of the header on the stack.
+/// Copies words of the frame at R1 to the header on the stack, at the same offsets.
 fn copy_words(asm: &mut Assembler, offsets: &[i16]) {
     for &off in offsets {
         asm.load(Size::W, R3, R1, off);
@@ -133,8 +136,9 @@ fn copy_words(asm: &mut Assembler, offsets: &[i16]) {
     }
 }
 
-/// Puts up to 20 bytes on the stack and their number into R9, wherever the frame's buffers end: some drivers leave
-/// nothing in the first one. A shorter frame leaves zeroes.
+/// Copies up to 20 bytes of the frame to the stack; R9 = their number. They may be in any of the
+/// frame's buffers, because some drivers leave the first one empty. The rest of a shorter frame is
+/// zeroes.
 fn emit_header_of_fragments(asm: &mut Assembler, unmatched: Label) {
     let (scattered, counted, done) = (asm.label(), asm.label(), asm.label());
     check_room(asm, R1, TAGGED_LEN_MIN, R8, scattered);

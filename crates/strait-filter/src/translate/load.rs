@@ -1,8 +1,8 @@
-//! Loads of frame bytes: fast ones in place, all others by a function.
+//! Loads of frame bytes: common ones inline, others by a function.
 //!
-//! In place a load is a comparison with the end of the frame and an access. A function, one for each size and kind
-//! of frame, does what is rare: offsets that X made negative, offsets before the VLAN tag, bytes beyond the first
-//! buffer of a frame. [`super::body`] calls this.
+//! An inline load is a comparison with the end of the frame and an access. A function for each size
+//! and kind of frame handles the rare cases: offsets that X made negative, offsets before the VLAN
+//! tag, and bytes beyond the first buffer of a frame. [`super::body`] calls this module.
 
 use super::body::Body;
 use super::{HEADER, OFFSET_MAX, SAVED_A, View, check_room};
@@ -14,18 +14,18 @@ use crate::ebpf::{
 };
 use crate::interpret::{ETHERNET_HEADER_LEN, ETHERTYPE_OFFSET, TAG_LEN, resolve};
 
-/// The largest offset of a memory access.
+/// Largest offset of a memory access.
 const DISPLACEMENT_MAX: usize = i16::MAX as usize;
-/// The largest offset that is added to a packet pointer; beyond, only `bpf_xdp_load_bytes` goes. One less than a power of
-/// two, so that [`bound`] is one `and`.
+/// Largest offset that is added to a packet pointer. Larger offsets need `bpf_xdp_load_bytes`. It
+/// is one less than a power of two, so that [`bound`] is one `and`.
 const VARIABLE_MAX: i32 = 0x7fff;
-/// The same for the header on the stack: at least 11, and no more than it has room for.
+/// Largest offset into the header on the stack: at least 11, and within the header's slot.
 const HEADER_MAX: i32 = 15;
-/// The largest offset that is not negative as 32 bits.
+/// Largest offset that is not negative as a 32-bit number.
 const POSITIVE_MAX: i32 = i32::MAX;
 
 impl Body<'_, '_, '_> {
-    /// R0 = what is at the constant offset `k`.
+    /// R0 = the value at the constant offset `k`.
     pub(super) fn load_absolute(&mut self, k: u32, size: Size) {
         self.load_constant(k, size, R0);
     }
@@ -59,7 +59,8 @@ impl Body<'_, '_, '_> {
         self.asm.bind(next);
     }
 
-    /// `dst` = what is at `at` of the frame's bytes, or jump to `beyond`.
+    /// `dst` = the value at offset `at` of the frame's bytes. Jumps to `beyond` if it is out of
+    /// range.
     fn load_in_range(&mut self, at: usize, size: Size, dst: Register, beyond: Label) {
         let asm = &mut *self.asm;
         asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
@@ -73,7 +74,8 @@ impl Body<'_, '_, '_> {
         to_host_order(asm, dst, size);
     }
 
-    /// R0 = bytes on both sides of the tag, from the header on the stack, whose accesses must be aligned.
+    /// R0 = the bytes around the tag. They come from the header on the stack, byte by byte, because
+    /// stack accesses must be aligned.
     fn load_straddling(&mut self, at: usize, bytes: usize) {
         let at = HEADER + at as i16;
         self.asm.load(Size::B, R0, R10, at);
@@ -84,12 +86,13 @@ impl Body<'_, '_, '_> {
         }
     }
 
-    /// R0 = what is at offset X + k.
+    /// R0 = the value at offset X + k.
     pub(super) fn load_indirect(&mut self, k: u32, size: Size) {
         let bytes = size.bytes() as usize;
         let (slow, next) = (self.asm.label(), self.asm.label());
         let beyond = if self.filter.options.fragments { slow } else { self.unmatched };
-        // Count from 12 where that is where the tag was: what comes before it becomes a large number.
+        // In a tagged frame, count from the tag's offset, so that offsets before it become large
+        // numbers.
         let (before, skipped) = match self.view {
             View::Untagged => (0, 0),
             View::Tagged => (ETHERTYPE_OFFSET, ETHERTYPE_OFFSET + TAG_LEN),
@@ -110,7 +113,8 @@ impl Body<'_, '_, '_> {
         self.asm.bind(next);
     }
 
-    /// `dst` = what the function for `size` finds at offset R2. A survives if it is not the destination.
+    /// `dst` = the result of the function for `size` at offset R2. A is preserved unless it is the
+    /// destination.
     fn call_loader(&mut self, size: Size, dst: Register) {
         if !self.asm.is_live() {
             return;
@@ -132,8 +136,8 @@ impl Body<'_, '_, '_> {
     }
 }
 
-/// The function that loads `size` at the classic offset R2 of the frame of context R1, whose header is at R3. It
-/// returns -1 where there is nothing.
+/// Emits the function that loads `size` at the classic offset R2 of the frame with context R1 and
+/// header R3. It returns -1 if the offset is out of range.
 pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments: bool) {
     let (bad, beyond) = (asm.label(), asm.label());
     asm.mov(R6, R1);
@@ -164,7 +168,7 @@ pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments
     asm.exit();
 }
 
-/// What `interpret::resolve` does, on R2.
+/// Resolves the offset R2 like `interpret::resolve`.
 fn resolve_at_run_time(asm: &mut Assembler, bad: Label) {
     let (from_network, positive) = (asm.label(), asm.label());
     asm.jump_if(Condition::LessOrEqual, R2, POSITIVE_MAX, positive);
@@ -178,7 +182,7 @@ fn resolve_at_run_time(asm: &mut Assembler, bad: Label) {
     asm.bind(positive);
 }
 
-/// Returns bytes of the header at R3, from offset R2 below 12 on.
+/// Returns bytes of the header at R3, from an offset R2 below 12 on.
 fn load_from_header(asm: &mut Assembler, size: Size) {
     asm.alu(Operation::Add, R3, R2);
     asm.load(Size::B, R0, R3, 0);
@@ -210,14 +214,15 @@ fn to_host_order(asm: &mut Assembler, register: Register, size: Size) {
     }
 }
 
-/// Changes nothing: the comparison before did it. But the verifier, which knows of single bits too, sometimes walks a way
-/// that no value takes, with a value beyond what the comparison allows, and refuses what is done with it there.
+/// Repeats the comparison before it as a mask, without effect on the value. The verifier also
+/// tracks single bits, and sometimes walks an impossible path with a value beyond the comparison's
+/// limit. Without the mask it refuses the accesses on that path.
 fn bound(asm: &mut Assembler, register: Register, max: i32) {
     asm.alu(Operation::And, register, max);
 }
 
-/// `register` = X + k. It begins with k, not with X: of a copy of X the verifier remembers how far it went from X, and
-/// refuses packet offsets that went further than 2^29, whatever their bounds.
+/// `register` = X + k. The addition starts with k: for a copy of X, the verifier would track the
+/// distance from X, and it refuses packet offsets with a distance over 2^29 whatever their bounds.
 fn add_to_x(asm: &mut Assembler, register: Register, k: u32) {
     if k == 0 {
         asm.alu32(Operation::Mov, register, R9);

@@ -1,9 +1,10 @@
-//! Classic BPF to eBPF for XDP, with the answer that a packet socket's filter gives.
+//! Translation of classic BPF to eBPF for XDP, with the results of a packet socket's filter.
 //!
-//! An XDP program sees the frame before the kernel has looked at it: the VLAN tag is still inside, and there is no
-//! `sk_buff` with facts about it. The translation therefore holds the program twice: once for frames without a
-//! tag, once for frames with one, where offsets from 12 on lie 4 bytes further. Every load is checked against
-//! the end of the frame; beyond it, as in classic BPF, there is no match.
+//! An XDP program sees the frame before the kernel has processed it: the VLAN tag is still in its
+//! bytes, and there is no `sk_buff` with facts about it. The translation therefore contains the
+//! program twice: once for frames without a tag, and once for frames with one, where offsets from
+//! 12 on are 4 bytes higher. Every load is checked against the end of the frame. As in classic BPF,
+//! a load beyond it is no match.
 //!
 //! | register | holds |
 //! |---|---|
@@ -14,10 +15,12 @@
 //! | R8 | `data_end` |
 //! | R9 | X |
 //!
-//! `data` is read from the context at each load rather than kept: a kept pointer would carry "so many bytes are
-//! there" into every join of two ways, and the verifier would walk what follows again for each such number.
+//! `data` is read from the context at each load instead of being kept in a register. A register
+//! would carry the verified number of bytes into every join of two paths, and the verifier would
+//! walk the code after the join again for each such number.
 //!
-//! [`crate::xdp`] puts a filter into a capture program; [`translate`] makes one that just returns the answer.
+//! [`crate::xdp`] embeds a filter in a capture program. [`translate`] makes a program that only
+//! returns the result.
 
 mod ancillary;
 mod body;
@@ -35,28 +38,29 @@ use crate::ebpf::{
 use crate::error::Error;
 use crate::interpret::{ETHERTYPE_OFFSET, TAG_LEN};
 
-/// What the translation has to know of the interface.
+/// Properties of the interface that the translation depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The program must read frames of several buffers, as a large MTU needs (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
+    /// The program must read frames of several buffers, which a large MTU requires
+    /// (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
     pub fragments: bool,
-    /// The interface's address, by which frames are for this host or not.
+    /// The interface's address, for the packet type.
     pub device_mac: [u8; 6],
     /// The interface's `ARPHRD_*` type.
     pub hatype: u16,
-    /// Functions of the driver that tell what the NIC knows of a frame.
+    /// The driver's functions for the NIC's metadata of a frame.
     pub functions: MetadataFunctions,
 }
 
 impl Default for Options {
-    /// An Ethernet interface that nothing is known of.
+    /// Options for an Ethernet interface of unknown address and driver.
     fn default() -> Self {
         Self { fragments: false, device_mac: [0; 6], hatype: 1, functions: MetadataFunctions::default() }
     }
 }
 
-/// BTF numbers of the metadata functions in the running kernel. A program that calls one must be loaded for its
-/// device.
+/// BTF IDs of the metadata functions in the running kernel. A program that calls one must be loaded
+/// for its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetadataFunctions {
     /// `bpf_xdp_metadata_rx_timestamp`.
@@ -67,7 +71,7 @@ pub struct MetadataFunctions {
     pub rx_vlan_tag: Option<i32>,
 }
 
-/// An XDP program that returns what the filter returns, for tests and measurements.
+/// Returns an XDP program that returns the filter's result, for tests and measurements.
 pub fn translate(program: &Program, options: &Options) -> Result<Vec<Instruction>, Error> {
     let mut asm = Assembler::new();
     let (matched, unmatched) = (asm.label(), asm.label());
@@ -82,55 +86,59 @@ pub fn translate(program: &Program, options: &Options) -> Result<Vec<Instruction
     asm.finish()
 }
 
-/// Bytes of stack, from the frame pointer down, that a filter uses; what is below is the caller's.
+/// Bytes of stack that a filter uses, from the frame pointer down. The stack below belongs to the
+/// caller.
 pub(crate) const STACK_BYTES: i16 = 120;
 
-/// The first 16 bytes of the frame as the filter sees it (24 while it is being read), where loads need them.
+/// First 16 bytes of the frame as the filter sees it, for loads that need them (24 bytes while the
+/// header is read).
 const HEADER: i16 = -24;
-/// Scratch memory, 16 cells of 4 bytes. It needs no zeroes: `Program::check` knows that no cell is read unset.
+/// Scratch memory, 16 cells of 4 bytes. It is not initialized: `Program::check` ensures that no
+/// unset cell is read.
 const MEMORY: i16 = HEADER - 64;
-/// A, while a helper is called by an instruction that keeps it.
+/// Saved A during helper calls of instructions that preserve it.
 const SAVED_A: i16 = MEMORY - 8;
-/// Where metadata functions put their results.
+/// Results of metadata functions.
 const RESULTS: i16 = SAVED_A - 16;
-/// The tag that the device took out, as R7 has it; kept if there is a function that tells.
+/// The tag that the device removed, in R7's format; only with a metadata function for tags.
 pub(crate) const DEVICE_TAG: i16 = RESULTS - 8;
 
 const _: () = assert!(-DEVICE_TAG <= STACK_BYTES);
 
-/// Loads beyond this are no match: packet pointers and `bpf_xdp_load_bytes` do not go further. Indirect ones go half as
-/// far where the program does not read fragments; no driver has a first buffer that long.
+/// Limit of load offsets; loads beyond it are no match. Packet pointers and `bpf_xdp_load_bytes`
+/// reach no further. Indirect loads reach half as far in a program that does not read fragments; no
+/// driver has a first buffer that long.
 const OFFSET_MAX: usize = 0xffff;
 
-/// Which of the two kinds of frames a copy of the program is for.
+/// Kind of frames that a copy of the program handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
-    /// Without a VLAN tag in it.
+    /// Frames without a VLAN tag in their bytes.
     Untagged,
-    /// With a tag at offset 12.
+    /// Frames with a tag at offset 12.
     Tagged,
 }
 
 impl View {
-    /// Where the byte at `at`, as the filter counts, is on the wire.
+    /// Returns the wire offset of the filter's offset `at`.
     fn on_wire(self, at: usize) -> usize {
         if self == Self::Tagged && at >= ETHERTYPE_OFFSET { at + TAG_LEN } else { at }
     }
 
-    /// Whether a load of `bytes` at `at` has the tag in its middle.
+    /// Returns true if a load of `bytes` at `at` spans the tag.
     fn straddles(self, at: usize, bytes: usize) -> bool {
         self == Self::Tagged && at < ETHERTYPE_OFFSET && at + bytes > ETHERTYPE_OFFSET
     }
 }
 
-/// What a program asks for, which decides what has to be kept for it.
+/// Parts of the frame that the program requires, and that the entry code therefore saves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Needs {
     /// The VLAN tag.
     vlan: bool,
     /// The header's addresses or type as facts (`SKF_AD_PKTTYPE`, `SKF_AD_PROTOCOL`).
     header_facts: bool,
-    /// Bytes on both sides of offset 12 at once.
+    /// Bytes on both sides of offset 12 in one load.
     header_bytes: bool,
 }
 
@@ -163,7 +171,7 @@ impl Needs {
 const LD_ABS: u16 = cop::LD | cop::ABS;
 const LD_IND: u16 = cop::LD | cop::IND;
 
-/// The size of a classic load.
+/// Returns the size of a classic load.
 fn size_of(code: u16) -> Size {
     match code & cop::SIZE {
         cop::W => Size::W,
@@ -172,15 +180,15 @@ fn size_of(code: u16) -> Size {
     }
 }
 
-/// A filter on its way into an XDP program.
+/// A filter to embed in an XDP program.
 ///
-/// [`Filter::emit`] writes it where the caller's program wants the answer; the functions that it calls follow the end
-/// of that program by [`Filter::emit_functions`].
+/// [`Filter::emit`] emits it at the current place of the caller's program.
+/// [`Filter::emit_functions`] emits the functions that it calls, after the end of that program.
 pub(crate) struct Filter<'a> {
     program: &'a Program,
     options: &'a Options,
     needs: Needs,
-    /// Functions that were called, by what they load.
+    /// Loader functions that were called.
     loaders: Vec<(View, Size, Label)>,
 }
 
@@ -189,9 +197,10 @@ impl<'a> Filter<'a> {
         Self { program, options, needs: Needs::of(program), loaders: Vec::new() }
     }
 
-    /// Writes the filter. On entry R6 is the context; R0 to R5 and R7 to R9 are the filter's. It goes to `matched` with
-    /// a result that is not 0 in R0, or to `unmatched`. R6 is kept. A program that the kernel does not take is refused:
-    /// the translation relies on its rules (no loop, no cell read before it is written).
+    /// Emits the filter. On entry R6 is the context; the filter may use R0 to R5 and R7 to R9. It
+    /// jumps to `matched` with a nonzero result in R0, or to `unmatched`. R6 is preserved. A
+    /// program with a refusal is an error, because the translation relies on the kernel's rules (no
+    /// loop, no cell read before it is written).
     pub(crate) fn emit(
         &mut self,
         asm: &mut Assembler,
@@ -215,7 +224,8 @@ impl<'a> Filter<'a> {
         self.emit_body(asm, View::Tagged, matched, unmatched)
     }
 
-    /// What the filter answers, if it is the same for every frame and nobody is to be asked about the frame.
+    /// Returns the filter's result if it is the same for every frame and no part of the frame is
+    /// needed from fragments or from the device.
     fn constant(&self) -> Option<i32> {
         if self.options.fragments || self.options.functions.rx_vlan_tag.is_some() {
             return None;
@@ -235,7 +245,7 @@ impl<'a> Filter<'a> {
         body.emit()
     }
 
-    /// The function that loads `size` at any offset; see [`load`].
+    /// Returns the function that loads `size` at any offset; see [`load`].
     fn loader(&mut self, asm: &mut Assembler, view: View, size: Size) -> Label {
         let known = self.loaders.iter().find(|(v, s, _)| (*v, *s) == (view, size));
         if let Some((_, _, label)) = known {
@@ -246,7 +256,7 @@ impl<'a> Filter<'a> {
         label
     }
 
-    /// Writes the functions that the filter calls, after the end of the program.
+    /// Emits the functions that the filter calls, after the end of the program.
     pub(crate) fn emit_functions(&self, asm: &mut Assembler) {
         for (view, size, label) in &self.loaders {
             asm.bind(*label);
@@ -255,9 +265,9 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// Jumps to `to` unless `bytes` from `start` on are in front of `end`; R2 is lost.
-fn check_room(asm: &mut Assembler, start: Register, bytes: usize, end: Register, to: Label) {
+/// Jumps to `outside` unless `bytes` from `start` on end at or before `end`. R2 is lost.
+fn check_room(asm: &mut Assembler, start: Register, bytes: usize, end: Register, outside: Label) {
     asm.mov(R2, start);
     asm.alu(Operation::Add, R2, bytes as i32);
-    asm.jump_if(Condition::Greater, R2, end, to);
+    asm.jump_if(Condition::Greater, R2, end, outside);
 }

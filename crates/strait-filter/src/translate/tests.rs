@@ -1,6 +1,7 @@
-//! Translations run by a virtual machine that is not the kernel's, beside the interpreter.
+//! Tests of translations in a virtual machine other than the kernel's, compared with the
+//! interpreter.
 //!
-//! The kernel itself runs far more of them in the capture crate's tests; these need no privilege.
+//! The capture crate's tests run far more translations in the kernel. These need no privilege.
 
 use proptest::prelude::*;
 
@@ -11,11 +12,11 @@ use crate::{Error, Metadata, ethernet_pkttype};
 
 const DEVICE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const CONTEXT_BYTES: usize = 64;
-/// Where the machine finds the 64-bit addresses that the kernel puts in place of `data` and `data_end`.
+/// Context offsets of the 64-bit addresses that the kernel substitutes for `data` and `data_end`.
 const DATA: i16 = 40;
 const DATA_END: i16 = 48;
 
-/// What the kernel's loader does to loads of packet addresses: they get 64 bits.
+/// Rewrites loads of packet addresses to 64 bits, as the kernel's loader does.
 fn relocate(program: &mut [Ebpf]) {
     let load_word = eop::LDX | eop::MEM;
     for i in program.iter_mut().filter(|i| i.code == load_word && i.src == 6) {
@@ -28,7 +29,7 @@ fn relocate(program: &mut [Ebpf]) {
     }
 }
 
-/// What the translation returns for a frame that comes from interface 3, queue 5.
+/// Returns the translation's result for a frame from interface 3, queue 5.
 fn run(program: &Program, frame: &[u8]) -> u32 {
     let options = Options { device_mac: DEVICE_MAC, ..Options::default() };
     let mut code = translate(program, &options).unwrap();
@@ -58,7 +59,7 @@ fn metadata(frame: &[u8]) -> Metadata {
     }
 }
 
-/// Any instruction that may stand anywhere; jumps are brought inside later.
+/// Generates instructions that are valid anywhere. `program` limits the jumps.
 fn instruction() -> impl Strategy<Value = Instruction> {
     let size = prop::sample::select(vec![op::W, op::H, op::B]);
     let offset =
@@ -102,10 +103,10 @@ prop_compose! {
         code.push(Instruction::statement(op::RET | op::A, 0));
         let len = code.len();
         for (at, i) in code.iter_mut().enumerate().filter(|(_, i)| i.code & op::CLASS == op::JMP) {
-            let room = len - at - 2;
-            (i.jt, i.jf) = (i.jt.min(room as u8), i.jf.min(room as u8));
+            let remaining = len - at - 2;
+            (i.jt, i.jf) = (i.jt.min(remaining as u8), i.jf.min(remaining as u8));
             if i.code & op::OPERATION == op::JA {
-                i.k = i.k.min(room as u32);
+                i.k = i.k.min(remaining as u32);
             }
         }
         Program::check(code).unwrap()
@@ -154,7 +155,7 @@ fn what_xdp_cannot_know_is_refused() {
     }
 }
 
-/// What the classic checker accepts may still hold instructions that nobody reaches; the verifier would not have them.
+/// The classic checker accepts unreachable instructions, which the verifier would refuse.
 #[test]
 fn unreachable_instructions_are_left_out() {
     let filler = Instruction::statement(op::LD | op::W | op::ABS, 0);

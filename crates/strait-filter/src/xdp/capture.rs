@@ -1,4 +1,4 @@
-//! The capture program: filter, metadata, redirect.
+//! Capture program: filter, metadata, redirect.
 //!
 //! ```text
 //!   frame -> filter -- no match --> count passed ------------------> XDP_PASS, frame untouched
@@ -8,7 +8,7 @@
 //!                                                 -- no  --> count unbound ----> XDP_PASS, metadata taken off
 //! ```
 //!
-//! The capture engine's AF_XDP path loads it. It never changes a byte of the frame and never drops one.
+//! The capture engine's AF_XDP path loads it. It never changes or drops a frame.
 
 use super::metadata::{HARDWARE, HASH, HEAD, SNAPLEN, TIMESTAMP, VLAN};
 use super::{Assembled, Counter, Counters, Metadata, count};
@@ -21,28 +21,28 @@ use crate::ebpf::{
 use crate::error::Error;
 use crate::translate::{self, DEVICE_TAG, Filter, MetadataFunctions};
 
-/// What a capture program works with.
+/// Options of a capture program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureOptions {
-    /// The interface, and whether frames may have several buffers.
+    /// The interface, including support for frames of several buffers.
     pub interface: translate::Options,
     /// Descriptor of the XSKMAP, indexed by receive queue.
     pub xskmap_fd: i32,
-    /// Where to count.
+    /// The counters to update.
     pub counters: Counters,
-    /// Whether to write [`Metadata`] at all.
+    /// Write [`Metadata`].
     pub metadata: bool,
-    /// Whether to take a timestamp for it, which costs tens of nanoseconds a frame.
+    /// Include a timestamp in the metadata, which costs tens of nanoseconds for each frame.
     pub timestamps: bool,
 }
 
-/// Stack below the filter's: what metadata is made of.
+/// Stack slots below the filter's, for the fields of the metadata.
 const STACK_TIME: i16 = -translate::STACK_BYTES - 8;
 const STACK_HARDWARE: i16 = STACK_TIME - 8;
-/// The hash, and behind it its type.
+/// The hash, followed by its type.
 const STACK_HASH: i16 = STACK_HARDWARE - 8;
 
-/// The program that captures what `filter` matches.
+/// Returns a program that captures the frames that match `filter`.
 pub fn capture_program(filter: &Program, options: &CaptureOptions) -> Result<Assembled, Error> {
     let mut asm = Assembler::new();
     let (matched, unmatched) = (asm.label(), asm.label());
@@ -67,7 +67,7 @@ pub fn capture_program(filter: &Program, options: &CaptureOptions) -> Result<Ass
     })
 }
 
-/// Puts metadata in front of the frame; R8 = its length, or 0 if there is none.
+/// Prepends metadata to the frame; R8 = its length, or 0 without metadata.
 fn emit_metadata(asm: &mut Assembler, options: &CaptureOptions) {
     let (refused, done) = (asm.label(), asm.label());
     asm.mov(R9, R0);
@@ -85,7 +85,7 @@ fn emit_metadata(asm: &mut Assembler, options: &CaptureOptions) {
     asm.bind(done);
 }
 
-/// Puts time and hash on the stack, while the frame is as it came; R8 = the metadata's first word.
+/// Stores time and hash on the stack while the frame is unmodified; R8 = the metadata's first word.
 fn gather(asm: &mut Assembler, options: &CaptureOptions) {
     let functions = options.interface.functions;
     asm.mov(R8, Metadata::MAGIC as i32);
@@ -109,7 +109,7 @@ fn gather_hardware_time(asm: &mut Assembler, function: i32) {
     address(asm, R2, STACK_HARDWARE);
     asm.call_kernel(function);
     asm.jump_if(Condition::NotEqual, R0, 0, none);
-    // A driver without a clock of its own, such as veth, may say 0.
+    // A driver without a clock, such as veth, may report 0.
     asm.load(Size::Dw, R1, R10, STACK_HARDWARE);
     asm.jump_if(Condition::Equal, R1, 0, none);
     asm.alu(Operation::Or, R8, Metadata::HARDWARE_TIME as i32);
@@ -128,7 +128,7 @@ fn gather_hash(asm: &mut Assembler, function: i32) {
     asm.bind(none);
 }
 
-/// Fills the room that `bpf_xdp_adjust_meta` made.
+/// Writes the metadata to the space that `bpf_xdp_adjust_meta` added.
 fn write(asm: &mut Assembler, options: &CaptureOptions, refused: Label) {
     let functions = options.interface.functions;
     asm.load(Size::W, R1, R6, op::XDP_MD_DATA_META);
@@ -144,7 +144,7 @@ fn write(asm: &mut Assembler, options: &CaptureOptions, refused: Label) {
     copy(asm, Size::W, VLAN, functions.rx_vlan_tag.map(|_| DEVICE_TAG));
 }
 
-/// A field of the metadata at R1 from the stack, or zero.
+/// Copies a metadata field from the stack to R1, or writes zero.
 fn copy(asm: &mut Assembler, size: Size, field: i16, from: Option<i16>) {
     match from {
         Some(slot) => {
@@ -155,7 +155,7 @@ fn copy(asm: &mut Assembler, size: Size, field: i16, from: Option<i16>) {
     }
 }
 
-/// Hands the frame to its queue's socket, or takes the metadata off again and passes it.
+/// Redirects the frame to its queue's socket, or removes the metadata and passes the frame.
 fn emit_redirect(asm: &mut Assembler, options: &CaptureOptions) {
     let unbound = asm.label();
     asm.load_map(R1, options.xskmap_fd);

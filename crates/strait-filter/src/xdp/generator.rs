@@ -1,9 +1,11 @@
-//! The traffic generator's program: it numbers, stamps and checksums a frame and sends it on.
+//! Traffic generator program: numbers, timestamps and checksums a frame, and redirects it to an
+//! interface.
 //!
-//! `BPF_PROG_TEST_RUN` with live frames runs it over copies of one frame, which it redirects to an interface: no system
-//! call, socket or buffer a frame. The kernel recycles those copies as they come back, with what the program last
-//! wrote in them, so every varying field is written in full and every checksum comes from sums that were made when
-//! the program was assembled. The generator of floor 2 loads it; it neither passes nor drops what fits.
+//! `BPF_PROG_TEST_RUN` with live frames runs it on copies of one frame. No frame costs a system
+//! call, a socket or an allocation. The kernel recycles the copies with the content that the
+//! program last wrote. Every varying field is therefore written in full, and checksums start from
+//! sums that were computed when the program was assembled. The generator for bench floor 2 loads
+//! it. It drops a frame only if none is due or the frame is too short.
 
 use super::Assembled;
 use crate::ebpf::{
@@ -13,18 +15,18 @@ use crate::ebpf::{
 };
 use crate::error::Error;
 
-/// The longest frame: larger than any MTU, and within the reach of one memory access.
+/// Maximum length of a frame: larger than any MTU, and within the range of one memory access.
 pub const FRAME_BYTES_MAX: usize = 16_384;
 
-/// Bytes of the value in a generator's map, see [`GeneratorOptions::sequence_fd`].
+/// Size of the value in a generator's map, see [`GeneratorOptions::sequence_fd`].
 pub const SEQUENCE_BYTES: u32 = 16;
 
-/// Where the varying fields are, in bytes from the start of the frame.
+/// Offsets of the varying fields from the start of the frame, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratorFields {
-    /// Source address (of IPv6 the last 32 bits).
+    /// Source address (the last 32 bits of an IPv6 address).
     pub source_address: usize,
-    /// Destination address (of IPv6 the last 32 bits).
+    /// Destination address (the last 32 bits of an IPv6 address).
     pub destination_address: usize,
     /// IPv4 header checksum.
     pub header_checksum: Option<usize>,
@@ -40,71 +42,74 @@ pub struct GeneratorFields {
     pub sent_ns: usize,
 }
 
-/// What a generator sends. Flow = sequence mod flows; its low bits are added to source address and port, the others to
-/// destination address and port.
+/// Options of a generator. Flow = sequence mod flows. The flow number's low bits are added to the
+/// source address and port, the others to the destination address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratorOptions {
-    /// Descriptor of an array whose first value is two 64-bit words in host order: the next sequence number, and the
-    /// time last read or, with a pace, of the last frame; 0 forgets it. One run at a time may use it.
+    /// Descriptor of an array. Its first value is two 64-bit words in host order: the next sequence
+    /// number, and the time of the last clock reading or, with a pace, of the last frame. A time of
+    /// 0 resets it. Only one run at a time may use the array.
     pub sequence_fd: i32,
     /// Interface to send on.
     pub ifindex: u32,
     /// Length of the frame.
     pub frame_bytes: usize,
-    /// How many flows.
+    /// Number of flows.
     pub flows: u32,
-    /// How many bits of the flow number count as low.
+    /// Number of low bits of the flow number.
     pub flow_low_bits: u32,
-    /// Where the varying fields are.
+    /// Offsets of the varying fields.
     pub fields: GeneratorFields,
     /// Source and destination address of flow 0.
     pub addresses: [u32; 2],
     /// Source and destination port of flow 0.
     pub ports: [u16; 2],
-    /// Folded ones' complement sum of the IPv4 header with its varying fields zero.
+    /// Folded ones' complement sum of the IPv4 header with zeroes in its varying fields.
     pub header_sum: u16,
-    /// The same of pseudo header, transport header and payload.
+    /// Folded ones' complement sum of pseudo header, transport header and payload, with zeroes in
+    /// their varying fields.
     pub transport_sum: u16,
-    /// UDP: a checksum of 0 is sent as 0xffff.
+    /// The transport is UDP: a checksum of 0 is sent as 0xffff.
     pub udp: bool,
-    /// Frames with this number and above are not sent.
+    /// Limit of the sequence number: frames from this number on are not sent.
     pub frames_max: u64,
-    /// Frames are not sent before their time; none: as fast as it goes.
+    /// Schedule of the frames; without one they are sent as fast as possible.
     pub pace: Option<Pace>,
-    /// What to add to `CLOCK_MONOTONIC` for the time in the frame, in nanoseconds.
+    /// Offset from `CLOCK_MONOTONIC` to the time in the frame, in nanoseconds.
     pub clock_offset_ns: i64,
 }
 
-/// When frames are due: number n at `start_ns` + n * `interval` / 2^[`PACE_SHIFT`]. What is late is caught up with little
-/// by little, never in a burst: frames are at least 15/16 of the interval apart.
+/// Schedule of a generator: frame n is due at `start_ns` + n * `interval` / 2^[`PACE_SHIFT`].
+/// Delays are caught up gradually, never in a burst: frames are at least 15/16 of the interval
+/// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// When frame 0 is due, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time at which frame 0 is due, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,
     /// Time between frames, in nanoseconds times 2^[`PACE_SHIFT`].
     pub interval: u64,
 }
 
 impl Pace {
-    /// The shortest time from one frame to the next, in nanoseconds.
+    /// Returns the minimum time from one frame to the next, in nanoseconds.
     fn shortest_ns(self) -> u64 {
         (self.interval - self.interval / 16) >> PACE_SHIFT
     }
 }
 
-/// Binary digits of an interval below the nanosecond.
+/// Number of fractional bits of an interval in nanoseconds.
 pub const PACE_SHIFT: u32 = 10;
 
-/// Frames, a power of two, that share a reading of the clock where none is needed for the pace.
+/// Number of frames, a power of two, that share a clock reading if there is no pace.
 const SHARED_TIME: i32 = 16;
-/// The words of the map's value.
+/// Offsets of the words in the map's value.
 const NUMBER: i16 = 0;
 const TIME: i16 = 8;
-/// A stack word for the map's key.
+/// Stack word for the map's key.
 const KEY: i16 = -4;
 
-/// The program that sends frame after frame; it returns `XDP_REDIRECT`, or `XDP_DROP` where no frame is due, or where it
-/// was given one that is too short.
+/// Returns the program that sends one frame for each run. It returns `XDP_REDIRECT`, or `XDP_DROP`
+/// if no frame is due or the given frame is too short.
 pub fn generator_program(options: &GeneratorOptions) -> Result<Assembled, Error> {
     check(options)?;
     let mut asm = Assembler::new();
@@ -145,12 +150,12 @@ fn check(options: &GeneratorOptions) -> Result<(), Error> {
         () if *frame_bytes > FRAME_BYTES_MAX => bad("the frame is longer than 16384 bytes"),
         () if ends.iter().any(|end| end > frame_bytes) => bad("a field lies outside the frame"),
         () if *flows == 0 || *flows > i32::MAX as u32 => bad("the number of flows is not 1 to 2147483647"),
-        () if options.flow_low_bits > 31 => bad("a flow number has 32 bits"),
+        () if options.flow_low_bits > 31 => bad("the number of low flow bits is not 0 to 31"),
         () => Ok(()),
     }
 }
 
-/// R7 = the frame's number, R8 = its time; drops the run if no frame is due. R9 is used.
+/// R7 = the frame's number, R8 = its time. Jumps to `drop` if no frame is due. R9 is lost.
 fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
     asm.store(Size::W, R10, KEY, 0);
     asm.load_map(R1, options.sequence_fd);
@@ -183,8 +188,8 @@ fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebp
     asm.alu(Operation::Add, R8, R1);
 }
 
-/// R8 = the time. Without a pace it is read once for [`SHARED_TIME`] frames: the kernel makes many at once anyhow before
-/// it hands over the first.
+/// R8 = the time. Without a pace the clock is read once for [`SHARED_TIME`] frames, because the
+/// kernel anyway makes many frames before it passes on the first.
 fn read_time(asm: &mut Assembler, options: &GeneratorOptions) {
     let (unknown, known) = (asm.label(), asm.label());
     if options.pace.is_none() {
@@ -201,7 +206,8 @@ fn read_time(asm: &mut Assembler, options: &GeneratorOptions) {
     asm.bind(known);
 }
 
-/// Addresses and ports of the frame at R1, and the header checksum. R9 = the sum of what was written, for the next.
+/// Writes addresses, ports and the header checksum of the frame at R1. R9 = the sum of the written
+/// fields, for the transport checksum.
 fn write_flow(asm: &mut Assembler, options: &GeneratorOptions) {
     let fields = &options.fields;
     asm.mov(R2, R7);
@@ -237,7 +243,7 @@ fn write_flow(asm: &mut Assembler, options: &GeneratorOptions) {
     }
 }
 
-/// Sequence number, time and the transport checksum.
+/// Writes sequence number, time and transport checksum.
 fn write_payload(asm: &mut Assembler, options: &GeneratorOptions) {
     for (register, at) in [(R7, options.fields.sequence), (R8, options.fields.sent_ns)] {
         asm.mov(R4, register);
@@ -251,14 +257,15 @@ fn write_payload(asm: &mut Assembler, options: &GeneratorOptions) {
     put_checksum(asm, options.fields.transport_checksum, options.udp);
 }
 
-/// Adds R4 to the sum R9 and writes it in network order.
+/// Adds `value` to the sum R9, and writes it in network order.
 fn put(asm: &mut Assembler, value: Register, size: Size, at: usize) {
     asm.alu(Operation::Add, R9, value);
     asm.swap_big_endian(value, size.bytes() * 8);
     asm.store(size, R1, at as i16, value);
 }
 
-/// Folds the sum R0 to 16 bits, complements it and writes it; R5 is lost. The sum is below 2^36: a dozen 32-bit words.
+/// Folds the sum R0 to 16 bits, complements it and writes it. R5 is lost. The sum of a dozen 32-bit
+/// words is below 2^36.
 fn put_checksum(asm: &mut Assembler, at: usize, udp: bool) {
     // A 36-bit sum becomes 21 bits, then 17, then 16.
     for _ in 0..3 {

@@ -1,22 +1,23 @@
-//! What the capture program writes in front of a frame, and user space reads there.
+//! Metadata that the capture program writes in front of a frame for user space.
 //!
 //! ```text
 //!   UMEM chunk  | headroom ............ | Metadata, 32 bytes | frame ...
 //!                                        ^ frame - 32          ^ descriptor's address
 //! ```
 //!
-//! Fields are in host order, because both ends are on one machine. The kernel allows 32 bytes of metadata on every
-//! version, in multiples of four. The capture engine reads it once a frame.
+//! Fields are in host order, because writer and reader are on one machine. All kernel versions
+//! allow 32 bytes of metadata, in multiples of four. The capture engine reads it once for each
+//! frame.
 
-/// The facts that the capture program leaves with a frame. This layout is an ABI between the program and its reader:
-/// another layout has another [`Metadata::MAGIC`].
+/// Facts about a frame from the capture program. This layout is an ABI between the program and its
+/// reader: another layout needs another [`Metadata::MAGIC`].
 ///
-/// A reader must set the magic to zero when it has read it (the first four bytes), before it gives the chunk back:
-/// then a later frame that got no metadata cannot be taken for one that did.
+/// After reading, a reader must set the magic (the first four bytes) to zero before it returns the
+/// chunk. Otherwise a later frame without metadata in this chunk would appear to have some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// Bytes 4 to 7: what the filter returned, how many bytes of the frame to keep. It counts the frame without
-    /// its VLAN tag, as a packet socket's filter does.
+    /// Bytes 4 to 7: the filter's result, the number of bytes of the frame to keep. As on a packet
+    /// socket, it does not count the VLAN tag.
     pub snaplen: u32,
     /// Bytes 8 to 15: `CLOCK_MONOTONIC` in nanoseconds, if [`Metadata::TIME`].
     pub timestamp_ns: u64,
@@ -24,29 +25,29 @@ pub struct Metadata {
     pub hardware_ns: u64,
     /// Bytes 24 to 27: the device's flow hash, if [`Metadata::RX_HASH`].
     pub rx_hash: u32,
-    /// Lower half of the word in bytes 28 to 31: control information of the tag that the device took out, if
-    /// `vlan_tpid` is not 0.
+    /// Lower half of the word in bytes 28 to 31: control information of the tag that the device
+    /// removed, if `vlan_tpid` is not 0.
     pub vlan_tci: u16,
-    /// Upper half of that word: ethertype of that tag; 0 if the device took none out.
+    /// Upper half of that word: ethertype of that tag; 0 if the device removed none.
     pub vlan_tpid: u16,
-    /// Lowest eight bits of the word in bytes 0 to 3: which of the above are there.
+    /// Lowest eight bits of the word in bytes 0 to 3: the fields that are present.
     pub flags: u32,
 }
 
 impl Metadata {
-    /// Bytes in front of a frame.
+    /// Size of the metadata.
     pub const BYTES: usize = 32;
     /// The word in bytes 0 to 3 without its flags: "STM".
     pub const MAGIC: u32 = 0x5354_4d00;
 
-    /// Flag: there is a timestamp.
+    /// Flag: `timestamp_ns` is present.
     pub const TIME: u32 = 1 << 0;
-    /// Flag: there is a timestamp of the device's.
+    /// Flag: `hardware_ns` is present.
     pub const HARDWARE_TIME: u32 = 1 << 1;
-    /// Flag: there is a flow hash.
+    /// Flag: `rx_hash` is present.
     pub const RX_HASH: u32 = 1 << 2;
 
-    /// The metadata in front of a frame, if the program put some there.
+    /// Returns the metadata in front of a frame, or `None` if its magic is missing.
     #[inline]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let head = u32_at(bytes, HEAD);
@@ -64,7 +65,7 @@ impl Metadata {
         })
     }
 
-    /// Whether all of `flags` are set.
+    /// Returns true if all of `flags` are set.
     #[inline]
     pub fn has(&self, flags: u32) -> bool {
         self.flags & flags == flags

@@ -1,8 +1,9 @@
-//! Whole XDP programs, assembled at run time: capture, traffic generation, and two trivial ones.
+//! XDP programs, assembled at run time: capture, traffic generation, and two trivial ones.
 //!
-//! No compiler is needed on the user's machine. The capture engine and the generator create the maps, pass their
-//! descriptors in the options and load the words; this module makes the words and documents what the programs share
-//! with user space: [`Metadata`], [`Counter`], and the generator's sequence.
+//! No compiler is needed on the user's machine. The capture engine and the generator create the
+//! maps, pass their descriptors in the options and load the words. This module assembles the words,
+//! and documents the data that the programs share with user space: [`Metadata`], [`Counter`], and
+//! the generator's sequence.
 
 mod capture;
 mod generator;
@@ -24,57 +25,61 @@ use crate::ebpf::{
     Size, encode, opcode as op,
 };
 
-/// An assembled XDP program and how it has to be loaded.
+/// An assembled XDP program and its load requirements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembled {
     /// Its instructions.
     pub instructions: Vec<Instruction>,
-    /// It reads frames of several buffers: load it with `BPF_F_XDP_HAS_FRAGS`.
+    /// The program reads frames of several buffers: load it with `BPF_F_XDP_HAS_FRAGS`.
     pub fragments: bool,
-    /// It calls functions of the driver: load it bound to its device (`BPF_F_XDP_DEV_BOUND_ONLY`).
+    /// The program calls functions of the driver: load it bound to its device
+    /// (`BPF_F_XDP_DEV_BOUND_ONLY`).
     pub device_bound: bool,
 }
 
 impl Assembled {
-    /// The instructions as `bpf(BPF_PROG_LOAD)` takes them.
+    /// Returns the instructions in the form that `bpf(BPF_PROG_LOAD)` takes.
     pub fn words(&self) -> Vec<u64> {
         encode(&self.instructions)
     }
 }
 
-/// Where a program counts: the only value of an array map, which has [`COUNTERS_BYTES`] for each receive queue one after
-/// the other (`BPF_F_MMAPABLE` lets user space read it without system calls). A program reaches a single value without a
-/// look-up. Counters are added to atomically, because generic XDP may run one queue on several CPUs.
+/// Counters of a program: the only value of an array map, with [`COUNTERS_BYTES`] for each receive
+/// queue (`BPF_F_MMAPABLE` lets user space read it without system calls). A program addresses a
+/// single value without a look-up. The program adds to counters atomically, because generic XDP may
+/// run one queue on several CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// The map's descriptor.
     pub fd: i32,
-    /// How many queues have counters there.
+    /// Number of queues with counters in the map.
     pub queues: u32,
 }
 
-/// Bytes of a queue's counters: a cache line of 64-bit ones.
+/// Bytes of a queue's counters: one cache line of 64-bit counters.
 pub const COUNTERS_BYTES: u32 = 1 << COUNTERS_SHIFT;
 const COUNTERS_SHIFT: i32 = 6;
 
-/// What became of a frame: index of the 64-bit counter among its queue's.
+/// Outcome of a frame: index of the 64-bit counter among the counters of its queue.
 ///
-/// Every frame is in exactly one of the first three, so their sum is what the program saw.
+/// Every frame is counted in exactly one of the first three, so their sum is the number of frames
+/// that the program received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
-    /// Not matched by the filter: passed on to the host.
+    /// Not matched by the filter, and passed to the host.
     Passed = 0,
-    /// Handed to the AF_XDP socket of its queue. The socket may still drop it, and counts that itself.
+    /// Redirected to the AF_XDP socket of its queue. The socket may still drop the frame, and has
+    /// its own counter for that.
     Redirected = 1,
-    /// Matched, but no socket is bound to its queue: passed on to the host.
+    /// Matched, but passed to the host because no socket is bound to its queue.
     Unbound = 2,
-    /// Redirected or unbound without [`Metadata`], because the driver leaves no room for it.
+    /// Redirected or unbound without [`Metadata`], because the driver leaves no space for it.
     WithoutMetadata = 3,
 }
 
 impl Counter {
-    /// The index among the 64-bit counters of all queues.
+    /// Returns the index among the 64-bit counters of all queues.
     pub fn slot(self, queue: u32) -> usize {
         queue as usize * (COUNTERS_BYTES as usize / size_of::<u64>()) + self as usize
     }
@@ -84,7 +89,8 @@ impl Counter {
     }
 }
 
-/// Adds one to a counter of the frame's queue, if it has any. R6 is the context; R1 and R2 are lost.
+/// Adds one to a counter of the frame's queue, if the queue has counters. R6 is the context; R1 and
+/// R2 are lost.
 fn count(asm: &mut Assembler, counters: Counters, counter: Counter) {
     let none = asm.label();
     asm.load(Size::W, R1, R6, op::XDP_MD_RX_QUEUE_INDEX);

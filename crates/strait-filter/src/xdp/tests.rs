@@ -1,4 +1,4 @@
-//! What needs no kernel: the metadata's layout, and options that cannot work.
+//! Tests that need no kernel: the metadata's layout and invalid options.
 
 use super::{FRAME_BYTES_MAX, GeneratorFields, GeneratorOptions, Metadata, generator_program};
 use crate::Error;

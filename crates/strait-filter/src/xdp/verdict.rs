@@ -1,7 +1,7 @@
-//! Two programs with one answer: pass everything, drop everything.
+//! Programs with a constant verdict: pass everything, drop everything.
 //!
-//! A veth peer needs some XDP program to take redirected frames, and benches need a sink that costs nothing. Both count
-//! what they saw if they are told where.
+//! A veth peer needs an XDP program to receive redirected frames, and benches need a sink with
+//! minimal cost. Both programs count their frames if they have counters.
 
 use super::{Assembled, Counter, Counters, count};
 use crate::ebpf::{
@@ -29,6 +29,6 @@ fn verdict(action: i32, counters: Option<Counters>) -> Result<Assembled, Error> 
     }
     asm.mov(R0, action);
     asm.exit();
-    // It looks at no byte of the frame, so it may have as many buffers as it likes.
+    // The program reads no byte of the frame, so it accepts frames of any number of buffers.
     Ok(Assembled { instructions: asm.finish()?, fragments: true, device_bound: false })
 }
