@@ -62,7 +62,7 @@ pub fn program(map: i32) -> Result<Vec<u64>, Error> {
     asm.jump_if(Condition::Greater, R3, R2, next);
     take_segment(&mut asm, next);
     find_entry(&mut asm, map, next);
-    note(&mut asm);
+    write_entry(&mut asm);
     asm.mov(R0, SHOT);
     asm.exit();
     asm.bind(next);
@@ -109,7 +109,7 @@ fn find_entry(asm: &mut Assembler, map: i32, next: Label) {
 }
 
 /// Writes both words. Each is one 64-bit store, so a reader sees either the old or the new word.
-fn note(asm: &mut Assembler) {
+fn write_entry(asm: &mut Assembler) {
     asm.alu(Operation::Lsh, R8, 32);
     asm.alu(Operation::Or, R9, R8);
     field(asm, Size::H, TCP + 2);
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_assembles() {
+    fn program_assembles() {
         assert!(!program(3).unwrap().is_empty());
     }
 }

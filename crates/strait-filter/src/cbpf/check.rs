@@ -105,7 +105,7 @@ fn check_operands(at: usize, instruction: Instruction) -> Result<(), Error> {
                 Ok(())
             }
         }
-        code if cell_of(code) => {
+        code if accesses_cell(code) => {
             if k as usize >= MEMORY_CELLS {
                 Err(Error::NoSuchCell { at, cell: k })
             } else {
@@ -118,7 +118,7 @@ fn check_operands(at: usize, instruction: Instruction) -> Result<(), Error> {
 }
 
 /// Returns true if the opcode accesses a scratch memory cell, with index `k`.
-fn cell_of(code: u16) -> bool {
+fn accesses_cell(code: u16) -> bool {
     [op::ST, op::STX, op::LD | op::MEM, op::LDX | op::MEM].contains(&code)
 }
 
@@ -152,7 +152,7 @@ fn check_memory(program: &[Instruction]) -> Result<(), Error> {
         let next = at + 1;
         match instruction.code {
             op::ST | op::STX => written |= 1 << instruction.k,
-            code if cell_of(code) => {
+            code if accesses_cell(code) => {
                 if written & (1 << instruction.k) == 0 {
                     return Err(Error::UnsetCell { at, cell: instruction.k });
                 }

@@ -32,7 +32,7 @@ fn an_empty_or_overlong_program_is_refused() {
 }
 
 #[test]
-fn exactly_the_opcodes_of_the_kernel_are_known() {
+fn known_opcodes_are_those_of_the_kernel() {
     let mut known = Vec::new();
     for code in 0..=u16::MAX {
         let accepted = check(&[stmt(op::ST, 1), stmt(code, 1), stmt(RET, 0), stmt(RET, 0)]);
@@ -50,7 +50,7 @@ fn exactly_the_opcodes_of_the_kernel_are_known() {
 }
 
 #[test]
-fn constant_operands_that_cannot_work_are_refused() {
+fn invalid_constant_operands_are_refused() {
     let refused = |code, k| check(&[stmt(code, k), stmt(RET, 0)]).unwrap_err();
     assert_eq!(refused(op::ALU | op::DIV | op::K, 0), Error::DivisionByZero { at: 0 });
     assert_eq!(refused(op::ALU | op::MOD | op::K, 0), Error::DivisionByZero { at: 0 });
@@ -80,7 +80,7 @@ fn a_program_ends_in_a_return() {
 }
 
 #[test]
-fn a_cell_is_written_on_every_way_to_its_load() {
+fn a_cell_must_be_written_on_every_path_to_its_load() {
     assert_eq!(check(&[stmt(LOAD_CELL, 3), stmt(RET, 0)]), Err(Error::UnsetCell { at: 0, cell: 3 }));
     let one_way_only = [
         Instruction::jump(op::JMP | op::JEQ | op::K, 0, 0, 1),
@@ -105,7 +105,7 @@ fn a_snaplen_bounds_constant_and_computed_returns() {
 }
 
 #[test]
-fn a_snaplen_keeps_no_match_as_it_is() {
+fn a_snaplen_leaves_no_match_unchanged() {
     let meta = Metadata::default();
     for instruction in [stmt(RET, 0), stmt(op::RET | op::A, 0)] {
         let program = check(&[instruction]).unwrap().with_snaplen(60).unwrap();
@@ -129,7 +129,7 @@ fn a_direction_selects_by_packet_type_and_leaves_the_accumulator_zero() {
 }
 
 #[test]
-fn a_rewrite_that_outgrows_the_kernels_limit_says_so() {
+fn a_rewrite_over_the_kernels_limit_has_a_refusal() {
     let full = check(&vec![stmt(op::RET | op::A, 0); INSTRUCTIONS_MAX]).unwrap();
     assert_eq!(full.refusal(), None);
     for rewritten in [full.with_snaplen(60), full.only_pkttype_outgoing()] {
@@ -138,7 +138,7 @@ fn a_rewrite_that_outgrows_the_kernels_limit_says_so() {
 }
 
 #[test]
-fn a_program_that_only_the_interpreter_runs_carries_the_kernels_refusal() {
+fn an_interpreter_only_program_has_the_kernels_refusal() {
     let refusal = |instructions: &[Instruction]| {
         Program::check_interpretable(instructions.to_vec()).map(|program| program.refusal().cloned())
     };
@@ -153,7 +153,7 @@ fn a_program_that_only_the_interpreter_runs_carries_the_kernels_refusal() {
 }
 
 #[test]
-fn a_program_that_no_interpreter_could_run_is_refused() {
+fn an_uninterpretable_program_is_refused() {
     let refused =
         |instructions: &[Instruction]| Program::check_interpretable(instructions.to_vec()).unwrap_err();
     assert_eq!(refused(&[]), Error::Empty);
@@ -178,7 +178,7 @@ fn frames_sent_on_one_interface_are_left_out() {
 }
 
 #[test]
-fn without_its_header_a_program_loads_the_rest_and_the_facts() {
+fn header_loads_become_ancillary_loads_and_others_move() {
     let facts = [(0, op::H, op::SKF_AD_PKTTYPE), (14, op::H, op::SKF_AD_PROTOCOL)];
     let rewritten = |code, k| check(&[stmt(code, k), stmt(RET, 1)]).unwrap().without_header(16, &facts);
     let load = |code, k| rewritten(code, k).map(|program| program.instructions()[0]);

@@ -125,7 +125,7 @@ pub struct Assembler {
     /// Position of the last reachable label, so that a jump just before it is not removed.
     bound_at: usize,
     /// Labels bound at this position that are not reachable so far.
-    idle_here: Vec<Label>,
+    unused_here: Vec<Label>,
 }
 
 impl Default for Assembler {
@@ -143,7 +143,7 @@ impl Assembler {
             live: true,
             islands_at: ISLAND_EVERY,
             bound_at: 0,
-            idle_here: Vec::new(),
+            unused_here: Vec::new(),
         }
     }
 
@@ -166,7 +166,7 @@ impl Assembler {
         if self.live {
             self.bound_at = here;
         } else {
-            self.idle_here.push(label);
+            self.unused_here.push(label);
         }
         for at in jumps {
             self.code[at].off = displacement(at, here);
@@ -374,7 +374,7 @@ impl Assembler {
                 self.build_islands();
             }
             self.code.push(instruction);
-            self.idle_here.clear();
+            self.unused_here.clear();
         }
         self.live
     }
@@ -410,8 +410,8 @@ impl Assembler {
             jumps.pop();
             self.code.pop();
             self.live = true;
-            for idle in self.idle_here.drain(..) {
-                self.places[idle.0].at = Some(last);
+            for label in self.unused_here.drain(..) {
+                self.places[label.0].at = Some(last);
             }
         }
     }

@@ -14,7 +14,7 @@ fn run(program: &[Instruction]) -> u64 {
 
 #[test]
 #[cfg(target_endian = "little")]
-fn instructions_are_encoded_as_the_kernel_wants_them() {
+fn instructions_have_the_kernels_encoding() {
     let mut asm = Assembler::new();
     let end = asm.label();
     asm.load_map(R1, 7);
@@ -73,7 +73,7 @@ fn a_function_is_called_and_returns() {
 }
 
 #[test]
-fn what_nobody_reaches_is_not_emitted() {
+fn unreachable_code_is_not_emitted() {
     let mut asm = Assembler::new();
     let (unused, end) = (asm.label(), asm.label());
     asm.mov(R0, 1);
@@ -148,7 +148,7 @@ fn jumps_reach_any_distance() {
 
 /// A jump from the first instruction reaches the end of a program far longer than 16 bits.
 #[test]
-fn a_jump_leaps_over_the_whole_program() {
+fn a_forward_jump_spans_the_whole_program() {
     let mut asm = Assembler::new();
     let end = asm.label();
     asm.mov(R0, 3);
@@ -180,7 +180,7 @@ fn assert_jumps_land_on_instructions(program: &[Instruction]) {
 }
 
 #[test]
-fn an_unfinished_program_is_refused() {
+fn an_incomplete_program_is_refused() {
     let mut runs_off = Assembler::new();
     runs_off.mov(R0, 0);
     assert_eq!(runs_off.finish(), Err(Error::NoReturn));

@@ -43,7 +43,7 @@ fn abs(size: u16, k: u32) -> Instruction {
 }
 
 #[test]
-fn every_offset_and_size_reads_as_if_the_tag_were_not_there() {
+fn loads_of_every_offset_and_size_skip_the_tag() {
     let (wire, seen) = (tagged_frame(), untagged_frame());
     for size in [op::W, op::H, op::B] {
         for k in 0..45 {
@@ -86,7 +86,7 @@ fn an_indirect_load_wraps_at_32_bits() {
 }
 
 #[test]
-fn the_tag_is_metadata_and_the_length_does_not_count_it() {
+fn the_tag_is_metadata_and_not_counted_in_the_length() {
     let wire = tagged_frame();
     let fact = |offset| returning(Instruction::ancillary(offset)).run_wire(&wire, &meta()) - 1;
     assert_eq!(fact(op::SKF_AD_VLAN_TAG), 0x2064);
@@ -97,7 +97,7 @@ fn the_tag_is_metadata_and_the_length_does_not_count_it() {
 }
 
 #[test]
-fn a_tag_that_the_device_took_out_leaves_the_inner_one_alone() {
+fn a_tag_stripped_by_the_device_leaves_the_inner_tag_in_place() {
     let stripped = Metadata { vlan: Some(Vlan { tci: 5, tpid: 0x88a8 }), ..meta() };
     let fact = |offset| returning(Instruction::ancillary(offset)).run_wire(&tagged_frame(), &stripped) - 1;
     assert_eq!(fact(op::SKF_AD_VLAN_TAG), 5);
@@ -198,7 +198,7 @@ fn a_loop_ends_when_its_condition_does() {
 }
 
 #[test]
-fn a_loop_without_an_end_is_no_match() {
+fn an_endless_loop_is_no_match() {
     let program = Program::check_interpretable(vec![
         Instruction::statement(op::JMP | op::JA, (-1_i32) as u32),
         Instruction::statement(op::RET | op::K, 7),

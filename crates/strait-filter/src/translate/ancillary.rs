@@ -122,11 +122,11 @@ impl Body<'_, '_, '_> {
     }
 
     fn vlan_tag_present(&mut self) {
-        let device_tells = self.filter.options.functions.rx_vlan_tag.is_some();
+        let driver_reports_tags = self.filter.options.functions.rx_vlan_tag.is_some();
         let done = self.asm.label();
         match self.view {
             View::Tagged => self.asm.mov(R0, 1),
-            View::Untagged if device_tells => {
+            View::Untagged if driver_reports_tags => {
                 self.asm.mov(R0, 0);
                 self.asm.jump_if(Condition::Equal, R7, 0, done);
                 self.asm.mov(R0, 1);

@@ -3,7 +3,7 @@
 //! It has the effect of `__netif_receive_skb_core` and `skb_vlan_untag` before a packet socket sees
 //! a frame, without changes to the frame. Only [`Filter::emit`] calls it.
 
-use super::{DEVICE_TAG, Filter, HEADER, RESULTS, check_room};
+use super::{DEVICE_TAG, Filter, HEADER, RESULTS, check_bounds};
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
     Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
@@ -31,7 +31,7 @@ impl Filter<'_> {
             emit_header_of_fragments(asm, unmatched);
             (R10, HEADER)
         } else {
-            check_room(asm, R1, ETHERNET_HEADER_LEN, R8, unmatched);
+            check_bounds(asm, R1, ETHERNET_HEADER_LEN, R8, unmatched);
             (R1, 0)
         };
         if self.options.functions.rx_vlan_tag.is_some() {
@@ -72,7 +72,7 @@ impl Filter<'_> {
             return;
         }
         let (short, done) = (asm.label(), asm.label());
-        check_room(asm, R1, HEADER_BYTES, R8, short);
+        check_bounds(asm, R1, HEADER_BYTES, R8, short);
         copy_words(asm, &[0, 4, 8, 12]);
         asm.jump(done);
         asm.bind(short);
@@ -89,7 +89,7 @@ impl Filter<'_> {
             asm.jump_if(Condition::Less, R9, TAGGED_LEN_MIN as i32, unmatched);
             (R10, HEADER)
         } else {
-            check_room(asm, R1, TAGGED_LEN_MIN, R8, unmatched);
+            check_bounds(asm, R1, TAGGED_LEN_MIN, R8, unmatched);
             (R1, 0)
         };
         if self.needs.vlan {
@@ -118,7 +118,7 @@ pub(super) fn emit_constant(asm: &mut Assembler, result: i32, matched: Label, un
     asm.mov(R2, R1);
     asm.alu(Operation::Add, R2, TAGGED_LEN_MIN as i32);
     asm.jump_if(Condition::LessOrEqual, R2, R3, whole);
-    check_room(asm, R1, ETHERNET_HEADER_LEN, R3, unmatched);
+    check_bounds(asm, R1, ETHERNET_HEADER_LEN, R3, unmatched);
     asm.load(Size::H, R3, R1, TYPE);
     for tag in TAG_TYPES {
         asm.jump_if(Condition::Equal, R3, i32::from(tag.to_be()), unmatched);
@@ -141,7 +141,7 @@ fn copy_words(asm: &mut Assembler, offsets: &[i16]) {
 /// zeroes.
 fn emit_header_of_fragments(asm: &mut Assembler, unmatched: Label) {
     let (scattered, counted, done) = (asm.label(), asm.label(), asm.label());
-    check_room(asm, R1, TAGGED_LEN_MIN, R8, scattered);
+    check_bounds(asm, R1, TAGGED_LEN_MIN, R8, scattered);
     copy_words(asm, &[0, 4, 8, 12, 16]);
     asm.mov(R9, TAGGED_LEN_MIN as i32);
     asm.jump(done);

@@ -5,7 +5,7 @@
 //! tag, and bytes beyond the first buffer of a frame. [`super::body`] calls this module.
 
 use super::body::Body;
-use super::{HEADER, OFFSET_MAX, SAVED_A, View, check_room};
+use super::{HEADER, OFFSET_MAX, SAVED_A, View, check_bounds};
 use crate::cbpf::opcode as cop;
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
@@ -69,7 +69,7 @@ impl Body<'_, '_, '_> {
             asm.alu(Operation::Add, R1, at as i32);
         }
         let off = if far { 0 } else { at };
-        check_room(asm, R1, off + size.bytes() as usize, R8, beyond);
+        check_bounds(asm, R1, off + size.bytes() as usize, R8, beyond);
         asm.load(size, dst, R1, off as i16);
         to_host_order(asm, dst, size);
     }
@@ -103,7 +103,7 @@ impl Body<'_, '_, '_> {
         bound(asm, R1, VARIABLE_MAX);
         asm.load(Size::W, R3, R6, op::XDP_MD_DATA);
         asm.alu(Operation::Add, R3, R1);
-        check_room(asm, R3, skipped + bytes, R8, beyond);
+        check_bounds(asm, R3, skipped + bytes, R8, beyond);
         asm.load(size, R0, R3, skipped as i16);
         to_host_order(asm, R0, size);
         asm.jump(next);

@@ -266,7 +266,7 @@ impl<'a> Filter<'a> {
 }
 
 /// Jumps to `outside` unless `bytes` from `start` on end at or before `end`. R2 is lost.
-fn check_room(asm: &mut Assembler, start: Register, bytes: usize, end: Register, outside: Label) {
+fn check_bounds(asm: &mut Assembler, start: Register, bytes: usize, end: Register, outside: Label) {
     asm.mov(R2, start);
     asm.alu(Operation::Add, R2, bytes as i32);
     asm.jump_if(Condition::Greater, R2, end, outside);

@@ -133,13 +133,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_translation_returns_what_the_interpreter_returns(program in program(), frame in frame()) {
+    fn translation_and_interpreter_return_the_same(program in program(), frame in frame()) {
         prop_assert_eq!(run(&program, &frame), program.run_wire(&frame, &metadata(&frame)));
     }
 }
 
 #[test]
-fn what_xdp_cannot_know_is_refused() {
+fn facts_unavailable_to_xdp_are_refused() {
     for (fact, what) in [
         (op::SKF_AD_PAY_OFFSET, "the payload offset"),
         (op::SKF_AD_NLATTR, "a netlink attribute"),

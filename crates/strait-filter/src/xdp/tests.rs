@@ -4,7 +4,7 @@ use super::{FRAME_BYTES_MAX, GeneratorFields, GeneratorOptions, Metadata, genera
 use crate::Error;
 
 #[test]
-fn metadata_is_read_as_it_is_documented() {
+fn metadata_has_the_documented_layout() {
     let mut bytes = [0; Metadata::BYTES];
     assert_eq!(Metadata::parse(&bytes), None, "no magic, no metadata");
     bytes[0..4].copy_from_slice(&(Metadata::MAGIC | 5).to_ne_bytes());
@@ -56,7 +56,7 @@ fn options() -> GeneratorOptions {
 }
 
 #[test]
-fn a_generator_whose_fields_do_not_fit_is_refused() {
+fn invalid_generator_options_are_refused() {
     assert!(generator_program(&options()).is_ok());
     let outside = GeneratorOptions { frame_bytes: 59, ..options() };
     let too_long = GeneratorOptions { frame_bytes: FRAME_BYTES_MAX + 1, ..options() };
