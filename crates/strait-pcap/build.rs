@@ -1,4 +1,4 @@
-//! Gives the linker the list of exported names.
+//! Passes the list of exported names to the linker.
 
 fn main() {
     let map = format!("{}/libpcap.map", std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));

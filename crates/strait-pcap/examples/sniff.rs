@@ -1,4 +1,5 @@
-//! A program that knows the `pcap` crate alone: it reads a number of packets with a filter and prints them, then counts.
+//! Example for the `pcap` crate, without knowledge of Strait: reads packets with a filter, prints
+//! them, and prints the statistics.
 //!
 //!     sniff DEVICE COUNT FILTER
 

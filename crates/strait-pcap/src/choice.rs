@@ -1,30 +1,31 @@
-//! What the user chose for programs that cannot be told: `STRAIT_PATH`, `STRAIT_WAIT`, `STRAIT_QUEUES`,
-//! `STRAIT_STRICT`, `STRAIT_REPORT`, and a prefix of the device's name such as `xdp:eth0`.
+//! Settings of the user for programs without options for them: `STRAIT_PATH`, `STRAIT_WAIT`,
+//! `STRAIT_QUEUES`, `STRAIT_STRICT`, `STRAIT_REPORT`, and a prefix of the device's name such as
+//! `xdp:eth0`.
 
 use strait_capture::{Path, Queues, Wait};
 
 use crate::notice::Notices;
 
-/// For one device.
+/// Settings for one device.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) device: String,
     pub(crate) path: Path,
     pub(crate) wait: Wait,
     pub(crate) queues: Queues,
-    /// Fail rather than hand over to libpcap.
+    /// Fail instead of falling back to libpcap.
     pub(crate) strict: bool,
     /// Print the ledger when the program closes the handle.
     pub(crate) report: bool,
-    /// Where that, and all else that the user should know, goes.
+    /// Destination of the report and of all other notices to the user.
     pub(crate) notices: Notices,
 }
 
 impl Choice {
-    /// For `device`, with the variables that `variable` knows.
+    /// Returns the settings for `device`. `variable` looks up environment variables.
     ///
     /// # Errors
-    /// A line that names a variable whose value is none of those there are.
+    /// A message that names a variable with an invalid value.
     pub(crate) fn new(device: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let variable = |name| variable(name).filter(|text| !text.is_empty());
         let (prefix, name) = split(device);
@@ -58,7 +59,7 @@ impl Choice {
     }
 }
 
-/// The path that a device's name begins with, and the rest of it.
+/// Splits a device's name into the path that it begins with, if any, and the rest.
 pub(crate) fn split(device: &str) -> (Option<Path>, &str) {
     match device.split_once(':') {
         Some((prefix, name)) if path(prefix).is_some() => (path(prefix), name),
@@ -79,6 +80,7 @@ const PATHS: [(&str, Path); 9] = [
     ("zerocopy", Path::ZeroCopy),
 ];
 
+/// Returns the path with this name.
 fn path(name: &str) -> Option<Path> {
     PATHS.iter().find(|(known, _)| *known == name).map(|(_, path)| *path)
 }

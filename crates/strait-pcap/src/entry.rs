@@ -1,8 +1,9 @@
-//! A live handle as calls meet it: who may touch it when.
+//! State of a live handle that calls from several threads share, and access to its capture.
 //!
-//! The capture itself is behind a lock, which the reading call holds while it hands packets over. Another thread that
-//! wants it knocks: the reader lets it in between two batches. A call out of the reader's own callback cannot wait for
-//! that; what it may change is noted in [`Later`] and done when the callback is back.
+//! The capture is behind a lock, which the reading call holds while it delivers packets. Another
+//! thread that needs the lock requests it, and the reader yields it between two batches. A call
+//! from the reader's own callback cannot wait for that: its changes are saved in [`Deferred`] and
+//! applied after the callback has returned.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,22 +20,23 @@ use crate::handle::Handle;
 pub(crate) struct Entry {
     pub(crate) choice: Choice,
     pub(crate) facts: Facts,
-    /// For frames out, once the capture is open: the program may give up the privilege to open it later.
+    /// Sender of injected frames. It is opened with the capture, because the program may drop the
+    /// privilege to open it later.
     pub(crate) sender: OnceLock<Result<Sender, Error>>,
     pub(crate) interrupter: Interrupter,
     handle: Mutex<Handle>,
-    /// The thread that hands packets over; 0 for none.
+    /// The thread that delivers packets, or 0.
     reader: AtomicUsize,
-    /// Threads that want the handle.
+    /// Number of threads that request the lock.
     knocks: AtomicUsize,
     broken: AtomicBool,
     later: Mutex<Later>,
     has_later: AtomicBool,
-    /// How often callbacks have asked for something.
+    /// Number of changes that callbacks have requested.
     asked: AtomicUsize,
 }
 
-/// What a callback asked of its own handle.
+/// Changes that a callback has requested for its own handle.
 #[derive(Default)]
 pub(crate) struct Later {
     pub(crate) filter: Option<Program>,
@@ -58,7 +60,8 @@ impl Entry {
         })
     }
 
-    /// The handle, once its reader has let go of it; `None` in the reader's own callback.
+    /// Locks the handle when its reader has released it. Returns `None` in the reader's own
+    /// callback.
     pub(crate) fn lock(&self) -> Option<MutexGuard<'_, Handle>> {
         if self.reader.load(Ordering::Relaxed) == this_thread() {
             return None;
@@ -73,40 +76,40 @@ impl Entry {
         Some(handle)
     }
 
-    /// Whether there still is an interface of this name.
+    /// Returns true if the interface still exists.
     pub(crate) fn device_exists(&self) -> bool {
         self.choice.device == "any" || Path::Auto.suits(&self.choice.device)
     }
 
-    /// The handle, for who has the entry to itself.
+    /// Returns the handle of an entry without other users.
     pub(crate) fn handle_mut(&mut self) -> &mut Handle {
         self.handle.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle, unless somebody has it.
+    /// Locks the handle unless another thread holds it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Handle>> {
         self.handle.try_lock().ok()
     }
 
-    /// The calling thread hands packets over until the result drops.
+    /// Marks the calling thread as the one that delivers packets, until the result is dropped.
     pub(crate) fn read(&self) -> Reading<'_> {
         self.reader.store(this_thread(), Ordering::Relaxed);
         Reading(self)
     }
 
-    /// Whether another thread wants the handle.
+    /// Returns true if another thread requests the lock.
     pub(crate) fn is_knocked(&self) -> bool {
         self.knocks.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until those who knocked have the handle; the caller must not.
+    /// Waits until the requesting threads have had the lock. The caller must not hold it.
     pub(crate) fn let_in(&self) {
         while self.is_knocked() {
             std::thread::yield_now();
         }
     }
 
-    /// `pcap_breakloop`, but that it does not wake the reader.
+    /// Breaks the loop like `pcap_breakloop`, but does not wake the reader.
     pub(crate) fn set_broken(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
@@ -115,29 +118,29 @@ impl Entry {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Whether a callback has broken the loop or asked for something.
+    /// Returns true if a callback has broken the loop or requested a change.
     #[inline]
     pub(crate) fn is_disturbed(&self) -> bool {
         self.is_broken() || self.has_later()
     }
 
-    /// Whether the loop was broken, which is taken back by this.
+    /// Returns true if the loop was broken, and resets that state.
     pub(crate) fn take_broken(&self) -> bool {
         self.is_broken() && self.broken.swap(false, Ordering::Relaxed)
     }
 
-    /// Puts another filter in place: no packet that it rejects is handed over after this.
+    /// Replaces the filter. No packet that the new filter rejects is delivered afterwards.
     pub(crate) fn set_filter(&self, filter: Program) -> Result<(), Error> {
         if let Some(mut handle) = self.lock() {
             return handle.set_filter(&filter);
         }
-        // No call is there to return an error when the filter is put in place.
+        // Check now, because no call can return the error when the change is applied.
         self.choice.path.check_filter(&filter)?;
         self.ask_later(|later| later.filter = Some(filter));
         Ok(())
     }
 
-    /// Captures in these directions from now on; out of a callback, from the next batch on.
+    /// Restricts the capture to these directions: at once, or from a callback with the next batch.
     pub(crate) fn set_directions(&self, directions: Directions) -> Result<(), Error> {
         if let Some(mut handle) = self.lock() {
             return handle.set_directions(directions);
@@ -153,22 +156,22 @@ impl Entry {
         self.has_later.store(true, Ordering::Relaxed);
     }
 
-    /// A number that changes when a callback asks for something, and is 0 while nothing is to be done.
+    /// Returns a number that changes with each request of a callback; 0 while none is pending.
     pub(crate) fn asked(&self) -> usize {
         if self.has_later() { self.asked.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Whether a callback has asked for something that is not done yet.
+    /// Returns true if a callback's request is pending.
     pub(crate) fn has_later(&self) -> bool {
         self.has_later.load(Ordering::Relaxed)
     }
 
-    /// The filter that a callback has set and that is not in place yet.
+    /// Returns the filter that a callback has requested, until it is applied.
     pub(crate) fn coming_filter(&self) -> Option<Program> {
         self.later.lock().unwrap_or_else(PoisonError::into_inner).filter.clone()
     }
 
-    /// What callbacks wanted, once.
+    /// Returns the pending requests of callbacks, once.
     pub(crate) fn take_later(&self) -> Option<Later> {
         if !self.has_later() || !self.has_later.swap(false, Ordering::Relaxed) {
             return None;
@@ -177,7 +180,7 @@ impl Entry {
     }
 }
 
-/// See [`Entry::read`].
+/// Guard of [`Entry::read`].
 pub(crate) struct Reading<'a>(&'a Entry);
 
 impl Drop for Reading<'_> {
@@ -186,7 +189,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// A number that no other living thread has, for less than a system call.
+/// Returns a number that no other living thread has, without a system call.
 fn this_thread() -> usize {
     thread_local!(static MARK: Cell<u8> = const { Cell::new(0) });
     MARK.with(|mark| std::ptr::from_ref(mark) as usize)

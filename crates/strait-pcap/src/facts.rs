@@ -1,9 +1,10 @@
-//! What may be asked of a handle at any time, from its own callback and from other threads too: nothing here is locked.
+//! Properties of a handle that any thread and its own callback may query at any time, without a
+//! lock.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Facts about a handle whose capture is open.
+/// Properties of a handle with an open capture.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     link_type: AtomicU32,
@@ -16,7 +17,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// What the capture turned out to be.
+    /// Stores the properties of the opened capture.
     pub(crate) fn set(&self, link_type: u32, snaplen: i32, nanoseconds: bool, descriptor: RawFd) {
         self.link_type.store(link_type, Relaxed);
         self.snaplen.store(snaplen, Relaxed);
@@ -24,7 +25,7 @@ impl Facts {
         self.descriptor.store(descriptor, Relaxed);
     }
 
-    /// `LINKTYPE_*` of its packets.
+    /// Returns the `LINKTYPE_*` of the packets.
     pub(crate) fn link_type(&self) -> u32 {
         self.link_type.load(Relaxed)
     }
@@ -33,12 +34,12 @@ impl Facts {
         self.link_type.store(link_type, Relaxed);
     }
 
-    /// Bytes that are kept of a packet.
+    /// Returns the snapshot length in bytes.
     pub(crate) fn snaplen(&self) -> i32 {
         self.snaplen.load(Relaxed)
     }
 
-    /// Whether times are in nanoseconds.
+    /// Returns true if times are in nanoseconds.
     pub(crate) fn nanoseconds(&self) -> bool {
         self.nanoseconds.load(Relaxed)
     }
@@ -51,12 +52,12 @@ impl Facts {
         self.nonblocking.store(on, Relaxed);
     }
 
-    /// The descriptor that the program polls.
+    /// Returns the descriptor for the program to poll.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.descriptor.load(Relaxed)
     }
 
-    /// Whether the program has asked for it; true from then on.
+    /// Returns true if the program has ever requested the descriptor.
     pub(crate) fn is_polled(&self) -> bool {
         self.polled.load(Relaxed)
     }
@@ -65,7 +66,7 @@ impl Facts {
         self.polled.store(true, Relaxed);
     }
 
-    /// Frames that the NIC missed, as last asked.
+    /// Returns the frames that the NIC missed, as of the last query.
     pub(crate) fn missed(&self) -> u64 {
         self.missed.load(Relaxed)
     }

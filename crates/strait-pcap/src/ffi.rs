@@ -1,8 +1,9 @@
-//! The C face: libpcap's names and structures.
+//! C interface: libpcap's functions and structures.
 //!
-//! Every exported function has libpcap's signature and return codes (pcap(3PCAP)). One that gets a handle which is not
-//! live here calls libpcap's own function of the same name ([`library`]); those that are not about live capture always
-//! do ([`forward`]). No panic leaves a function. `libpcap.map` lists what is exported.
+//! Every exported function has libpcap's signature and return codes (pcap(3PCAP)). For a handle
+//! that is not live here it calls libpcap's own function of the same name ([`library`]). Functions
+//! without relation to live capture always do so ([`forward`]). No panic leaves a function.
+//! `libpcap.map` lists the exports.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +22,7 @@ const PCAP_ERROR_IFACE_NOT_UP: c_int = -9;
 const PCAP_ERROR_PROMISC_PERM_DENIED: c_int = -11;
 const DLT_EN10MB: c_int = 1;
 
-/// `struct pcap`, which only libpcap knows.
+/// `struct pcap`, an opaque type of libpcap.
 #[repr(C)]
 pub struct Pcap {
     _private: [u8; 0],
@@ -61,7 +62,7 @@ pub struct BpfProgram {
     instructions: *mut BpfInstruction,
 }
 
-/// `struct pcap_if`, as far as it is read here.
+/// The first fields of `struct pcap_if`.
 #[repr(C)]
 pub struct Device {
     next: *mut Device,
@@ -71,15 +72,16 @@ pub struct Device {
     flags: u32,
 }
 
-/// `pcap_handler`. It may unwind: by an exception of C++, or because its thread is cancelled.
+/// `pcap_handler`. It may unwind: by a C++ exception, or because its thread is cancelled.
 pub type Handler = Option<unsafe extern "C-unwind" fn(*mut c_uchar, *const PacketHeader, *const c_uchar)>;
 
-/// Calls libpcap's own function of this name, found once.
+/// Calls libpcap's own function of this name. Its address is looked up once.
 macro_rules! real {
     ($name:ident($($argument:ident: $type:ty),*) -> $result:ty) => {{
         static FOUND: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
         let address = *FOUND.get_or_init(|| $crate::ffi::library::function(concat!(stringify!($name), "\0")));
-        // SAFETY: libpcap's function of this name has this signature (pcap/pcap.h), and the caller keeps its contract.
+        // SAFETY: libpcap's function of this name has this signature (pcap/pcap.h), and the caller
+        // upholds its contract.
         unsafe {
             let function: unsafe extern "C-unwind" fn($($type),*) -> $result = std::mem::transmute(address);
             function($($argument),*)
@@ -98,20 +100,20 @@ pub mod read;
 mod table;
 pub mod timestamps;
 
-/// Runs `call`; a panic becomes `otherwise`.
+/// Runs `call`; returns `otherwise` if it panics.
 fn guarded<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(otherwise)
 }
 
-/// Copies `text` to a buffer of `PCAP_ERRBUF_SIZE`.
+/// Copies `text` to a buffer of `PCAP_ERRBUF_SIZE` bytes, truncated if necessary.
 fn put(buffer: *mut c_char, text: &str) {
     if buffer.is_null() {
         return;
     }
-    // Without memory of its own: signal handlers call it too.
+    // Without allocation, because signal handlers call this too.
     let mut len = 0;
     for byte in text.bytes().filter(|byte| *byte != 0).take(ERRBUF_BYTES - 1) {
-        // SAFETY: the buffer has ERRBUF_BYTES, more than the text and its NUL.
+        // SAFETY: the buffer has ERRBUF_BYTES, enough for the truncated text and its NUL.
         unsafe { buffer.add(len).write(byte as c_char) };
         len += 1;
     }
@@ -119,24 +121,24 @@ fn put(buffer: *mut c_char, text: &str) {
     unsafe { buffer.add(len).write(0) };
 }
 
-/// Makes `text` what `pcap_geterr` tells of `p`.
+/// Sets the error message of `p` for `pcap_geterr`.
 fn say(p: *mut Pcap, text: &str) {
-    // SAFETY: p is a handle of the caller's.
+    // SAFETY: p is a handle of the caller.
     put(unsafe { facts::pcap_geterr(p) }, text);
 }
 
-/// What `pcap_geterr` tells of `p`.
+/// Returns the error message of `p`, as `pcap_geterr` does.
 fn said(p: *mut Pcap) -> String {
-    // SAFETY: p is a handle of the caller's.
+    // SAFETY: p is a handle of the caller.
     text(unsafe { facts::pcap_geterr(p) })
 }
 
-/// What libpcap itself says of a handle of its own.
+/// Returns the error message of one of libpcap's own handles.
 fn said_by(q: *mut Pcap) -> String {
     text(real!(pcap_geterr(q: *mut Pcap) -> *mut c_char))
 }
 
-/// Says what went wrong and returns libpcap's code for it.
+/// Sets the error message and returns libpcap's code for the error.
 fn failed(p: *mut Pcap, error: &Error) -> c_int {
     say(p, &error.to_string());
     match error.errno() {
@@ -147,7 +149,7 @@ fn failed(p: *mut Pcap, error: &Error) -> c_int {
     }
 }
 
-/// The code of most calls: 0, or `PCAP_ERROR` and what went wrong.
+/// Returns 0, or sets the error message and returns `PCAP_ERROR`, as most calls do.
 fn code(p: *mut Pcap, result: Result<(), Error>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -158,13 +160,13 @@ fn code(p: *mut Pcap, result: Result<(), Error>) -> c_int {
     }
 }
 
-/// A call that the handle's own callback may not make.
+/// Refuses a call that is not possible from the handle's own callback.
 fn refused_in_callback(p: *mut Pcap) -> c_int {
     say(p, "the handle is in use: this cannot be called from its own callback");
     PCAP_ERROR
 }
 
-/// A device's name; none is any device.
+/// Copies a C string. Null becomes "any", the default device name.
 fn text(string: *const c_char) -> String {
     if string.is_null() {
         return "any".into();
@@ -173,7 +175,7 @@ fn text(string: *const c_char) -> String {
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
-/// The number that libpcap's calls know a link type by: files number it differently where systems disagree
+/// Returns the DLT_* number of a LINKTYPE_*. They differ for types that systems number differently
 /// (pcap-linktype(7)).
 fn dlt(link_type: u32) -> c_int {
     const LINKTYPE_RAW: u32 = 101;

@@ -1,6 +1,7 @@
-//! The capture of a live handle: what the program set on it, the session behind it, packets out of it.
+//! Capture of a live handle: its options, its session, and the delivery of its packets.
 //!
-//! All that is safe is here and in [`crate::entry`]; [`crate::ffi`] turns C's arguments into these calls and back.
+//! The safe code is here and in [`crate::entry`]. [`crate::ffi`] converts between C's arguments and
+//! these calls.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,30 +18,30 @@ use crate::waker::Waker;
 
 const LINKTYPE_LINUX_SLL: u32 = 113;
 const LINKTYPE_LINUX_SLL2: u32 = 276;
-/// libpcap's MAXIMUM_SNAPLEN, taken where a program asks for none or for more.
+/// libpcap's MAXIMUM_SNAPLEN, used if a program sets none or a larger one.
 const SNAPLEN_MAX: i32 = 262_144;
-/// The engine's own ring; a program's smaller wish is no reason for a smaller one.
+/// Size of the engine's default ring. Smaller sizes from programs are ignored.
 const RING_BYTES: usize = 8 << 20;
 const RING_BYTES_MAX: usize = 2 << 30;
 const ENETDOWN: i32 = 100;
-/// How long a loop waits at once, where nothing interrupts it.
+/// Maximum time of one wait in a loop; an interrupt ends it earlier.
 const TICK: Duration = Duration::from_secs(10);
-/// The same for one that never sleeps, and so is interrupted by nothing.
+/// Maximum time of one wait with `Wait::Busy`, which never sleeps and so cannot be interrupted.
 const BUSY_TICK: Duration = Duration::from_millis(1);
-/// How long a wait on several lanes may miss that the link is gone.
+/// Interval between checks of the link during a wait on several lanes.
 const LINK_CHECK: Duration = Duration::from_millis(200);
-/// How old the count of what the NIC missed may be.
+/// Maximum age of the NIC's count of missed frames.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How long the last packets of a capture are waited for.
+/// Maximum wait for the last packets of a capture.
 const DRAIN: Duration = Duration::from_millis(100);
 
-/// What a program sets before it activates a handle.
+/// Options that a program sets before it activates a handle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// Bytes kept of each packet; 0 or less, and too many, mean all.
+    /// Snapshot length in bytes. Values out of range mean the maximum.
     pub(crate) snaplen: i32,
     pub(crate) promiscuous: bool,
-    /// How long `pcap_dispatch` waits for a first packet; 0 or less: until one comes.
+    /// Time that `pcap_dispatch` waits for a first packet; without limit if 0 or less.
     pub(crate) timeout_ms: i32,
     pub(crate) buffer_bytes: i32,
     pub(crate) nanoseconds: bool,
@@ -52,7 +53,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Bytes that are kept of a packet.
+    /// Returns the effective snapshot length in bytes.
     pub(crate) fn snaplen(&self) -> i32 {
         match self.snaplen {
             1..=SNAPLEN_MAX => self.snaplen,
@@ -60,38 +61,38 @@ impl Options {
         }
     }
 
-    /// What is asked for that libpcap alone can do.
+    /// Refuses options that only libpcap supports.
     fn check(&self) -> Result<(), Error> {
         let asked = match self {
             Self { monitor: true, .. } => "monitor mode",
-            Self { timestamp_type: 1.., .. } => "timestamps that are not the kernel's own",
-            Self { protocol: 1.., .. } => "one protocol alone",
+            Self { timestamp_type: 1.., .. } => "timestamps other than the kernel's",
+            Self { protocol: 1.., .. } => "a single protocol",
             _ => return Ok(()),
         };
-        Err(Error::Usage(format!("the program asks for {asked}")))
+        Err(Error::Usage(format!("the program requests {asked}, which only libpcap supports")))
     }
 }
 
-/// What a reading call is to do.
+/// Parameters of a reading call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) looping: bool,
-    /// When it gives up waiting for a first packet.
+    /// Time at which it stops waiting for a first packet.
     deadline: Option<Instant>,
 }
 
-/// Why packets stopped to come.
+/// Reason for the end of a delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// That is all for this call.
+    /// The call is complete.
     Done,
-    /// `pcap_breakloop` was called, and is taken back by this.
+    /// `pcap_breakloop` was called. The state is reset.
     Broken,
-    /// Another thread wants the handle.
+    /// Another thread requests the lock.
     Knocked,
 }
 
-/// A packet as the program gets it.
+/// A packet in the form that the program receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet<'a> {
     pub(crate) timestamp_ns: u64,
@@ -105,7 +106,7 @@ impl<'a> From<&Frame<'a>> for Packet<'a> {
     }
 }
 
-/// A packet that was there when a loop was broken: the next call begins with it.
+/// A packet from before a broken loop. The next call delivers it first.
 struct Kept {
     timestamp_ns: u64,
     wire_len: u32,
@@ -122,12 +123,12 @@ pub(crate) struct Handle {
 struct Active {
     session: Session,
     lanes: Vec<Lane>,
-    /// The lane to look at next.
+    /// Index of the current lane; reading continues with the next one.
     turn: usize,
     waker: Waker,
-    /// What was left of a batch of the lane `turn` when its loop was broken.
+    /// Rest of a batch of the current lane from before its loop was broken.
     kept: VecDeque<Kept>,
-    /// When the kernel was asked what the NIC missed.
+    /// Time of the last query of the NIC's missed frames.
     refreshed: Instant,
 }
 
@@ -136,7 +137,7 @@ impl Handle {
         Self { choice, options: Options::default(), active: None }
     }
 
-    /// Opens the capture; packets come from here on. What reads its counters is returned.
+    /// Opens the capture, which receives packets from then on. Returns its live counters.
     pub(crate) fn activate(&mut self, entry: &Entry) -> Result<Vec<Gauge>, Error> {
         self.options.check()?;
         let builder = Session::builder(self.choice.device.clone())
@@ -154,7 +155,7 @@ impl Handle {
         let mut session = builder.open()?;
         let mut lanes = session.take_lanes();
         if session.link_type() == LINKTYPE_LINUX_SLL2 {
-            // What libpcap begins with: a program that wants the other asks for it.
+            // libpcap's default; a program may set SLL2 later.
             session.set_link_type(&mut lanes, LINKTYPE_LINUX_SLL)?;
         }
         let waker = Waker::new().map_err(polling)?;
@@ -164,7 +165,7 @@ impl Handle {
         }
         let (snaplen, nanoseconds) = (self.options.snaplen(), self.options.nanoseconds);
         entry.facts.set(session.link_type(), snaplen, nanoseconds, waker.descriptor());
-        // While the program may: it can give up its privileges before it sends.
+        // Open the sender now, because the program may drop its privileges before it sends.
         entry.sender.get_or_init(|| session.take_sender());
         let gauges = lanes.iter().map(Lane::gauge).collect();
         self.active =
@@ -172,21 +173,21 @@ impl Handle {
         Ok(gauges)
     }
 
-    /// Puts another filter in place: no packet that it rejects is handed over after this.
+    /// Replaces the filter. No packet that the new filter rejects is delivered afterwards.
     pub(crate) fn set_filter(&mut self, filter: &Program) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
         active.forget_kept();
         active.set_filter(filter, &self.choice.notices)
     }
 
-    /// Captures in these directions from now on.
+    /// Restricts the capture to these directions.
     pub(crate) fn set_directions(&mut self, directions: Directions) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
         active.forget_kept();
         active.session.set_directions(&mut active.lanes, directions)
     }
 
-    /// Puts another header before cooked packets.
+    /// Sets the header format of cooked packets.
     pub(crate) fn set_link_type(&mut self, entry: &Entry, link_type: u32) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
         active.forget_kept();
@@ -195,14 +196,15 @@ impl Handle {
         Ok(())
     }
 
-    /// Makes the descriptor tell of the next packet, and of those that are there.
+    /// Prepares the descriptor: it becomes readable for waiting packets and for the next one.
     pub(crate) fn prepare_to_poll(&mut self) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
         active.prepare_to_poll()
     }
 
-    /// Hands packets to `take`: what is there, `max` at most. If there is nothing it waits as long as the program said,
-    /// for ever in a loop. `count` grows by each packet, also where an error ends it.
+    /// Delivers waiting packets to `take`, up to a `count` of `max`. If there are none it waits: up
+    /// to the handle's timeout, or in a loop without limit. `count` is increased for each packet,
+    /// even if an error follows.
     pub(crate) fn dispatch(
         &mut self,
         entry: &Entry,
@@ -214,7 +216,7 @@ impl Handle {
         let &Reading { looping, deadline } = reading;
         let tick = if self.choice.wait == Wait::Busy { BUSY_TICK } else { TICK };
         let Some(active) = &mut self.active else { return Ok(Ended::Done) };
-        // A loop waits in any case: libpcap's would only spin.
+        // A loop waits even in nonblocking mode; libpcap's loop would only spin.
         let (nonblocking, start) = (entry.facts.nonblocking() && !looping, *count);
         loop {
             if entry.take_broken() {
@@ -228,7 +230,7 @@ impl Handle {
             let until = if nonblocking { now } else { until };
             let before = *count;
             let more = match active.hand(entry, max, until, count, &mut take) {
-                // As with libpcap: an interface that is down brings packets again when it is up.
+                // As in libpcap, an interface that is down delivers packets again when it is up.
                 Err(error) if error.errno() == Some(ENETDOWN) && entry.device_exists() => true,
                 handed => handed?,
             };
@@ -250,20 +252,21 @@ impl Handle {
         }
     }
 
-    /// What a reading call that begins now is to do.
+    /// Returns the parameters of a reading call that begins now.
     pub(crate) fn reading(&self, looping: bool) -> Reading {
         let timeout = u64::try_from(self.options.timeout_ms).ok().filter(|ms| *ms > 0 && !looping);
         let deadline = timeout.map(|timeout| Instant::now() + Duration::from_millis(timeout));
         Reading { looping, deadline }
     }
 
-    /// Ends the capture without a report: it is another process's.
+    /// Ends the capture without a report, because the report belongs to another process.
     pub(crate) fn forget(&mut self) {
         self.active = None;
     }
 
-    /// Ends the capture and tells what became of it, if the user asked for that. Else nothing but the descriptors is
-    /// closed. Where the process has `forked` another may go on with the capture: it is told of as it stands.
+    /// Ends the capture, and prints its report if the user requested one. Without a report it only
+    /// closes the descriptors. If the process has `forked`, another process may continue the
+    /// capture, so the report has the current counts.
     pub(crate) fn close(&mut self, forked: bool) {
         let Some(active) = self.active.take().filter(|_| self.choice.report) else { return };
         let notices = &self.choice.notices;
@@ -281,7 +284,8 @@ impl Handle {
         let mut accounts = Vec::with_capacity(lanes.len());
         for (at, mut lane) in lanes.into_iter().enumerate() {
             let read = lane.account()?.capture;
-            // Looked at, so that the lane knows that they have come and waits for no more than are missing.
+            // Examine the remaining frames, so that the lane counts them and waits only for those
+            // still missing.
             let mut unread = if forked { 0 } else { look_at_rest(&mut lane) };
             if at == turn {
                 unread += kept.len() as u64;
@@ -297,15 +301,18 @@ impl Handle {
         let wait = self.choice.wait.name();
         let (ring, notes) = (session.ring(), session.notes().join("; "));
         let notes = if notes.is_empty() { notes } else { format!("{notes}\n") };
-        let wait =
-            if forked { format!("as it stood, the program having forked; wait {wait}") } else { wait.into() };
+        let wait = if forked {
+            format!("counts so far, because the program has forked; wait {wait}")
+        } else {
+            wait.into()
+        };
         Ok(format!("{notes}wait {wait}; ring {ring}; {}", session.report(accounts)))
     }
 }
 
 impl Active {
-    /// Hands over what was kept, or else what is in one lane's ring, waiting for it `until` then. False when no more will
-    /// come.
+    /// Delivers the kept packets or, if there are none, packets from the ring of one lane, for
+    /// which it waits until `until`. Returns false if no more will come.
     fn hand(
         &mut self,
         entry: &Entry,
@@ -367,7 +374,7 @@ impl Active {
         self.waker.set_ready(ready).map_err(polling)
     }
 
-    /// Does what a callback asked for.
+    /// Applies the changes that a callback has requested.
     fn change(&mut self, Later { filter, directions }: Later, notices: &Notices) -> Result<(), Error> {
         self.forget_kept();
         if let Some(directions) = directions {
@@ -376,7 +383,7 @@ impl Active {
         filter.iter().try_for_each(|filter| self.set_filter(filter, notices))
     }
 
-    /// Sets the filter and tells the user where the kernel does not run it, as libpcap does.
+    /// Sets the filter, and notifies the user if the kernel does not run it, as libpcap does.
     fn set_filter(&mut self, filter: &Program, notices: &Notices) -> Result<(), Error> {
         let before = self.session.notes().to_vec();
         self.session.set_filter(&mut self.lanes, filter)?;
@@ -385,14 +392,14 @@ impl Active {
         Ok(())
     }
 
-    /// Packets that came before a change are not handed over after it.
+    /// Discards kept packets: packets from before a change must not be delivered after it.
     fn forget_kept(&mut self) {
         self.lanes[self.turn].discard(self.kept.len() as u64);
         self.kept.clear();
     }
 
-    /// Asks the kernel what the NIC missed so far, now and then: a call of its own for each packet would cost more than
-    /// the packet.
+    /// Updates the count of frames that the NIC missed, at most once per [`REFRESH`]: the system
+    /// call would cost more than a packet.
     fn refresh(&mut self, entry: &Entry) {
         if self.refreshed.elapsed() >= REFRESH {
             self.refreshed = Instant::now();
@@ -401,7 +408,7 @@ impl Active {
     }
 }
 
-/// Looks at each frame that is left in the ring of a session that has stopped; returns how many there were.
+/// Reads the remaining frames in the ring of a stopped session, and returns their number.
 fn look_at_rest(lane: &mut Lane) -> u64 {
     let mut frames = 0;
     while let Ok(Some(mut batch)) = lane.next_batch(Instant::now() + DRAIN) {
@@ -410,8 +417,9 @@ fn look_at_rest(lane: &mut Lane) -> u64 {
     frames
 }
 
-/// Hands a batch over. What is left when the callback breaks the loop is kept: the ring takes its frames back with the
-/// batch. Returns how many frames a filter rejected that the callback has set meanwhile.
+/// Delivers a batch. If the callback breaks the loop, the remaining packets are copied and kept,
+/// because the ring takes back the batch's frames. Returns the number of frames that were rejected
+/// by a filter which the callback has set meanwhile.
 fn hand_batch(
     entry: &Entry,
     session: &Session,
@@ -431,21 +439,22 @@ fn hand_batch(
     disturbance.rejected
 }
 
-/// What becomes of the rest of a batch when a callback has broken the loop or set a filter.
+/// Check of the remaining frames of a batch after a callback has broken the loop or requested a
+/// change.
 struct Disturbance<'a> {
     entry: &'a Entry,
     session: &'a Session,
     kept: &'a mut VecDeque<Kept>,
-    /// See [`Entry::asked`].
+    /// Value of [`Entry::asked`] that the filter belongs to.
     asked: usize,
-    /// The newest filter.
+    /// The requested filter.
     sieve: Option<Sieve>,
-    /// Frames that it did not let through.
+    /// Number of frames that it rejected.
     rejected: u64,
 }
 
 impl Disturbance<'_> {
-    /// Whether a frame is to be handed over now.
+    /// Returns true if a frame must be delivered now.
     #[cold]
     fn admits(&mut self, frame: &Frame<'_>) -> bool {
         if self.entry.asked() != self.asked {

@@ -1,10 +1,11 @@
-//! `libstrait_pcap.so`: libpcap's live calls on Strait's engine, for programs that know nothing of it.
+//! `libstrait_pcap.so`: libpcap's live calls on Strait's engine, for unmodified programs.
 //!
-//! `strait run -- PROGRAM` preloads it, and puts it in libpcap's place for programs that open libpcap by themselves. A
-//! live handle is a real handle of `pcap_open_dead`, known to a table here: live calls on it ([`ffi`]) find their
-//! [`entry`] and run on `strait-capture` ([`handle`]); all other calls, on it and on every other handle, are libpcap's
-//! own. What the user chose for the program ([`choice`]) comes from the environment and from the device's name. Where
-//! Strait cannot open a device, libpcap gets the call, unless the user said otherwise.
+//! `strait run -- PROGRAM` preloads it, and provides it under libpcap's name for programs that load
+//! libpcap at run time. A live handle is a real handle of `pcap_open_dead` that is in a table here.
+//! Live calls on it ([`ffi`]) find its [`entry`] and use `strait-capture` ([`handle`]). All other
+//! calls, on it and on every other handle, go to libpcap. The user's settings for the program
+//! ([`choice`]) come from the environment and from the device's name. If Strait cannot open a
+//! device, libpcap captures, unless the user has disabled that.
 
 mod choice;
 mod entry;

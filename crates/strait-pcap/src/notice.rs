@@ -1,4 +1,4 @@
-//! What the user is told beside the program's own words: a report, a fallback.
+//! Messages to the user besides the program's own output: reports and fallbacks.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use strait_capture::output;
 
-/// Where notices go.
+/// Destination of notices.
 #[derive(Clone, Debug)]
 pub(crate) enum Notices {
     /// Standard error.
     Stderr,
-    /// The end of a file.
+    /// A file, to which notices are appended.
     File(Arc<Report>),
 }
 
@@ -25,15 +25,16 @@ pub(crate) struct Report {
 }
 
 impl Notices {
-    /// To the end of `file`, which is opened now: the program may give up the privilege to do it later.
+    /// Opens `file` for appending now, because the program may drop the privilege to do so later.
     pub(crate) fn to_file(file: &str) -> Result<Self, String> {
         output::append(Path::new(file))
             .map(|opened| Self::File(Arc::new(Report { file: opened, name: file.to_owned() })))
             .map_err(|error| format!("{}: {error}", named(file)))
     }
 
-    /// Tells `text`, whole lines. A report that its file does not take is said on standard error.
-    /// Where there is no place for that either, it is not told: the program goes on as it would.
+    /// Prints `text`, which consists of complete lines. If the file of the report does not take it,
+    /// standard error gets a line instead. Other errors are ignored: the program must continue as
+    /// it would without notices.
     pub(crate) fn tell(&self, text: &str) {
         match self {
             Self::Stderr => tell_user(text),
@@ -60,8 +61,8 @@ fn tell_terminal(text: &str) -> io::Result<()> {
     OpenOptions::new().append(true).open("/dev/tty")?.write_all(text.as_bytes())
 }
 
-/// Whether standard error is for messages of a form of their own: dumpcap's to the tshark or Wireshark that started it,
-/// which do not understand a line of ours.
+/// Returns true if standard error carries a message protocol: dumpcap's to the tshark or Wireshark
+/// that started it, which do not accept other lines.
 fn stderr_is_a_channel() -> bool {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();

@@ -1,6 +1,7 @@
-//! The one descriptor that a program polls: it stays the same while the sockets behind it change.
+//! Descriptor for programs to poll. It stays the same while the sockets behind it change.
 //!
-//! It is an epoll instance over the lane's descriptors and an eventfd, which says that packets are there already.
+//! It is an epoll instance with the lanes' descriptors and an eventfd, which signals packets that
+//! are already waiting.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -24,12 +25,12 @@ impl Waker {
         Ok(waker)
     }
 
-    /// Wakes for `descriptor` too, until it closes.
+    /// Adds `descriptor` to the epoll instance, until it is closed.
     pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
     }
 
-    /// Whether packets are there that no descriptor tells of.
+    /// Sets whether packets are waiting that no other descriptor signals.
     pub(crate) fn set_ready(&self, ready: bool) -> io::Result<()> {
         let result = if ready {
             io::write(&self.nudge, &1_u64.to_ne_bytes())
@@ -42,7 +43,8 @@ impl Waker {
         }
     }
 
-    /// Waits until it or `other` is readable, a signal arrives, or `timeout` is over.
+    /// Waits until this descriptor or `other` is readable, a signal arrives, or `timeout` has
+    /// passed.
     pub(crate) fn wait(&self, other: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
         let mut fds = [PollFd::new(&self.epoll, PollFlags::IN), PollFd::new(&other, PollFlags::IN)];
         let timeout =
@@ -53,7 +55,7 @@ impl Waker {
         }
     }
 
-    /// For the program's poll, select or epoll.
+    /// Returns the descriptor for the program's poll, select or epoll.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }

@@ -11,7 +11,7 @@
 //! | R0 | A, and the result |
 //! | R1 to R5 | nothing between two classic instructions |
 //! | R6 | the context, `struct xdp_md` |
-//! | R7 | the VLAN tag: type in the upper half of 32 bits, control information in the lower; 0 is none |
+//! | R7 | the VLAN tag: type in bits 16 to 31, control information in bits 0 to 15; 0 is none |
 //! | R8 | `data_end` |
 //! | R9 | X |
 //!

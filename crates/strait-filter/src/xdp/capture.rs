@@ -5,7 +5,7 @@
 //!               |
 //!             match -> metadata in front (or count without_metadata)
 //!                        -> socket of this queue? -- yes --> count redirected -> XDP_REDIRECT
-//!                                                 -- no  --> count unbound ----> XDP_PASS, metadata taken off
+//!                                                 -- no  --> count unbound ----> XDP_PASS, metadata removed
 //! ```
 //!
 //! The capture engine's AF_XDP path loads it. It never changes or drops a frame.

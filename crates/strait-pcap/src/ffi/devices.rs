@@ -1,4 +1,4 @@
-//! Devices: libpcap's list, and each Ethernet interface again by the path that takes its packets from the host.
+//! Device lists: libpcap's devices, and each Ethernet interface once more with the prefix `xdp:`.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -16,19 +16,21 @@ pub unsafe extern "C" fn pcap_findalldevs(list: *mut *mut Device, errbuf: *mut c
     guarded(PCAP_ERROR, || {
         let code = real!(pcap_findalldevs(list: *mut *mut Device, errbuf: *mut c_char) -> c_int);
         if code == 0 {
-            // SAFETY: libpcap left a list there, which ends in a null.
+            // SAFETY: libpcap stored a null-terminated list there.
             unsafe { add_xdp(*list) };
         }
         code
     })
 }
 
-/// Adds the interfaces that AF_XDP can capture on at the end of the list. Where memory is short some are not there.
+/// Appends the interfaces that AF_XDP can capture on to the list. If memory runs out, some are
+/// omitted.
 ///
 /// # Safety
-/// `first` leads to a list of libpcap's, or is null.
+/// `first` is null or points to a device list of libpcap's.
 unsafe fn add_xdp(first: *mut Device) {
-    // SAFETY: every entry of the list is whole; pcap_freealldevs frees names and entries with free(3).
+    // SAFETY: every entry of the list is complete; pcap_freealldevs frees names and entries with
+    // free(3).
     unsafe {
         let (mut names, mut last, mut at) = (Vec::new(), first, first);
         while let Some(device) = at.as_ref() {
@@ -47,12 +49,15 @@ unsafe fn add_xdp(first: *mut Device) {
     }
 }
 
-/// An entry of the list, in memory of malloc(3).
+/// Returns an entry for the list, allocated with malloc(3).
 fn entry(name: &CStr, flags: u32) -> Option<*mut Device> {
     let name = name.to_string_lossy();
-    let described = CString::new(format!("{name} by AF_XDP: the host does not see what is captured")).ok()?;
+    let described =
+        CString::new(format!("{name} through AF_XDP: the host does not receive the captured packets"))
+            .ok()?;
     let named = CString::new(format!("xdp:{name}")).ok()?;
-    // SAFETY: strdup reads C strings; zeroes are valid for an entry; free takes what malloc gave, or null.
+    // SAFETY: strdup reads C strings; a zeroed entry is valid; free accepts memory of malloc, and
+    // null.
     unsafe {
         let device = libc::calloc(1, size_of::<Device>()).cast::<Device>();
         let (name, description) = (libc::strdup(named.as_ptr()), libc::strdup(described.as_ptr()));
@@ -69,7 +74,7 @@ fn entry(name: &CStr, flags: u32) -> Option<*mut Device> {
     }
 }
 
-/// `pcap_lookupnet(3PCAP)`: of the interface, whatever the path.
+/// `pcap_lookupnet(3PCAP)`: removes a path prefix from the device's name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_lookupnet(
     device: *const c_char,

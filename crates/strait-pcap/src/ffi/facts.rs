@@ -1,4 +1,4 @@
-//! What may be asked of a handle, and its descriptor.
+//! Queries of a handle, and its descriptor.
 
 use std::ffi::{c_char, c_int};
 
@@ -19,12 +19,12 @@ pub unsafe extern "C" fn pcap_perror(p: *mut Pcap, prefix: *const c_char) {
     real!(pcap_perror(p: *mut Pcap, prefix: *const c_char) -> ());
 }
 
-/// The handle whose words count: libpcap's own until Strait captures.
+/// Returns the handle with the error message: libpcap's own until Strait captures.
 fn speaker(p: *mut Pcap) -> *mut Pcap {
     table::peek(p).filter(|live| !live.is_active()).map_or(p, Live::theirs)
 }
 
-/// A question that [`crate::facts::Facts`] answers.
+/// Defines a query that [`crate::facts::Facts`] answers.
 macro_rules! fact {
     ($(#[$doc:meta])* $name:ident |$facts:ident| $answer:expr) => {
         $(#[$doc])*
@@ -50,7 +50,7 @@ fact! {
     pcap_snapshot |facts| facts.snaplen()
 }
 fact! {
-    /// `pcap_bufsize(3PCAP)`: room for a packet.
+    /// `pcap_bufsize(3PCAP)`: maximum size of a packet.
     pcap_bufsize |facts| facts.snaplen()
 }
 fact! {
@@ -85,7 +85,8 @@ pub unsafe extern "C" fn pcap_getnonblock(p: *mut Pcap, errbuf: *mut c_char) -> 
     })
 }
 
-/// The descriptor of a live handle, which tells of packets from now on; or what libpcap answers.
+/// Defines a function that returns the descriptor of a live handle. From the first call on the
+/// descriptor is readable while packets wait.
 macro_rules! descriptor {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -99,7 +100,7 @@ macro_rules! descriptor {
                         return facts.descriptor();
                     }
                     facts.set_polled();
-                    // In a callback the reading call does it when the callback is back.
+                    // From a callback, the reading call does this after the callback has returned.
                     let prepared = live.entry.lock().map_or(Ok(()), |mut handle| handle.prepare_to_poll());
                     match prepared {
                         Ok(()) => facts.descriptor(),
@@ -120,7 +121,8 @@ descriptor! {
     pcap_get_selectable_fd
 }
 
-/// `pcap_get_required_select_timeout(3PCAP)`: the descriptor tells everything, so none is required.
+/// `pcap_get_required_select_timeout(3PCAP)`: not required, because the descriptor always becomes
+/// readable for packets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_get_required_select_timeout(p: *mut Pcap) -> *const libc::timeval {
     guarded(std::ptr::null(), || match target(p) {
@@ -129,7 +131,7 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(p: *mut Pcap) -> *cons
     })
 }
 
-/// `pcap_list_datalinks(3PCAP)`: libpcap's own handle on the device has them.
+/// `pcap_list_datalinks(3PCAP)`: of libpcap's own handle for the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_list_datalinks(p: *mut Pcap, list: *mut *mut c_int) -> c_int {
     guarded(PCAP_ERROR, || {
@@ -138,7 +140,8 @@ pub unsafe extern "C" fn pcap_list_datalinks(p: *mut Pcap, list: *mut *mut c_int
     })
 }
 
-/// `pcap_set_datalink(3PCAP)`: libpcap's own handle knows which there are; of them only cooked headers differ here.
+/// `pcap_set_datalink(3PCAP)`: libpcap's own handle checks the type. Only cooked headers change the
+/// capture.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int {
     guarded(PCAP_ERROR, || {
@@ -166,7 +169,7 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int
     })
 }
 
-/// `DLT_LINUX_SLL` and `DLT_LINUX_SLL2`.
+/// Returns true for `DLT_LINUX_SLL` and `DLT_LINUX_SLL2`.
 fn is_cooked(dlt: c_int) -> bool {
     matches!(dlt, 113 | 276)
 }

@@ -1,14 +1,14 @@
-//! The header of a file of a live handle's packets.
+//! Headers of savefiles for packets of live handles.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use super::table::{Live, Target, target};
 use super::{Pcap, dlt, guarded, said_by, say};
 
-/// The error where libpcap has no memory for another handle.
-pub(super) const NO_MEMORY: &str = "no memory for a handle of libpcap's";
+/// Error message if libpcap cannot allocate another handle.
+pub(super) const NO_MEMORY: &str = "out of memory for a libpcap handle";
 
-/// A handle that cannot capture, with the live one's link type, snaplen and precision.
+/// Returns a handle that cannot capture, with the live handle's link type, snaplen and precision.
 pub(super) fn dead(live: &Live) -> *mut Pcap {
     let facts = &live.entry.facts;
     let (linktype, snaplen) = (dlt(facts.link_type()), facts.snaplen());
@@ -16,7 +16,8 @@ pub(super) fn dead(live: &Live) -> *mut Pcap {
     real!(pcap_open_dead_with_tstamp_precision(linktype: c_int, snaplen: c_int, precision: u32) -> *mut Pcap)
 }
 
-/// A function that begins a file with what it is told of the handle: it gets one that looks like the live one.
+/// Defines a function that starts a savefile. For a live handle, libpcap's function gets a dead
+/// handle with the same properties.
 macro_rules! dumper {
     ($(#[$doc:meta])* $name:ident($to:ident: $type:ty)) => {
         $(#[$doc])*

@@ -1,4 +1,4 @@
-//! Filters and directions, and frames out.
+//! Filters, directions and injection.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 use std::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ pub unsafe extern "C" fn pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) 
             Target::Real(p) => return real!(pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) -> c_int),
             Target::Live(live) => live,
         };
-        // SAFETY: a program that is not null is the caller's to read.
+        // SAFETY: a program that is not null is readable.
         if program.is_null() || unsafe { (*program).instructions.is_null() } {
             say(p, "setfilter: No filter specified");
             return PCAP_ERROR;
         }
-        // SAFETY: the program gave a filter of that many instructions.
+        // SAFETY: the caller passed a filter of that many instructions.
         let instructions =
             unsafe { std::slice::from_raw_parts((*program).instructions, (*program).len as usize) };
         let instructions =
@@ -53,7 +53,8 @@ pub unsafe extern "C" fn pcap_setdirection(p: *mut Pcap, direction: c_int) -> c_
     })
 }
 
-/// `pcap_compile(3PCAP)`: on libpcap's own handle for the device, or for the link type alone.
+/// `pcap_compile(3PCAP)`: with libpcap's own handle for the device or, if that could not be opened,
+/// for the link type only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_compile(
     p: *mut Pcap,
@@ -71,7 +72,7 @@ pub unsafe extern "C" fn pcap_compile(
         };
         let compiles = live.compiles.load(Ordering::Relaxed);
         if !compiles && !filter.is_null() && text(filter).contains("vlan") {
-            say(p, "libpcap could not open the device, which it must to compile a filter for VLAN tags");
+            say(p, "libpcap could not open the device, which it needs to compile a filter for VLAN tags");
             return PCAP_ERROR;
         }
         let q = if compiles { live.theirs() } else { dead(&live) };
@@ -108,10 +109,10 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
             say(p, "inject: no frame given");
             return PCAP_ERROR;
         }
-        // SAFETY: the program gave that many bytes.
+        // SAFETY: the caller passed that many bytes.
         let frame = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) };
         let Some(sender) = live.entry.sender.get() else {
-            say(p, "inject: the capture was not opened to send");
+            say(p, "inject: the capture is not open for sending");
             return PCAP_ERROR;
         };
         let sent = match sender {
@@ -129,6 +130,6 @@ pub unsafe extern "C" fn pcap_sendpacket(p: *mut Pcap, bytes: *const c_uchar, si
         say(p, "inject: a frame cannot have a negative size");
         return PCAP_ERROR;
     };
-    // SAFETY: the arguments are the caller's.
+    // SAFETY: the arguments are the caller's, and pcap_inject has the same contract.
     if unsafe { pcap_inject(p, bytes.cast(), size) } < 0 { PCAP_ERROR } else { 0 }
 }

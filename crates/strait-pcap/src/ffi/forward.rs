@@ -1,10 +1,11 @@
-//! What is no matter of live capture: libpcap's own functions, for programs that find this library in its place.
+//! Functions without relation to live capture. They call libpcap, for programs that load this
+//! library in its place.
 
 use std::ffi::{c_char, c_int, c_long, c_uchar, c_uint, c_void};
 
 use super::{BpfInstruction, BpfProgram, Device, PacketHeader, Pcap};
 
-/// Exports functions that call libpcap's of the same name.
+/// Defines exported functions that call libpcap's functions of the same names.
 macro_rules! forward {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
@@ -70,7 +71,8 @@ forward! {
     pcap_tstamp_type_val_to_name(value: c_int) -> *const c_char;
 }
 
-/// `pcap_version`, which libpcap exports for old programs; what `pcap_lib_version` says is true.
+/// `pcap_version`, which libpcap exports for old programs. `pcap_lib_version` returns the real
+/// version.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "C's name")]
 pub static pcap_version: [u8; 32] = *b"libpcap version 1.10, on Strait\0";
@@ -82,10 +84,10 @@ pub struct Protocol {
     number: u16,
 }
 
-// SAFETY: the names are constants.
+// SAFETY: the pointers are to constants.
 unsafe impl Sync for Protocol {}
 
-/// `eproto_db` of libpcap: names of Ethernet types.
+/// `eproto_db` of libpcap: names of ethertypes.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "C's name")]
 pub static eproto_db: [Protocol; 6] = [

@@ -1,12 +1,13 @@
-//! libpcap itself, behind this library.
+//! Access to libpcap's own functions.
 //!
-//! Preloaded into a program that is linked with libpcap, it is the next object with the name (`dlsym(RTLD_NEXT)`). Where
-//! this library stands in libpcap's place (`LD_LIBRARY_PATH`) there is no next one: then it is the system's own file.
+//! In a program that is linked with libpcap, this library is preloaded, and libpcap's function is
+//! the next one with the name (`dlsym(RTLD_NEXT)`). If this library is loaded in libpcap's place
+//! (`LD_LIBRARY_PATH`) there is no next one, and the system's libpcap is opened.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::OnceLock;
 
-/// Where systems keep it.
+/// Directories that may contain libpcap.
 const DIRECTORIES: [&str; 8] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -17,26 +18,27 @@ const DIRECTORIES: [&str; 8] = [
     "/lib",
     "/usr/local/lib",
 ];
-/// Its names: Debian's, and everybody else's.
+/// File names of libpcap: Debian's, and the usual one.
 const NAMES: [&str; 2] = ["libpcap.so.0.8", "libpcap.so.1"];
-/// Names the file where it is somewhere else.
+/// Environment variable with the path of a libpcap in another place.
 const VARIABLE: &str = "STRAIT_LIBPCAP";
 
-/// The address of its function; the process ends where there is none, as it would for a missing symbol.
+/// Returns the address of libpcap's function `name`. If there is none the process ends, as for a
+/// missing symbol.
 pub(super) fn function(name: &str) -> usize {
     let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("the macro adds the NUL");
     // SAFETY: dlsym takes a C string.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    // SAFETY: as before; the library stays open.
+    // SAFETY: dlsym takes a C string; the library is never closed.
     let found = if next.is_null() { unsafe { libc::dlsym(system(), name.as_ptr()) } } else { next };
     if found.is_null() {
-        eprintln!("strait: this libpcap has no {}", name.to_string_lossy());
+        eprintln!("strait: libpcap has no function {}", name.to_string_lossy());
         std::process::abort();
     }
     found as usize
 }
 
-/// The system's own file.
+/// Opens the system's libpcap.
 fn system() -> *mut c_void {
     static FOUND: OnceLock<usize> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -50,14 +52,14 @@ fn system() -> *mut c_void {
         });
         opened.unwrap_or_else(|| {
             eprintln!(
-                "strait: no libpcap is installed (apt-get install libpcap0.8); {VARIABLE} can name its file"
+                "strait: libpcap is not installed (apt-get install libpcap0.8); set {VARIABLE} to its path if it is elsewhere"
             );
             std::process::abort();
         })
     }) as *mut c_void
 }
 
-/// Whether a library is this one under libpcap's name.
+/// Returns true if a library is this one under libpcap's name.
 fn is_this(library: *mut c_void) -> bool {
     // SAFETY: dlsym takes an open library and a C string.
     let found = unsafe { libc::dlsym(library, c"pcap_create".as_ptr()) };

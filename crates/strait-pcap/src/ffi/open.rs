@@ -1,4 +1,4 @@
-//! From `pcap_create` to `pcap_close`: what may be set, and libpcap's part where Strait cannot open the device.
+//! Handles from `pcap_create` to `pcap_close`: options, activation, and the fallback to libpcap.
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::Once;
@@ -29,13 +29,15 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errbuf: *mut c_char)
     })
 }
 
-/// A handle that Strait opens, or libpcap's own for what is no interface. NULL where libpcap said why.
+/// Returns a live handle, or libpcap's own if the device is not an interface and fallback is
+/// allowed. Returns null if libpcap refuses the device; libpcap has then set the error.
 fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
-    // A signal handler must not be the first to look for them.
+    // Look up the functions here, because a signal handler must not be the first to do so.
     find_theirs();
     watch_forks();
     let choice = Choice::new(device, |name| std::env::var(name).ok())?;
-    let device = CString::new(choice.device.clone()).map_err(|_| "a NUL in a device's name".to_owned())?;
+    let device =
+        CString::new(choice.device.clone()).map_err(|_| "the device's name contains a NUL".to_owned())?;
     let entry = Entry::new(choice.clone()).map_err(|error| error.to_string())?;
     let name = device.as_ptr();
     let theirs = real!(pcap_create(name: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
@@ -48,16 +50,16 @@ fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
         return Ok(theirs);
     }
     table::insert(Live::new(entry, p, theirs, device))
-        .ok_or(format!("{}: this program has too many handles open", choice.device))
+        .ok_or(format!("{}: this program has too many open handles", choice.device))
 }
 
-/// Whether packets of this device come from interfaces; libpcap knows devices that are none.
+/// Returns true if the device is an interface or "any". libpcap also has devices of other kinds.
 fn is_interface(device: &CString) -> bool {
     // SAFETY: if_nametoindex reads a C string.
     device.as_bytes() == b"any" || unsafe { libc::if_nametoindex(device.as_ptr()) } != 0
 }
 
-/// Notes what the program sets, and tells libpcap's handle, which knows what may be set and when.
+/// Saves an option. libpcap's handle is set too, because it checks values and the order of calls.
 fn set(p: *mut Pcap, theirs: impl FnOnce(*mut Pcap) -> c_int, change: impl FnOnce(&mut Options)) -> c_int {
     let Some(live) = table::find(p) else { return theirs(p) };
     if live.is_active() {
@@ -65,7 +67,7 @@ fn set(p: *mut Pcap, theirs: impl FnOnce(*mut Pcap) -> c_int, change: impl FnOnc
         return PCAP_ERROR_ACTIVATED;
     }
     let code = theirs(live.theirs());
-    // A warning: libpcap passes over what it was given.
+    // A positive code is a warning: libpcap has ignored the value.
     if code == 0
         && let Some(mut handle) = live.entry.lock()
     {
@@ -74,7 +76,7 @@ fn set(p: *mut Pcap, theirs: impl FnOnce(*mut Pcap) -> c_int, change: impl FnOnc
     code
 }
 
-/// A setter that libpcap allows before activation.
+/// Defines a setter for use before activation.
 macro_rules! setter {
     ($(#[$doc:meta])* $name:ident($argument:ident) $change:expr) => {
         $(#[$doc])*
@@ -102,7 +104,8 @@ setter! {
     pcap_set_timeout(ms) |options, ms| options.timeout_ms = ms
 }
 setter! {
-    /// `pcap_set_immediate_mode(3PCAP)`: packets always come at once here.
+    /// `pcap_set_immediate_mode(3PCAP)`: no effect here, because packets are always delivered at
+    /// once.
     pcap_set_immediate_mode(on) |_, _| {}
 }
 setter! {
@@ -110,11 +113,11 @@ setter! {
     pcap_set_buffer_size(bytes) |options, bytes| options.buffer_bytes = bytes
 }
 setter! {
-    /// `pcap_set_rfmon(3PCAP)`: libpcap captures then.
+    /// `pcap_set_rfmon(3PCAP)`: requires capture by libpcap.
     pcap_set_rfmon(on) |options, on| options.monitor = on != 0
 }
 setter! {
-    /// `pcap_set_tstamp_type(3PCAP)`: for other times than the kernel's libpcap captures.
+    /// `pcap_set_tstamp_type(3PCAP)`: times other than the kernel's require capture by libpcap.
     pcap_set_tstamp_type(kind) |options, kind| options.timestamp_type = kind
 }
 setter! {
@@ -122,7 +125,7 @@ setter! {
     pcap_set_tstamp_precision(precision) |options, precision| options.nanoseconds = precision != 0
 }
 setter! {
-    /// `pcap_set_protocol_linux(3PCAP)`: for one protocol alone libpcap captures.
+    /// `pcap_set_protocol_linux(3PCAP)`: a single protocol requires capture by libpcap.
     pcap_set_protocol_linux(protocol) |options, protocol| options.protocol = protocol
 }
 
@@ -149,14 +152,14 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
         };
         let status = activate(p, &live);
         if status < 0 && said(p).is_empty() {
-            // As libpcap does, for programs that know no code but PCAP_ERROR.
+            // Like libpcap, for programs that know no code other than PCAP_ERROR.
             say(p, &text(real!(pcap_statustostr(status: c_int) -> *const c_char)));
         }
         status
     })
 }
 
-/// Opens the capture of a handle that is not open, by Strait or by libpcap.
+/// Opens the capture of a handle that is not open, with Strait or with libpcap.
 fn activate(p: *mut Pcap, live: &Live) -> c_int {
     let Some(mut handle) = live.entry.lock() else { return refused_in_callback(p) };
     let theirs = live.theirs();
@@ -194,8 +197,9 @@ fn activate(p: *mut Pcap, live: &Live) -> c_int {
     }
 }
 
-/// Makes libpcap's own handle one that compiles filters for a live capture, which are others where they ask for VLAN
-/// tags: the kernel has taken these out of a live frame. It is open for a protocol that no frame has, and costs nothing.
+/// Activates libpcap's own handle to compile filters for a live capture. Such filters differ if
+/// they match VLAN tags, which the kernel has removed from a live frame. The handle captures a
+/// protocol that no frame has, at no cost. Returns true if it is active.
 fn make_compiler(live: &Live) -> bool {
     const ETH_P_NONE: c_int = 0x00ff;
     let theirs = live.theirs();
@@ -207,21 +211,21 @@ fn make_compiler(live: &Live) -> bool {
     real!(pcap_activate(theirs: *mut Pcap) -> c_int) >= 0
 }
 
-/// Many programs end without closing their handles: a report that was asked for comes all the same.
+/// Prints a requested report at exit, because many programs end without closing their handles.
 fn report_at_exit(live: &Live) {
     static ONCE: Once = Once::new();
     if live.entry.choice.report {
-        // SAFETY: the function takes nothing, and may run while the process ends.
+        // SAFETY: the function takes no arguments, and may run at exit.
         ONCE.call_once(|| unsafe {
             libc::atexit(report_all);
         });
     }
 }
 
-/// Has each fork noted, in the parent and in the child.
+/// Records each fork, in the parent and in the child.
 fn watch_forks() {
     static ONCE: Once = Once::new();
-    // SAFETY: the functions take nothing and only store to atomics.
+    // SAFETY: the functions take no arguments and only store to atomics.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(None, Some(note_fork), Some(note_birth));
     });
@@ -242,14 +246,15 @@ extern "C" fn report_all() {
             match live.entry.try_lock() {
                 Some(mut handle) => handle.close(FORKED.load(Ordering::Relaxed)),
                 None => {
-                    live.entry.choice.notices.tell("strait: no report: the program ended in a callback\n");
+                    live.entry.choice.notices.tell("strait: no report: the program exited in a callback\n");
                 }
             }
         }
     });
 }
 
-/// Strait cannot open the device as asked: libpcap does. It says itself what is wrong where it cannot either.
+/// Captures with libpcap, because Strait cannot open the device with these options. If libpcap
+/// fails too, its handle has the error.
 fn take_over(live: &Live, error: &Error) -> c_int {
     let theirs = live.theirs();
     let status = real!(pcap_activate(theirs: *mut Pcap) -> c_int);
@@ -269,12 +274,12 @@ pub unsafe extern "C" fn pcap_open_live(
     to_ms: c_int,
     errbuf: *mut c_char,
 ) -> *mut Pcap {
-    // SAFETY: the arguments are the caller's, each for the function that takes it.
+    // SAFETY: the arguments are the caller's, and each function has the same contract for them.
     let p = unsafe { pcap_create(device, errbuf) };
     if p.is_null() {
         return p;
     }
-    // SAFETY: as above; p was just made.
+    // SAFETY: as above, and p is a new handle.
     let status = unsafe {
         pcap_set_snaplen(p, snaplen);
         pcap_set_promisc(p, promisc);
@@ -294,12 +299,13 @@ pub unsafe extern "C" fn pcap_open_live(
         _ => format!("{device}: {meaning}"),
     };
     put(errbuf, &wrong);
-    // SAFETY: pcap_create gave it.
+    // SAFETY: p is from pcap_create.
     unsafe { pcap_close(p) };
     std::ptr::null_mut()
 }
 
-/// `pcap_close(3PCAP)`. Its own callback, or another thread, that is in a call on the handle ends it when it is out.
+/// `pcap_close(3PCAP)`. If the handle's own callback or another thread is in a call on it, the
+/// capture ends with that call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
     guarded((), || {

@@ -1,4 +1,4 @@
-//! Reading packets, and what may be asked meanwhile: `pcap_breakloop`, `pcap_stats`.
+//! Reading packets, and calls that are allowed meanwhile: `pcap_breakloop`, `pcap_stats`.
 
 use std::ffi::{c_int, c_uchar};
 use std::sync::{OnceLock, PoisonError};
@@ -10,10 +10,12 @@ use super::{
 };
 use crate::handle::{Ended, Packet};
 
-/// Hands packets to `take`; the codes are those of `pcap_dispatch` (`looping` false) and `pcap_loop`.
+/// Delivers packets to `take`. The return codes are those of `pcap_dispatch` (`looping` false) and
+/// `pcap_loop`.
 ///
-/// The program's callback runs in it, and may unwind through it: a C++ exception, or the end of its thread. Locks are
-/// let go of then. A panic of our own may not: it ends the process.
+/// It runs the program's callback, which may unwind through it: by a C++ exception, or by the end
+/// of its thread. Locks are then released. A panic of this library must not unwind into C: it ends
+/// the process.
 fn pump(
     p: *mut Pcap,
     live: &Live,
@@ -55,7 +57,7 @@ fn pump(
     }
 }
 
-/// Ends the process where a panic would leave it.
+/// Aborts the process if it is dropped during a panic.
 struct Fence;
 
 impl Drop for Fence {
@@ -66,9 +68,10 @@ impl Drop for Fence {
     }
 }
 
-/// Writes packets' headers, one over the other. Packets of a batch often have the same time, which is divided once.
+/// Headers of packets, written over each other. The time is only divided if it differs from the
+/// last packet's: packets of a batch often have the same time.
 struct Headers {
-    /// Whether fractions of a second are told in nanoseconds, and not in microseconds.
+    /// True if fractions of a second are in nanoseconds, false for microseconds.
     nanoseconds: bool,
     timestamp_ns: u64,
     header: PacketHeader,
@@ -95,7 +98,7 @@ impl Headers {
     }
 }
 
-/// `pcap_dispatch` and `pcap_loop` (pcap_loop(3PCAP)).
+/// Defines `pcap_dispatch` and `pcap_loop` (pcap_loop(3PCAP)).
 macro_rules! reader {
     ($(#[$doc:meta])* $name:ident, $looping:expr) => {
         $(#[$doc])*
@@ -112,7 +115,8 @@ macro_rules! reader {
                 }
                 Target::Live(live) => pump(p, &live, count, $looping, |header, bytes| {
                     if let Some(call) = call {
-                        // SAFETY: the program gave the function and its argument; header and bytes live through it.
+                        // SAFETY: the program passed the function and its argument; header and
+                        // bytes live through the call.
                         unsafe { call(user, header, bytes.as_ptr()) };
                     }
                 }),
@@ -151,7 +155,8 @@ pub unsafe extern "C-unwind" fn pcap_next_ex(
         lent.bytes.extend_from_slice(bytes);
     });
     if result == 1 {
-        // SAFETY: the program gave places for both; what they point at lives until its next call on the handle.
+        // SAFETY: the program passed pointers to both; the data lives until its next call on the
+        // handle.
         unsafe {
             header.write(&raw mut *lent.header);
             data.write(lent.bytes.as_ptr());
@@ -164,7 +169,7 @@ pub unsafe extern "C-unwind" fn pcap_next_ex(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pcap_next(p: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
     let (mut found, mut data) = (std::ptr::null_mut(), std::ptr::null());
-    // SAFETY: both places are ours; found points at a header where the result is 1.
+    // SAFETY: both are local variables; found points to a header if the result is 1.
     unsafe {
         if pcap_next_ex(p, &raw mut found, &raw mut data) == 1 {
             header.write(*found);
@@ -174,7 +179,7 @@ pub unsafe extern "C-unwind" fn pcap_next(p: *mut Pcap, header: *mut PacketHeade
     std::ptr::null()
 }
 
-/// `pcap_breakloop(3PCAP)`: takes no lock and no memory, as signal handlers want it.
+/// `pcap_breakloop(3PCAP)`: takes no lock and allocates nothing, because signal handlers call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_breakloop(p: *mut Pcap) {
     let live = peek(p);
@@ -186,37 +191,39 @@ pub unsafe extern "C" fn pcap_breakloop(p: *mut Pcap) {
         }
     }
     let theirs = live.map_or(p, Live::theirs);
-    // SAFETY: libpcap's function, on a handle of libpcap's.
+    // SAFETY: libpcap's function, on one of libpcap's handles.
     unsafe { (find_theirs().breakloop)(theirs) };
 }
 
-/// `pcap_stats(3PCAP)`: the same.
+/// `pcap_stats(3PCAP)`: takes no lock and allocates nothing, because signal handlers call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int {
     let live = peek(p);
     let Some(live) = live.filter(|live| live.is_active()) else {
         let theirs = live.map_or(p, Live::theirs);
-        // SAFETY: libpcap's function, on a handle of libpcap's; the program gave a place.
+        // SAFETY: libpcap's function, on one of libpcap's handles; the program passed a valid
+        // pointer.
         return unsafe { (find_theirs().stats)(theirs, stat) };
     };
     let Ok(sum) = live.statistics() else {
-        say(p, "the kernel gave no statistics of the capture");
+        say(p, "the kernel returned no statistics of the capture");
         return PCAP_ERROR;
     };
     let missed = live.entry.facts.missed();
     let stats = Stat { recv: sum.received as u32, drop: sum.dropped as u32, ifdrop: missed as u32 };
-    // SAFETY: the program gave a place for it.
+    // SAFETY: the program passed a valid pointer.
     unsafe { stat.write(stats) };
     0
 }
 
-/// libpcap's own functions for signal handlers.
+/// libpcap's own functions for use in signal handlers.
 pub(super) struct Theirs {
     breakloop: unsafe extern "C" fn(*mut Pcap),
     stats: unsafe extern "C" fn(*mut Pcap, *mut Stat) -> c_int,
 }
 
-/// Found once: by whatever makes a handle, so that no signal handler is the first to look.
+/// Returns the functions. `pcap_create` calls this first, so that the look-up never happens in a
+/// signal handler.
 pub(super) fn find_theirs() -> &'static Theirs {
     static FOUND: OnceLock<Theirs> = OnceLock::new();
     FOUND.get_or_init(|| {

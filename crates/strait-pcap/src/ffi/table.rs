@@ -1,4 +1,4 @@
-//! Which handles are live here.
+//! Table of the live handles.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -10,16 +10,16 @@ use strait_capture::{Error, Gauge, Reading, is_shared_interface};
 use super::{PacketHeader, Pcap};
 use crate::entry::Entry;
 
-/// The process has a child that may go on with its captures, or is one.
+/// The process has forked and a child may continue its captures, or the process is such a child.
 pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Forks between the process that opened the first handle and this one.
+/// Number of forks between the process that opened the first handle and this one.
 pub(super) static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// [`Live::read_by`] of a handle that no process has read.
+/// Value of [`Live::read_by`] for a handle that no process has read.
 const UNREAD: u32 = u32::MAX;
 
-/// Live handles at most.
+/// Maximum number of live handles.
 const HANDLES_MAX: usize = 256;
 
 /// The device that stands for all interfaces.
@@ -32,38 +32,38 @@ static SLOTS: [Slot; HANDLES_MAX] = [const { Slot::free() }; HANDLES_MAX];
 /// A handle of `pcap_create`.
 pub(super) struct Live {
     pub(super) entry: Entry,
-    /// What the program holds: a handle of `pcap_open_dead`.
+    /// The program's handle, from `pcap_open_dead`.
     handle: usize,
-    /// libpcap's own handle for the same device: it hears of everything that is set, answers what is no matter of the
-    /// capture, compiles filters, and captures where Strait does not.
+    /// libpcap's own handle for the same device. It gets all options, answers queries without
+    /// relation to the capture, compiles filters, and captures if Strait cannot.
     theirs: usize,
     pub(super) device: CString,
-    /// The capture is open, and Strait's.
+    /// The capture is open by Strait.
     active: AtomicBool,
-    /// The capture is open, and libpcap's.
+    /// The capture is open by libpcap.
     pub(super) taken_over: AtomicBool,
-    /// `theirs` compiles for a live capture.
+    /// `stock` compiles filters for a live capture.
     pub(super) compiles: AtomicBool,
-    /// Read the counters, once the capture is open.
+    /// Live counters of the open capture.
     pub(super) gauges: OnceLock<Vec<Gauge>>,
     pub(super) lent: Mutex<Lent>,
-    /// The process that opened the capture.
+    /// ID of the process that opened the capture.
     opened_by: u32,
-    /// [`FORKS`] of the process that read it last, as far as this process knows.
+    /// [`FORKS`] of the last process that read the capture, as far as this process knows.
     read_by: AtomicU32,
     /// Packets received and dropped at the last [`Self::statistics`].
     last: [AtomicU64; 2],
 }
 
-/// What `pcap_next` and `pcap_next_ex` lend until the next call.
+/// The packet that `pcap_next` and `pcap_next_ex` returned, valid until the next call.
 pub(super) struct Lent {
     pub(super) header: Box<PacketHeader>,
     pub(super) bytes: Vec<u8>,
 }
 
-/// What finds a handle without a lock, as a signal handler must.
+/// Entry of a table that can be searched without a lock, as signal handlers require.
 struct Slot {
-    /// 0 where this is nobody's.
+    /// The handle; 0 if the slot is free.
     handle: AtomicUsize,
     live: AtomicPtr<Live>,
 }
@@ -74,14 +74,14 @@ impl Slot {
     }
 }
 
-/// What a call on a handle is for.
+/// Handle to which a call applies.
 pub(super) enum Target {
     Live(Arc<Live>),
     Real(*mut Pcap),
 }
 
 impl Live {
-    /// Owns both handles from now on.
+    /// Takes ownership of both handles.
     pub(super) fn new(entry: Entry, handle: *mut Pcap, theirs: *mut Pcap, device: CString) -> Self {
         let zero = PacketHeader { ts: libc::timeval { tv_sec: 0, tv_usec: 0 }, caplen: 0, len: 0 };
         Self {
@@ -104,14 +104,14 @@ impl Live {
         self.theirs as *mut Pcap
     }
 
-    /// Notes that this process reads the capture.
+    /// Records that this process reads the capture.
     pub(super) fn set_read(&self) {
         self.read_by.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Returns true if the capture's counters and report are for this process: it has opened the capture and not
-    /// handed it to a child unread, or it reads it. Reading the kernel's counters sets them to 0 for all processes that
-    /// share the socket.
+    /// Returns true if this process may read the capture's counters and print its report: it opened
+    /// the capture and has not passed it to a child unread, or it reads the capture. Reading the
+    /// kernel's counters resets them for all processes that share the socket.
     pub(super) fn is_ours(&self) -> bool {
         let (forks, read_by) = (FORKS.load(Ordering::Relaxed), self.read_by.load(Ordering::Relaxed));
         if std::process::id() == self.opened_by {
@@ -120,7 +120,8 @@ impl Live {
         forks != 0 && read_by == forks
     }
 
-    /// Packets received and dropped so far; in a process that does not read the capture, as they stood at the fork.
+    /// Returns the packets received and dropped so far. In a process that does not read the capture
+    /// they are the counts at the fork.
     pub(super) fn statistics(&self) -> Result<Reading, Error> {
         let [received, dropped] = &self.last;
         if self.is_ours() {
@@ -137,14 +138,15 @@ impl Live {
         Ok(Reading { received, dropped })
     }
 
-    /// Returns true if packets of the capture reach no other handle on the device; those of all interfaces at once are
-    /// never taken.
+    /// Returns true if the capture takes packets away from other handles on the device. A capture
+    /// on all interfaces never does.
     fn takes_packets(&self) -> bool {
         let choice = &self.entry.choice;
         choice.device != ANY && choice.path.takes_frames()
     }
 
-    /// Returns true if this handle and `other`, which is open, cannot both receive. The caller has the [`turn`].
+    /// Returns true if this handle and the open handle `other` cannot both receive packets. The
+    /// caller holds the [`activation_lock`].
     pub(super) fn excludes(&self, other: &Self) -> bool {
         let is_open = other.is_active() || other.taken_over.load(Ordering::Relaxed);
         let takes = self.takes_packets() || (other.is_active() && other.takes_packets());
@@ -152,7 +154,7 @@ impl Live {
         self.handle != other.handle && is_open && takes && is_shared_interface(own, others)
     }
 
-    /// Whether Strait captures.
+    /// Returns true if Strait captures.
     pub(super) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }
@@ -163,10 +165,10 @@ impl Live {
     }
 }
 
-/// Whoever is the last in a call on a handle that was closed ends it.
+/// Ends the capture, when the last call on the closed handle has returned.
 impl Drop for Live {
     fn drop(&mut self) {
-        // The gauges keep sockets open.
+        // The live counters keep sockets open.
         self.gauges.take();
         let is_ours = self.is_ours();
         let handle = self.entry.handle_mut();
@@ -181,7 +183,7 @@ impl Drop for Live {
     }
 }
 
-/// Makes a handle live, and returns it; `None` where there are too many.
+/// Adds a handle to the table and returns it. Returns `None` if the table is full.
 pub(super) fn insert(live: Live) -> Option<*mut Pcap> {
     let p = live.handle as *mut Pcap;
     let free = |slot: &&Slot| {
@@ -195,19 +197,19 @@ pub(super) fn insert(live: Live) -> Option<*mut Pcap> {
     Some(p)
 }
 
-/// The turn to open a capture. With it a handle looks at the others that are open, and is open when it gives it back: of two
-/// threads that open a device, the second sees the first.
+/// Locks the activation of captures. The holder checks the other open handles and opens its own. So
+/// if two threads open the same device, the second sees the first's handle.
 pub(super) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All handles that are live now.
+/// Returns all live handles.
 pub(super) fn all() -> Vec<Arc<Live>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     table.iter().flat_map(HashMap::values).map(Arc::clone).collect()
 }
 
-/// Makes `p` unknown here.
+/// Removes `p` from the table.
 pub(super) fn remove(p: *mut Pcap) -> Option<Arc<Live>> {
     if let Some(slot) = SLOTS.iter().find(|slot| slot.handle.load(Ordering::Acquire) == p as usize) {
         slot.live.store(std::ptr::null_mut(), Ordering::Release);
@@ -216,13 +218,13 @@ pub(super) fn remove(p: *mut Pcap) -> Option<Arc<Live>> {
     TABLE.write().unwrap_or_else(PoisonError::into_inner).as_mut()?.remove(&(p as usize))
 }
 
-/// The handle made by `pcap_create`, open or not, whoever captures.
+/// Returns the handle made by `pcap_create`, open or not, captured by Strait or by libpcap.
 pub(super) fn find(p: *mut Pcap) -> Option<Arc<Live>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     table.as_ref()?.get(&(p as usize)).map(Arc::clone)
 }
 
-/// Whose capture a call is about.
+/// Returns the handle that a call on `p` applies to.
 pub(super) fn target(p: *mut Pcap) -> Target {
     match find(p) {
         None => Target::Real(p),
@@ -231,10 +233,10 @@ pub(super) fn target(p: *mut Pcap) -> Target {
     }
 }
 
-/// [`find`] without a lock, for as long as nobody closes the handle.
+/// Like [`find`], without a lock. The result is valid until the handle is closed.
 pub(super) fn peek(p: *mut Pcap) -> Option<&'static Live> {
     let slot = SLOTS.iter().find(|slot| slot.handle.load(Ordering::Acquire) == p as usize)?;
-    // SAFETY: the table holds the handle until `remove`, which clears the slot first; a call on a handle that another
-    // thread closes is an error of the program's, as in libpcap.
+    // SAFETY: the table holds the handle until `remove`, which clears the slot first. A call on a
+    // handle that another thread closes is an error in the program, as with libpcap.
     unsafe { slot.live.load(Ordering::Acquire).as_ref() }
 }

@@ -1,4 +1,4 @@
-//! Which times there are: libpcap's own handle knows.
+//! Timestamp types, from libpcap's own handle.
 
 use std::ffi::c_int;
 

@@ -1,5 +1,6 @@
-//! The unusual: forks, handles side by side, breaks and filters under load, and devices that are not there or go away.
-//! Each runs on stock libpcap first, and every path has to print the same.
+//! Tests of unusual situations: forks, several handles, breaks and filters under load, and devices
+//! that are missing or disappear. Each case runs on stock libpcap first, and every path must print
+//! the same output.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,12 +31,13 @@ impl Rig {
     }
 }
 
-/// Runs a case on each path while frames come in; what it printed on stock libpcap, and has to print on each.
+/// Runs a case on each path while frames come in. Returns the output, which is the same on each.
 fn under_load(case: &str, paths: &[Option<&str>]) -> Option<String> {
     with_frames(case, paths, &Traffic::builder(), Duration::from_micros(100))
 }
 
-/// Runs a case on each path while frames come in, with a report; returns what it printed and reported.
+/// Runs a case on each path while frames come in, with a report. Returns path, output and report of
+/// each.
 fn reports_under_load(case: &str) -> Vec<(&'static str, String, String)> {
     let Some(rig) = Rig::or_skip() else { return Vec::new() };
     let over = AtomicBool::new(false);
@@ -60,7 +62,7 @@ fn reports_under_load(case: &str) -> Vec<(&'static str, String, String)> {
     outcomes.into_iter().map(told).collect()
 }
 
-/// The same with this traffic, a pause between two frames.
+/// Runs a case on each path under this traffic, with a pause between frames. Returns the output.
 fn with_frames(
     case: &str,
     paths: &[Option<&str>],
@@ -136,7 +138,7 @@ fn a_callback_may_use_its_own_handle() {
     }
 }
 
-/// Stock libpcap loses 128 packets here: its 16 blocks are used up after 100 ms each.
+/// Stock libpcap loses 128 packets here, because its 16 blocks are used up after 100 ms each.
 #[test]
 fn a_callback_may_pause_on_a_quiet_line() {
     let (quiet, paths) = (Duration::from_millis(10), &STOCK_AND_PATHS[1..]);
@@ -199,7 +201,7 @@ fn a_device_that_cannot_be_opened_has_its_code_and_says_why() {
     }
 }
 
-/// One handle has what comes by all receive queues, or by those that are named.
+/// One handle receives the packets of all receive queues, or of the named ones.
 #[test]
 fn a_handle_reads_several_queues() {
     const FLOWS: u32 = 64;
@@ -252,7 +254,7 @@ fn a_device_that_went_down_brings_packets_when_it_is_up_again() {
     }
 }
 
-/// What nobody read counts as unread, and is not waited for.
+/// Packets that were not read are counted as unread, and the report does not wait for them.
 #[test]
 fn a_report_waits_for_no_packet_that_has_come() {
     for (path, printed, reported) in reports_under_load("close-with-unread") {
@@ -276,7 +278,8 @@ fn monitor_mode_that_is_not_there_is_said_in_libpcaps_words() {
     assert!(printed.is_none_or(|printed| printed.starts_with("-6 ") && printed.trim().len() > 10));
 }
 
-/// AF_XDP takes packets from every other handle: the second open says so, whichever of the two is on it.
+/// AF_XDP takes packets from every other handle, so the second activation fails if either handle is
+/// on AF_XDP.
 #[test]
 fn a_device_that_is_open_twice_is_refused_where_one_handle_would_receive_nothing() {
     let Some(rig) = Rig::or_skip() else { return };
@@ -294,7 +297,7 @@ fn a_device_that_is_open_twice_is_refused_where_one_handle_would_receive_nothing
     }
 }
 
-/// A handle on all interfaces would miss the packets that AF_XDP takes, whichever of the two is open first.
+/// A handle on all interfaces would miss the packets that AF_XDP takes, regardless of the order.
 #[test]
 fn a_handle_on_all_interfaces_is_refused_beside_one_that_takes_packets() {
     let Some(rig) = Rig::or_skip() else { return };
@@ -313,7 +316,7 @@ fn a_handle_on_all_interfaces_is_refused_beside_one_that_takes_packets() {
     }
 }
 
-/// An interface has several names (ip-link(8), altname): they are one device.
+/// An interface can have several names (ip-link(8), altname) for one device.
 #[test]
 fn a_device_that_is_open_by_another_name_is_refused() {
     let Some(rig) = Rig::or_skip().filter(|_| program_or_skip("ip")) else { return };
@@ -333,7 +336,7 @@ fn of_two_threads_that_open_a_device_on_af_xdp_one_gets_it() {
     assert_eq!(finished.text(), "1 active\n".repeat(20));
 }
 
-/// AF_XDP refuses what it cannot run when a callback asks for it, and the loop goes on.
+/// AF_XDP refuses an unsupported request of a callback at once, and the loop continues.
 #[test]
 fn a_filter_or_direction_that_af_xdp_cannot_have_is_refused_in_a_callback() {
     let Some(printed) = under_load("loop-filter-in-callback", &stock_and_sockets()) else { return };

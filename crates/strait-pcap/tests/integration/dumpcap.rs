@@ -1,5 +1,5 @@
-//! dumpcap, unmodified, on the packet-socket paths: it waits on the handle's descriptor and has given up its privilege
-//! by the time that it sets its filter.
+//! dumpcap, unmodified, on the packet-socket paths: it polls the handle's descriptor, and drops its
+//! privileges before it sets its filter.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The library exports the calls that it answers for, and nothing else.
+//! Tests of the exported names: the listed ones, and no others.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,10 +7,10 @@ use lab::{Launch, program_or_skip};
 
 use crate::rig::{LIMIT, library};
 
-/// What the linker is told to export.
+/// List of exports for the linker.
 const MAP: &str = include_str!("../../libpcap.map");
 
-/// The live calls, which Strait answers itself.
+/// Live calls, which Strait implements.
 const LIVE: &str = "
     pcap_activate pcap_breakloop pcap_can_set_rfmon pcap_close pcap_create pcap_datalink pcap_dispatch pcap_fileno
     pcap_findalldevs pcap_get_required_select_timeout pcap_get_selectable_fd pcap_geterr pcap_getnonblock pcap_inject
@@ -24,7 +24,7 @@ fn listed() -> BTreeSet<&'static str> {
     names.split_whitespace().map(|name| name.strip_suffix(';').unwrap()).collect()
 }
 
-/// The names that a library exports, of functions and of data.
+/// Returns the exported names of a library, of functions and of data.
 fn exported(library: &Path) -> BTreeSet<String> {
     let launch = Launch::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library);
     let text = launch.run(LIMIT).unwrap().success().text();

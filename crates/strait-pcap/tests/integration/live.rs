@@ -1,4 +1,4 @@
-//! A program in C that uses the live calls, on each path and on stock libpcap, which is held to the same checks.
+//! Live calls of a program in C, with the same checks on each path and on stock libpcap.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use strait_packet::traffic::Kind;
 
 use crate::rig::{LIMIT, STOCK_AND_PATHS, built, on, send};
 
-/// More than the programs need for all paths.
+/// More frames than the programs need on all paths.
 const FRAMES_MAX: u64 = 100_000;
 const PARTS: [&str; 3] = ["live.c", "options.c", "waiting.c"];
 

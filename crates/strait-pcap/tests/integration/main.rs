@@ -1,4 +1,4 @@
-//! Programs that know libpcap alone, on Strait's engine: one file a program.
+//! Programs for libpcap on Strait's engine: one file for each program.
 
 mod behaviour;
 mod dumpcap;

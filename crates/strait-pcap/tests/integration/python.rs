@@ -1,4 +1,5 @@
-//! Programs in Python: Scapy, which finds libpcap with ctypes, and pcapy, an extension that is linked with it.
+//! Programs in Python: Scapy, which loads libpcap with ctypes, and pcapy, an extension that is
+//! linked with libpcap.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ fn scapy_sniffs_what_it_sniffs_with_stock_libpcap() {
     reads_as_with_stock_libpcap("sniff.py", "nothing: 0, in time: True");
 }
 
-/// Runs a program on each path, on the same traffic; it prints the same each time, and `last` at the end.
+/// Runs a program on each path under the same traffic. It must print the same output each time,
+/// with `last` at the end.
 fn reads_as_with_stock_libpcap(program: &str, last: &str) {
     let Some(python) = fetched_or_skip("python/bin/python") else { return };
     let mut first = None;

@@ -1,4 +1,4 @@
-//! The library under test, launched beside stock libpcap, and traffic for those that load either.
+//! Launches of programs with the library under test or with stock libpcap, and traffic for them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,16 +12,16 @@ use strait_packet::traffic::{Kind, Sizes, Traffic};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
-/// The paths that leave packets to others, so that stock libpcap can capture beside them.
+/// Paths that do not take packets from others, so that stock libpcap can capture at the same time.
 pub(crate) const SOCKETS: [&str; 3] = ["recv", "v2", "v3"];
 /// Stock libpcap, then every path.
 pub(crate) const STOCK_AND_PATHS: [Option<&str>; 5] =
     [None, Some("recv"), Some("v2"), Some("v3"), Some("xdp")];
 
-/// Where the tests' programs in C and Python are.
+/// Directory of the tests' programs in C and Python.
 pub(crate) const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration");
 
-/// The library, which Cargo builds beside its tests.
+/// Returns the library, which Cargo builds next to its tests.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let built = test.with_file_name("libstrait_pcap.so");
@@ -29,14 +29,15 @@ pub(crate) fn library() -> PathBuf {
     built
 }
 
-/// A directory where the library has libpcap's names, for programs that look for libpcap as they run.
+/// Returns a directory that contains the library under libpcap's names, for programs that load
+/// libpcap at run time.
 fn names() -> &'static Path {
     static NAMES: OnceLock<PathBuf> = OnceLock::new();
     NAMES.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libpcap");
         fs::create_dir_all(&directory).unwrap();
         for name in ["libpcap.so.0.8", "libpcap.so.1"] {
-            // By way of another name, as a run of the tests beside this one may do the same.
+            // Rename the link into place, because a concurrent test run may do the same.
             let new = directory.join(format!("{name}.{}", std::process::id()));
             symlink(library(), &new).unwrap();
             fs::rename(new, directory.join(name)).unwrap();
@@ -45,12 +46,13 @@ fn names() -> &'static Path {
     })
 }
 
-/// `launch` on Strait by `path` and by nothing else, or on stock libpcap where no path is given.
+/// Sets up `launch` to capture with Strait on `path` and nothing else, or with stock libpcap if
+/// there is no path.
 pub(crate) fn on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch<'a> {
     on_with(path, launch, None)
 }
 
-/// The same for a program that finds libraries of its own in a directory.
+/// Like [`on`], for a program with its own directory of libraries.
 pub(crate) fn on_with<'a>(path: Option<&str>, launch: Launch<'a>, libraries: Option<&Path>) -> Launch<'a> {
     let names = path.map(|_| names());
     let places = std::env::join_paths(names.into_iter().chain(libraries)).unwrap();
@@ -61,12 +63,12 @@ pub(crate) fn on_with<'a>(path: Option<&str>, launch: Launch<'a>, libraries: Opt
     }
 }
 
-/// The same; it says at its end which path it took, in the words of [`assert_took`].
+/// Like [`on`], with a report at the end for [`assert_took`].
 pub(crate) fn reporting_on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch<'a> {
     on(path, launch).env("STRAIT_REPORT", "1")
 }
 
-/// Panics unless the program's last words tell of a capture by `path` whose ledger closes.
+/// Panics unless the output contains a report of a capture on `path` with a ledger that closes.
 pub(crate) fn assert_took(path: Option<&str>, said: &str) {
     if let Some(path) = path {
         assert!(said.contains(&format!("path {path} ")), "{path}: {said}");
@@ -75,7 +77,7 @@ pub(crate) fn assert_took(path: Option<&str>, said: &str) {
     }
 }
 
-/// A program in C of these files under `c`, the first of which names it, built.
+/// Builds a program in C from these files under `c`, and names it after the first one.
 pub(crate) fn built(sources: &[&str], directory: &Path) -> PathBuf {
     let program = directory.join(sources[0].trim_end_matches(".c"));
     let launch = Launch::new("cc").args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-D_GNU_SOURCE"]);
@@ -84,7 +86,8 @@ pub(crate) fn built(sources: &[&str], directory: &Path) -> PathBuf {
     program
 }
 
-/// A file of those that `scripts/setup-programs` puts into the user's cache directory; skips the test if it is not there.
+/// Returns a file of `scripts/setup-programs` in the user's cache directory, or skips the test if
+/// it is missing.
 pub(crate) fn fetched_or_skip(file: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
@@ -92,20 +95,21 @@ pub(crate) fn fetched_or_skip(file: &str) -> Option<PathBuf> {
     program_or_skip(file.to_str()?).then_some(file)
 }
 
-/// Sends `count` frames of `kinds` in turn from the left end, `pause` apart, unless `over` says that it is enough.
+/// Sends `count` frames, which cycle through `kinds`, from the left end with `pause` between them,
+/// until `over` returns true.
 pub(crate) fn send(wire: &Wire, kinds: &[Kind], count: u64, pause: Duration, over: impl Fn() -> bool + Sync) {
     let traffic = Traffic::builder().flows(kinds.len() as u32).kinds(kinds).build().unwrap();
     send_traffic(wire, &traffic, count, pause, over);
 }
 
-/// The same with frames of 64, 200, 594 and 1518 bytes in turn.
+/// Like [`send`], with frame sizes that cycle through 64, 200, 594 and 1518 bytes.
 pub(crate) fn send_mixed(wire: &Wire, kinds: &[Kind], count: u64, pause: Duration) {
     let sizes = Sizes::new(&[64, 200, 594, 1518]).unwrap();
     let traffic = Traffic::builder().flows(kinds.len() as u32).kinds(kinds).sizes(sizes).build().unwrap();
     send_traffic(wire, &traffic, count, pause, || false);
 }
 
-/// Sends `count` frames of `traffic`, `pause` apart, unless `over` says that it is enough.
+/// Sends `count` frames of `traffic` with `pause` between them, until `over` returns true.
 pub(crate) fn send_traffic(
     wire: &Wire,
     traffic: &Traffic,

@@ -1,4 +1,5 @@
-//! dumpcap and tshark, unmodified, over a ring of files: a new file is begun in the middle of a batch.
+//! dumpcap and tshark, unmodified, with a ring of files: a new file starts in the middle of a
+//! batch.
 
 use std::fs;
 use std::path::Path;
@@ -26,12 +27,12 @@ fn a_ring_of_files_holds_every_packet_that_the_filter_lets_pass() {
     }
 }
 
-/// 300 of 600 frames pass, over 20 KiB a file.
+/// Captures 300 of 600 frames, over 20 KiB for each file.
 fn fill_ring(wire: &Wire, program: &str, path: &str, directory: &Path) -> Finished {
     let launch = wire.right().command(program).args(["-i", "right", "-f", "udp", "-c", "300"]);
     let launch =
         launch.args(["-b", "filesize:20", "-b", "files:20", "-w"]).arg(directory.join("ring.pcapng"));
-    // tshark reads what dumpcap writes to its standard error, so the report goes elsewhere.
+    // tshark parses dumpcap's standard error, so the report goes to a file.
     let report = tempfile::NamedTempFile::new().unwrap();
     let process = on(Some(path), launch).env("STRAIT_REPORT", report.path()).spawn().unwrap();
     let files = || fs::read_dir(directory).unwrap().count();
@@ -78,7 +79,7 @@ fn tshark_is_not_disturbed_by_what_the_user_is_told() {
     assert!(told.contains("libpcap captures instead"), "{told}");
 }
 
-/// The numbers of the generated frames in all files, in order of the files' names.
+/// Returns the numbers of the generated frames in all files, in order of the files' names.
 fn probe_numbers(directory: &Path) -> Vec<u64> {
     let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -88,7 +89,8 @@ fn probe_numbers(directory: &Path) -> Vec<u64> {
     launch.run(LIMIT).unwrap().success().text().lines().map(number).collect()
 }
 
-/// A generated frame's payload is two bytes of magic, then its number in eight.
+/// Returns the number in a generated frame's payload: it follows two bytes of magic, in eight
+/// bytes.
 fn number(payload: &str) -> u64 {
     u64::from_str_radix(&payload[4..20], 16).unwrap_or_else(|_| panic!("{payload} has a number"))
 }

@@ -1,4 +1,4 @@
-//! A program in Rust on the `pcap` crate: examples/sniff.rs.
+//! Program in Rust with the `pcap` crate: examples/sniff.rs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use strait_packet::traffic::Kind;
 
 use crate::rig::{LIMIT, STOCK_AND_PATHS, assert_took, reporting_on, send_mixed};
 
-/// The program, which Cargo builds before the tests.
+/// Returns the program, which Cargo builds before the tests.
 fn sniff() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let built = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples/sniff");

@@ -1,4 +1,5 @@
-//! Classic pcap files as bytes: to compare two captures apart from their times, and to see how far one is.
+//! Reader of classic pcap files, to compare captures without their times, and to watch the progress
+//! of a capture.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +8,11 @@ const FILE_HEADER_BYTES: usize = 24;
 const PACKET_HEADER_BYTES: usize = 16;
 const TIME_BYTES: usize = 8;
 
-/// A file, maybe still being written.
+/// A savefile, complete or still being written.
 pub(crate) struct Savefile {
-    /// All that it holds, with times of 0.
+    /// Content of the file, with times set to 0.
     pub(crate) bytes: Vec<u8>,
-    /// Packets that it holds whole.
+    /// Number of complete packets in the file.
     pub(crate) packets: usize,
 }
 
@@ -28,7 +29,7 @@ impl Savefile {
         Self { bytes, packets }
     }
 
-    /// What follows the file header.
+    /// Returns the content after the file header.
     pub(crate) fn body(&self) -> &[u8] {
         self.bytes.get(FILE_HEADER_BYTES..).unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! Suricata, unmodified: it alerts on the same packets and sees the same flows as with stock libpcap.
+//! Suricata, unmodified: it alerts on the same packets and reports the same flows as with stock
+//! libpcap.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::rig::{LIMIT, SOCKETS, SOURCES, assert_took, fetched_or_skip, on_with,
 
 const FLOWS: u32 = 32;
 const FRAMES: u64 = 640;
-/// The rules alert on eight flows.
+/// Number of alerts: the rules match eight of the flows.
 const ALERTS: usize = FRAMES as usize / 4;
 
 #[test]
@@ -57,7 +58,7 @@ fn start(wire: &Wire, program: &Path, path: Option<&str>, log: &Path) -> Process
     process
 }
 
-/// Events of a kind in the log so far.
+/// Counts the events of a kind in the log so far.
 fn events(log: &Path, kind: &str) -> usize {
     let text = fs::read_to_string(log.join("eve.json")).unwrap_or_default();
     text.matches(&format!("\"event_type\":\"{kind}\"")).count()

@@ -95,7 +95,9 @@ impl<T> Slots<T> {
     pub(super) fn get(&self, key: Key) -> Option<&T> {
         match &self.all.get(key.index()).filter(|slot| slot.generation == key.generation())?.state {
             State::Free => None,
-            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => Some(value),
+            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => {
+                Some(value)
+            }
         }
     }
 
@@ -103,7 +105,9 @@ impl<T> Slots<T> {
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match &mut self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?.state {
             State::Free => None,
-            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => Some(value),
+            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => {
+                Some(value)
+            }
         }
     }
 
@@ -153,7 +157,9 @@ impl<T> Slots<T> {
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.all.iter().filter_map(|slot| match &slot.state {
             State::Free => None,
-            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => Some(value),
+            State::Started(value) | State::Notified(value) | State::AwaitingNotification(value) => {
+                Some(value)
+            }
         })
     }
 

@@ -1,6 +1,7 @@
 /*
- * What libpcap does where a program, its threads or the machine do the unusual. Numbered UDP frames to ports 20000 and on
- * come in all the time, unless said otherwise. Prints what happened, in words that hold for each libpcap.
+ * Unusual situations: behaviour of programs, threads or the machine that libpcap must handle.
+ * Numbered UDP frames to ports 20000 and on come in all the time, unless a case says otherwise.
+ * Prints the outcome, in the same words with every libpcap.
  *
  *     behaviour CASE INTERFACE
  */
@@ -52,7 +53,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* The child of a fork goes on capturing, whether the parent closes its handle or ends. */
+/* The child of a fork continues the capture after its parent closes the handle or exits. */
 static void forked(void)
 {
     int status;
@@ -77,7 +78,7 @@ static void forked(void)
     _exit(0);
 }
 
-/* Two handles in one thread, each with a filter of its own. */
+/* Two handles in one thread, each with its own filter. */
 static void two_handles(void)
 {
     pcap_t *first = handle = opened();
@@ -123,14 +124,14 @@ static void *break_at_random(void *unused)
         int before = loops;
         breaks++;
         pcap_breakloop(handle);
-        /* A break that no loop has answered yet is one with the next. */
+        /* Two breaks before the loop returns count as one. */
         for (double limit = now() + 10; loops == before && now() < limit;)
             usleep(50);
     }
     return unused;
 }
 
-/* Every break ends a loop, with the code for it, while packets come. */
+/* Every break ends a loop with PCAP_ERROR_BREAK, while packets come in. */
 static void break_races(void)
 {
     pthread_t thread;
@@ -154,7 +155,7 @@ static void sort(u_char *user, const struct pcap_pkthdr *header, const u_char *b
     *(bytes[14 + 37] & 1 ? &odd : &even) += 1;
 }
 
-/* After pcap_setfilter has returned, no packet comes that the filter rejects, however many wait. */
+/* After pcap_setfilter no packet is delivered that the filter rejects, even if many are waiting. */
 static void filter_changes(void)
 {
     handle = opened();
@@ -168,7 +169,7 @@ static void filter_changes(void)
     pcap_close(handle);
 }
 
-/* Captures until an error; the device goes down, comes up or goes away meanwhile. */
+/* Captures until an error, while the device goes down, comes up or disappears. */
 static void until_error(void)
 {
     int result;
@@ -187,7 +188,7 @@ static void until_error(void)
     pcap_close(handle);
 }
 
-/* At the first packet a callback asks all that it may of its own handle, and sets a filter that rejects all. */
+/* At the first packet, makes all allowed calls on its handle, and sets a filter that rejects all. */
 static void ask_all(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
 {
     static const u_char frame[60] = { 2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5 };
@@ -214,7 +215,7 @@ static void break_at_the_third(u_char *user, const struct pcap_pkthdr *header, c
         pcap_breakloop(handle);
 }
 
-/* What a callback does to its own handle counts for the very next packet. */
+/* A callback's calls on its own handle take effect with the next packet. */
 static void in_callback(void)
 {
     char errbuf[PCAP_ERRBUF_SIZE];
@@ -245,7 +246,7 @@ static void pause_once(u_char *user, const struct pcap_pkthdr *header, const u_c
         usleep(2000000);
 }
 
-/* A callback that pauses for two seconds, as one that asks for names may, loses nothing of a quiet line. */
+/* A pause of two seconds in a callback, as for resolving a name, loses no packet of light traffic. */
 static void slow_callback(void)
 {
     struct pcap_stat stats;
@@ -256,7 +257,7 @@ static void slow_callback(void)
     pcap_close(handle);
 }
 
-/* A frame that cannot be sent is said to be so, and hinders no later one. */
+/* Sending an invalid frame fails, and later frames are sent. */
 static void refused_frames(void)
 {
     static u_char frame[9000] = { 2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5 };
@@ -277,7 +278,7 @@ static int descriptors(void)
     return next;
 }
 
-/* Handles that were open leave no descriptor. */
+/* Closed handles leave no descriptor open. */
 static void many_handles(void)
 {
     pcap_close(opened());
@@ -287,7 +288,7 @@ static void many_handles(void)
     printf("%d more descriptors\n", descriptors() - before);
 }
 
-/* All interfaces: the header, the other header, and what may not be asked for. */
+/* Link types on all interfaces: the default, the other one, and one that is refused. */
 static void on_any(void)
 {
     int *types;
@@ -302,7 +303,7 @@ static void on_any(void)
     pcap_close(handle);
 }
 
-/* A filter that asks for tags, by a program that has given up its privilege. */
+/* Sets a filter for VLAN tags after the program has dropped its privileges. */
 static void tags_without_privilege(void)
 {
     handle = opened();
@@ -332,7 +333,7 @@ static void *loop_to_the_end(void *unused)
     return unused;
 }
 
-/* Threads that are cancelled in a loop, asleep or awake, or that end in its callback. */
+/* Threads that are cancelled in a loop, waiting or running, or that exit in its callback. */
 static void ended_threads(void)
 {
     pthread_t thread;
@@ -362,7 +363,7 @@ static void activation(void)
     printf("%s\n", pcap_open_live(interface, 256, 1, 100, errbuf) ? "open" : errbuf);
 }
 
-/* Monitor mode, which an Ethernet interface does not have. */
+/* Monitor mode, which an Ethernet interface does not support. */
 static void monitor_mode(void)
 {
     char errbuf[PCAP_ERRBUF_SIZE];
@@ -373,7 +374,7 @@ static void monitor_mode(void)
     pcap_close(handle);
 }
 
-/* Packets are there when the handle closes; how often the process waits for others meanwhile. */
+/* Closes a handle with unread packets, and counts the waits meanwhile. */
 static void close_with_unread(void)
 {
     struct rusage before, after;
@@ -389,7 +390,7 @@ static void close_with_unread(void)
     printf("%s\n", after.ru_nvcsw - before.ru_nvcsw < 100 ? "few waits" : "many waits");
 }
 
-/* Children that do not read the capture ask for its statistics, and end. */
+/* Children that do not read the capture query its statistics, and exit. */
 static void children_that_do_not_read(void)
 {
     struct pcap_stat stat;
@@ -412,7 +413,7 @@ static void children_that_do_not_read(void)
     pcap_close(handle);
 }
 
-/* A second handle on a device that is open. */
+/* A second handle on an open device. */
 static void opened_twice(void)
 {
     char errbuf[PCAP_ERRBUF_SIZE] = "open";
@@ -427,7 +428,7 @@ static void opened_twice(void)
     pcap_close(opened());
 }
 
-/* Handles on two devices, `LEFT+RIGHT`, where one may be "any"; a prefix is for a path of Strait's. */
+/* Handles on two devices, `LEFT+RIGHT`. One may be "any", and a prefix selects a path of Strait. */
 static void opened_beside(void)
 {
     char errbuf[PCAP_ERRBUF_SIZE] = "open";
@@ -454,7 +455,7 @@ static void *activate_one(void *at)
     return pcap_activate(*(pcap_t **)at) == 0 ? at : NULL;
 }
 
-/* Two threads activate a handle each on one device, which takes the packets from the other one or leaves them. */
+/* Two threads activate a handle each on one device, one of them on a path that takes all packets. */
 static void activated_together(void)
 {
     static const char *const paths[2] = { "xdp", "v3" };
@@ -481,7 +482,7 @@ static void activated_together(void)
     }
 }
 
-/* At the first packet a callback sets a filter with a loop, and asks for sent packets; the loop goes on. */
+/* At the first packet, sets a filter with a loop and requests sent packets; the capture continues. */
 static void set_once(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
 {
     struct bpf_program program;

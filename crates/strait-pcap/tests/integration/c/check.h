@@ -1,5 +1,5 @@
 /*
- * What the parts of the program share: the handle that they use, and a check that ends the program with its line.
+ * Shared parts of the program: its handle, and a check that ends the program and prints its line.
  */
 #include <pcap/pcap.h>
 #include <stdio.h>
@@ -17,12 +17,12 @@
 extern pcap_t *handle;
 extern int seen;
 
-/* Counts a packet; with a user argument it breaks the loop at the fifth. */
+/* Counts a packet. With a user argument it breaks the loop at the fifth one. */
 void count(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes);
 /* Compiles and sets a filter on the handle. */
 void filter(const char *text);
 
-/* What may be asked and set of a device and of a handle that is active or not. */
+/* Queries and options of a device, and of a handle before and after activation. */
 void options_before_activation(const char *interface);
 void options_after_activation(void);
 void names(const char *interface);

@@ -1,6 +1,7 @@
 /*
- * Uses libpcap's live calls as programs do and checks what they return. Numbered UDP frames to port 20000 come in on the
- * interface all the time; every call that waits has to end. Prints the line of the first check that fails.
+ * Uses libpcap's live calls as programs do, and checks their results. Numbered UDP frames to
+ * port 20000 come in on the interface all the time; every call that waits must return. Prints the
+ * line of the first check that fails.
  *
  *     live INTERFACE FILE
  */
@@ -136,7 +137,7 @@ static void the_rest(const char *file)
     CHECK(pcap_stats(handle, &stats) == 0 && stats.ps_recv > 0 && stats.ps_drop == 0);
 }
 
-/* What was counted before another filter still counts. */
+/* Counts from before a change of the filter are kept. */
 static void statistics(void)
 {
     struct pcap_stat before, after;

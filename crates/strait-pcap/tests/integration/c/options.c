@@ -1,5 +1,5 @@
 /*
- * Options of a handle that this kind of device has or has not, and the names of devices.
+ * Options of a handle that an Ethernet device supports or refuses, and the names of devices.
  */
 #include "check.h"
 #include <string.h>

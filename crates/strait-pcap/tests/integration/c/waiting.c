@@ -1,5 +1,6 @@
 /*
- * Waiting for the handle's descriptor: each way, with and without nonblocking mode, wakes for packets and only for them.
+ * Waiting for the handle's descriptor: poll, select and epoll, with and without nonblocking
+ * mode, wake for packets and only for them.
  */
 #include "check.h"
 #include <poll.h>
@@ -47,7 +48,7 @@ static void wakes_for_packets(int (*wait)(int, int), int nonblocking)
     CHECK(pcap_setnonblock(handle, 1, errbuf) == 0);
     filter("tcp port 9");
     CHECK(pcap_get_selectable_fd(handle) == fd);
-    /* A block that was read before it was full may still wake once. */
+    /* A block that was read before it was full may still cause one wake-up. */
     usleep(300000);
     while (wait(fd, 0) == 1)
         CHECK(pcap_dispatch(handle, -1, count, NULL) == 0);

@@ -1,4 +1,4 @@
-"""Reads with pcapy: next(), loop() and dispatch(), with a filter that is changed, and statistics. Prints what came.
+"""Reads with pcapy: next(), loop(), dispatch(), a change of the filter, and statistics. Prints the packets.
 
     read.py INTERFACE
 """

@@ -1,4 +1,4 @@
-"""Sniffs with Scapy through libpcap: a number of packets, then none until a time is over. Prints what came.
+"""Sniffs with Scapy through libpcap: a number of packets, then none until a timeout. Prints the packets.
 
     sniff.py INTERFACE
 """

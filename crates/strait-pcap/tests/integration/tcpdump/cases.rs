@@ -1,4 +1,5 @@
-//! What tcpdump writes by each path, case by case, beside what stock tcpdump does of the same packets.
+//! Files that tcpdump writes on each path, compared with those of stock tcpdump for the same
+//! packets.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -11,14 +12,14 @@ use strait_packet::traffic::Kind;
 use crate::rig::{LIMIT, SOCKETS, assert_took, reporting_on, send_mixed};
 use crate::savefile::Savefile;
 
-/// A command line and the packets that it captures of the traffic.
+/// A command line, and the number of packets that it captures from the traffic.
 struct Case {
     device: &'static str,
     options: &'static [&'static str],
     filter: &'static str,
     packets: usize,
     traffic: Traffic,
-    /// AF_XDP sees no packet that leaves.
+    /// The case also runs on AF_XDP, which captures received packets only.
     xdp: bool,
 }
 
@@ -32,7 +33,7 @@ enum Traffic {
     Slow,
 }
 
-/// Datagrams that leave, before the frames come in.
+/// Number of datagrams that leave before the frames come in.
 const LEAVING: usize = 20;
 const ALL_THAT_COMES: &str = "net 198.18.0.0/15 or ip6";
 
@@ -49,7 +50,7 @@ impl Case {
         Self { xdp: false, ..self }
     }
 
-    /// On all devices at once, which is no device for AF_XDP.
+    /// Captures on all devices, which AF_XDP does not support.
     const fn any(self) -> Self {
         Self { device: "any", ..self.without_xdp() }
     }
@@ -75,7 +76,7 @@ const CASES: [Case; 12] = [
     Case::new(&["--immediate-mode", "-Q", "out"], "", LEAVING).without_xdp(),
     Case::new(&["--immediate-mode"], "udp", 200 + LEAVING).without_xdp(),
     Case::new(&["--immediate-mode"], "src host 192.0.2.2", LEAVING).without_xdp(),
-    // A loop: no kernel runs it, libpcap and Strait do.
+    // A filter with a loop: the kernel refuses it, libpcap and Strait interpret it.
     Case::new(&["--immediate-mode"], "ip6 protochain 17", 100).without_xdp(),
 ];
 
@@ -86,7 +87,8 @@ const ROTATIONS: [Case; 3] = [
     Case::new(&["-Z", "root", "--immediate-mode", "-G", "1"], ALL_THAT_COMES, 300).traffic(Traffic::Slow),
 ];
 
-/// libpcap has room for few packets on all devices unless told that they are short.
+/// With a large snapshot length libpcap has space for few packets on all devices, so each case
+/// limits it.
 const ANY: [Case; 6] = [
     Case::new(&["-s", "2000", "--immediate-mode"], "", 300 + LEAVING).any(),
     Case::new(&["-s", "2000", "--immediate-mode", "-y", "LINUX_SLL"], "", 300 + LEAVING).any(),
@@ -125,7 +127,7 @@ fn hold(cases: &[Case]) {
     }
 }
 
-/// Captures the same traffic by all `paths` at once; what each wrote.
+/// Captures the same traffic on all `paths` at once. Returns the files of each path.
 fn capture<'a>(case: &Case, paths: &[Option<&'a str>]) -> Vec<(Option<&'a str>, Vec<Savefile>)> {
     let wire = Wire::builder().ipv4().build().unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -154,7 +156,7 @@ impl Case {
         process
     }
 
-    /// Ends a capture that has all its packets, and checks what it says of them.
+    /// Ends a capture after its last packet, and checks its output.
     fn end(&self, path: Option<&str>, process: Process, directory: &Path) {
         let ends_itself = self.options.contains(&"-c");
         let packets = || files(directory).iter().map(|file| file.packets).sum::<usize>();
@@ -164,8 +166,8 @@ impl Case {
         let said = ended.unwrap().success().stderr;
         assert_took(path, &said);
         assert!(said.contains(&format!("{} packets captured\n", self.packets)), "{path:?} {self}: {said}");
-        // libpcap counts what its direction rejects, what its own interpreter rejects, and what it took in when the last
-        // packet was printed.
+        // libpcap also counts packets that its direction or its own interpreter rejects, and
+        // packets that it received after the last printed one.
         let interprets = path.is_none() && self.filter.contains("protochain");
         let is_exact = !ends_itself && !self.options.contains(&"-Q") && !interprets;
         let received = format!("\n{} packets received by filter\n0 packets dropped by kernel", self.packets);
@@ -173,14 +175,14 @@ impl Case {
     }
 }
 
-/// The captures' files in order of their names.
+/// Returns the captures' files in order of their names.
 fn files(directory: &Path) -> Vec<Savefile> {
     let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.sort();
     names.iter().map(|name| Savefile::read(name)).collect()
 }
 
-/// Datagrams from the right end, which all that is there has seen once they have arrived.
+/// Sends datagrams from the right end. Each capture has seen them when they have arrived.
 fn leave(wire: &Wire) {
     let receiver = wire.left().run(|| UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
     receiver.set_read_timeout(Some(LIMIT)).unwrap();
@@ -200,7 +202,8 @@ fn come(wire: &Wire, traffic: Traffic) {
     send_mixed(wire, &[Kind::Udp4, Kind::Tcp4, Kind::Udp6], count, pause);
 }
 
-/// All wrote what the first, stock tcpdump, did: file by file, or in a row where the files' borders are times.
+/// Asserts that all captures equal that of stock tcpdump, the first one: file by file, or
+/// concatenated if the files are split by time.
 fn compare(case: &Case, written: &[(Option<&str>, Vec<Savefile>)]) {
     let content = |files: &[Savefile]| -> Vec<Vec<u8>> {
         if case.rotates_by_time() {

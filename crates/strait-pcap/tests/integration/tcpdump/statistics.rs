@@ -1,4 +1,5 @@
-//! What tcpdump says of its capture, asked by SIGUSR1 and at its end: exact, and what stock tcpdump says beside it.
+//! Statistics of tcpdump, on SIGUSR1 and at its end: they are exact, and equal those of stock
+//! tcpdump.
 
 use std::path::Path;
 use std::time::Duration;

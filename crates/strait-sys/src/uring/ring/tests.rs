@@ -301,8 +301,7 @@ fn failed_send_beyond_the_memlock_limit_releases_its_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const ALONE: &str = "STRAIT_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let name =
-            "uring::ring::tests::failed_send_beyond_the_memlock_limit_releases_its_memory";
+        let name = "uring::ring::tests::failed_send_beyond_the_memlock_limit_releases_its_memory";
         let mut test = std::process::Command::new(std::env::current_exe().unwrap());
         let output = test.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
