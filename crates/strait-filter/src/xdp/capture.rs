@@ -1,11 +1,12 @@
 //! Capture program: filter, metadata, redirect.
 //!
 //! ```text
-//!   frame -> filter -- no match --> count passed ------------------> XDP_PASS, frame untouched
+//!   frame -> filter -- no match --> count passed ---------------> XDP_PASS, frame unchanged
 //!               |
 //!             match -> metadata in front (or count without_metadata)
-//!                        -> socket of this queue? -- yes --> count redirected -> XDP_REDIRECT
-//!                                                 -- no  --> count unbound ----> XDP_PASS, metadata removed
+//!                        -> socket of this queue? -- yes -> count redirected -> XDP_REDIRECT
+//!                             |
+//!                             no -> count unbound ------------> XDP_PASS, metadata removed
 //! ```
 //!
 //! The capture engine's AF_XDP path loads it. It never changes or drops a frame.
