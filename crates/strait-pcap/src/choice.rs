@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_goes_before_the_variable() {
+    fn a_prefix_takes_precedence_over_the_variable() {
         let variable = |name: &str| (name == "STRAIT_PATH").then(|| "v2".to_owned());
         let choice = Choice::new("xdp:eth0", variable).unwrap();
         assert_eq!((choice.device.as_str(), choice.path), ("eth0", Path::Xdp));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_value_is_named() {
+    fn an_unknown_value_is_reported_with_its_variable() {
         for name in ["STRAIT_PATH", "STRAIT_WAIT", "STRAIT_QUEUES"] {
             let wrong = Choice::new("eth0", |asked| (asked == name).then(|| "fast".to_owned()));
             assert!(wrong.unwrap_err().starts_with(&format!("{name}=fast: ")));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_nothing_are_off() {
+    fn zero_and_empty_values_are_off() {
         for value in ["0", ""] {
             let flags = ["STRAIT_STRICT", "STRAIT_REPORT"];
             let choice = Choice::new("eth0", |name| flags.contains(&name).then(|| value.to_owned())).unwrap();

@@ -28,17 +28,17 @@ pub(crate) struct Entry {
     /// The thread that delivers packets, or 0.
     reader: AtomicUsize,
     /// Number of threads that request the lock.
-    knocks: AtomicUsize,
+    lock_requests: AtomicUsize,
     broken: AtomicBool,
-    later: Mutex<Later>,
-    has_later: AtomicBool,
+    deferred: Mutex<Deferred>,
+    has_deferred: AtomicBool,
     /// Number of changes that callbacks have requested.
-    asked: AtomicUsize,
+    requests: AtomicUsize,
 }
 
 /// Changes that a callback has requested for its own handle.
 #[derive(Default)]
-pub(crate) struct Later {
+pub(crate) struct Deferred {
     pub(crate) filter: Option<Program>,
     pub(crate) directions: Option<Directions>,
 }
@@ -52,11 +52,11 @@ impl Entry {
             handle: Mutex::new(Handle::new(choice.clone())),
             choice,
             reader: AtomicUsize::new(0),
-            knocks: AtomicUsize::new(0),
+            lock_requests: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
-            later: Mutex::default(),
-            has_later: AtomicBool::new(false),
-            asked: AtomicUsize::new(0),
+            deferred: Mutex::default(),
+            has_deferred: AtomicBool::new(false),
+            requests: AtomicUsize::new(0),
         })
     }
 
@@ -69,10 +69,10 @@ impl Entry {
         if let Ok(handle) = self.handle.try_lock() {
             return Some(handle);
         }
-        self.knocks.fetch_add(1, Ordering::AcqRel);
+        self.lock_requests.fetch_add(1, Ordering::AcqRel);
         self.interrupter.interrupt();
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        self.knocks.fetch_sub(1, Ordering::AcqRel);
+        self.lock_requests.fetch_sub(1, Ordering::AcqRel);
         Some(handle)
     }
 
@@ -98,13 +98,13 @@ impl Entry {
     }
 
     /// Returns true if another thread requests the lock.
-    pub(crate) fn is_knocked(&self) -> bool {
-        self.knocks.load(Ordering::Acquire) > 0
+    pub(crate) fn is_lock_requested(&self) -> bool {
+        self.lock_requests.load(Ordering::Acquire) > 0
     }
 
     /// Waits until the requesting threads have had the lock. The caller must not hold it.
-    pub(crate) fn let_in(&self) {
-        while self.is_knocked() {
+    pub(crate) fn yield_lock(&self) {
+        while self.is_lock_requested() {
             std::thread::yield_now();
         }
     }
@@ -120,8 +120,8 @@ impl Entry {
 
     /// Returns true if a callback has broken the loop or requested a change.
     #[inline]
-    pub(crate) fn is_disturbed(&self) -> bool {
-        self.is_broken() || self.has_later()
+    pub(crate) fn needs_frame_check(&self) -> bool {
+        self.is_broken() || self.has_deferred()
     }
 
     /// Returns true if the loop was broken, and resets that state.
@@ -136,7 +136,7 @@ impl Entry {
         }
         // Check now, because no call can return the error when the change is applied.
         self.choice.path.check_filter(&filter)?;
-        self.ask_later(|later| later.filter = Some(filter));
+        self.defer(|deferred| deferred.filter = Some(filter));
         Ok(())
     }
 
@@ -146,37 +146,37 @@ impl Entry {
             return handle.set_directions(directions);
         }
         self.choice.path.check_directions(directions)?;
-        self.ask_later(|later| later.directions = Some(directions));
+        self.defer(|deferred| deferred.directions = Some(directions));
         Ok(())
     }
 
-    fn ask_later(&self, ask: impl FnOnce(&mut Later)) {
-        ask(&mut self.later.lock().unwrap_or_else(PoisonError::into_inner));
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        self.has_later.store(true, Ordering::Relaxed);
+    fn defer(&self, change: impl FnOnce(&mut Deferred)) {
+        change(&mut self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.has_deferred.store(true, Ordering::Relaxed);
     }
 
     /// Returns a number that changes with each request of a callback; 0 while none is pending.
-    pub(crate) fn asked(&self) -> usize {
-        if self.has_later() { self.asked.load(Ordering::Relaxed) } else { 0 }
+    pub(crate) fn request_number(&self) -> usize {
+        if self.has_deferred() { self.requests.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Returns true if a callback's request is pending.
-    pub(crate) fn has_later(&self) -> bool {
-        self.has_later.load(Ordering::Relaxed)
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.has_deferred.load(Ordering::Relaxed)
     }
 
     /// Returns the filter that a callback has requested, until it is applied.
-    pub(crate) fn coming_filter(&self) -> Option<Program> {
-        self.later.lock().unwrap_or_else(PoisonError::into_inner).filter.clone()
+    pub(crate) fn pending_filter(&self) -> Option<Program> {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner).filter.clone()
     }
 
     /// Returns the pending requests of callbacks, once.
-    pub(crate) fn take_later(&self) -> Option<Later> {
-        if !self.has_later() || !self.has_later.swap(false, Ordering::Relaxed) {
+    pub(crate) fn take_deferred(&self) -> Option<Deferred> {
+        if !self.has_deferred() || !self.has_deferred.swap(false, Ordering::Relaxed) {
             return None;
         }
-        Some(std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some(std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 

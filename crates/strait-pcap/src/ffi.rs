@@ -106,7 +106,7 @@ fn guarded<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
 }
 
 /// Copies `text` to a buffer of `PCAP_ERRBUF_SIZE` bytes, truncated if necessary.
-fn put(buffer: *mut c_char, text: &str) {
+fn copy_text(buffer: *mut c_char, text: &str) {
     if buffer.is_null() {
         return;
     }
@@ -122,25 +122,25 @@ fn put(buffer: *mut c_char, text: &str) {
 }
 
 /// Sets the error message of `p` for `pcap_geterr`.
-fn say(p: *mut Pcap, text: &str) {
+fn set_error(p: *mut Pcap, text: &str) {
     // SAFETY: p is a handle of the caller.
-    put(unsafe { facts::pcap_geterr(p) }, text);
+    copy_text(unsafe { facts::pcap_geterr(p) }, text);
 }
 
 /// Returns the error message of `p`, as `pcap_geterr` does.
-fn said(p: *mut Pcap) -> String {
+fn error_text(p: *mut Pcap) -> String {
     // SAFETY: p is a handle of the caller.
     text(unsafe { facts::pcap_geterr(p) })
 }
 
 /// Returns the error message of one of libpcap's own handles.
-fn said_by(q: *mut Pcap) -> String {
+fn stock_error_text(q: *mut Pcap) -> String {
     text(real!(pcap_geterr(q: *mut Pcap) -> *mut c_char))
 }
 
 /// Sets the error message and returns libpcap's code for the error.
 fn failed(p: *mut Pcap, error: &Error) -> c_int {
-    say(p, &error.to_string());
+    set_error(p, &error.to_string());
     match error.errno() {
         Some(libc::ENETDOWN) => PCAP_ERROR_IFACE_NOT_UP,
         Some(libc::ENODEV) => PCAP_ERROR_NO_SUCH_DEVICE,
@@ -162,7 +162,7 @@ fn code(p: *mut Pcap, result: Result<(), Error>) -> c_int {
 
 /// Refuses a call that is not possible from the handle's own callback.
 fn refused_in_callback(p: *mut Pcap) -> c_int {
-    say(p, "the handle is in use: this cannot be called from its own callback");
+    set_error(p, "the handle is in use: this cannot be called from its own callback");
     PCAP_ERROR
 }
 

@@ -12,7 +12,7 @@ use strait_capture::{Batch, Directions, Error, Frame, Gauge, Lane, Session, Siev
 use strait_filter::cbpf::Program;
 
 use crate::choice::Choice;
-use crate::entry::{Entry, Later};
+use crate::entry::{Deferred, Entry};
 use crate::notice::Notices;
 use crate::waker::Waker;
 
@@ -63,13 +63,13 @@ impl Options {
 
     /// Refuses options that only libpcap supports.
     fn check(&self) -> Result<(), Error> {
-        let asked = match self {
+        let option = match self {
             Self { monitor: true, .. } => "monitor mode",
             Self { timestamp_type: 1.., .. } => "timestamps other than the kernel's",
             Self { protocol: 1.., .. } => "a single protocol",
             _ => return Ok(()),
         };
-        Err(Error::Usage(format!("the program requests {asked}, which only libpcap supports")))
+        Err(Error::Usage(format!("the program requests {option}, which only libpcap supports")))
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum Ended {
     /// `pcap_breakloop` was called. The state is reset.
     Broken,
     /// Another thread requests the lock.
-    Knocked,
+    LockRequested,
 }
 
 /// A packet in the form that the program receives.
@@ -124,7 +124,7 @@ struct Active {
     session: Session,
     lanes: Vec<Lane>,
     /// Index of the current lane; reading continues with the next one.
-    turn: usize,
+    current_lane: usize,
     waker: Waker,
     /// Rest of a batch of the current lane from before its loop was broken.
     kept: VecDeque<Kept>,
@@ -168,29 +168,35 @@ impl Handle {
         // Open the sender now, because the program may drop its privileges before it sends.
         entry.sender.get_or_init(|| session.take_sender());
         let gauges = lanes.iter().map(Lane::gauge).collect();
-        self.active =
-            Some(Active { session, lanes, turn: 0, waker, kept: VecDeque::new(), refreshed: Instant::now() });
+        self.active = Some(Active {
+            session,
+            lanes,
+            current_lane: 0,
+            waker,
+            kept: VecDeque::new(),
+            refreshed: Instant::now(),
+        });
         Ok(gauges)
     }
 
     /// Replaces the filter. No packet that the new filter rejects is delivered afterwards.
     pub(crate) fn set_filter(&mut self, filter: &Program) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
-        active.forget_kept();
+        active.discard_kept();
         active.set_filter(filter, &self.choice.notices)
     }
 
     /// Restricts the capture to these directions.
     pub(crate) fn set_directions(&mut self, directions: Directions) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
-        active.forget_kept();
+        active.discard_kept();
         active.session.set_directions(&mut active.lanes, directions)
     }
 
     /// Sets the header format of cooked packets.
     pub(crate) fn set_link_type(&mut self, entry: &Entry, link_type: u32) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
-        active.forget_kept();
+        active.discard_kept();
         active.session.set_link_type(&mut active.lanes, link_type)?;
         entry.facts.set_link_type(link_type);
         Ok(())
@@ -222,20 +228,20 @@ impl Handle {
             if entry.take_broken() {
                 return Ok(Ended::Broken);
             }
-            if entry.is_knocked() {
-                return Ok(Ended::Knocked);
+            if entry.is_lock_requested() {
+                return Ok(Ended::LockRequested);
             }
             let now = Instant::now();
             let until = deadline.map_or(now + tick, |deadline| deadline.min(now + tick));
             let until = if nonblocking { now } else { until };
             let before = *count;
-            let more = match active.hand(entry, max, until, count, &mut take) {
+            let more = match active.deliver(entry, max, until, count, &mut take) {
                 // As in libpcap, an interface that is down delivers packets again when it is up.
                 Err(error) if error.errno() == Some(ENETDOWN) && entry.device_exists() => true,
-                handed => handed?,
+                delivered => delivered?,
             };
-            if let Some(later) = entry.take_later() {
-                active.change(later, &self.choice.notices)?;
+            if let Some(deferred) = entry.take_deferred() {
+                active.apply(deferred, &self.choice.notices)?;
             }
             if entry.facts.is_polled() {
                 active.prepare_to_poll()?;
@@ -271,13 +277,13 @@ impl Handle {
         let Some(active) = self.active.take().filter(|_| self.choice.report) else { return };
         let notices = &self.choice.notices;
         match self.report(active, forked) {
-            Ok(report) => notices.tell(&format!("strait: {report}")),
-            Err(error) => notices.tell(&format!("strait: no report: {error}\n")),
+            Ok(report) => notices.print(&format!("strait: {report}")),
+            Err(error) => notices.print(&format!("strait: no report: {error}\n")),
         }
     }
 
     fn report(&self, active: Active, forked: bool) -> Result<String, Error> {
-        let Active { mut session, lanes, kept, turn, .. } = active;
+        let Active { mut session, lanes, kept, current_lane, .. } = active;
         if !forked {
             session.stop()?;
         }
@@ -286,8 +292,8 @@ impl Handle {
             let read = lane.account()?.capture;
             // Examine the remaining frames, so that the lane counts them and waits only for those
             // still missing.
-            let mut unread = if forked { 0 } else { look_at_rest(&mut lane) };
-            if at == turn {
+            let mut unread = if forked { 0 } else { read_rest(&mut lane) };
+            if at == current_lane {
                 unread += kept.len() as u64;
             }
             let mut account = lane.finish()?;
@@ -313,7 +319,7 @@ impl Handle {
 impl Active {
     /// Delivers the kept packets or, if there are none, packets from the ring of one lane, for
     /// which it waits until `until`. Returns false if no more will come.
-    fn hand(
+    fn deliver(
         &mut self,
         entry: &Entry,
         max: usize,
@@ -322,23 +328,23 @@ impl Active {
         take: &mut impl FnMut(Packet<'_>),
     ) -> Result<bool, Error> {
         if !self.kept.is_empty() {
-            self.hand_kept(entry, max, count, take);
+            self.deliver_kept(entry, max, count, take);
             return Ok(true);
         }
         let limit = max - *count;
         if let [lane] = &mut self.lanes[..] {
             let Some(batch) = lane.next_batch_of(limit, until)? else { return Ok(false) };
-            let rejected = hand_batch(entry, &self.session, batch, &mut self.kept, count, take);
+            let rejected = deliver_batch(entry, &self.session, batch, &mut self.kept, count, take);
             lane.discard(rejected);
             return Ok(true);
         }
         for _ in 0..self.lanes.len() {
-            self.turn = (self.turn + 1) % self.lanes.len();
+            self.current_lane = (self.current_lane + 1) % self.lanes.len();
             let now = Instant::now();
-            let lane = &mut self.lanes[self.turn];
+            let lane = &mut self.lanes[self.current_lane];
             let Some(batch) = lane.next_batch_of(limit, now)? else { return Ok(false) };
             if !batch.is_empty() {
-                let rejected = hand_batch(entry, &self.session, batch, &mut self.kept, count, take);
+                let rejected = deliver_batch(entry, &self.session, batch, &mut self.kept, count, take);
                 lane.discard(rejected);
                 return Ok(true);
             }
@@ -347,8 +353,14 @@ impl Active {
         Ok(true)
     }
 
-    fn hand_kept(&mut self, entry: &Entry, max: usize, count: &mut usize, take: &mut impl FnMut(Packet<'_>)) {
-        while *count < max && !entry.is_disturbed() {
+    fn deliver_kept(
+        &mut self,
+        entry: &Entry,
+        max: usize,
+        count: &mut usize,
+        take: &mut impl FnMut(Packet<'_>),
+    ) {
+        while *count < max && !entry.needs_frame_check() {
             let Some(Kept { timestamp_ns, wire_len, bytes }) = self.kept.pop_front() else { break };
             *count += 1;
             take(Packet { timestamp_ns, wire_len, bytes: &bytes });
@@ -375,8 +387,8 @@ impl Active {
     }
 
     /// Applies the changes that a callback has requested.
-    fn change(&mut self, Later { filter, directions }: Later, notices: &Notices) -> Result<(), Error> {
-        self.forget_kept();
+    fn apply(&mut self, Deferred { filter, directions }: Deferred, notices: &Notices) -> Result<(), Error> {
+        self.discard_kept();
         if let Some(directions) = directions {
             self.session.set_directions(&mut self.lanes, directions)?;
         }
@@ -388,13 +400,13 @@ impl Active {
         let before = self.session.notes().to_vec();
         self.session.set_filter(&mut self.lanes, filter)?;
         let new = self.session.notes().iter().filter(|note| !before.contains(note));
-        new.for_each(|note| notices.tell(&format!("strait: {note}\n")));
+        new.for_each(|note| notices.print(&format!("strait: {note}\n")));
         Ok(())
     }
 
     /// Discards kept packets: packets from before a change must not be delivered after it.
-    fn forget_kept(&mut self) {
-        self.lanes[self.turn].discard(self.kept.len() as u64);
+    fn discard_kept(&mut self) {
+        self.lanes[self.current_lane].discard(self.kept.len() as u64);
         self.kept.clear();
     }
 
@@ -409,7 +421,7 @@ impl Active {
 }
 
 /// Reads the remaining frames in the ring of a stopped session, and returns their number.
-fn look_at_rest(lane: &mut Lane) -> u64 {
+fn read_rest(lane: &mut Lane) -> u64 {
     let mut frames = 0;
     while let Ok(Some(mut batch)) = lane.next_batch(Instant::now() + DRAIN) {
         frames += batch.frames().count() as u64;
@@ -420,7 +432,7 @@ fn look_at_rest(lane: &mut Lane) -> u64 {
 /// Delivers a batch. If the callback breaks the loop, the remaining packets are copied and kept,
 /// because the ring takes back the batch's frames. Returns the number of frames that were rejected
 /// by a filter which the callback has set meanwhile.
-fn hand_batch(
+fn deliver_batch(
     entry: &Entry,
     session: &Session,
     mut batch: Batch<'_>,
@@ -428,40 +440,40 @@ fn hand_batch(
     count: &mut usize,
     take: &mut impl FnMut(Packet<'_>),
 ) -> u64 {
-    let mut disturbance = Disturbance { entry, session, kept, asked: 0, sieve: None, rejected: 0 };
+    let mut check = FrameCheck { entry, session, kept, request_number: 0, filter: None, rejected: 0 };
     let Ok(()) = batch.try_each(usize::MAX, |frame| -> Result<(), Infallible> {
-        if !entry.is_disturbed() || disturbance.admits(frame) {
+        if !entry.needs_frame_check() || check.admits(frame) {
             *count += 1;
             take(frame.into());
         }
         Ok(())
     });
-    disturbance.rejected
+    check.rejected
 }
 
 /// Check of the remaining frames of a batch after a callback has broken the loop or requested a
 /// change.
-struct Disturbance<'a> {
+struct FrameCheck<'a> {
     entry: &'a Entry,
     session: &'a Session,
     kept: &'a mut VecDeque<Kept>,
-    /// Value of [`Entry::asked`] that the filter belongs to.
-    asked: usize,
+    /// Value of [`Entry::request_number`] that the filter belongs to.
+    request_number: usize,
     /// The requested filter.
-    sieve: Option<Sieve>,
+    filter: Option<Sieve>,
     /// Number of frames that it rejected.
     rejected: u64,
 }
 
-impl Disturbance<'_> {
+impl FrameCheck<'_> {
     /// Returns true if a frame must be delivered now.
     #[cold]
     fn admits(&mut self, frame: &Frame<'_>) -> bool {
-        if self.entry.asked() != self.asked {
-            self.asked = self.entry.asked();
-            self.sieve = self.entry.coming_filter().map(|filter| self.session.sieve(&filter));
+        if self.entry.request_number() != self.request_number {
+            self.request_number = self.entry.request_number();
+            self.filter = self.entry.pending_filter().map(|filter| self.session.sieve(&filter));
         }
-        if self.sieve.as_ref().is_some_and(|sieve| sieve.keeps(frame) == 0) {
+        if self.filter.as_ref().is_some_and(|filter| filter.keeps(frame) == 0) {
             self.rejected += 1;
             return false;
         }

@@ -35,12 +35,12 @@ impl Notices {
     /// Prints `text`, which consists of complete lines. If the file of the report does not take it,
     /// standard error gets a line instead. Other errors are ignored: the program must continue as
     /// it would without notices.
-    pub(crate) fn tell(&self, text: &str) {
+    pub(crate) fn print(&self, text: &str) {
         match self {
-            Self::Stderr => tell_user(text),
+            Self::Stderr => print_to_user(text),
             Self::File(report) => {
                 if let Err(error) = (&report.file).write_all(text.as_bytes()) {
-                    tell_user(&format!("strait: {}: the report is lost: {error}\n", named(&report.name)));
+                    print_to_user(&format!("strait: {}: the report is lost: {error}\n", named(&report.name)));
                 }
             }
         }
@@ -52,18 +52,22 @@ fn named(file: &str) -> String {
     format!("strait run --report={file} (STRAIT_REPORT)")
 }
 
-fn tell_user(text: &str) {
+fn print_to_user(text: &str) {
     // A terminal or a pipe that is gone ends nothing.
-    let _ = if stderr_is_a_channel() { tell_terminal(text) } else { io::stderr().write_all(text.as_bytes()) };
+    let _ = if stderr_is_a_protocol() {
+        print_to_terminal(text)
+    } else {
+        io::stderr().write_all(text.as_bytes())
+    };
 }
 
-fn tell_terminal(text: &str) -> io::Result<()> {
+fn print_to_terminal(text: &str) -> io::Result<()> {
     OpenOptions::new().append(true).open("/dev/tty")?.write_all(text.as_bytes())
 }
 
 /// Returns true if standard error carries a message protocol: dumpcap's to the tshark or Wireshark
 /// that started it, which do not accept other lines.
-fn stderr_is_a_channel() -> bool {
+fn stderr_is_a_protocol() -> bool {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
     Path::new(&program).file_name() == Some(OsStr::new("dumpcap"))
@@ -78,12 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_not_appended_to_a_file_that_another_user_can_have_chosen() {
+    fn a_report_is_not_appended_to_a_hard_link() {
         let directory = tempfile::tempdir().unwrap();
         let (report, victim) = (directory.path().join("report"), directory.path().join("victim"));
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
-        Notices::to_file(report.to_str().unwrap()).unwrap().tell("one\n");
-        Notices::to_file(report.to_str().unwrap()).unwrap().tell("two\n");
+        Notices::to_file(report.to_str().unwrap()).unwrap().print("one\n");
+        Notices::to_file(report.to_str().unwrap()).unwrap().print("two\n");
         assert_eq!(fs::read(&report).unwrap(), b"one\ntwo\n");
         fs::write(&victim, "untouched").unwrap();
         fs::remove_file(&report).unwrap();

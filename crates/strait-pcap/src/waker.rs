@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_readable_while_it_is_said_or_a_descriptor_is() {
+    fn waker_is_readable_if_set_ready_or_a_descriptor_is() {
         let waker = Waker::new().unwrap();
         assert!(!is_readable(&waker));
         waker.set_ready(true).unwrap();

@@ -3,25 +3,25 @@
 use std::ffi::{c_char, c_int};
 
 use super::table::{self, Live, Target, target};
-use super::{PCAP_ERROR, Pcap, code, dlt, failed, guarded, refused_in_callback, said_by, say};
+use super::{PCAP_ERROR, Pcap, code, dlt, failed, guarded, refused_in_callback, set_error, stock_error_text};
 
 /// `pcap_geterr(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_geterr(p: *mut Pcap) -> *mut c_char {
-    let p = speaker(p);
+    let p = error_owner(p);
     real!(pcap_geterr(p: *mut Pcap) -> *mut c_char)
 }
 
 /// `pcap_perror(3PCAP)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_perror(p: *mut Pcap, prefix: *const c_char) {
-    let p = speaker(p);
+    let p = error_owner(p);
     real!(pcap_perror(p: *mut Pcap, prefix: *const c_char) -> ());
 }
 
 /// Returns the handle with the error message: libpcap's own until Strait captures.
-fn speaker(p: *mut Pcap) -> *mut Pcap {
-    table::peek(p).filter(|live| !live.is_active()).map_or(p, Live::theirs)
+fn error_owner(p: *mut Pcap) -> *mut Pcap {
+    table::peek(p).filter(|live| !live.is_active()).map_or(p, Live::stock)
 }
 
 /// Defines a query that [`crate::facts::Facts`] answers.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(p: *mut Pcap) -> *cons
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_list_datalinks(p: *mut Pcap, list: *mut *mut c_int) -> c_int {
     guarded(PCAP_ERROR, || {
-        let p = table::find(p).map_or(p, |live| live.theirs());
+        let p = table::find(p).map_or(p, |live| live.stock());
         real!(pcap_list_datalinks(p: *mut Pcap, list: *mut *mut c_int) -> c_int)
     })
 }
@@ -149,9 +149,9 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int
             Target::Real(p) => return real!(pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int),
             Target::Live(live) => live,
         };
-        let theirs = live.theirs();
-        if real!(pcap_set_datalink(theirs: *mut Pcap, wanted: c_int) -> c_int) < 0 {
-            say(p, &said_by(theirs));
+        let stock = live.stock();
+        if real!(pcap_set_datalink(stock: *mut Pcap, wanted: c_int) -> c_int) < 0 {
+            set_error(p, &stock_error_text(stock));
             return PCAP_ERROR;
         }
         let facts = &live.entry.facts;

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::table::{Live, Target, target};
-use super::{Pcap, dlt, guarded, said_by, say};
+use super::{Pcap, dlt, guarded, set_error, stock_error_text};
 
 /// Error message if libpcap cannot allocate another handle.
 pub(super) const NO_MEMORY: &str = "out of memory for a libpcap handle";
@@ -28,12 +28,12 @@ macro_rules! dumper {
                 Target::Live(live) => {
                     let q = dead(&live);
                     if q.is_null() {
-                        say(p, NO_MEMORY);
+                        set_error(p, NO_MEMORY);
                         return std::ptr::null_mut();
                     }
                     let dumper = real!($name(q: *mut Pcap, $to: $type) -> *mut c_void);
                     if dumper.is_null() {
-                        say(p, &said_by(q));
+                        set_error(p, &stock_error_text(q));
                     }
                     real!(pcap_close(q: *mut Pcap) -> ());
                     dumper

@@ -8,7 +8,9 @@ use strait_filter::cbpf::Instruction;
 
 use super::files::{NO_MEMORY, dead};
 use super::table::{Target, target};
-use super::{BpfInstruction, BpfProgram, PCAP_ERROR, Pcap, code, failed, guarded, said_by, say, text};
+use super::{
+    BpfInstruction, BpfProgram, PCAP_ERROR, Pcap, code, failed, guarded, set_error, stock_error_text, text,
+};
 
 /// `pcap_setfilter(3PCAP)`.
 #[unsafe(no_mangle)]
@@ -20,7 +22,7 @@ pub unsafe extern "C" fn pcap_setfilter(p: *mut Pcap, program: *mut BpfProgram) 
         };
         // SAFETY: a program that is not null is readable.
         if program.is_null() || unsafe { (*program).instructions.is_null() } {
-            say(p, "setfilter: No filter specified");
+            set_error(p, "setfilter: No filter specified");
             return PCAP_ERROR;
         }
         // SAFETY: the caller passed a filter of that many instructions.
@@ -45,7 +47,7 @@ pub unsafe extern "C" fn pcap_setdirection(p: *mut Pcap, direction: c_int) -> c_
             1 => Directions::In,
             2 => Directions::Out,
             _ => {
-                say(p, "Invalid direction");
+                set_error(p, "Invalid direction");
                 return PCAP_ERROR;
             }
         };
@@ -72,17 +74,20 @@ pub unsafe extern "C" fn pcap_compile(
         };
         let compiles = live.compiles.load(Ordering::Relaxed);
         if !compiles && !filter.is_null() && text(filter).contains("vlan") {
-            say(p, "libpcap could not open the device, which it needs to compile a filter for VLAN tags");
+            set_error(
+                p,
+                "libpcap could not open the device, which it needs to compile a filter for VLAN tags",
+            );
             return PCAP_ERROR;
         }
-        let q = if compiles { live.theirs() } else { dead(&live) };
+        let q = if compiles { live.stock() } else { dead(&live) };
         if q.is_null() {
-            say(p, NO_MEMORY);
+            set_error(p, NO_MEMORY);
             return PCAP_ERROR;
         }
         let result = real!(pcap_compile(q: *mut Pcap, program: *mut BpfProgram, filter: *const c_char, optimize: c_int, netmask: u32) -> c_int);
         if result < 0 {
-            say(p, &said_by(q));
+            set_error(p, &stock_error_text(q));
         }
         if !compiles {
             real!(pcap_close(q: *mut Pcap) -> ());
@@ -102,17 +107,17 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
             Target::Live(live) => live,
         };
         if live.entry.choice.device == "any" {
-            say(p, "Sending packets isn't supported on the \"any\" device");
+            set_error(p, "Sending packets isn't supported on the \"any\" device");
             return PCAP_ERROR;
         }
         if bytes.is_null() || size > c_int::MAX as usize {
-            say(p, "inject: no frame given");
+            set_error(p, "inject: no frame given");
             return PCAP_ERROR;
         }
         // SAFETY: the caller passed that many bytes.
         let frame = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) };
         let Some(sender) = live.entry.sender.get() else {
-            say(p, "inject: the capture is not open for sending");
+            set_error(p, "inject: the capture is not open for sending");
             return PCAP_ERROR;
         };
         let sent = match sender {
@@ -127,7 +132,7 @@ pub unsafe extern "C" fn pcap_inject(p: *mut Pcap, bytes: *const c_void, size: u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_sendpacket(p: *mut Pcap, bytes: *const c_uchar, size: c_int) -> c_int {
     let Ok(size) = usize::try_from(size) else {
-        say(p, "inject: a frame cannot have a negative size");
+        set_error(p, "inject: a frame cannot have a negative size");
         return PCAP_ERROR;
     };
     // SAFETY: the arguments are the caller's, and pcap_inject has the same contract.

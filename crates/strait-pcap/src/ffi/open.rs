@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 
 use strait_capture::Error;
 
-use super::read::find_theirs;
+use super::read::stock_calls;
 use super::table::{self, FORKED, FORKS, Live};
 use super::{
     DLT_EN10MB, PCAP_ERROR, PCAP_ERROR_ACTIVATED, PCAP_ERROR_NO_SUCH_DEVICE, PCAP_ERROR_PERM_DENIED,
-    PCAP_ERROR_PROMISC_PERM_DENIED, PCAP_ERROR_RFMON_NOTSUP, Pcap, failed, guarded, put, refused_in_callback,
-    said, say, text,
+    PCAP_ERROR_PROMISC_PERM_DENIED, PCAP_ERROR_RFMON_NOTSUP, Pcap, copy_text, error_text, failed, guarded,
+    refused_in_callback, set_error, text,
 };
 use crate::choice::Choice;
 use crate::entry::Entry;
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errbuf: *mut c_char)
     guarded(std::ptr::null_mut(), || match create(&text(device), errbuf) {
         Ok(p) => p,
         Err(wrong) => {
-            put(errbuf, &wrong);
+            copy_text(errbuf, &wrong);
             std::ptr::null_mut()
         }
     })
@@ -33,23 +33,23 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errbuf: *mut c_char)
 /// allowed. Returns null if libpcap refuses the device; libpcap has then set the error.
 fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
     // Look up the functions here, because a signal handler must not be the first to do so.
-    find_theirs();
+    stock_calls();
     watch_forks();
     let choice = Choice::new(device, |name| std::env::var(name).ok())?;
     let device =
         CString::new(choice.device.clone()).map_err(|_| "the device's name contains a NUL".to_owned())?;
     let entry = Entry::new(choice.clone()).map_err(|error| error.to_string())?;
     let name = device.as_ptr();
-    let theirs = real!(pcap_create(name: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
-    if theirs.is_null() || !(choice.strict || is_interface(&device)) {
-        return Ok(theirs);
+    let stock = real!(pcap_create(name: *const c_char, errbuf: *mut c_char) -> *mut Pcap);
+    if stock.is_null() || !(choice.strict || is_interface(&device)) {
+        return Ok(stock);
     }
     let (linktype, snaplen) = (DLT_EN10MB, 262_144);
     let p = real!(pcap_open_dead(linktype: c_int, snaplen: c_int) -> *mut Pcap);
     if p.is_null() {
-        return Ok(theirs);
+        return Ok(stock);
     }
-    table::insert(Live::new(entry, p, theirs, device))
+    table::insert(Live::new(entry, p, stock, device))
         .ok_or(format!("{}: this program has too many open handles", choice.device))
 }
 
@@ -60,13 +60,13 @@ fn is_interface(device: &CString) -> bool {
 }
 
 /// Saves an option. libpcap's handle is set too, because it checks values and the order of calls.
-fn set(p: *mut Pcap, theirs: impl FnOnce(*mut Pcap) -> c_int, change: impl FnOnce(&mut Options)) -> c_int {
-    let Some(live) = table::find(p) else { return theirs(p) };
+fn set(p: *mut Pcap, stock: impl FnOnce(*mut Pcap) -> c_int, change: impl FnOnce(&mut Options)) -> c_int {
+    let Some(live) = table::find(p) else { return stock(p) };
     if live.is_active() {
-        say(p, "can't perform operation on activated capture");
+        set_error(p, "can't perform operation on activated capture");
         return PCAP_ERROR_ACTIVATED;
     }
-    let code = theirs(live.theirs());
+    let code = stock(live.stock());
     // A positive code is a warning: libpcap has ignored the value.
     if code == 0
         && let Some(mut handle) = live.entry.lock()
@@ -84,8 +84,8 @@ macro_rules! setter {
         pub unsafe extern "C" fn $name(p: *mut Pcap, $argument: c_int) -> c_int {
             let change: fn(&mut Options, c_int) = $change;
             guarded(PCAP_ERROR, || {
-                let theirs = |p: *mut Pcap| real!($name(p: *mut Pcap, $argument: c_int) -> c_int);
-                set(p, theirs, |options| change(options, $argument))
+                let stock = |p: *mut Pcap| real!($name(p: *mut Pcap, $argument: c_int) -> c_int);
+                set(p, stock, |options| change(options, $argument))
             })
         }
     };
@@ -133,7 +133,7 @@ setter! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_can_set_rfmon(p: *mut Pcap) -> c_int {
     guarded(PCAP_ERROR, || {
-        let p = table::find(p).map_or(p, |live| live.theirs());
+        let p = table::find(p).map_or(p, |live| live.stock());
         real!(pcap_can_set_rfmon(p: *mut Pcap) -> c_int)
     })
 }
@@ -145,15 +145,15 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
         let live = match table::find(p) {
             None => return real!(pcap_activate(p: *mut Pcap) -> c_int),
             Some(live) if live.is_active() => {
-                say(p, "can't perform operation on activated capture");
+                set_error(p, "can't perform operation on activated capture");
                 return PCAP_ERROR_ACTIVATED;
             }
             Some(live) => live,
         };
         let status = activate(p, &live);
-        if status < 0 && said(p).is_empty() {
+        if status < 0 && error_text(p).is_empty() {
             // Like libpcap, for programs that know no code other than PCAP_ERROR.
-            say(p, &text(real!(pcap_statustostr(status: c_int) -> *const c_char)));
+            set_error(p, &text(real!(pcap_statustostr(status: c_int) -> *const c_char)));
         }
         status
     })
@@ -162,17 +162,17 @@ pub unsafe extern "C" fn pcap_activate(p: *mut Pcap) -> c_int {
 /// Opens the capture of a handle that is not open, with Strait or with libpcap.
 fn activate(p: *mut Pcap, live: &Live) -> c_int {
     let Some(mut handle) = live.entry.lock() else { return refused_in_callback(p) };
-    let theirs = live.theirs();
+    let stock = live.stock();
     if live.taken_over.load(Ordering::Relaxed) {
-        return real!(pcap_activate(theirs: *mut Pcap) -> c_int);
+        return real!(pcap_activate(stock: *mut Pcap) -> c_int);
     }
-    if handle.options.monitor && real!(pcap_can_set_rfmon(theirs: *mut Pcap) -> c_int) == 0 {
+    if handle.options.monitor && real!(pcap_can_set_rfmon(stock: *mut Pcap) -> c_int) == 0 {
         return PCAP_ERROR_RFMON_NOTSUP;
     }
-    let _turn = table::turn();
+    let _lock = table::activation_lock();
     if let Some(other) = table::all().iter().find(|other| live.excludes(other)) {
         let device = &other.entry.choice.device;
-        say(
+        set_error(
             p,
             &format!(
                 "this program has {device} open already: on paths xdp and zerocopy one handle takes all packets, \
@@ -189,7 +189,7 @@ fn activate(p: *mut Pcap, live: &Live) -> c_int {
             0
         }
         Err(error) if live.entry.choice.strict && !is_interface(&live.device) => {
-            say(p, &error.to_string());
+            set_error(p, &error.to_string());
             PCAP_ERROR_NO_SUCH_DEVICE
         }
         Err(error) if live.entry.choice.strict => failed(p, &error),
@@ -202,13 +202,13 @@ fn activate(p: *mut Pcap, live: &Live) -> c_int {
 /// protocol that no frame has, at no cost. Returns true if it is active.
 fn make_compiler(live: &Live) -> bool {
     const ETH_P_NONE: c_int = 0x00ff;
-    let theirs = live.theirs();
+    let stock = live.stock();
     let (protocol, off, bytes) = (ETH_P_NONE, 0, 1 << 16);
-    real!(pcap_set_protocol_linux(theirs: *mut Pcap, protocol: c_int) -> c_int);
-    real!(pcap_set_promisc(theirs: *mut Pcap, off: c_int) -> c_int);
-    real!(pcap_set_immediate_mode(theirs: *mut Pcap, off: c_int) -> c_int);
-    real!(pcap_set_buffer_size(theirs: *mut Pcap, bytes: c_int) -> c_int);
-    real!(pcap_activate(theirs: *mut Pcap) -> c_int) >= 0
+    real!(pcap_set_protocol_linux(stock: *mut Pcap, protocol: c_int) -> c_int);
+    real!(pcap_set_promisc(stock: *mut Pcap, off: c_int) -> c_int);
+    real!(pcap_set_immediate_mode(stock: *mut Pcap, off: c_int) -> c_int);
+    real!(pcap_set_buffer_size(stock: *mut Pcap, bytes: c_int) -> c_int);
+    real!(pcap_activate(stock: *mut Pcap) -> c_int) >= 0
 }
 
 /// Prints a requested report at exit, because many programs end without closing their handles.
@@ -227,7 +227,7 @@ fn watch_forks() {
     static ONCE: Once = Once::new();
     // SAFETY: the functions take no arguments and only store to atomics.
     ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, Some(note_fork), Some(note_birth));
+        libc::pthread_atfork(None, Some(note_fork), Some(note_child));
     });
 }
 
@@ -235,7 +235,7 @@ unsafe extern "C" fn note_fork() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-unsafe extern "C" fn note_birth() {
+unsafe extern "C" fn note_child() {
     FORKED.store(true, Ordering::Relaxed);
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -246,7 +246,7 @@ extern "C" fn report_all() {
             match live.entry.try_lock() {
                 Some(mut handle) => handle.close(FORKED.load(Ordering::Relaxed)),
                 None => {
-                    live.entry.choice.notices.tell("strait: no report: the program exited in a callback\n");
+                    live.entry.choice.notices.print("strait: no report: the program exited in a callback\n");
                 }
             }
         }
@@ -256,11 +256,11 @@ extern "C" fn report_all() {
 /// Captures with libpcap, because Strait cannot open the device with these options. If libpcap
 /// fails too, its handle has the error.
 fn take_over(live: &Live, error: &Error) -> c_int {
-    let theirs = live.theirs();
-    let status = real!(pcap_activate(theirs: *mut Pcap) -> c_int);
+    let stock = live.stock();
+    let status = real!(pcap_activate(stock: *mut Pcap) -> c_int);
     if status >= 0 {
         live.taken_over.store(true, Ordering::Relaxed);
-        live.entry.choice.notices.tell(&format!("strait: {error}; libpcap captures instead\n"));
+        live.entry.choice.notices.print(&format!("strait: {error}; libpcap captures instead\n"));
     }
     status
 }
@@ -289,16 +289,16 @@ pub unsafe extern "C" fn pcap_open_live(
     if status >= 0 {
         return p;
     }
-    let (device, said) = (text(device), said(p));
+    let (device, error_text) = (text(device), error_text(p));
     let meaning = text(real!(pcap_statustostr(status: c_int) -> *const c_char));
     let wrong = match status {
-        PCAP_ERROR => format!("{device}: {said}"),
+        PCAP_ERROR => format!("{device}: {error_text}"),
         PCAP_ERROR_NO_SUCH_DEVICE | PCAP_ERROR_PERM_DENIED | PCAP_ERROR_PROMISC_PERM_DENIED => {
-            format!("{device}: {meaning} ({said})")
+            format!("{device}: {meaning} ({error_text})")
         }
         _ => format!("{device}: {meaning}"),
     };
-    put(errbuf, &wrong);
+    copy_text(errbuf, &wrong);
     // SAFETY: p is from pcap_create.
     unsafe { pcap_close(p) };
     std::ptr::null_mut()

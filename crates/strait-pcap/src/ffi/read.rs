@@ -6,7 +6,7 @@ use std::sync::{OnceLock, PoisonError};
 use super::table::{Live, Target, peek, target};
 use super::{
     Handler, PCAP_ERROR, PCAP_ERROR_BREAK, PacketHeader, Pcap, Stat, failed, library, refused_in_callback,
-    say,
+    set_error,
 };
 use crate::handle::{Ended, Packet};
 
@@ -39,17 +39,17 @@ fn pump(
         drop(reader);
         drop(handle);
         return match ended {
-            Ok(Ended::Knocked) if looping || count == 0 => {
-                entry.let_in();
+            Ok(Ended::LockRequested) if looping || count == 0 => {
+                entry.yield_lock();
                 continue;
             }
             Ok(Ended::Broken) => PCAP_ERROR_BREAK,
             Ok(Ended::Done) if looping => 0,
-            Ok(Ended::Done | Ended::Knocked) => c_int::try_from(count).unwrap_or(c_int::MAX),
+            Ok(Ended::Done | Ended::LockRequested) => c_int::try_from(count).unwrap_or(c_int::MAX),
             Err(error) => {
                 failed(p, &error);
                 if !entry.device_exists() {
-                    say(p, "The interface disappeared");
+                    set_error(p, "The interface disappeared");
                 }
                 PCAP_ERROR
             }
@@ -147,19 +147,19 @@ pub unsafe extern "C-unwind" fn pcap_next_ex(
         }
         Target::Live(live) => live,
     };
-    let mut lent = live.lent.lock().unwrap_or_else(PoisonError::into_inner);
-    let lent = &mut *lent;
+    let mut last_packet = live.last_packet.lock().unwrap_or_else(PoisonError::into_inner);
+    let last_packet = &mut *last_packet;
     let result = pump(p, &live, 1, false, |found, bytes| {
-        *lent.header = *found;
-        lent.bytes.clear();
-        lent.bytes.extend_from_slice(bytes);
+        *last_packet.header = *found;
+        last_packet.bytes.clear();
+        last_packet.bytes.extend_from_slice(bytes);
     });
     if result == 1 {
         // SAFETY: the program passed pointers to both; the data lives until its next call on the
         // handle.
         unsafe {
-            header.write(&raw mut *lent.header);
-            data.write(lent.bytes.as_ptr());
+            header.write(&raw mut *last_packet.header);
+            data.write(last_packet.bytes.as_ptr());
         }
     }
     result
@@ -190,9 +190,9 @@ pub unsafe extern "C" fn pcap_breakloop(p: *mut Pcap) {
             return;
         }
     }
-    let theirs = live.map_or(p, Live::theirs);
+    let stock = live.map_or(p, Live::stock);
     // SAFETY: libpcap's function, on one of libpcap's handles.
-    unsafe { (find_theirs().breakloop)(theirs) };
+    unsafe { (stock_calls().breakloop)(stock) };
 }
 
 /// `pcap_stats(3PCAP)`: takes no lock and allocates nothing, because signal handlers call it.
@@ -200,13 +200,13 @@ pub unsafe extern "C" fn pcap_breakloop(p: *mut Pcap) {
 pub unsafe extern "C" fn pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int {
     let live = peek(p);
     let Some(live) = live.filter(|live| live.is_active()) else {
-        let theirs = live.map_or(p, Live::theirs);
+        let stock = live.map_or(p, Live::stock);
         // SAFETY: libpcap's function, on one of libpcap's handles; the program passed a valid
         // pointer.
-        return unsafe { (find_theirs().stats)(theirs, stat) };
+        return unsafe { (stock_calls().stats)(stock, stat) };
     };
     let Ok(sum) = live.statistics() else {
-        say(p, "the kernel returned no statistics of the capture");
+        set_error(p, "the kernel returned no statistics of the capture");
         return PCAP_ERROR;
     };
     let missed = live.entry.facts.missed();
@@ -217,20 +217,20 @@ pub unsafe extern "C" fn pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int {
 }
 
 /// libpcap's own functions for use in signal handlers.
-pub(super) struct Theirs {
+pub(super) struct StockCalls {
     breakloop: unsafe extern "C" fn(*mut Pcap),
     stats: unsafe extern "C" fn(*mut Pcap, *mut Stat) -> c_int,
 }
 
 /// Returns the functions. `pcap_create` calls this first, so that the look-up never happens in a
 /// signal handler.
-pub(super) fn find_theirs() -> &'static Theirs {
-    static FOUND: OnceLock<Theirs> = OnceLock::new();
+pub(super) fn stock_calls() -> &'static StockCalls {
+    static FOUND: OnceLock<StockCalls> = OnceLock::new();
     FOUND.get_or_init(|| {
         let (breakloop, stats) = (library::function("pcap_breakloop\0"), library::function("pcap_stats\0"));
         // SAFETY: libpcap's functions of these names have these signatures.
         unsafe {
-            Theirs {
+            StockCalls {
                 breakloop: std::mem::transmute::<usize, unsafe extern "C" fn(*mut Pcap)>(breakloop),
                 stats: std::mem::transmute::<usize, unsafe extern "C" fn(*mut Pcap, *mut Stat) -> c_int>(
                     stats,

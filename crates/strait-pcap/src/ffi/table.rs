@@ -25,7 +25,7 @@ const HANDLES_MAX: usize = 256;
 /// The device that stands for all interfaces.
 const ANY: &str = "any";
 
-static TURN: Mutex<()> = Mutex::new(());
+static ACTIVATION: Mutex<()> = Mutex::new(());
 static TABLE: RwLock<Option<HashMap<usize, Arc<Live>>>> = RwLock::new(None);
 static SLOTS: [Slot; HANDLES_MAX] = [const { Slot::free() }; HANDLES_MAX];
 
@@ -36,7 +36,7 @@ pub(super) struct Live {
     handle: usize,
     /// libpcap's own handle for the same device. It gets all options, answers queries without
     /// relation to the capture, compiles filters, and captures if Strait cannot.
-    theirs: usize,
+    stock: usize,
     pub(super) device: CString,
     /// The capture is open by Strait.
     active: AtomicBool,
@@ -46,7 +46,7 @@ pub(super) struct Live {
     pub(super) compiles: AtomicBool,
     /// Live counters of the open capture.
     pub(super) gauges: OnceLock<Vec<Gauge>>,
-    pub(super) lent: Mutex<Lent>,
+    pub(super) last_packet: Mutex<LastPacket>,
     /// ID of the process that opened the capture.
     opened_by: u32,
     /// [`FORKS`] of the last process that read the capture, as far as this process knows.
@@ -56,7 +56,7 @@ pub(super) struct Live {
 }
 
 /// The packet that `pcap_next` and `pcap_next_ex` returned, valid until the next call.
-pub(super) struct Lent {
+pub(super) struct LastPacket {
     pub(super) header: Box<PacketHeader>,
     pub(super) bytes: Vec<u8>,
 }
@@ -82,26 +82,26 @@ pub(super) enum Target {
 
 impl Live {
     /// Takes ownership of both handles.
-    pub(super) fn new(entry: Entry, handle: *mut Pcap, theirs: *mut Pcap, device: CString) -> Self {
+    pub(super) fn new(entry: Entry, handle: *mut Pcap, stock: *mut Pcap, device: CString) -> Self {
         let zero = PacketHeader { ts: libc::timeval { tv_sec: 0, tv_usec: 0 }, caplen: 0, len: 0 };
         Self {
             entry,
             handle: handle as usize,
-            theirs: theirs as usize,
+            stock: stock as usize,
             device,
             active: AtomicBool::new(false),
             taken_over: AtomicBool::new(false),
             compiles: AtomicBool::new(false),
             gauges: OnceLock::new(),
-            lent: Mutex::new(Lent { header: Box::new(zero), bytes: Vec::new() }),
+            last_packet: Mutex::new(LastPacket { header: Box::new(zero), bytes: Vec::new() }),
             opened_by: std::process::id(),
             read_by: AtomicU32::new(UNREAD),
             last: [const { AtomicU64::new(0) }; 2],
         }
     }
 
-    pub(super) fn theirs(&self) -> *mut Pcap {
-        self.theirs as *mut Pcap
+    pub(super) fn stock(&self) -> *mut Pcap {
+        self.stock as *mut Pcap
     }
 
     /// Records that this process reads the capture.
@@ -177,8 +177,8 @@ impl Drop for Live {
         } else {
             handle.forget();
         }
-        let (p, theirs) = (self.handle as *mut Pcap, self.theirs());
-        real!(pcap_close(theirs: *mut Pcap) -> ());
+        let (p, stock) = (self.handle as *mut Pcap, self.stock());
+        real!(pcap_close(stock: *mut Pcap) -> ());
         real!(pcap_close(p: *mut Pcap) -> ());
     }
 }
@@ -199,8 +199,8 @@ pub(super) fn insert(live: Live) -> Option<*mut Pcap> {
 
 /// Locks the activation of captures. The holder checks the other open handles and opens its own. So
 /// if two threads open the same device, the second sees the first's handle.
-pub(super) fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn activation_lock() -> MutexGuard<'static, ()> {
+    ACTIVATION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns all live handles.
@@ -229,7 +229,7 @@ pub(super) fn target(p: *mut Pcap) -> Target {
     match find(p) {
         None => Target::Real(p),
         Some(live) if live.is_active() => Target::Live(live),
-        Some(live) => Target::Real(live.theirs()),
+        Some(live) => Target::Real(live.stock()),
     }
 }
 

@@ -55,11 +55,11 @@ fn reports_under_load(case: &str) -> Vec<(&'static str, String, String)> {
         over.store(true, Ordering::Relaxed);
         outcomes
     });
-    let told = |(path, outcome): (Option<&'static str>, lab::Result<lab::Finished>)| {
+    let outputs = |(path, outcome): (Option<&'static str>, lab::Result<lab::Finished>)| {
         let finished = outcome.unwrap().success();
         (path.unwrap(), finished.text(), finished.stderr)
     };
-    outcomes.into_iter().map(told).collect()
+    outcomes.into_iter().map(outputs).collect()
 }
 
 /// Runs a case on each path under this traffic, with a pause between frames. Returns the output.
@@ -97,7 +97,7 @@ fn stock_and_sockets() -> Vec<Option<&'static str>> {
 }
 
 #[test]
-fn a_child_goes_on_when_its_parent_closes_or_ends() {
+fn a_child_continues_after_its_parent_closes_or_exits() {
     if let Some(printed) = under_load("forked", &STOCK_AND_PATHS) {
         assert_eq!(printed, "child 0\ngrandchild done\n");
     }
@@ -125,7 +125,7 @@ fn every_break_ends_a_loop() {
 }
 
 #[test]
-fn no_packet_comes_that_the_new_filter_rejects() {
+fn no_packet_is_delivered_that_the_new_filter_rejects() {
     if let Some(printed) = under_load("filter-changes", &STOCK_AND_PATHS) {
         assert_eq!(printed, "no packet that the filter rejects\n");
     }
@@ -148,7 +148,7 @@ fn a_callback_may_pause_on_a_quiet_line() {
 }
 
 #[test]
-fn a_frame_that_is_refused_hinders_no_other() {
+fn a_refused_frame_does_not_affect_later_ones() {
     if let Some(printed) = under_load("refused-frames", &STOCK_AND_PATHS) {
         assert_eq!(printed, "each by itself\n");
     }
@@ -184,7 +184,7 @@ fn threads_may_end_in_a_loop() {
 }
 
 #[test]
-fn a_device_that_cannot_be_opened_has_its_code_and_says_why() {
+fn failed_activation_returns_libpcaps_code_and_message() {
     for path in STOCK_AND_PATHS {
         let Some(rig) = Rig::or_skip() else { return };
         let activate = |case, device| rig.start(path, case, device).wait(LIMIT).unwrap().success().text();
@@ -225,7 +225,7 @@ fn a_handle_reads_several_queues() {
 }
 
 #[test]
-fn a_device_that_is_deleted_is_said_to_have_disappeared() {
+fn a_deleted_device_is_reported_as_disappeared() {
     let with_lanes = [Some("recv"), Some("v2"), Some("v3")].map(|path| (path, "0-1"));
     for (path, queues) in STOCK_AND_PATHS.map(|path| (path, "")).into_iter().chain(with_lanes) {
         let Some(rig) = Rig::or_skip() else { return };
@@ -249,14 +249,14 @@ fn a_device_that_went_down_brings_packets_when_it_is_up_again() {
             assert!(lab::wait_until(LIMIT, || rig.wire.right().interface().is_running() == up));
         }
         send(&rig.wire, &[Kind::Udp4], 10, Duration::from_millis(1), || false);
-        let came = process.wait_for_stdout("packets", LIMIT);
-        came.unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let packets = process.wait_for_stdout("packets", LIMIT);
+        packets.unwrap_or_else(|error| panic!("{path:?}: {error}"));
     }
 }
 
 /// Packets that were not read are counted as unread, and the report does not wait for them.
 #[test]
-fn a_report_waits_for_no_packet_that_has_come() {
+fn a_report_does_not_wait_for_packets_that_have_arrived() {
     for (path, printed, reported) in reports_under_load("close-with-unread") {
         assert_eq!(printed, "few waits\n", "{path}: {reported}");
         assert!(reported.contains("unread") && reported.contains("the ledger closes"), "{path}: {reported}");
@@ -264,7 +264,7 @@ fn a_report_waits_for_no_packet_that_has_come() {
 }
 
 #[test]
-fn a_child_that_does_not_read_leaves_the_counters_to_the_program() {
+fn a_child_that_does_not_read_leaves_the_counters_to_its_parent() {
     for (path, printed, reported) in reports_under_load("children-that-do-not-read") {
         assert_eq!(printed, "all counted\n", "{path}: {reported}");
         let reports = reported.matches("wait balanced; ring ").count();
@@ -273,7 +273,7 @@ fn a_child_that_does_not_read_leaves_the_counters_to_the_program() {
 }
 
 #[test]
-fn monitor_mode_that_is_not_there_is_said_in_libpcaps_words() {
+fn unsupported_monitor_mode_has_libpcaps_error() {
     let printed = under_load("monitor-mode", &STOCK_AND_PATHS);
     assert!(printed.is_none_or(|printed| printed.starts_with("-6 ") && printed.trim().len() > 10));
 }
@@ -281,7 +281,7 @@ fn monitor_mode_that_is_not_there_is_said_in_libpcaps_words() {
 /// AF_XDP takes packets from every other handle, so the second activation fails if either handle is
 /// on AF_XDP.
 #[test]
-fn a_device_that_is_open_twice_is_refused_where_one_handle_would_receive_nothing() {
+fn a_second_handle_is_refused_if_one_would_receive_nothing() {
     let Some(rig) = Rig::or_skip() else { return };
     let second = |path: &str, device: &str| {
         let finished = rig.start(Some(path), "opened-twice", device).wait(LIMIT).unwrap().success();
@@ -299,7 +299,7 @@ fn a_device_that_is_open_twice_is_refused_where_one_handle_would_receive_nothing
 
 /// A handle on all interfaces would miss the packets that AF_XDP takes, regardless of the order.
 #[test]
-fn a_handle_on_all_interfaces_is_refused_beside_one_that_takes_packets() {
+fn all_interfaces_are_refused_with_an_open_handle_that_takes_packets() {
     let Some(rig) = Rig::or_skip() else { return };
     let second = |devices: &str| {
         let finished = rig.start(Some("v3"), "opened-beside", devices).wait(LIMIT).unwrap().success();
@@ -318,7 +318,7 @@ fn a_handle_on_all_interfaces_is_refused_beside_one_that_takes_packets() {
 
 /// An interface can have several names (ip-link(8), altname) for one device.
 #[test]
-fn a_device_that_is_open_by_another_name_is_refused() {
+fn an_open_device_is_refused_by_its_other_name() {
     let Some(rig) = Rig::or_skip().filter(|_| program_or_skip("ip")) else { return };
     let named = rig.wire.right().command("ip").args("link property add dev right altname other".split(' '));
     if !named.run(LIMIT).unwrap().status.success() {
@@ -330,7 +330,7 @@ fn a_device_that_is_open_by_another_name_is_refused() {
 }
 
 #[test]
-fn of_two_threads_that_open_a_device_on_af_xdp_one_gets_it() {
+fn one_of_two_concurrent_activations_on_af_xdp_succeeds() {
     let Some(rig) = Rig::or_skip() else { return };
     let finished = rig.start(Some("xdp"), "activated-together", "right").wait(LIMIT).unwrap().success();
     assert_eq!(finished.text(), "1 active\n".repeat(20));
@@ -338,7 +338,7 @@ fn of_two_threads_that_open_a_device_on_af_xdp_one_gets_it() {
 
 /// AF_XDP refuses an unsupported request of a callback at once, and the loop continues.
 #[test]
-fn a_filter_or_direction_that_af_xdp_cannot_have_is_refused_in_a_callback() {
+fn unsupported_filters_and_directions_are_refused_in_a_callback() {
     let Some(printed) = under_load("loop-filter-in-callback", &stock_and_sockets()) else { return };
     assert_eq!(printed, "0 \n0 \n0 50 seen\n");
     let Some(printed) = under_load("loop-filter-in-callback", &[Some("xdp")]) else { return };

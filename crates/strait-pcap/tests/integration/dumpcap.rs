@@ -9,7 +9,7 @@ use strait_packet::traffic::Kind;
 use crate::rig::{LIMIT, SOCKETS, assert_took, reporting_on, send};
 
 #[test]
-fn dumpcap_captures_what_its_filter_says() {
+fn dumpcap_captures_the_packets_of_its_filter() {
     if !program_or_skip("dumpcap") || !program_or_skip("tcpdump") {
         return;
     }

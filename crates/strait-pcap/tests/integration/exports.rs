@@ -32,7 +32,7 @@ fn exported(library: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_exports_are_those_of_the_list_and_the_live_calls_are_among_them() {
+fn exports_are_the_listed_names_and_include_the_live_calls() {
     if !program_or_skip("nm") {
         return;
     }
@@ -44,7 +44,7 @@ fn the_exports_are_those_of_the_list_and_the_live_calls_are_among_them() {
 }
 
 #[test]
-fn a_program_finds_all_of_libpcap() {
+fn all_functions_of_libpcap_are_exported() {
     let stock = ["/usr/lib/x86_64-linux-gnu/libpcap.so.0.8", "/usr/lib64/libpcap.so.1"];
     let Some(stock) = stock.into_iter().map(Path::new).find(|path| path.exists()) else {
         return lab::skip("libpcap is somewhere else");

@@ -14,12 +14,12 @@ const FRAMES_MAX: u64 = 100_000;
 const PARTS: [&str; 3] = ["live.c", "options.c", "waiting.c"];
 
 #[test]
-fn live_calls_do_what_libpcaps_do_on_every_path() {
+fn live_calls_behave_like_libpcaps_on_every_path() {
     for_each_path(&STOCK_AND_PATHS, &[]);
 }
 
 #[test]
-fn live_calls_leak_nothing_and_touch_nothing_that_is_not_theirs() {
+fn live_calls_have_no_leaks_and_no_invalid_accesses() {
     let leaks = ["--leak-check=full", "--errors-for-leak-kinds=definite", "--show-leak-kinds=definite"];
     if program_or_skip("valgrind") {
         let options = ["--quiet", "--error-exitcode=9", "--undef-value-errors=no"];

@@ -9,12 +9,12 @@ use strait_packet::traffic::Kind;
 use crate::rig::{LIMIT, SOURCES, STOCK_AND_PATHS, assert_took, fetched_or_skip, reporting_on, send_mixed};
 
 #[test]
-fn pcapy_reads_what_it_reads_with_stock_libpcap() {
+fn pcapy_reads_the_same_as_with_stock_libpcap() {
     reads_as_with_stock_libpcap("read.py", "counts: True 0\nnothing: 0 []");
 }
 
 #[test]
-fn scapy_sniffs_what_it_sniffs_with_stock_libpcap() {
+fn scapy_sniffs_the_same_as_with_stock_libpcap() {
     reads_as_with_stock_libpcap("sniff.py", "nothing: 0, in time: True");
 }
 

@@ -69,11 +69,11 @@ pub(crate) fn reporting_on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch
 }
 
 /// Panics unless the output contains a report of a capture on `path` with a ledger that closes.
-pub(crate) fn assert_took(path: Option<&str>, said: &str) {
+pub(crate) fn assert_took(path: Option<&str>, output: &str) {
     if let Some(path) = path {
-        assert!(said.contains(&format!("path {path} ")), "{path}: {said}");
-        assert!(said.contains("wait balanced; ring "), "{path}: {said}");
-        assert!(said.contains("the ledger closes"), "{path}: {said}");
+        assert!(output.contains(&format!("path {path} ")), "{path}: {output}");
+        assert!(output.contains("wait balanced; ring "), "{path}: {output}");
+        assert!(output.contains("the ledger closes"), "{path}: {output}");
     }
 }
 

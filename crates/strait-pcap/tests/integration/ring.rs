@@ -59,7 +59,7 @@ fn a_report_that_its_file_does_not_take_is_said_on_standard_error() {
 }
 
 #[test]
-fn tshark_is_not_disturbed_by_what_the_user_is_told() {
+fn notices_do_not_disturb_tshark() {
     if !["dumpcap", "tshark"].into_iter().all(program_or_skip) {
         return;
     }
@@ -75,8 +75,8 @@ fn tshark_is_not_disturbed_by_what_the_user_is_told() {
         let finished = process.wait(LIMIT).unwrap().success();
         assert!(!finished.stderr.contains("Unknown message"), "{}", finished.stderr);
     }
-    let told = fs::read_to_string(report.path()).unwrap();
-    assert!(told.contains("libpcap captures instead"), "{told}");
+    let notices = fs::read_to_string(report.path()).unwrap();
+    assert!(notices.contains("libpcap captures instead"), "{notices}");
 }
 
 /// Returns the numbers of the generated frames in all files, in order of the files' names.

@@ -17,7 +17,7 @@ fn sniff() -> PathBuf {
 }
 
 #[test]
-fn the_pcap_crate_reads_what_it_reads_with_stock_libpcap() {
+fn the_pcap_crate_reads_the_same_as_with_stock_libpcap() {
     let mut first = None;
     for path in STOCK_AND_PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };

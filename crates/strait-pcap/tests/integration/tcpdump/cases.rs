@@ -34,8 +34,8 @@ enum Traffic {
 }
 
 /// Number of datagrams that leave before the frames come in.
-const LEAVING: usize = 20;
-const ALL_THAT_COMES: &str = "net 198.18.0.0/15 or ip6";
+const SENT: usize = 20;
+const ALL_RECEIVED: &str = "net 198.18.0.0/15 or ip6";
 
 impl Case {
     const fn new(options: &'static [&'static str], filter: &'static str, packets: usize) -> Self {
@@ -65,7 +65,7 @@ impl Case {
 }
 
 const CASES: [Case; 12] = [
-    Case::new(&["--immediate-mode"], ALL_THAT_COMES, 300),
+    Case::new(&["--immediate-mode"], ALL_RECEIVED, 300),
     Case::new(&["--immediate-mode", "-c", "50"], "udp and port 20000", 50),
     Case::new(&["-Z", "root"], "tcp", 100),
     Case::new(&["-p", "-s", "60"], "greater 500", 150),
@@ -73,47 +73,46 @@ const CASES: [Case; 12] = [
     Case::new(&["--immediate-mode", "-j", "host", "--micro"], "src net 198.18.0.0/15 and less 100", 50),
     Case::new(&["--immediate-mode", "-y", "EN10MB"], "ether[0] & 1 = 0 and not net 192.0.2.0/24", 300),
     Case::new(&["--immediate-mode", "-Q", "in"], "", 300),
-    Case::new(&["--immediate-mode", "-Q", "out"], "", LEAVING).without_xdp(),
-    Case::new(&["--immediate-mode"], "udp", 200 + LEAVING).without_xdp(),
-    Case::new(&["--immediate-mode"], "src host 192.0.2.2", LEAVING).without_xdp(),
+    Case::new(&["--immediate-mode", "-Q", "out"], "", SENT).without_xdp(),
+    Case::new(&["--immediate-mode"], "udp", 200 + SENT).without_xdp(),
+    Case::new(&["--immediate-mode"], "src host 192.0.2.2", SENT).without_xdp(),
     // A filter with a loop: the kernel refuses it, libpcap and Strait interpret it.
     Case::new(&["--immediate-mode"], "ip6 protochain 17", 100).without_xdp(),
 ];
 
 const ROTATIONS: [Case; 3] = [
-    Case::new(&["-Z", "root", "-C", "1"], ALL_THAT_COMES, 3000).traffic(Traffic::Bulk),
-    Case::new(&["-Z", "root", "-C", "1", "-W", "2", "-c", "3000"], ALL_THAT_COMES, 3000)
-        .traffic(Traffic::Bulk),
-    Case::new(&["-Z", "root", "--immediate-mode", "-G", "1"], ALL_THAT_COMES, 300).traffic(Traffic::Slow),
+    Case::new(&["-Z", "root", "-C", "1"], ALL_RECEIVED, 3000).traffic(Traffic::Bulk),
+    Case::new(&["-Z", "root", "-C", "1", "-W", "2", "-c", "3000"], ALL_RECEIVED, 3000).traffic(Traffic::Bulk),
+    Case::new(&["-Z", "root", "--immediate-mode", "-G", "1"], ALL_RECEIVED, 300).traffic(Traffic::Slow),
 ];
 
 /// With a large snapshot length libpcap has space for few packets on all devices, so each case
 /// limits it.
 const ANY: [Case; 6] = [
-    Case::new(&["-s", "2000", "--immediate-mode"], "", 300 + LEAVING).any(),
-    Case::new(&["-s", "2000", "--immediate-mode", "-y", "LINUX_SLL"], "", 300 + LEAVING).any(),
+    Case::new(&["-s", "2000", "--immediate-mode"], "", 300 + SENT).any(),
+    Case::new(&["-s", "2000", "--immediate-mode", "-y", "LINUX_SLL"], "", 300 + SENT).any(),
     Case::new(&["-s", "2000", "-y", "LINUX_SLL2"], "tcp or ip6", 200).any(),
     Case::new(&["-s", "60", "-y", "LINUX_SLL"], "udp and port 20000 and greater 500", 100).any(),
     Case::new(&["-s", "2000", "--immediate-mode", "-Q", "in"], "udp", 200).any(),
-    Case::new(&["-s", "2000", "--immediate-mode", "-Q", "out"], "", LEAVING).any(),
+    Case::new(&["-s", "2000", "--immediate-mode", "-Q", "out"], "", SENT).any(),
 ];
 
 #[test]
-fn tcpdump_writes_what_stock_tcpdump_does_byte_for_byte() {
-    hold(&CASES);
+fn tcpdump_writes_the_same_bytes_as_stock_tcpdump() {
+    run_cases(&CASES);
 }
 
 #[test]
 fn tcpdump_rotates_files_as_stock_tcpdump_does() {
-    hold(&ROTATIONS);
+    run_cases(&ROTATIONS);
 }
 
 #[test]
 fn tcpdump_captures_on_all_devices_as_stock_tcpdump_does() {
-    hold(&ANY);
+    run_cases(&ANY);
 }
 
-fn hold(cases: &[Case]) {
+fn run_cases(cases: &[Case]) {
     if !program_or_skip("tcpdump") || Wire::builder().or_skip().is_none() {
         return;
     }
@@ -137,8 +136,8 @@ fn capture<'a>(case: &Case, paths: &[Option<&'a str>]) -> Vec<(Option<&'a str>, 
         (path, case.start(&wire, path, &place(path)))
     };
     let running: Vec<_> = paths.iter().copied().map(launch).collect();
-    leave(&wire);
-    come(&wire, case.traffic);
+    send_datagrams(&wire);
+    send_frames(&wire, case.traffic);
     let end = |(path, process): (Option<&'a str>, Process)| {
         case.end(path, process, &place(path));
         (path, files(&place(path)))
@@ -163,15 +162,18 @@ impl Case {
         let complete = ends_itself || wait_until(LIMIT, || packets() >= self.packets);
         assert!(complete, "{path:?} {self}: {} packets; {}", packets(), process.stderr());
         let ended = if ends_itself { process.wait(LIMIT) } else { process.interrupt(LIMIT) };
-        let said = ended.unwrap().success().stderr;
-        assert_took(path, &said);
-        assert!(said.contains(&format!("{} packets captured\n", self.packets)), "{path:?} {self}: {said}");
+        let output = ended.unwrap().success().stderr;
+        assert_took(path, &output);
+        assert!(
+            output.contains(&format!("{} packets captured\n", self.packets)),
+            "{path:?} {self}: {output}"
+        );
         // libpcap also counts packets that its direction or its own interpreter rejects, and
         // packets that it received after the last printed one.
         let interprets = path.is_none() && self.filter.contains("protochain");
         let is_exact = !ends_itself && !self.options.contains(&"-Q") && !interprets;
         let received = format!("\n{} packets received by filter\n0 packets dropped by kernel", self.packets);
-        assert!(!is_exact || said.contains(&received), "{path:?} {self}: {said}");
+        assert!(!is_exact || output.contains(&received), "{path:?} {self}: {output}");
     }
 }
 
@@ -183,17 +185,17 @@ fn files(directory: &Path) -> Vec<Savefile> {
 }
 
 /// Sends datagrams from the right end. Each capture has seen them when they have arrived.
-fn leave(wire: &Wire) {
+fn send_datagrams(wire: &Wire) {
     let receiver = wire.left().run(|| UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
     receiver.set_read_timeout(Some(LIMIT)).unwrap();
     let sender = wire.right().run(|| UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
-    for _ in 0..LEAVING {
+    for _ in 0..SENT {
         sender.send_to(&[7; 40], receiver.local_addr().unwrap()).unwrap();
         receiver.recv(&mut [0; 40]).unwrap();
     }
 }
 
-fn come(wire: &Wire, traffic: Traffic) {
+fn send_frames(wire: &Wire, traffic: Traffic) {
     let (count, pause) = match traffic {
         Traffic::Burst => (300, Duration::ZERO),
         Traffic::Bulk => (3000, Duration::from_micros(100)),

@@ -10,7 +10,7 @@ use lab::{Wire, program_or_skip};
 use crate::rig::{LIMIT, library};
 
 #[test]
-fn libpcap_captures_where_strait_cannot_unless_told_not_to() {
+fn libpcap_captures_if_strait_cannot_unless_strict() {
     if !program_or_skip("tcpdump") {
         return;
     }

@@ -12,7 +12,7 @@ use crate::rig::{LIMIT, SOCKETS, on, send};
 use crate::savefile::Savefile;
 
 #[test]
-fn tcpdump_tells_exact_counts_when_asked_and_at_its_end() {
+fn tcpdump_prints_exact_counts_on_request_and_at_its_end() {
     if !program_or_skip("tcpdump") {
         return;
     }
