@@ -16,7 +16,7 @@ const FRAMES: u64 = 640;
 const ALERTS: usize = FRAMES as usize / 4;
 
 #[test]
-fn suricata_counts_the_alerts_and_flows_that_it_counts_with_stock_libpcap() {
+fn suricata_reports_the_same_alerts_and_flows_as_with_stock_libpcap() {
     let Some(program) = fetched_or_skip("suricata/usr/bin/suricata") else { return };
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();

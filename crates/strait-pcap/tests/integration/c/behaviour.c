@@ -188,7 +188,7 @@ static void until_error(void)
     pcap_close(handle);
 }
 
-/* At the first packet, makes all allowed calls on its handle, and sets a filter that rejects all. */
+/* At the first packet, makes all allowed calls on its handle and sets a filter that rejects all. */
 static void ask_all(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
 {
     static const u_char frame[60] = { 2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5 };
@@ -246,7 +246,7 @@ static void pause_once(u_char *user, const struct pcap_pkthdr *header, const u_c
         usleep(2000000);
 }
 
-/* A pause of two seconds in a callback, as for resolving a name, loses no packet of light traffic. */
+/* A pause of two seconds in a callback, as for a DNS query, loses no packet of light traffic. */
 static void slow_callback(void)
 {
     struct pcap_stat stats;
@@ -455,7 +455,7 @@ static void *activate_one(void *at)
     return pcap_activate(*(pcap_t **)at) == 0 ? at : NULL;
 }
 
-/* Two threads activate a handle each on one device, one of them on a path that takes all packets. */
+/* Two threads activate a handle each on one device, one on a path that takes all packets. */
 static void activated_together(void)
 {
     static const char *const paths[2] = { "xdp", "v3" };
@@ -482,7 +482,7 @@ static void activated_together(void)
     }
 }
 
-/* At the first packet, sets a filter with a loop and requests sent packets; the capture continues. */
+/* In a callback, sets a filter with a loop and requests sent packets; the capture continues. */
 static void set_once(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
 {
     struct bpf_program program;
