@@ -1,7 +1,7 @@
-//! D3's measurement: the rate that each way to capture takes, against the size of packets.
+//! D3's measurement: the highest rate of each capture path, by packet size.
 //!
-//! For each contestant and size it looks for the highest rate without loss, and measures at that rate what a packet
-//! costs and how late it is (RFC 2544 sections 26.1 and 26.2).
+//! For each contestant and size, searches for the highest rate without loss. A run at that rate
+//! measures the CPU cost and the delay of a packet (RFC 2544 sections 26.1 and 26.2).
 
 use crate::contestant::Contestant;
 use crate::error::Result;
@@ -11,32 +11,32 @@ use crate::results::{Figures, Results};
 use crate::rounds::{self, Asked, Progress};
 use crate::search::{Found, Limits, Try, search};
 
-/// Ethernet frames' sizes of RFC 2544 section 9.1, check sequence included.
+/// Ethernet frame sizes of RFC 2544 section 9.1, including the frame check sequence.
 pub const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1518];
 
-/// Of each so many packets one's delay is measured: reading the clock for each would cost as much as the path. A prime, so that
-/// it is not always the same one of a batch.
+/// Delay is measured for one packet in this many: reading the clock for every packet would cost as
+/// much as the path. A prime, so that the measured packet moves through the batches.
 const DELAY_OF_EACH: u64 = 31;
-/// What is left of a rate that was not confirmed, for the next attempt to; and how many attempts there are.
+/// Factor to the next rate after a rate was not confirmed, and limit of such attempts.
 const STEP_DOWN: f64 = 0.9;
 const CONFIRMATIONS_MAX: u32 = 12;
-/// Delays beyond a percentile that make it more than one packet's bad luck.
+/// A percentile is reported only if this many delays are beyond it: fewer are chance.
 const DELAYS_BEYOND_MIN: f64 = 10.0;
 
-/// What to measure.
+/// Capture benchmark: contestants, frame sizes and rounds.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Who.
+    /// Contestants to measure.
     pub contestants: Vec<Contestant>,
-    /// Bytes of a frame, its check sequence included.
+    /// Frame sizes in bytes, including the frame check sequence.
     pub sizes: Vec<u32>,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
-    /// How closely.
+    /// Lowest rate and resolution of the search.
     pub limits: Limits,
 }
 
-/// Measures. After an interruption the results are those so far.
+/// Runs the benchmark. After an interruption, returns the results so far.
 ///
 /// # Errors
 /// None of the contestants can be measured here.
@@ -95,8 +95,9 @@ fn point(
     Ok((figures, confirmed.map(|outcome| outcome.got).unwrap_or_default()))
 }
 
-/// Measures at the rate that was found, or at the first one below it that loses nothing, which is then what was found; none
-/// if none does. A run more is a fairer judge than the best of many.
+/// Measures at the rate that the search found. After a loss, tries lower rates until one has no
+/// loss, and stores that rate in `found`; returns None if no attempt succeeds. A separate run
+/// avoids reporting the luckiest of many tries.
 fn confirm(
     found: &mut Found,
     mut measure: impl FnMut(Option<f64>) -> Result<Outcome>,
@@ -127,7 +128,7 @@ fn rates(found: &Found) -> Figures {
     named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// What a packet cost and how late it was.
+/// CPU cost and delays of a packet.
 pub(crate) fn costs(outcome: &Outcome) -> Figures {
     let per_packet = 1.0 / outcome.delivered.max(1) as f64;
     let delay = &outcome.delay;
@@ -163,7 +164,8 @@ mod tests {
         Outcome { offered: 1_000_000, offered_pps, delivered: 1_000_000 - lost, cost, delay, got }
     }
 
-    /// What is left of a rate without loss of 1 million/s when a receiver takes `limit`, and the generator 4 million/s.
+    /// Result of confirming a loss-free rate of 1 million/s when the receiver takes `limit` and the
+    /// generator reaches 4 million/s.
     fn confirmed(limit: f64, generator_bound: bool) -> Found {
         let mut found = Found { lossfree_pps: 1e6, tolerated_pps: 1e6, generator_bound, tries: 9 };
         let outcome = confirm(&mut found, |rate| {
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_loses_when_it_is_tried_again_is_not_reported() {
+    fn rate_that_loses_in_confirmation_is_lowered() {
         let rates =
             |found: Found| (found.lossfree_pps, found.tolerated_pps, found.generator_bound, found.tries);
         assert_eq!(rates(confirmed(2e6, false)), (1e6, 1e6, false, 10));
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_of_few_delays_is_not_given() {
+    fn percentile_of_too_few_delays_is_omitted() {
         let of = |count| {
             let delay = Delays { count, p50_ns: 1, p99_ns: 2, p999_ns: 3, max_ns: 4 };
             costs(&Outcome { delay, ..outcome(1e6, 0) })

@@ -1,7 +1,9 @@
-//! A measured program: on its own CPUs, in its namespace, bounded in time, and accounted for.
+//! Runs a measured program on given CPUs, in a namespace, with a time limit, and reads its CPU
+//! cost.
 //!
-//! Receivers and generators run as programs of their own, so that one's CPU time is not mixed with another's. They are
-//! started through `strait bench exec` ([`exec`]), so that none outlives this process, however that ends.
+//! Receivers and generators are separate programs, so that their CPU times are separate. They are
+//! started through `strait bench exec` ([`exec`]), which ends them with this process even if this
+//! process is killed.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -20,12 +22,12 @@ use crate::error::{Error, Result};
 use crate::memory_file;
 use crate::wire::End;
 
-/// How often a wait looks.
+/// Interval between two checks of a waiting loop.
 const LOOK: Duration = Duration::from_millis(2);
-/// What of a program's output is read at most.
+/// Limit of a program's output that is read.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 
-/// A program to be run, with its arguments.
+/// Program to run, with its arguments.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: String,
@@ -33,12 +35,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// `path` with `arguments`.
+    /// Creates a program from its path and arguments.
     pub fn new(path: impl Into<String>, arguments: impl IntoIterator<Item: Into<String>>) -> Self {
         Self { path: path.into(), arguments: arguments.into_iter().map(Into::into).collect() }
     }
 
-    /// Its last path component and its arguments, for people.
+    /// Returns the last path component and the arguments, for messages.
     pub fn name(&self) -> String {
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
         format!("{name} {}", self.arguments.join(" "))
@@ -59,26 +61,26 @@ pub struct Child {
     cycles: Option<Cycles>,
 }
 
-/// What a program wrote.
+/// Output of a program.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// To standard output.
+    /// Standard output.
     pub stdout: String,
-    /// To standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
-/// What a program has cost so far.
+/// CPU cost of a program so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// User and system, all threads.
+    /// User and system time of all threads.
     pub cpu: Duration,
-    /// None where the machine does not count them.
+    /// CPU cycles; None if the machine does not count them.
     pub cycles: Option<u64>,
 }
 
 impl Cost {
-    /// The cost since `before`.
+    /// Returns the cost since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         let cycles = self.cycles.zip(before.cycles).map(|(now, then)| now.saturating_sub(then));
@@ -89,12 +91,12 @@ impl Cost {
 /// Starts measured programs.
 #[derive(Clone, Debug)]
 pub struct Launcher {
-    /// The program `strait`.
+    /// Path of the program `strait`.
     pub strait: PathBuf,
 }
 
 impl Launcher {
-    /// Starts `program` at `end` on `cpus`, for `limit` at most.
+    /// Starts `program` at `end` on `cpus`; it is ended after `limit`.
     pub fn start(&self, end: &End, program: &Program, cpus: &[u32], limit: Duration) -> Result<Child> {
         let mut command = Command::new(&self.strait);
         command.args(["bench", "exec", "--seconds", &limit.as_secs().max(1).to_string()]);
@@ -106,7 +108,7 @@ impl Launcher {
             command.args(["--netns", &namespace]);
         }
         command.arg("--").arg(&program.path).args(&program.arguments);
-        // What is written to them can be read at any time, and nobody waits for a reader.
+        // Unlike a pipe, a file in memory can be read at any time and never blocks the program.
         let (stdout, stderr) = (memory_file::create("stdout")?, memory_file::create("stderr")?);
         command.stdin(Stdio::null()).stdout(duplicate(&stdout)?).stderr(duplicate(&stderr)?);
         let process = command.spawn().map_err(|error| program.failed(error.to_string()))?;
@@ -120,23 +122,23 @@ fn duplicate(file: &File) -> Result<Stdio> {
 }
 
 impl Child {
-    /// Its process id.
+    /// Returns its process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it cost so far.
+    /// Returns its cost so far.
     pub fn cost(&self) -> Result<Cost> {
         let cycles = self.cycles.as_ref().and_then(|cycles| cycles.count().ok());
         Ok(Cost { cpu: process::cpu_time_of(self.process.id())?, cycles })
     }
 
-    /// What it has written to standard error so far.
+    /// Returns its standard error so far.
     pub fn stderr(&self) -> Result<String> {
         text(&self.stderr)
     }
 
-    /// Waits until it is `ready`.
+    /// Waits until `ready` returns true.
     pub fn wait_until(&mut self, limit: Duration, ready: impl Fn(&Self) -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + limit;
         while !ready(self)? {
@@ -152,33 +154,33 @@ impl Child {
         Ok(())
     }
 
-    /// What it has written to standard output so far.
+    /// Returns its standard output so far.
     pub fn stdout(&self) -> Result<String> {
         text(&self.stdout)
     }
 
-    /// Sends it SIGINT, waits for its end and returns what it wrote.
+    /// Sends SIGINT, waits for the program to end, and returns its output.
     ///
     /// # Errors
-    /// It ended with another code than 0, or not at all.
+    /// The program ended with a code other than 0, or did not end in time.
     pub fn interrupt(self, limit: Duration) -> Result<Output> {
         self.signal(Signal::INT)?;
         self.finish(limit)
     }
 
-    /// Sends it SIGTERM and waits for its end, however it ends.
+    /// Sends SIGTERM and waits for the program to end; its exit code is ignored.
     ///
     /// # Errors
-    /// It does not end: it is killed.
+    /// The program does not end in time; it is then killed.
     pub(crate) fn terminate(mut self, limit: Duration) -> Result<()> {
         self.signal(Signal::TERM)?;
         self.end(limit).map(drop)
     }
 
-    /// Waits for its end and returns what it wrote.
+    /// Waits for the program to end and returns its output.
     ///
     /// # Errors
-    /// The same.
+    /// The program ended with a code other than 0, or did not end in time.
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
         let status = self.end(limit)?;
         if status.success() {
@@ -210,20 +212,20 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed, and has been waited for.
+        // Both fail if the program has already ended and was waited for.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The last line that a program wrote; what became of it where it wrote none.
+/// Returns the last line of `stderr`, or `end` if there is none.
 fn last_words(stderr: &str, end: &str) -> String {
     stderr.lines().next_back().unwrap_or(end).to_owned()
 }
 
 fn text(file: &File) -> Result<String> {
     let failed = |error: io::Error| Error::file("read a program's output", error);
-    // The descriptor shares its offset with the program's: look without moving it.
+    // The program writes at the descriptor's shared offset: open the file again to read it.
     let mut bytes = Vec::new();
     let mut copy = File::open(memory_file::path_of(file)).map_err(failed)?;
     copy.rewind().map_err(failed)?;
@@ -231,14 +233,14 @@ fn text(file: &File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Prints what a measured program of ours has to say, for [`parse`].
+/// Prints an account of a measured program as JSON, for [`parse`].
 pub(crate) fn print(account: &impl Serialize) -> Result<()> {
     let failed = |source| Error::file("write to standard output", source);
     let text = serde_json::to_string(account).map_err(|error| failed(error.into()))?;
     writeln!(io::stdout(), "{text}").map_err(failed)
 }
 
-/// What it printed.
+/// Parses the account that [`print`] wrote.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::Program {
         program: program.name(),
@@ -246,21 +248,21 @@ pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str)
     })
 }
 
-/// What `strait bench exec` is asked for.
+/// Options of `strait bench exec`.
 #[derive(Clone, Debug)]
 pub struct Exec<'a> {
     /// Path of the network namespace to enter.
     pub netns: Option<&'a Path>,
-    /// CPUs to run on; any unless given.
+    /// CPUs to run on; any if empty.
     pub cpus: &'a [u32],
-    /// After how many seconds it is ended.
+    /// Time limit in seconds; the program is ended after it.
     pub seconds: u32,
-    /// The program and its arguments.
+    /// Program and arguments.
     pub command: &'a [String],
 }
 
-/// Becomes the program, in its namespace and on its CPUs; it is ended with its parent or when its time is over. Returns
-/// only if that fails.
+/// Executes the program in its namespace and on its CPUs. It is ended with its parent or after its
+/// time limit. Returns only on failure.
 pub fn exec(options: &Exec<'_>) -> Error {
     match prepare(options) {
         Ok(mut command) => Error::file(format!("start {}", options.command[0]), command.exec()),
@@ -281,7 +283,8 @@ fn prepare(options: &Exec<'_>) -> Result<Command> {
         options.command.split_first().ok_or_else(|| Error::Usage("give a program to run after --".into()))?;
     let mut command = Command::new(program);
     command.args(arguments);
-    // It is ended by SIGINT, which this process ignores where a shell started it in the background.
+    // A shell that starts this process in the background makes it ignore SIGINT, which ends
+    // measured programs.
     process::with_default_signals(&mut command);
     Ok(command)
 }

@@ -1,4 +1,4 @@
-//! Two results beside each other: ratios, with what their spread leaves of them.
+//! Comparison of two results: the ratio of each figure, and a verdict from the spreads.
 
 use std::fmt::Write as _;
 
@@ -7,39 +7,39 @@ use crate::results::Results;
 use crate::stats::Summary;
 use crate::table::{self, Shown, aligned, is_bound};
 
-/// The ratio of one figure in two results.
+/// Ratio of one figure in two results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ratio {
-    /// The contestant.
+    /// Contestant name.
     pub contestant: String,
-    /// The place on the axis of the first.
+    /// Place on the axis of the first result.
     pub at: f64,
-    /// What it is called.
+    /// Name of the place.
     pub place: String,
-    /// The figure.
+    /// Name of the figure.
     pub figure: &'static str,
-    /// The figure's title.
+    /// Title of the figure.
     pub title: &'static str,
-    /// The second median to the first.
+    /// Median of the second divided by median of the first.
     pub ratio: f64,
-    /// The smallest and the largest that the rounds allow.
+    /// Smallest and largest ratio of any two rounds.
     pub range: (f64, f64),
-    /// What the two results say together.
+    /// Verdict from the range.
     pub verdict: Verdict,
 }
 
-/// What two measurements say of a change.
+/// Verdict on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No round of the one reaches into the rounds of the other, and the second is better.
+    /// The rounds do not overlap, and the second result is better.
     Better,
-    /// The same, and it is worse.
+    /// The rounds do not overlap, and the second result is worse.
     Worse,
     /// The rounds overlap.
     Undecided,
-    /// One of them has one round only, of which no spread is known.
+    /// One result has a single round, so its spread is unknown.
     NoSpread,
-    /// The generator limited one of them: the receiver's own rate is not known.
+    /// The generator limited one of them, so the receiver's own rate is unknown.
     GeneratorBound,
 }
 
@@ -61,10 +61,10 @@ impl Verdict {
     }
 }
 
-/// The ratios of all figures that both have, `second` to `first`.
+/// Returns the ratios, `second` to `first`, of all figures that both have.
 ///
 /// # Errors
-/// They are not of the same benchmark, or have nothing in common.
+/// The results are of different benchmarks, or have nothing in common.
 pub fn ratios(first: &Results, second: &Results) -> Result<Vec<Ratio>> {
     if first.benchmark != second.benchmark {
         let (one, other) = (&first.benchmark, &second.benchmark);
@@ -92,7 +92,8 @@ pub fn ratios(first: &Results, second: &Results) -> Result<Vec<Ratio>> {
     Ok(ratios)
 }
 
-/// Where `other` has what `results` have at a place: at the same number, or by the same name.
+/// Returns the place in `other` that corresponds to `at`: of equal name if either has labels, else
+/// of equal number.
 fn same_place(results: &Results, other: &Results, at: f64) -> Option<f64> {
     if results.labels.is_empty() && other.labels.is_empty() {
         return Some(at);
@@ -101,7 +102,7 @@ fn same_place(results: &Results, other: &Results, at: f64) -> Option<f64> {
     other.labels.iter().position(|label| *label == name).map(|index| index as f64)
 }
 
-/// None where the first is 0.
+/// Returns None if a figure of the first is 0.
 fn ratio(
     shown: &Shown,
     contestant: &str,
@@ -128,13 +129,13 @@ fn more(is_better: bool) -> Verdict {
     if is_better { Verdict::Better } else { Verdict::Worse }
 }
 
-/// What the ratios do not show: results that are not whole, and what only one of them has.
+/// Lists facts that the ratios do not show: interrupted results, and series in only one of them.
 pub fn remarks(first: &Results, second: &Results) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     for (name, results, other) in [("first", first, second), ("second", second, first)] {
         if !results.complete {
-            let _ = writeln!(text, "the {name} was interrupted: it has fewer rounds than were asked for");
+            let _ = writeln!(text, "the {name} was interrupted: it has fewer rounds than requested");
         }
         for series in &results.series {
             let at = same_place(results, other, series.at);
@@ -147,7 +148,7 @@ pub fn remarks(first: &Results, second: &Results) -> String {
     text
 }
 
-/// The ratios as tables, a table a figure.
+/// Formats the ratios as text, one table for each figure.
 pub fn text(ratios: &[Ratio], axis: &str) -> String {
     let mut text = String::new();
     for group in ratios.chunk_by(|one, other| one.figure == other.figure) {
@@ -175,7 +176,7 @@ fn row(ratio: &Ratio) -> Vec<String> {
     ]
 }
 
-/// The ratios as a JSON array.
+/// Returns the ratios as a JSON array.
 pub fn json(ratios: &[Ratio]) -> serde_json::Value {
     let object = |ratio: &Ratio| {
         serde_json::json!({
@@ -192,7 +193,7 @@ mod tests {
     use crate::results::tests::results;
 
     #[test]
-    fn a_change_counts_only_where_no_round_overlaps() {
+    fn change_counts_only_without_overlapping_rounds() {
         let first = results(&[("v3", 64.0, &[1.0, 1.1]), ("v2", 64.0, &[1.0, 2.0]), ("recv", 64.0, &[1.0])]);
         let second = results(&[("v3", 64.0, &[2.2, 2.0]), ("v2", 64.0, &[1.5, 1.8]), ("recv", 64.0, &[9.0])]);
         let ratios = ratios(&first, &second).unwrap();
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn places_with_names_are_compared_by_these() {
+    fn named_places_are_compared_by_name() {
         let named = |labels: &[&str], series: &[(&str, f64, &[f64])]| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
             Results { labels, ..results(series) }
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn results_with_nothing_in_common_are_an_error() {
+    fn results_without_common_series_are_an_error() {
         let first = results(&[("v3", 64.0, &[1.0])]);
         assert!(ratios(&first, &results(&[("v3", 128.0, &[1.0])])).is_err());
         let latency = Results { benchmark: "latency".into(), ..results(&[("v3", 64.0, &[1.0])]) };

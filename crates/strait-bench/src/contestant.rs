@@ -1,4 +1,5 @@
-//! Who is measured: Strait's paths, stock libpcap, and other capture programs that are installed.
+//! Contestants of the capture benchmarks: Strait's paths, stock libpcap, and other installed
+//! capture programs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,20 +10,20 @@ use strait_capture::{Path, Wait};
 use crate::peer::Peer;
 use crate::receiver::By;
 
-/// How long stock libpcap may keep packets back: between tcpdump's second and the few milliseconds of an interactive
-/// program.
+/// Read timeout of stock libpcap: between tcpdump's second and the few milliseconds of an
+/// interactive program.
 const LIBPCAP_TIMEOUT: Duration = Duration::from_millis(100);
-/// A program that is woken for each packet, or looks all the time, has them all after this.
+/// Time for the last packets to reach a program that is woken for each packet or polls.
 const DRAIN: Duration = Duration::from_millis(30);
 
-/// A way to capture, by the name that users give it.
+/// Capture path or program, named as on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// One of Strait's paths.
     Strait(Path),
-    /// Stock libpcap as it is by default, or in immediate mode.
+    /// Stock libpcap, in its default or in immediate mode.
     Libpcap {
-        /// It keeps no packet back.
+        /// True for immediate mode, which delivers each packet at once.
         immediate: bool,
     },
     /// Another program.
@@ -45,22 +46,22 @@ const NAMES: [(&str, Way); 12] = [
 ];
 
 impl Way {
-    /// Every way, for messages.
+    /// Returns all names, for messages.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMES.into_iter().map(|(name, _)| name)
     }
 
-    /// Every way.
+    /// Returns all ways except `xdp`, which stands for one of the other AF_XDP modes.
     pub fn all() -> impl Iterator<Item = Self> {
         NAMES.into_iter().map(|(_, way)| way).filter(|way| *way != Self::Strait(Path::Xdp))
     }
 
-    /// Whether it is AF_XDP.
+    /// Returns true for the AF_XDP paths.
     pub fn is_xdp(self) -> bool {
         matches!(self, Self::Strait(Path::Xdp | Path::XdpZeroCopy | Path::XdpNative | Path::XdpGeneric))
     }
 
-    /// By what Strait's own receiver receives; none where another program does.
+    /// Returns the option of Strait's receiver program; None if another program receives.
     pub fn by(self, wait: Wait, timestamps: bool) -> Option<By> {
         match self {
             Self::Strait(path) => Some(By::Strait { path, wait, timestamps }),
@@ -69,12 +70,12 @@ impl Way {
         }
     }
 
-    /// Whether it says how late packets were.
+    /// Returns true if the receiver measures delays.
     pub fn measures_delays(self) -> bool {
         !matches!(self, Self::Peer(_))
     }
 
-    /// How long after the last packet it has them all.
+    /// Returns the time after the last packet until all have been delivered.
     pub(crate) fn drain(self) -> Duration {
         match self {
             Self::Libpcap { immediate: false } | Self::Peer(Peer::NetsniffNg) => LIBPCAP_TIMEOUT + DRAIN,
@@ -82,7 +83,7 @@ impl Way {
         }
     }
 
-    /// Whether wait policies, lanes and timestamps mean anything to it.
+    /// Returns true if wait policies, lanes and timestamps apply.
     pub fn is_straits(self) -> bool {
         matches!(self, Self::Strait(_))
     }
@@ -104,16 +105,16 @@ impl FromStr for Way {
     }
 }
 
-/// A contestant: a way to capture, and how.
+/// Contestant: capture path with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contestant {
-    /// The way.
+    /// Capture path or program.
     pub way: Way,
     /// Strait's wait policy.
     pub wait: Wait,
-    /// Queues, or members of a fanout group.
+    /// Number of queues or fanout members.
     pub lanes: u32,
-    /// Whether frames are stamped as they come.
+    /// True if frames get timestamps.
     pub timestamps: bool,
 }
 

@@ -1,58 +1,58 @@
-//! Why a measurement could not be made.
+//! Errors of measurements.
 
 use std::io;
 
 use strait_sys::Kind;
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A measurement that was not made, or whose figures mean nothing.
+/// Failed measurement, or a measurement with invalid figures.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel says why.
+    /// System call failed.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
-    /// The capture engine says why.
+    /// Capture engine failed.
     #[error(transparent)]
     Capture(#[from] strait_capture::Error),
-    /// The transfer engine says why.
+    /// Transfer engine failed.
     #[error(transparent)]
     Transfer(#[from] strait_transfer::Error),
     /// Reading or writing a file, a pipe or a program's output failed.
     #[error("{operation}: {source}")]
     File {
-        /// What was done with which file.
+        /// Operation and file.
         operation: String,
         /// The cause.
         source: io::Error,
     },
-    /// A program that was to be measured did not do its part.
+    /// A measured program failed.
     #[error("{program}: {said}")]
     Program {
-        /// Its name and arguments.
+        /// Program name and arguments.
         program: String,
-        /// What went wrong, in its own words where it had some.
+        /// Its own message, or a description of the failure.
         said: String,
     },
-    /// The figures would mean nothing.
+    /// The figures are invalid.
     #[error("{0}")]
     Void(String),
-    /// What was asked for cannot be measured.
+    /// The request cannot be measured.
     #[error("{0}")]
     Usage(String),
-    /// The user ended it.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Error {
-    /// `operation` on a file failed.
+    /// Creates [`Error::File`] for a failed `operation`.
     pub fn file(operation: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::File { operation: operation.into(), source: source.into() }
     }
 
-    /// Why, without the name of the program that was started for it.
+    /// Returns the reason, without the name of the measured program.
     pub fn reason(&self) -> String {
         match self {
             Self::Program { said, .. } => said.strip_prefix("strait: ").unwrap_or(said).to_owned(),
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// The exit code follows from it.
+    /// Returns the error kind, which determines the exit code.
     pub fn kind(&self) -> Kind {
         match self {
             Self::System(error) => error.kind(),

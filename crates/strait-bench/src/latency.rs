@@ -1,6 +1,6 @@
-//! D2's experiment: how late a packet reaches the program, for each path and wait policy, against the rate.
+//! D2's experiment: delay of packets from the wire to the program, by path, wait policy and rate.
 //!
-//! Which ring a program uses and what it waits for is invisible, and decides whether a packet is 10 us or a second late.
+//! The choice of ring and wait policy decides whether a packet is 10 us or a second late.
 
 use crate::capture::costs;
 use crate::contestant::Contestant;
@@ -10,31 +10,32 @@ use crate::measure::{Load, Rig};
 use crate::results::{Figures, Results};
 use crate::rounds::{self, Asked, Progress};
 
-/// Rates in packets/s: a quiet line to a busy one.
+/// Rates in packets/s, from an idle line to a busy one.
 pub const RATES: [u32; 4] = [100, 1_000, 10_000, 100_000];
-/// Bytes of a frame.
+/// Frame size in bytes.
 const SIZE: u32 = 64;
-/// At most so many delays a second are measured.
+/// Limit of measured delays in a second.
 const DELAYS_PER_S: u32 = 20_000;
-/// A try lasts until so many packets have come, that a 99th percentile be more than one of them, but not for ever.
+/// A try lasts until this many packets have come, so that more than one is beyond the 99th
+/// percentile, but no longer than the second limit.
 const PACKETS_MIN: f64 = 1000.0;
 const SECONDS_MAX: f64 = 10.0;
 
-/// What to measure.
+/// Latency benchmark: contestants, rates and rounds.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Who.
+    /// Contestants to measure.
     pub contestants: Vec<Contestant>,
-    /// Packets/s.
+    /// Rates in packets/s.
     pub rates: Vec<u32>,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
 }
 
-/// Measures. After an interruption the results are those so far.
+/// Runs the benchmark. After an interruption, returns the results so far.
 ///
 /// # Errors
-/// Not one measurement was made.
+/// None of the contestants can be measured here.
 pub fn run(
     rig: &Rig<'_>,
     plan: &Plan,

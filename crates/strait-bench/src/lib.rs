@@ -1,8 +1,9 @@
-//! Measures on this machine: capture paths, by D3's comparison and D2's delay, sends, by D5's, and proxies, by D4's.
+//! Benchmarks on this machine: capture paths (D3), capture delay (D2), sends (D5) and proxies (D4).
 //!
-//! [`capture`] and [`latency`] are the benchmarks; they lay a [`wire`], run receivers and generators on it as programs
-//! of their own ([`measure`], [`child`]), and return [`results`], which [`table`], [`report`] and [`mod@compare`] show.
-//! [`receiver`] is the program that is measured. `strait bench` is the door. Nothing here prints but that program.
+//! [`capture`], [`latency`], [`send`] and [`proxy`] are the benchmarks. They create a [`wire`] and
+//! run receivers and generators as separate programs ([`measure`], [`child`]). [`results`] holds
+//! the figures; [`table`], [`report`] and [`mod@compare`] show them. `strait bench` is the entry
+//! point. Only the measured programs ([`receiver`] and others) print.
 
 pub mod capture;
 pub mod child;

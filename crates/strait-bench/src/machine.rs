@@ -1,4 +1,4 @@
-//! Where and with what the figures were measured: they mean little without it.
+//! Machine, program and command line of a run: the context of its figures.
 
 use std::fs;
 
@@ -8,34 +8,35 @@ use strait_sys::libpcap;
 
 use crate::error::{Error, Result};
 
-/// The machine, the program and the command line of a run.
+/// Machine, program and command line of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// UTC, by the system's clock, when the run began.
+    /// Start of the run in UTC, by the system clock.
     pub date: String,
     /// The command line.
     pub command: String,
-    /// What the user said of the program: its commit, as a rule.
+    /// Commit of the program, as given by the user.
     pub commit: String,
-    /// The program and its version.
+    /// Program name and version.
     pub program: String,
-    /// Name and release of the kernel.
+    /// Kernel name and release.
     pub kernel: String,
-    /// The processor's model.
+    /// Processor model.
     pub cpu: String,
-    /// CPUs that are online.
+    /// Number of online CPUs.
     pub cpus: u32,
     /// Memory in KiB.
     pub memory_kib: u64,
-    /// Of the last 1, 5 and 15 minutes before the run: on a busy machine the figures mean less.
+    /// Load averages of the last 1, 5 and 15 minutes before the run: figures from a busy machine
+    /// are less reliable.
     pub load_average: String,
-    /// libpcap's version; empty where there is none.
+    /// Version of libpcap; empty if not installed.
     pub libpcap: String,
 }
 
 impl Machine {
-    /// Looks at this machine. What cannot be found out is left empty.
+    /// Detects the properties of this machine; unknown ones stay empty.
     pub fn look(command: String, commit: String, program: String) -> Self {
         let uname = rustix::system::uname();
         let word = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
@@ -54,16 +55,16 @@ impl Machine {
     }
 }
 
-/// CPUs of this machine, whichever this process may use.
+/// Returns the number of this machine's CPUs, including those that this process may not use.
 pub fn cpus() -> u32 {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("processor")).count() as u32
 }
 
-/// The numbers of the CPUs that this process may use, ascending.
+/// Returns the numbers of the CPUs that this process may use, ascending.
 ///
 /// # Errors
-/// sched_getaffinity(2)'s, which has none here.
+/// sched_getaffinity(2) fails, which does not happen for the own process.
 pub fn usable_cpus() -> Result<Vec<u32>> {
     let set = rustix::thread::sched_getaffinity(None)
         .map_err(|error| Error::file("ask which CPUs this process may use", error))?;
@@ -75,7 +76,7 @@ fn load_average() -> String {
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// The value of the first `name : value` line of a file.
+/// Returns the value of the first `name : value` line of a file.
 fn field(path: &str, name: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let value = |line: &str| {
@@ -85,14 +86,14 @@ fn field(path: &str, name: &str) -> String {
     text.lines().find_map(value).unwrap_or_default()
 }
 
-/// Seconds since the epoch as `2025-01-31T12:00:00Z`.
+/// Formats seconds since the epoch, such as `2025-01-31T12:00:00Z`.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// Year, month and day of the day that is `days` after 1970-01-01.
+/// Returns year, month and day of the date that is `days` after 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64) {
     let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let (mut year, mut left) = (1970, days);
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_become_a_date() {
+    fn seconds_are_formatted_as_date() {
         assert_eq!(utc(0), "1970-01-01T00:00:00Z");
         assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_kernel_and_a_cpu() {
+    fn kernel_and_cpus_are_detected() {
         let machine = Machine::look("command".into(), String::new(), "strait".into());
         assert!(machine.kernel.starts_with("Linux ") && machine.cpus > 0 && machine.memory_kib > 0);
     }

@@ -1,4 +1,5 @@
-//! One try: a receiver and a generator on a wire, each on CPUs of its own, and what came of it.
+//! One try: runs a receiver and a generator on a wire, each on separate CPUs, and collects the
+//! figures.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -14,47 +15,47 @@ use crate::receiver::{self, Account, Delays, MEASURED_MAC, WARM_UP_MAC};
 use crate::rounds;
 use crate::wire::Wires;
 
-/// What a receiver gets before what counts: its memory has been touched and its code has run.
+/// Load before each try, to fault in the receiver's memory and warm its caches.
 const WARM_UP: Load = Load { size_bytes: 64, rate_pps: Some(100_000.0), seconds: 0.05, delay_of_each: 0 };
-/// What shows whether this machine has a contestant.
+/// Load that tests whether a contestant works here.
 const PROBE: Load = Load { size_bytes: 64, rate_pps: Some(1000.0), seconds: 0.05, delay_of_each: 0 };
-/// Up to this rate packets are sent one by one; faster, by the kernel (`live`) where the wire takes that. The kernel sends in
-/// runs, with a pause of some 20 ms before each.
+/// Up to this rate packets are sent one by one (`sendmmsg`). Above it the kernel sends (`live`, if
+/// the wire supports it), in runs with a pause of some 20 ms before each.
 const ONE_BY_ONE_PPS_MAX: f64 = 300_000.0;
-/// Rings are laid out for packets of this size, or for the larger one that is sent.
+/// Smallest snapshot length of the rings; larger frames raise it.
 const SNAPLEN: u32 = 2048;
-/// What a program may need beyond its measured time.
+/// Time limit of a program beyond the measured time.
 const SLACK: Duration = Duration::from_secs(30);
-/// How long to wait for a receiver to open its sockets.
+/// Limit of the time until a receiver has opened its sockets.
 const READY_MAX: Duration = Duration::from_secs(15);
 
-/// What all tries share.
+/// Settings shared by all tries.
 #[derive(Debug)]
 pub struct Rig<'a> {
-    /// Starts programs.
+    /// Starts the programs.
     pub launcher: Launcher,
-    /// Where they run.
+    /// Wires to measure on.
     pub wires: &'a Wires,
-    /// How packets are made.
+    /// Path of the generator.
     pub generator: Generator,
-    /// The generator's CPUs.
+    /// CPUs of the generator.
     pub generator_cpus: Vec<u32>,
-    /// The receiver's CPUs.
+    /// CPUs of the receiver.
     pub receiver_cpus: Vec<u32>,
-    /// How long a try sends.
+    /// Sending time of a try in seconds.
     pub seconds: f64,
-    /// Whether receivers copy each packet into a staging ring.
+    /// True if receivers copy each packet into a staging ring.
     pub stage: bool,
-    /// Set by a signal: no further try is made.
+    /// Set by a signal; no further try is then made.
     pub terminated: &'a AtomicBool,
 }
 
-/// How packets are made.
+/// Path of the generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Generator {
-    /// By this path of `strait generate`: `live`, `sendmmsg`, `ring` or `xdp`.
+    /// One path of `strait generate`: `live`, `sendmmsg`, `ring` or `xdp`.
     Path(String),
-    /// By `sendmmsg`, or by `live` at rates that it does not reach.
+    /// `sendmmsg`, or `live` at rates that `sendmmsg` cannot reach.
     ByRate,
 }
 
@@ -77,44 +78,45 @@ impl std::fmt::Display for Generator {
     }
 }
 
-/// What is sent in a try.
+/// Traffic of a try.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Bytes of a frame, its check sequence included.
+    /// Frame size in bytes, including the frame check sequence.
     pub size_bytes: u32,
-    /// Packets/s; as fast as it goes if none.
+    /// Packets/s; None for the highest rate.
     pub rate_pps: Option<f64>,
-    /// How long.
+    /// Sending time.
     pub seconds: f64,
-    /// Of each so many packets one's delay is measured; none if 0.
+    /// Delay is measured for one packet in this many; 0 measures none.
     pub delay_of_each: u64,
 }
 
-/// What came of a try.
+/// Outcome of a try.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Packets that were sent.
+    /// Packets sent.
     pub offered: u64,
-    /// The rate at which they were, in packets/s.
+    /// Achieved rate in packets/s.
     pub offered_pps: f64,
-    /// Packets of them that the program got.
+    /// Packets that reached the program.
     pub delivered: u64,
-    /// What the receiver cost, from just before the generator was started until all could have been read.
+    /// Cost of the receiver, from before the start of the generator until the last packet could be
+    /// read.
     pub cost: Cost,
-    /// How late packets were.
+    /// Delays of packets.
     pub delay: Delays,
-    /// The path and mode that was got.
+    /// Path and mode that the receiver got.
     pub got: String,
 }
 
 impl Outcome {
-    /// The share of packets that was lost.
+    /// Returns the share of lost packets.
     pub fn loss(&self) -> f64 {
         self.offered.saturating_sub(self.delivered) as f64 / self.offered.max(1) as f64
     }
 }
 
-/// What `strait generate --json` says.
+/// Output of `strait generate --json`.
 #[derive(Deserialize)]
 struct Sent {
     frames: u64,
@@ -122,10 +124,10 @@ struct Sent {
 }
 
 impl Rig<'_> {
-    /// Whether this machine has a contestant.
+    /// Tests whether a contestant can be measured here.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it cannot.
     pub(crate) fn probe(&self, contestant: Contestant) -> Result<()> {
         self.measure(contestant, &PROBE).map(drop)
     }
@@ -144,7 +146,7 @@ impl Rig<'_> {
             Way::Peer(peer) => peer.is_ready(child),
             _ => Ok(child.stderr()?.contains(receiver::READY)),
         })?;
-        // Other programs count whatever comes, so that nothing may come before what counts.
+        // Other programs count every packet, so they get no warm-up.
         if !matches!(contestant.way, Way::Peer(_)) {
             self.send(contestant, &WARM_UP, WARM_UP_MAC, limit)?;
             wait::sleep(contestant.way.drain());
@@ -200,7 +202,7 @@ impl Rig<'_> {
     }
 }
 
-/// Whether the figures mean anything.
+/// Checks the counts; an error if they are not plausible.
 fn judge(sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
     let (offered, delivered) = (sent.frames, account.delivered);
     if offered == 0 {

@@ -7,13 +7,13 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{Error, Result};
 
-/// A file in memory; `name` is for whoever looks at the descriptor.
+/// Creates a file in memory; `name` appears in /proc.
 pub(crate) fn create(name: &str) -> Result<File> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC);
     Ok(File::from(file.map_err(|error| Error::file("make a file in memory", error))?))
 }
 
-/// A path at which any process of the same user can open what `fd` is, while this process has it open.
+/// Returns a path at which processes of the same user can open `fd` while this process has it open.
 pub(crate) fn path_of(fd: impl AsFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), fd.as_fd().as_raw_fd())
 }

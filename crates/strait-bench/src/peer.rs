@@ -1,24 +1,24 @@
-//! Capture programs of others that are measured where they are installed.
+//! Other capture programs, measured if installed.
 //!
-//! They count packets and do nothing else with them: none has a staging ring, and none measures delays.
+//! They only count packets: they have no staging ring and measure no delays.
 
 use crate::child::{Child, Output, Program};
 use crate::error::{Error, Result};
 use crate::receiver::{Account, Delays};
 
-/// A program, with the path that it receives by.
+/// Program and its receive path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// netsniff-ng(8), on its TPACKET_V3 ring.
+    /// netsniff-ng(8) with a TPACKET_V3 ring.
     NetsniffNg,
-    /// DPDK's testpmd on its AF_PACKET driver, which polls.
+    /// DPDK's testpmd with its polling AF_PACKET driver.
     TestpmdAfPacket,
-    /// The same on its AF_XDP driver.
+    /// DPDK's testpmd with its AF_XDP driver.
     TestpmdAfXdp,
 }
 
 impl Peer {
-    /// It as it receives on `interface` until SIGINT, on the CPUs that it is given.
+    /// Returns the program that receives on `interface` and `cpus` until SIGINT.
     pub(crate) fn program(self, interface: &str, cpus: &[u32]) -> Program {
         match self {
             Self::NetsniffNg => Program::new("netsniff-ng", ["--in", interface, "--silent", "--no-sock-mem"]),
@@ -27,7 +27,7 @@ impl Peer {
         }
     }
 
-    /// Whether packets count from here on.
+    /// Returns true if packets count from now on.
     pub(crate) fn is_ready(self, child: &Child) -> Result<bool> {
         let words = match self {
             Self::NetsniffNg => "Running!",
@@ -36,11 +36,11 @@ impl Peer {
         Ok(child.stdout()?.contains(words))
     }
 
-    /// What it says that it received.
+    /// Parses the number of received packets from its output.
     pub(crate) fn account(self, said: &Output) -> Result<Account> {
         let all = format!("{}\n{}", said.stdout, said.stderr);
         let delivered = match self {
-            // What its ring held: dropped frames are not in it.
+            // Frames in the ring; dropped frames are not included.
             Self::NetsniffNg => before(&all, "packets incoming"),
             Self::TestpmdAfPacket | Self::TestpmdAfXdp => behind(&all, "RX-packets:"),
         };
@@ -50,10 +50,10 @@ impl Peer {
     }
 }
 
-/// testpmd that receives and drops, on one core beside its control thread's.
+/// Returns testpmd in receive-only mode, with its one worker and its control thread on one CPU.
 fn testpmd(device: &str, cpus: &[u32]) -> Program {
     let cpu = cpus.first().copied().unwrap_or(0);
-    // Two logical cores on the same CPU: the control thread sleeps.
+    // Two logical cores on one CPU: the control thread sleeps.
     let cores = format!("(0,1)@{cpu}");
     let device = format!("--vdev={device}");
     let arguments = [
@@ -76,17 +76,17 @@ fn testpmd(device: &str, cpus: &[u32]) -> Program {
         "--rxd=2048",
         "--total-num-mbufs=16384",
     ];
-    // Its output would wait in a buffer until it ends.
+    // Without stdbuf the output stays buffered until the program ends.
     Program::new("stdbuf", [&["-oL", "dpdk-testpmd"], &arguments[..], &more].concat())
 }
 
-/// The last number before `words`.
+/// Returns the last number before `words`.
 fn before(text: &str, words: &str) -> Option<u64> {
     let line = text.lines().rev().find(|line| line.contains(words))?;
     line[..line.find(words)?].split_whitespace().next_back()?.parse().ok()
 }
 
-/// The last number behind `words`.
+/// Returns the last number after `words`.
 fn behind(text: &str, words: &str) -> Option<u64> {
     let line = text.lines().rev().find(|line| line.contains(words))?;
     line[line.find(words)? + words.len()..].split_whitespace().next()?.parse().ok()
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn their_last_words_are_understood() {
+    fn packet_counts_are_parsed_from_output() {
         let netsniff = "Running! Hang up with ^C!\n\n      660854  packets incoming (534948 unread on exit)\n      660854  packets passed filter\n      534948  packets failed filter (out of space)\n     44.7355% packet droprate\n           2  sec, 925346 usec in total\n";
         assert_eq!(Peer::NetsniffNg.account(&said(netsniff)).unwrap().delivered, 660_854);
         let testpmd = "  RX-packets: 7 RX-dropped: 0 RX-total: 7\n+++ Accumulated\n  RX-packets: 12345          RX-dropped: 0             RX-total: 12345\n";

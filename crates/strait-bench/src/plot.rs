@@ -1,4 +1,5 @@
-//! Line plots in SVG: D3's form, a figure against the axis, one line a contestant, the spread as a bar.
+//! Line plots in SVG, as in D3: one figure against the axis, one line for each contestant, with
+//! bars for the spread.
 
 use std::fmt::Write as _;
 
@@ -8,25 +9,25 @@ use crate::results::Results;
 use crate::stats::Summary;
 use crate::table::{Shown, is_bound};
 
-/// Size of a plot without its legend, and the room around its frame, in pixels.
+/// Size of a plot without its legend, and margins around its frame, in pixels.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 56.0;
-/// An entry of the legend, below the plot: its height, and the columns that a character and the mark take.
+/// Legend entry below the plot: row height, width of a character, and width of mark and gap.
 const ENTRY_HEIGHT: f64 = 20.0;
 const CHARACTER_WIDTH: f64 = 7.5;
 const ENTRY_MARGIN: f64 = 36.0;
-/// Lines are told apart by colour and by mark; so many colours has the style sheet.
+/// Number of colours in the style sheet; lines differ by colour and mark.
 const COLOURS: usize = 16;
-/// From so many lines on they are dashed too, as more colours are hard to tell apart.
+/// Later lines are also dashed, because more than this many colours are hard to distinguish.
 const PLAIN_LINES: usize = 8;
-/// Where the largest value is so many times the smallest, the axis is logarithmic.
+/// The axis is logarithmic if the largest value exceeds the smallest by this factor.
 const DECADES_MIN: f64 = 30.0;
 
-/// How values stand on the vertical axis.
+/// Scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scale {
     Linear { most: f64 },
@@ -48,7 +49,7 @@ impl Scale {
         }
     }
 
-    /// 0 at the bottom, 1 at the top.
+    /// Returns the position of a value: 0 at the bottom, 1 at the top.
     fn place(self, value: f64) -> f64 {
         match self {
             Self::Linear { most } => value / most,
@@ -70,7 +71,7 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, so that some five steps reach `most`.
+/// Returns 1, 2 or 5 times a power of ten, so that about five steps reach `most`.
 fn step(most: f64) -> f64 {
     let raw = if most > 0.0 { most / 5.0 } else { 1.0 };
     let power = 10_f64.powf(raw.log10().floor());
@@ -78,7 +79,7 @@ fn step(most: f64) -> f64 {
     factor * power
 }
 
-/// The plot of a figure; nothing where none was measured.
+/// Draws the plot of a figure; None if it was not measured.
 pub(crate) fn svg(results: &Results, shown: &Shown) -> Option<String> {
     let plot = Plot::new(results, shown)?;
     let height = plot.height();
@@ -113,14 +114,14 @@ impl<'a> Plot<'a> {
         Some(Self { results, shown, places: results.places(), scale: Scale::of(&values) })
     }
 
-    /// Places stand at equal distances: each is about twice, or ten times, the one before.
+    /// Places are at equal distances: each value is about twice, or ten times, the previous.
     fn x(&self, place: usize) -> f64 {
         let steps = (self.places.len().max(2) - 1) as f64;
         let margin = 24.0;
         LEFT + margin + place as f64 * (WIDTH - LEFT - RIGHT - 2.0 * margin) / steps
     }
 
-    /// A place's number, in KiB and so on where it is one of bytes; or its name.
+    /// Returns the label of a place: its name, its size in B, KiB, MiB or GiB, or its number.
     fn place_name(&self, place: f64) -> String {
         let is_bytes = self.results.axis.starts_with("bytes") || self.results.axis.ends_with("bytes");
         match () {
@@ -130,7 +131,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Where the legend's entries stand, from left to right in rows.
+    /// Returns the positions of the legend entries, in rows from left to right.
     fn entries(&self) -> Vec<(f64, f64)> {
         let (mut x, mut row) = (LEFT, 0.0);
         let place = |contestant: &str| {
@@ -145,7 +146,7 @@ impl<'a> Plot<'a> {
         self.results.contestants().into_iter().map(place).collect()
     }
 
-    /// True if a mark is hollow, which needs its own entry.
+    /// Returns true if a mark is hollow; the legend then has an entry for it.
     fn has_bounds(&self) -> bool {
         let bound = |contestant: &str| {
             self.places.iter().any(|&place| {
@@ -156,7 +157,7 @@ impl<'a> Plot<'a> {
         self.results.contestants().into_iter().any(bound)
     }
 
-    /// Height of the plot with its legend.
+    /// Returns the height of the plot with its legend.
     fn height(&self) -> f64 {
         let last = self.entries().last().map_or(HEIGHT, |(_, y)| *y);
         last + ENTRY_HEIGHT * if self.has_bounds() { 2.0 } else { 1.0 }
@@ -180,7 +181,7 @@ impl<'a> Plot<'a> {
                 number(tick)
             );
         }
-        // Names are longer than numbers: every other one stands on a line of its own.
+        // Names are longer than numbers: alternate them between two lines.
         let lines = if self.results.labels.is_empty() { 0.0 } else { 12.0 };
         for (i, place) in self.places.iter().enumerate() {
             let x = self.x(i);
@@ -260,13 +261,13 @@ impl<'a> Plot<'a> {
 /// Legend text of hollow marks.
 const BOUND: &str = "hollow: at least this much, the generator reached no higher rate";
 
-/// The class of a contestant's line and marks: its colour, and dashes for the later ones.
+/// Returns the CSS class of a contestant: its colour, and dashes for later ones.
 fn class(index: usize) -> String {
     let dashed = if index >= PLAIN_LINES { " dashed" } else { "" };
     format!("c{}{dashed}", index % COLOURS)
 }
 
-/// A disc, a square, a diamond or a triangle around a point, with a text that a pointer shows.
+/// Returns a disc, square, diamond or triangle at a point, with a tooltip.
 fn mark(index: usize, x: f64, y: f64, title: &str) -> String {
     let title = if title.is_empty() { String::new() } else { format!("<title>{title}</title>") };
     let path = match (index / COLOURS + index) % 4 {
@@ -278,7 +279,8 @@ fn mark(index: usize, x: f64, y: f64, title: &str) -> String {
     format!("<path class=\"mark\" d=\"{path}\">{title}</path>")
 }
 
-/// A tick's number: in thousands and millions where they are whole or nearly so, else with all its digits.
+/// Formats the number of a tick: in thousands or millions if that is exact to two decimals, else
+/// with all digits.
 fn number(value: f64) -> String {
     let in_units = |unit: f64| (value / unit * 100.0).fract() == 0.0;
     match value {
@@ -291,10 +293,10 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Up to here bytes are written out, as frame sizes are.
+/// Below this limit bytes are written without a unit, like frame sizes.
 const BYTES_PLAIN: f64 = 10_000.0;
 
-/// A number of bytes: in units of 1024 where it is a multiple of them.
+/// Formats a number of bytes: in units of 1024 if it is a multiple of them.
 fn bytes(value: f64) -> String {
     let units = [(f64::from(1_u32 << 30), "GiB"), (f64::from(1_u32 << 20), "MiB"), (1024.0, "KiB")];
     let fits = |(unit, _): &(f64, &str)| value >= BYTES_PLAIN.max(*unit) && value % unit == 0.0;
@@ -309,7 +311,7 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Text for XML and HTML.
+/// Escapes text for XML and HTML.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -321,7 +323,7 @@ mod tests {
     use crate::table::CAPTURE;
 
     #[test]
-    fn a_plot_has_a_line_a_contestant_and_a_mark_a_place() {
+    fn plot_has_one_line_for_each_contestant_and_one_mark_for_each_place() {
         let results = results(&[("v3", 64.0, &[1e6, 2e6]), ("v3", 128.0, &[1e6]), ("<b>", 64.0, &[3e6])]);
         let svg = svg(&results, &CAPTURE[0]).unwrap();
         assert_eq!(svg.matches("<polyline").count(), 2);
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_round_and_reach_the_largest_value() {
+    fn ticks_are_round_and_cover_the_largest_value() {
         let summary = |value| Summary { median: value, min: value, max: value, rounds: 1 };
         assert_eq!(Scale::of(&[summary(2.4), summary(0.9)]).ticks(), [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
         let scale = Scale::of(&[summary(7.0), summary(95_000.0)]);
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_eight_lines_differ_in_colour_and_dashes_and_have_entries_inside_the_plot() {
+    fn sixteen_lines_have_distinct_classes_and_entries_inside_the_plot() {
         let names: Vec<String> = (0..16).map(|i| format!("contestant-{i}")).collect();
         let series: Vec<(&str, f64, &[f64])> = names.iter().map(|name| (&**name, 64.0, &[1e6][..])).collect();
         let results = results(&series);

@@ -1,7 +1,9 @@
-//! Strait's caching proxy beside others, by Web Polygraph's axes (D4): response time, throughput, and what it costs the proxy.
+//! Benchmark of Strait's caching proxy and others, by Web Polygraph's axes (D4): response time,
+//! throughput, and CPU cost of the proxy.
 //!
-//! Origin and client are programs of their own and share the CPUs that the proxy does not have ([`origin`], [`load`]); a veth pair
-//! joins them with the proxy's network namespace, where this process may make one. Every try starts its proxy anew.
+//! Origin and client are separate programs and share the CPUs that the proxy does not use
+//! ([`origin`], [`load`]). As root, a veth pair joins them with the proxy's network namespace;
+//! otherwise all run on the loopback. Every try starts a new proxy.
 
 mod fetch;
 pub mod load;
@@ -32,43 +34,43 @@ use peer::{Contestant, Directories, Setting};
 use work::Experiment;
 use workload::Workload;
 
-/// The private ends, the proxy's first (RFC 5737).
+/// Addresses of the private pair (RFC 5737), the proxy's first.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-/// How long a try runs before it counts.
+/// Time before the measurement of a try.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// What a program may need beyond its measured time: to start, and to fill a cache.
+/// Time limit of a program beyond its measured time: to start and to fill a cache.
 const SLACK: Duration = Duration::from_mins(2);
-/// How long a proxy may take to answer its first request.
+/// Limit of the time until a proxy answers its first request.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// How long the origin may take to listen.
+/// Limit of the time until the origin listens.
 const LISTEN_MAX: Duration = Duration::from_secs(5);
-/// What shows that a proxy answers.
+/// Object of the request that tests whether a proxy answers.
 const FIRST: object::Object = object::Object { size: 16, id: 0, cacheable: false };
-/// TCP's congestion control on a private pair: one that does not pace, as bbr would.
+/// TCP congestion control on a private pair: it does not pace, unlike bbr.
 const CONGESTION_CONTROL: &str = "reno";
 
-/// What to measure.
+/// Proxy benchmark: contestants, workloads and limits.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Who.
+    /// Contestants to measure.
     pub contestants: Vec<Contestant>,
-    /// What is asked of them.
+    /// Workloads.
     pub experiment: Experiment,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
-    /// The most that a cache may hold on disk, in bytes.
+    /// Limit of a cache on disk, in bytes.
     pub disk_bytes: u64,
-    /// The most that it may hold in memory, in bytes.
+    /// Limit of a cache in memory, in bytes.
     pub memory_bytes: u64,
-    /// Compare every body with what it must be.
+    /// Compare every body with the expected bytes.
     pub verify_all: bool,
 }
 
-/// What all tries share.
+/// Settings shared by all tries.
 #[derive(Debug)]
 pub struct Rig<'a> {
     launcher: Launcher,
-    /// The proxy's end, and that of the origin and the client.
+    /// End of the proxy, and end of the origin and the client.
     near: (End, IpAddr),
     far: (End, IpAddr),
     is_private: bool,
@@ -80,10 +82,11 @@ pub struct Rig<'a> {
 }
 
 impl<'a> Rig<'a> {
-    /// Lays a private pair, or takes the loopback where this process is not root. Proxies have their files under `directory`.
+    /// Creates a private pair, or uses the loopback if this process is not root. Proxies keep their
+    /// files below `directory`.
     ///
     /// # Errors
-    /// The kernel refuses the pair.
+    /// The pair cannot be created.
     pub fn lay(
         launcher: Launcher,
         (proxy_cpus, load_cpus): (Vec<u32>, Vec<u32>),
@@ -149,7 +152,7 @@ impl<'a> Rig<'a> {
         Ok((child, address))
     }
 
-    /// An address at the proxy's end that nobody has.
+    /// Returns an unused address at the proxy's end.
     fn free_address(&self) -> Result<SocketAddr> {
         let (end, address) = &self.near;
         let found =
@@ -196,17 +199,17 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// Makes the calling thread's namespace one that programs can be measured in.
+/// Prepares the calling thread's namespace: sets congestion control and brings `lo` up.
 fn settle() -> Result<()> {
     const PATH: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
     std::fs::write(PATH, CONGESTION_CONTROL).map_err(|error| Error::file(format!("write {PATH}"), error))?;
-    // Some peers speak with themselves.
+    // Some peers connect to themselves.
     let mut netlink = Netlink::open()?;
     let index = netlink.interface("lo")?.index;
     Ok(netlink.set_up(index, true)?)
 }
 
-/// Measures. After an interruption the results are those so far.
+/// Runs the benchmark. After an interruption, returns the results so far.
 ///
 /// # Errors
 /// None of the contestants can be measured here.
@@ -277,7 +280,7 @@ fn figures(account: &Account) -> Figures {
         ("verified_percent", account.verified as f64 / requests * 100.0),
         ("unanswered", account.unanswered as f64),
     ];
-    let is_told = |name: &str, value: f64| name != "unanswered" || value > 0.0;
-    let named = named.into_iter().filter(|&(name, value)| is_told(name, value));
+    let is_reported = |name: &str, value: f64| name != "unanswered" || value > 0.0;
+    let named = named.into_iter().filter(|&(name, value)| is_reported(name, value));
     named.map(|(name, value)| (name.to_owned(), value)).collect()
 }

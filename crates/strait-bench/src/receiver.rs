@@ -1,7 +1,8 @@
-//! The program that is measured: it receives with one path, copies each packet once into a staging ring (D3), and says
-//! at its end what it took and, if asked, how late packets were.
+//! The program that is measured: it receives with one path, copies each packet once into a staging
+//! ring (D3), and says at its end what it took and, if asked, how late packets were.
 //!
-//! Stock libpcap is measured through the same program, by libpcap's own calls: what differs is the path alone.
+//! Stock libpcap is measured through the same program, by libpcap's own calls: what differs is the
+//! path alone.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +22,8 @@ use crate::stage::Stage;
 
 /// What it says on standard error when packets count from here on.
 pub const READY: &str = "ready\n";
-/// Where packets go that count. It is not the receiver's address, as on a mirror port: a capture sees the frames, the
-/// host's own stack drops them at once.
+/// Where packets go that count. It is not the receiver's address, as on a mirror port: a capture
+/// sees the frames, the host's own stack drops them at once.
 pub const MEASURED_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// Where packets go that only warm the receiver up.
 pub const WARM_UP_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x98];

@@ -1,4 +1,4 @@
-//! A report in HTML: the plots, the tables, the machine and the command, in one file that needs nothing else.
+//! HTML report: plots, tables, machine and command in one self-contained file.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::table::{self, Shown};
 
 const STYLE: &str = include_str!("report.css");
 
-/// The page.
+/// Returns the page.
 pub fn html(results: &Results) -> String {
     let title = escape(&title(&results.benchmark));
     let mut page = format!(
@@ -34,20 +34,20 @@ pub fn html(results: &Results) -> String {
     page + "</body>\n</html>\n"
 }
 
-/// The plot of the first figure, as an image that stands alone.
+/// Returns the plot of the first figure as a self-contained image.
 ///
 /// # Errors
-/// Nothing was measured.
+/// No figure was measured.
 pub fn image(results: &Results) -> Result<String> {
     let plot = table::figures(results).first().and_then(|shown| svg(results, shown));
     let plot = plot.ok_or_else(|| Error::Usage("these results have no figure to draw".into()))?;
     let style = format!("<style>\n{STYLE}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n");
-    // Behind the opening tag.
+    // After the opening tag.
     let (head, body) = plot.split_once('\n').unwrap_or((&plot, ""));
     Ok(format!("{head}\n{style}{body}"))
 }
 
-/// The command that measures a benchmark, as its title; in words where there is no such command.
+/// Returns the command that measures a benchmark as its title, or a description if there is none.
 fn title(benchmark: &str) -> String {
     match benchmark.split_once(' ') {
         None | Some(("send", _)) => format!("strait bench {benchmark}"),
@@ -60,7 +60,8 @@ fn title(benchmark: &str) -> String {
     }
 }
 
-/// A figure with its spread on a line of its own, so that a table of many columns fits a page.
+/// Formats a figure with its spread on a separate line, so that a table of many columns fits the
+/// page.
 fn figure(cell: &str) -> String {
     match cell.split_once(" (") {
         Some((median, spread)) => format!("{}<br><small>({}</small>", escape(median), escape(spread)),
@@ -74,7 +75,7 @@ fn capitalised(title: &str) -> String {
     escape(&(first + characters.as_str()))
 }
 
-/// The figure's values as a table.
+/// Formats the values of a figure as a table.
 fn values(results: &Results, shown: &Shown) -> String {
     let places = results.places();
     let mut text = format!("<div class=\"values\">\n<table>\n<tr><th>{}</th>", escape(&results.axis));
@@ -142,7 +143,7 @@ fn machine(results: &Results) -> String {
     text + "</table>\n"
 }
 
-/// Which path and mode each contestant got.
+/// Returns the path and mode that each contestant got.
 fn got(results: &Results) -> Vec<(String, String)> {
     let first = |contestant: &str| {
         let mut series = results.series.iter().filter(|series| series.contestant == contestant);
@@ -157,14 +158,14 @@ mod tests {
     use crate::results::tests::results;
 
     #[test]
-    fn an_image_has_its_style_with_it() {
+    fn image_includes_its_style() {
         let image = image(&results(&[("v3", 64.0, &[1e6])])).unwrap();
         assert!(image.starts_with("<svg ") && image.contains("<style>") && image.ends_with("</svg>\n"));
         assert!(super::image(&results(&[])).is_err());
     }
 
     #[test]
-    fn a_title_names_a_command_only_where_there_is_one() {
+    fn title_names_an_existing_command() {
         assert_eq!(title("capture"), "strait bench capture");
         assert_eq!(title("send buffer"), "strait bench send buffer");
         assert_eq!(title("instructions e1000"), "Instructions per frame, NIC e1000");
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_stands_alone_and_escapes_what_it_shows() {
+    fn page_is_self_contained_and_escaped() {
         let mut results = results(&[("v3", 64.0, &[1e6, 2e6]), ("libpcap", 64.0, &[1e6])]);
         results.machine.command = "strait bench capture --sizes '64' <&>".into();
         let page = html(&results);

@@ -1,7 +1,8 @@
-//! What a benchmark measured: every figure of every round, with the machine and the command, as one JSON document.
+//! Results of a benchmark: every figure of every round, the machine and the command, as one JSON
+//! document.
 //!
-//! A series is one contestant at one place on the axis (a frame size, a rate). A measurement that failed is recorded
-//! with its reason: it is missing from the medians and never from the document.
+//! A series is one contestant at one place on the axis, such as a frame size or a rate. A failed
+//! measurement is recorded with its reason; only the medians leave it out.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,46 +17,46 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::stats::Summary;
 
-/// The figures of one measurement by name; the name ends with the unit.
+/// Figures of one measurement by name; the name ends with the unit.
 pub type Figures = BTreeMap<String, f64>;
 
-/// The most that is read of a results file.
+/// Limit of a results file in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// A benchmark's results.
+/// Results of a benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
     /// `capture`, `latency`, `proxy`, `send` and the load, or `instructions` and the NIC.
     pub benchmark: String,
-    /// What was measured and how.
+    /// Description of the measurement.
     pub about: String,
-    /// What the axis is, with its unit.
+    /// Name of the axis, with its unit.
     pub axis: String,
-    /// Names of the places, where they are no numbers: place 0 has the first.
+    /// Names of the places if they are not numbers; the first belongs to place 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// The machine, the program and the command.
+    /// Machine, program and command.
     pub machine: Machine,
-    /// Whether all that was asked for was measured.
+    /// True if the measurement was not interrupted.
     pub complete: bool,
-    /// Rounds that were asked for.
+    /// Requested number of rounds.
     pub rounds: u32,
-    /// Seconds that each try lasted.
+    /// Duration of a try in seconds.
     pub seconds: f64,
-    /// What was measured, in the order of the first round.
+    /// Series in the order of the first round.
     pub series: Vec<Series>,
-    /// Contestants that this machine does not have.
+    /// Contestants that cannot be measured on this machine.
     pub skipped: Vec<Skipped>,
 }
 
-/// A contestant that was not measured.
+/// Contestant that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skipped {
-    /// Its name.
+    /// Contestant name.
     pub contestant: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
@@ -63,16 +64,16 @@ pub struct Skipped {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// The contestant's name.
+    /// Contestant name.
     pub contestant: String,
-    /// The place on the axis.
+    /// Place on the axis.
     pub at: f64,
-    /// The path and the mode of it that was got.
+    /// Path and mode that the contestant got.
     #[serde(default)]
     pub got: String,
     /// Median and spread of each figure.
     pub summary: BTreeMap<String, Summary>,
-    /// Each round.
+    /// All rounds.
     pub rounds: Vec<Round>,
 }
 
@@ -80,11 +81,11 @@ pub struct Series {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Round {
-    /// What was measured.
+    /// Measured figures.
     Measured(Figures),
-    /// Why nothing was.
+    /// Failed measurement.
     Failed {
-        /// The error's text.
+        /// Text of the error.
         failure: String,
     },
 }
@@ -110,7 +111,7 @@ impl Results {
         series.summarise();
     }
 
-    /// The contestants in their order, each once.
+    /// Returns the distinct contestants in their order.
     pub fn contestants(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for series in &self.series {
@@ -121,7 +122,7 @@ impl Results {
         names
     }
 
-    /// The places on the axis, ascending, each once.
+    /// Returns the distinct places on the axis, ascending.
     pub fn places(&self) -> Vec<f64> {
         let mut places: Vec<f64> = self.series.iter().map(|series| series.at).collect();
         places.sort_by(f64::total_cmp);
@@ -129,25 +130,25 @@ impl Results {
         places
     }
 
-    /// What a place is called: its name, or its number.
+    /// Returns the name of a place, or its number if it has none.
     pub fn place_name(&self, at: f64) -> String {
         self.labels.get(at as usize).cloned().unwrap_or_else(|| at.to_string())
     }
 
-    /// The series of a contestant at a place.
+    /// Returns the series of a contestant at a place.
     pub fn series(&self, contestant: &str, at: f64) -> Option<&Series> {
         self.series
             .iter()
             .find(|series| series.contestant == contestant && (series.at - at).abs() < f64::EPSILON)
     }
 
-    /// Median and spread of a figure of a series.
+    /// Returns median and spread of a figure of a series.
     pub fn summary(&self, contestant: &str, at: f64, figure: &str) -> Option<Summary> {
         self.series(contestant, at)?.summary.get(figure).copied()
     }
 
-    /// A figure of a contestant to that of the best of `others` at the same place, round by round, with the name of the one that is
-    /// the best by its median.
+    /// Returns the ratio of a contestant's figure to the best of `others` in the same round at the
+    /// same place, and the name of the contestant with the best median.
     pub fn beside_the_best<'a>(
         &self,
         contestant: &str,
@@ -173,13 +174,13 @@ impl Results {
         Some((Summary::of(&ratios)?, name))
     }
 
-    /// As text.
+    /// Returns the JSON document.
     pub fn to_json(&self) -> Result<String> {
         let text = serde_json::to_string_pretty(self);
         text.map_err(|error| Error::file("write the results", error))
     }
 
-    /// Reads what [`Results::to_json`] made.
+    /// Reads a document of [`Results::to_json`].
     pub fn read(path: &Path) -> Result<Self> {
         let operation = || format!("read {}", path.display());
         let length = fs::metadata(path).map_err(|error| Error::file(operation(), error))?.len();
@@ -195,28 +196,28 @@ impl Results {
     }
 }
 
-/// Writes `text` to `path`: whole or not at all.
+/// Writes `text` to `path` completely, or leaves the file unchanged.
 pub fn write_file(path: &Path, text: &str) -> Result<()> {
     let write = || {
         let path = output::file(path)?.path;
         let (part, mut file) = create_part(&path)?;
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
         written.and_then(|()| fs::rename(&part, path)).inspect_err(|_| {
-            // What is left of it is of no use; that it cannot be removed is the lesser failure.
+            // The first failure is reported: do not hide it by a failed removal.
             let _ = fs::remove_file(&part);
         })
     };
     write().map_err(|error| cannot_write(path, error))
 }
 
-/// Whether [`write_file`] will be able to: before hours of measuring.
+/// Checks that [`write_file`] can write `path`, before hours of measuring.
 pub fn check_writable(path: &Path) -> Result<()> {
     let look = || fs::remove_file(create_part(&output::file(path)?.path)?.0);
     look().map_err(|error| cannot_write(path, error))
 }
 
-/// Creates a file beside `path`. Another user may have planted a link under its name, or a killed
-/// process left a file.
+/// Creates a file beside `path`. Removes an existing one first: another user may have planted a
+/// link of that name, or a killed process may have left it.
 fn create_part(path: &Path) -> std::io::Result<(PathBuf, fs::File)> {
     let part = part_of(path);
     match fs::remove_file(&part) {
@@ -231,7 +232,7 @@ fn cannot_write(path: &Path, error: std::io::Error) -> Error {
     Error::file(format!("write {}", path.display()), error)
 }
 
-/// A file of this process beside `path`.
+/// Returns the name of this process's temporary file beside `path`.
 fn part_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -240,7 +241,7 @@ fn part_of(path: &Path) -> PathBuf {
 }
 
 impl Series {
-    /// The reasons of the rounds that failed.
+    /// Returns the reasons of failed rounds.
     pub fn failures(&self) -> impl Iterator<Item = &str> {
         self.rounds.iter().filter_map(|round| match round {
             Round::Failed { failure } => Some(failure.as_str()),
@@ -265,7 +266,7 @@ impl Series {
 pub(crate) mod tests {
     use super::*;
 
-    /// Results with one figure, `x_pps`, series by series; a NaN is a failed round.
+    /// Builds results with one figure, `lossfree_pps`; NaN makes a failed round.
     pub(crate) fn results(series: &[(&str, f64, &[f64])]) -> Results {
         let mut results = Results {
             benchmark: "capture".into(),
@@ -290,7 +291,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_planted_name_is_not_written_through() {
+    fn planted_link_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let (path, victim) = (directory.path().join("saved"), directory.path().join("victim"));
         fs::write(&victim, "untouched").unwrap();
@@ -312,7 +313,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_best_other_is_found_in_each_round() {
+    fn best_other_is_chosen_in_each_round() {
         let mut results =
             results(&[("a", 1.0, &[4.0, 6.0]), ("b", 1.0, &[2.0, 2.0]), ("c", 1.0, &[1.0, 3.0])]);
         results.rounds = 2;
@@ -324,7 +325,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_round_and_every_failure_is_in_the_document_and_comes_back() {
+    fn rounds_and_failures_round_trip() {
         let written = results(&[("v3", 64.0, &[2.0, f64::NAN, 4.0]), ("v3", 128.0, &[1.0])]);
         let read: Results = serde_json::from_str(&written.to_json().unwrap()).unwrap();
         let series = read.series("v3", 64.0).unwrap();

@@ -1,6 +1,7 @@
-//! Rounds: every contestant once, then every contestant again, so that a disturbance hits all alike and shows as spread.
+//! Runs rounds: every contestant once, then every contestant again, so that a disturbance affects
+//! all alike and shows in the spread.
 //!
-//! All benchmarks run so; they say what to measure at a place on the axis.
+//! All benchmarks use this module; they provide the measurement of one place.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,44 +10,45 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::results::{Figures, Results, Skipped};
 
-/// How far a benchmark is, for whoever waits.
+/// Progress of a benchmark.
 #[derive(Debug)]
 pub struct Progress<'a> {
-    /// What was measured so far.
+    /// Results so far.
     pub results: &'a Results,
-    /// Measurements made.
+    /// Number of finished measurements.
     pub done: usize,
-    /// Measurements to make.
+    /// Number of all measurements.
     pub all: usize,
-    /// The one that comes next.
+    /// Name of the next measurement.
     pub next: String,
 }
 
-/// Makes a try. What goes wrong after a signal is the signal's: the programs that are measured get it too.
+/// Makes a try. After a signal, returns `Interrupted` for any error: measured programs also receive
+/// the signal.
 pub(crate) fn attempt<T>(terminated: &AtomicBool, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
     let interrupted = || terminated.load(Ordering::Relaxed);
     let outcome = if interrupted() { Err(Error::Interrupted) } else { attempt() };
     if interrupted() { Err(Error::Interrupted) } else { outcome }
 }
 
-/// What a benchmark measures.
+/// Definition of a benchmark.
 pub(crate) struct Asked<'a, C> {
     pub(crate) benchmark: &'static str,
     pub(crate) about: String,
     pub(crate) axis: &'static str,
-    /// Of a place on the axis.
+    /// Unit of the places.
     pub(crate) unit: &'static str,
-    /// Names of the places, where they are no numbers.
+    /// Names of the places if they are not numbers.
     pub(crate) labels: Vec<String>,
     pub(crate) contestants: &'a [C],
     pub(crate) places: &'a [u32],
     pub(crate) rounds: u32,
-    /// Seconds that each try lasts.
+    /// Duration of a try in seconds.
     pub(crate) seconds: f64,
 }
 
-/// Has `point` measure each contestant at each place, round after round; those on which `probe` fails are left out. After an
-/// interruption the results are those so far.
+/// Measures each contestant at each place with `point`, round after round. Contestants that fail
+/// `probe` are skipped. After an interruption, returns the results so far.
 pub(crate) fn run<C: Copy + Display>(
     asked: &Asked<'_, C>,
     machine: Machine,
@@ -82,7 +84,7 @@ pub(crate) fn run<C: Copy + Display>(
     Ok(results)
 }
 
-/// The contestants that can be measured here; why not is noted of the others.
+/// Returns the contestants that can be measured here; adds the others to `skipped`.
 fn present<C: Copy + Display>(
     contestants: &[C],
     probe: impl Fn(C) -> Result<()>,

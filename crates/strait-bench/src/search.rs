@@ -1,14 +1,14 @@
-//! The highest rate without loss, by bisection: the figure by which capture systems are compared (RFC 2544 section 26.1,
-//! D1, D3). Pure: whoever calls it makes the tries.
+//! Searches the highest rate without loss by bisection: the figure that compares capture systems
+//! (RFC 2544 section 26.1, D1, D3). Pure: the caller makes the tries.
 
 use crate::error::Result;
 
-/// Where a search looks, and how closely.
+/// Range and resolution of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// No lower rate is tried: a receiver that loses here has no loss-free rate.
+    /// Lowest rate that is tried: a receiver that loses packets here has no loss-free rate.
     pub rate_pps_min: f64,
-    /// Two rates that differ by less than this share are one.
+    /// Relative difference below which two rates are considered equal.
     pub resolution: f64,
 }
 
@@ -18,36 +18,37 @@ impl Default for Limits {
     }
 }
 
-/// The share of packets that may be lost at the second rate that is looked for.
+/// Tolerated share of lost packets for [`Found::tolerated_pps`].
 pub const TOLERATED_LOSS: f64 = 0.001;
 
-/// One try at a rate.
+/// Outcome of a try.
 #[derive(Clone, Copy, Debug)]
 pub struct Try {
-    /// What the generator achieved, in packets/s.
+    /// Achieved rate of the generator, in packets/s.
     pub offered_pps: f64,
-    /// The share of packets that was lost, 0 to 1.
+    /// Share of lost packets, 0 to 1.
     pub loss: f64,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Found {
-    /// The highest rate at which nothing was lost, in packets/s; 0 if there was none.
+    /// Highest rate without loss, in packets/s; 0 if there is none.
     pub lossfree_pps: f64,
-    /// The highest rate at which no more than [`TOLERATED_LOSS`] was lost.
+    /// Highest rate with a loss of at most [`TOLERATED_LOSS`].
     pub tolerated_pps: f64,
-    /// Whether the generator was the limit: the receiver could take more than `lossfree_pps`.
+    /// True if the generator was the limit: the receiver may take more than `lossfree_pps`.
     pub generator_bound: bool,
-    /// Tries that it took.
+    /// Number of tries.
     pub tries: u32,
 }
 
-/// Looks for both rates. `attempt` tries a rate in packets/s, or as fast as the generator goes. A rate that lost is tried
-/// once more: the machine's own hiccups are not the receiver's. It is for the caller to confirm what was found.
+/// Searches both rates. `attempt` tries a rate in packets/s, or the generator's highest if None. A
+/// rate that lost packets is tried once more, because the machine itself may have been disturbed.
+/// The caller should confirm the result.
 ///
 /// # Errors
-/// Those of `attempt`.
+/// Errors of `attempt`.
 pub fn search(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<Found> {
     let mut search = Search { limits, attempt, tries: 0 };
     let full = search.attempt(None, 0.0)?;
@@ -69,7 +70,7 @@ struct Search<'a, F> {
 }
 
 impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
-    /// Tries a rate, and once more where more than `loss` was lost.
+    /// Tries a rate, and once more if more than `loss` was lost.
     fn attempt(&mut self, rate: Option<f64>, loss: f64) -> Result<Try> {
         self.tries += 1;
         let tried = (self.attempt)(rate)?;
@@ -80,8 +81,9 @@ impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
         (self.attempt)(rate)
     }
 
-    /// Halves, on a logarithmic scale, the gap between `best`, a rate that lost no more than `loss`, and `high`, one that
-    /// lost more, until it is as narrow as the resolution; so the number of steps is bounded. Returns the best rate.
+    /// Bisects, on a logarithmic scale, between `best`, a rate with a loss of at most `loss`, and
+    /// `high`, a rate with more, down to the resolution. The number of steps is therefore bounded.
+    /// Returns the best rate.
     fn bisect(&mut self, mut best: f64, mut high: f64, loss: f64) -> Result<f64> {
         let mut low = best.max(self.limits.rate_pps_min);
         while high > low * (1.0 + self.limits.resolution) {
@@ -90,11 +92,12 @@ impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
             if tried.loss > loss {
                 high = rate;
             } else if tried.offered_pps > low {
-                // Never past what was seen to lose, should the generator have been faster than it was told.
+                // The generator may exceed the requested rate: stay below the rate that lost
+                // packets.
                 low = tried.offered_pps.min(high);
                 best = low;
             } else {
-                // The generator does not reach any rate between the two.
+                // The generator reaches no rate between the two.
                 break;
             }
         }
@@ -106,7 +109,8 @@ impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
 mod tests {
     use super::*;
 
-    /// A generator that reaches `full`, and a receiver that takes `limit` packets a second and loses the rest.
+    /// Result with a generator that reaches `full` and a receiver that takes `limit` packets a
+    /// second.
     fn found(full: f64, limit: f64) -> Found {
         search(&Limits::default(), |rate| {
             let offered_pps = rate.unwrap_or(full).min(full);
@@ -116,28 +120,28 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_close_from_below() {
+    fn search_approaches_the_limit_from_below() {
         let found = found(4_000_000.0, 1_300_000.0);
         assert!((1_260_000.0..=1_300_000.0).contains(&found.lossfree_pps), "{found:?}");
         assert!(found.tolerated_pps >= found.lossfree_pps && found.tolerated_pps <= 1_301_400.0, "{found:?}");
-        // Some eight halvings for each of the two rates, half of them tried twice.
+        // About eight steps for each of the two rates, half of them tried twice.
         assert!(!found.generator_bound && found.tries <= 32, "{found:?}");
     }
 
     #[test]
-    fn a_receiver_that_takes_all_needs_one_try_and_is_said_to() {
+    fn receiver_without_loss_needs_one_try_and_is_generator_bound() {
         let found = found(4e6, 5e6);
         assert_eq!(found, Found { lossfree_pps: 4e6, tolerated_pps: 4e6, generator_bound: true, tries: 1 });
     }
 
     #[test]
-    fn a_receiver_that_always_loses_has_no_such_rate() {
+    fn receiver_that_always_loses_has_no_lossfree_rate() {
         assert!(found(4e6, 10.0).lossfree_pps.abs() < f64::EPSILON);
     }
 
     #[test]
-    fn a_generator_that_stays_behind_ends_the_search() {
-        // It reaches its full rate once and no more than half of it after that.
+    fn slow_generator_ends_the_search() {
+        // The generator reaches its full rate once, later only half of it.
         let mut first = true;
         let found = search(&Limits::default(), |rate| {
             let reached = if std::mem::take(&mut first) { 4e6 } else { 2e6 };
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hiccup_is_forgiven() {
+    fn single_loss_is_retried() {
         let mut tries = 0;
         let found = search(&Limits::default(), |_| {
             tries += 1;
@@ -159,7 +163,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_rate_that_lost_is_ever_found(full in 1e5..1e7_f64, limit in 1e3..2e7_f64) {
+        fn result_never_exceeds_the_receiver(full in 1e5..1e7_f64, limit in 1e3..2e7_f64) {
             let found = found(full, limit);
             proptest::prop_assert!(found.lossfree_pps <= limit.min(full));
             proptest::prop_assert!(found.lossfree_pps <= found.tolerated_pps);

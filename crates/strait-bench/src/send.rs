@@ -1,8 +1,9 @@
-//! D5's measurements: what a send costs with and without a copy, over loopback, a veth pair, a route on which nothing copies,
-//! or to another machine; of one buffer, of a message of many small ones and a body, of a file, and of what another connection
-//! sends.
+//! D5's measurements: cost of a send with and without a copy, over loopback, a veth pair, a route
+//! without copies, or to another machine. Loads are one buffer, a message of many small pieces and
+//! a body, a file, and relayed data of another connection.
 //!
-//! The sender is a program of its own on a CPU of its own ([`transmit`]); the far end is a thread here ([`far_end`]).
+//! The sender is a separate program on its own CPU ([`transmit`]); the far end is a thread of this
+//! process ([`far_end`]).
 
 pub mod acknowledge;
 pub mod far_end;
@@ -31,64 +32,64 @@ use pass::Passing;
 use peers::{LOADS, PEERS_MAX};
 use transmit::{Account, BODIES_BYTES, PIECE_BYTES};
 
-/// Bytes of a buffer, of D5's figures.
+/// Buffer sizes in bytes, from D5's figures.
 pub const SIZES: [u32; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Small pieces beside a body.
+/// Numbers of small pieces before a body.
 pub const PIECES: [u32; 5] = [1, 16, 256, 1024, 2048];
-/// Bytes of a file.
+/// File sizes in bytes.
 pub const FILES: [u32; 3] = [64 << 10, 1 << 20, 16 << 20];
 /// Bytes that the source of a relay sends at once.
 pub const RELAYED: [u32; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// Bytes of the body of a message with small pieces.
+/// Size in bytes of the body after small pieces.
 pub const BODY_BYTES: u32 = 64 << 10;
 
-/// The private ends (RFC 5737).
+/// Addresses of the private pair (RFC 5737).
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-/// The length of their network part, in bits.
+/// Their prefix length.
 const PREFIX: u8 = 24;
-/// How long a try sends before it counts: Strait's sender learns its route.
+/// Time before the measurement, in which Strait's sender learns its route.
 const WARM_UP_SECONDS: f64 = 0.1;
-/// The try that shows whether a contestant can be measured.
+/// Duration of the try that tests a contestant.
 const PROBE_SECONDS: f64 = 0.02;
-/// What a program may need beyond its measured time.
+/// Time limit of a program beyond its measured time.
 const SLACK: Duration = Duration::from_secs(30);
-/// How long the far end may take to read what is on its way when the sender has ended.
+/// Timeout for the far end to read data in flight after the sender has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What is sent.
+/// Load of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// One buffer; the axis is its size.
     Buffer,
-    /// Small pieces and a body; the axis is how many.
+    /// Small pieces and a body; the axis is the number of pieces.
     Mixed,
     /// A file; the axis is its size.
     File,
-    /// What another connection sends; the axis is how much that sends at once.
+    /// Relayed data; the axis is the size of the source's sends.
     Relay,
-    /// Buffers to many peers or slowly to one, so many of them; the axis is the load.
+    /// A fixed number of buffers to many peers, or slowly to one; the axis is the load.
     Peers,
 }
 
-/// A way to send.
+/// Way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// send(2) or sendmsg(2); of a file or a connection, read(2) before it.
+    /// send(2) or sendmsg(2), after read(2) for a file or a relay.
     Send,
-    /// All parts copied into one buffer, and send(2).
+    /// All parts copied into one buffer, then send(2).
     Coalesce,
-    /// `SEND_ZC` or `SENDMSG_ZC`, always.
+    /// `SEND_ZC` or `SENDMSG_ZC` for every message.
     ZeroCopy,
-    /// `SEND_ZC` from registered memory, always.
+    /// `SEND_ZC` from registered memory for every message.
     Registered,
-    /// D5's answer: the small pieces by `SENDMSG`, linked to `SEND_ZC` of the body.
+    /// D5's answer: `SENDMSG` for the small pieces, linked to `SEND_ZC` for the body.
     Split,
     /// sendfile(2).
     Sendfile,
-    /// HAProxy in TCP mode, splicing.
+    /// HAProxy in TCP mode with splice(2).
     HaProxy,
-    /// Strait's sender as it is by default, or its relay.
+    /// Strait's sender with its defaults, or its relay.
     Strait,
 }
 
@@ -103,42 +104,42 @@ const WAYS: [(&str, Way); 8] = [
     ("strait", Way::Strait),
 ];
 
-/// Over what.
+/// Route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// 127.0.0.1.
     Loopback,
     /// A private veth pair.
     Veth,
-    /// The same with a far end that acknowledges unread, so that nothing copies.
+    /// A veth pair with a far end that acknowledges without reading, so that nothing copies.
     NoCopy,
-    /// To somebody who reads.
+    /// Another machine that reads.
     Peer(SocketAddr),
 }
 
-/// A way over a route.
+/// Way and route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contestant {
-    /// The route.
+    /// Route.
     pub over: Over,
-    /// The way.
+    /// Way.
     pub way: Way,
 }
 
-/// What to measure.
+/// Send benchmark: load, contestants, places and rounds.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What is sent.
+    /// Load.
     pub load: Load,
-    /// Who.
+    /// Contestants to measure.
     pub contestants: Vec<Contestant>,
     /// Places on the load's axis.
     pub places: Vec<u32>,
-    /// How often.
+    /// Number of rounds.
     pub rounds: u32,
 }
 
-/// What all tries share.
+/// Settings shared by all tries.
 #[derive(Debug)]
 pub struct Rig<'a> {
     launcher: Launcher,
@@ -149,17 +150,17 @@ pub struct Rig<'a> {
     terminated: &'a AtomicBool,
 }
 
-/// A route that was laid.
+/// Created route.
 #[derive(Debug)]
 struct Line {
     over: Over,
     near: End,
-    /// None where somebody else reads.
+    /// None if another machine reads.
     far: Option<(End, SocketAddr, Takes)>,
 }
 
 impl Load {
-    /// Its axis.
+    /// Returns the name of its axis.
     fn axis(self) -> &'static str {
         match self {
             Self::Buffer => "buffer, bytes",
@@ -178,13 +179,13 @@ impl Load {
         }
     }
 
-    /// Names of the places, where they are no numbers.
+    /// Returns names of the places if they are not numbers.
     fn labels(self) -> Vec<String> {
         let names = if self == Self::Peers { &LOADS[..] } else { &[] };
         names.iter().map(|(name, _)| (*name).to_owned()).collect()
     }
 
-    /// The name of its benchmark.
+    /// Returns the name of its benchmark.
     pub fn benchmark(self) -> &'static str {
         match self {
             Self::Buffer => "send buffer",
@@ -195,7 +196,7 @@ impl Load {
         }
     }
 
-    /// The places that are measured unless others are given.
+    /// Returns the default places.
     pub fn places(self) -> &'static [u32] {
         match self {
             Self::Buffer => &SIZES,
@@ -206,7 +207,7 @@ impl Load {
         }
     }
 
-    /// The ways that can carry it.
+    /// Returns the ways that can send it.
     pub fn ways(self) -> &'static [Way] {
         match self {
             Self::Buffer => &[Way::Send, Way::ZeroCopy, Way::Registered, Way::Strait],
@@ -217,7 +218,7 @@ impl Load {
         }
     }
 
-    /// The routes that it is measured over.
+    /// Returns the default routes.
     pub fn routes(self) -> &'static [Over] {
         match self {
             Self::Relay => &[Over::Loopback],
@@ -226,7 +227,7 @@ impl Load {
         }
     }
 
-    /// The options of the sending program for a place.
+    /// Returns the options of the sending program for a place.
     fn arguments(self, place: u32) -> Vec<String> {
         let [pieces, body, file] = match self {
             Self::Peers => {
@@ -321,7 +322,7 @@ impl Line {
     }
 }
 
-/// The addresses of further peers.
+/// Adds the addresses of further peers.
 fn add_peers(interface: &str) -> Result<()> {
     let mut netlink = Netlink::open()?;
     let index = netlink.interface(interface)?.index;
@@ -333,10 +334,10 @@ fn add_peers(interface: &str) -> Result<()> {
 }
 
 impl<'a> Rig<'a> {
-    /// Lays the routes that the contestants need.
+    /// Creates the routes that the contestants need.
     ///
     /// # Errors
-    /// Refused without CAP_SYS_ADMIN and CAP_NET_ADMIN where a private pair is needed.
+    /// Creating a private pair fails without CAP_SYS_ADMIN and CAP_NET_ADMIN.
     pub fn lay(
         launcher: Launcher,
         contestants: &[Contestant],
@@ -405,8 +406,8 @@ impl<'a> Rig<'a> {
         parse(&program, &sending.finish(limit)?.stdout)
     }
 
-    /// Runs a program that passes bytes on, between a source, which shares the far end's CPUs, and the far end. The CPU time is that
-    /// program's, of all that it passed on.
+    /// Runs a relay program between a source, which shares the far end's CPUs, and the far end. The
+    /// CPU time is the relay's, for all relayed bytes.
     fn relay(
         &self,
         way: Way,
@@ -423,13 +424,13 @@ impl<'a> Rig<'a> {
         let account = self.transmit(source, passing.address, Way::Send, Load::Relay, place, seconds)?;
         judge(far, &account)?;
         let cpu_s = passing.child.cost()?.since(before).cpu.as_secs_f64();
-        // The source counts a part of what was passed on.
+        // The source's account covers only a part of the relayed bytes.
         let cpu_s = cpu_s * account.bytes as f64 / account.all_bytes.max(1) as f64;
         Ok(Account { cpu_s, got: way.to_string(), ..account })
     }
 }
 
-/// Whether all that was sent came.
+/// Checks that all sent bytes arrived.
 fn judge(far: &FarEnd, account: &Account) -> Result<()> {
     let deadline = std::time::Instant::now() + DRAIN_MAX;
     while far.bytes() < account.all_bytes && std::time::Instant::now() < deadline {
@@ -441,7 +442,7 @@ fn judge(far: &FarEnd, account: &Account) -> Result<()> {
     }
 }
 
-/// Measures. After an interruption the results are those so far.
+/// Runs the benchmark. After an interruption, returns the results so far.
 ///
 /// # Errors
 /// None of the contestants can be measured here.
@@ -466,7 +467,7 @@ pub fn run(
     let smallest = plan.places.iter().copied().min().unwrap_or_default();
     let probe = |contestant| rig.measure(load, contestant, smallest, [0.0, PROBE_SECONDS]).map(drop);
     rounds::run(&asked, machine, progress, probe, |contestant, place| {
-        // The first sends to peers count: of them the device is learned.
+        // The first sends to each peer count: from them the sender learns the device.
         let seconds = if load == Load::Peers { [0.0, 0.0] } else { [WARM_UP_SECONDS, rig.seconds] };
         let account = rig.measure(load, contestant, place, seconds)?;
         Ok((figures(load, &account), account.got))

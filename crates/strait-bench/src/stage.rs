@@ -1,9 +1,10 @@
-//! The staging ring of D3: each packet is copied once, into memory that later stages of an analysis would read.
+//! Staging ring of D3: each packet is copied once, into memory for later stages of an analysis.
 
-/// Bytes of a staging ring: more than a second-level cache, as a ring that holds milliseconds of traffic is.
+/// Size of the ring in bytes: larger than a second-level cache, like a ring that holds milliseconds
+/// of traffic.
 const BYTES: usize = 4 << 20;
 
-/// A ring of bytes that is written and never waits for a reader.
+/// Ring of bytes that overwrites its oldest data.
 #[derive(Debug)]
 pub(crate) struct Stage {
     ring: Box<[u8]>,
@@ -11,14 +12,14 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A ring whose pages are all there.
+    /// Creates a ring with all its pages allocated.
     pub(crate) fn new() -> Self {
-        // Not zero, or the pages would come with the first packets.
+        // Not zero: zeroed pages would be allocated with the first packets.
         Self { ring: vec![0xff; BYTES].into_boxed_slice(), at: 0 }
     }
 
-    /// Copies a packet behind the one before, or to the start where it does not fit any more. What is longer than the
-    /// ring is cut.
+    /// Copies a packet after the previous one, or to the start if it does not fit. A packet longer
+    /// than the ring is cut.
     #[inline]
     pub(crate) fn push(&mut self, packet: &[u8]) {
         let packet = &packet[..packet.len().min(BYTES)];
@@ -38,7 +39,7 @@ impl Default for Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Else the compiler may find that nobody reads it.
+        // Keeps the compiler from removing the copies, which are never read.
         std::hint::black_box(&self.ring);
     }
 }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_stand_one_behind_the_other_and_start_again_at_the_end() {
+    fn packets_are_adjacent_and_wrap_to_the_start() {
         let mut stage = Stage::new();
         stage.push(b"one");
         stage.push(b"two");
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_longer_than_the_ring_is_cut() {
+    fn packet_longer_than_the_ring_is_cut() {
         let mut stage = Stage::new();
         stage.push(&vec![7; BYTES + 1]);
         assert_eq!(stage.at, BYTES);

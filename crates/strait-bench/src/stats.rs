@@ -1,25 +1,25 @@
-//! The figures that stand for several rounds: median and spread.
+//! Median and spread of several rounds.
 //!
-//! Medians, because one disturbed round must not decide; the spread beside them, because it says how much the
-//! median is worth.
+//! The median, because one disturbed round must not decide; the spread, because it shows how
+//! reliable the median is.
 
 use serde::{Deserialize, Serialize};
 
 /// Median and spread of one figure over the rounds in which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The middle value, or the mean of the middle two.
+    /// Middle value, or mean of the middle two.
     pub median: f64,
-    /// The least.
+    /// Smallest value.
     pub min: f64,
-    /// The greatest.
+    /// Largest value.
     pub max: f64,
-    /// Rounds that it stands for.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Summary {
-    /// The summary of `values`; `None` if there are none.
+    /// Returns the summary of `values`; None if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -28,14 +28,15 @@ impl Summary {
         Some(Self { median: f64::midpoint(low, high), min, max, rounds: sorted.len() })
     }
 
-    /// The same in another unit.
+    /// Converts to another unit.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Self {
         let Self { median, min, max, rounds } = self;
         Self { median: median * factor, min: min * factor, max: max * factor, rounds }
     }
 
-    /// `median (min..max)` with `decimals` decimals; the median alone where there was one round.
+    /// Formats as `median (min..max)` with `decimals` decimals; only the median if there was one
+    /// round.
     pub fn text(self, decimals: usize) -> String {
         let Self { median, min, max, rounds } = self;
         match rounds {
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_or_between_the_middle_two() {
+    fn median_is_the_middle_or_the_mean_of_the_middle_two() {
         let odd = Summary::of(&[3.0, 1.0, 9.0]).unwrap();
         assert_eq!(odd, Summary { median: 3.0, min: 1.0, max: 9.0, rounds: 3 });
         assert!((Summary::of(&[4.0, 1.0, 2.0, 9.0]).unwrap().median - 3.0).abs() < 1e-12);
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn text_shows_the_spread_where_there_is_one() {
+    fn text_shows_the_spread_of_several_rounds() {
         assert_eq!(Summary::of(&[1.0]).unwrap().text(2), "1.00");
         assert_eq!(Summary::of(&[1.0, 2.0, 3.0]).unwrap().scaled(10.0).text(0), "20 (10..30)");
     }

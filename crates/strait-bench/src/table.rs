@@ -1,21 +1,22 @@
-//! Results as text tables: a row a contestant, a column a place on the axis, a table a figure.
+//! Text tables of results: one table for each figure, one row for each contestant, one column for
+//! each place on the axis.
 
 use std::fmt::Write as _;
 
 use crate::results::Results;
 
-/// A figure that is shown.
+/// Figure to show.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// Its name in the results.
+    /// Name in the results.
     pub figure: &'static str,
-    /// Its title, with the unit that it is shown in.
+    /// Title, with the displayed unit.
     pub title: &'static str,
-    /// What it is multiplied with for that.
+    /// Factor to the displayed unit.
     pub scale: f64,
-    /// Decimals.
+    /// Number of decimals.
     pub decimals: usize,
-    /// Whether more is better.
+    /// True if more is better.
     pub more_is_better: bool,
 }
 
@@ -29,7 +30,7 @@ const fn shown(
     Shown { figure, title, scale, decimals, more_is_better }
 }
 
-/// The figures of a capture benchmark, the first first.
+/// Figures of a capture benchmark; the first is the main one.
 pub const CAPTURE: [Shown; 7] = [
     shown("lossfree_pps", "loss-free rate, million packets/s", 1e-6, 3, true),
     shown("tolerated_pps", "rate at 0.1 % loss, million packets/s", 1e-6, 3, true),
@@ -40,7 +41,7 @@ pub const CAPTURE: [Shown; 7] = [
     shown("p99.9_us", "delay, 99.9th percentile, us", 1.0, 1, false),
 ];
 
-/// Those of a latency benchmark.
+/// Figures of a latency benchmark.
 pub const LATENCY: [Shown; 5] = [
     shown("p50_us", "delay, median, us", 1.0, 1, false),
     shown("p99_us", "delay, 99th percentile, us", 1.0, 1, false),
@@ -49,7 +50,7 @@ pub const LATENCY: [Shown; 5] = [
     shown("loss_percent", "loss, %", 1.0, 3, false),
 ];
 
-/// Those of a benchmark of sends.
+/// Figures of a send benchmark.
 pub const SEND: [Shown; 5] = [
     shown("lent_percent", "lent to the kernel, % of the bytes", 1.0, 1, true),
     shown("messages_per_s", "thousand messages/s", 1e-3, 2, true),
@@ -58,7 +59,7 @@ pub const SEND: [Shown; 5] = [
     shown("zero_copy_percent", "sent without a copy, %", 1.0, 0, true),
 ];
 
-/// Those of a benchmark of proxies.
+/// Figures of a proxy benchmark.
 pub const PROXY: [Shown; 12] = [
     shown("requests_per_s", "thousand requests/s", 1e-3, 2, true),
     shown("bytes_per_s", "GB/s", 1e-9, 3, true),
@@ -74,11 +75,13 @@ pub const PROXY: [Shown; 12] = [
     shown("unanswered", "requests unanswered at the end", 1.0, 0, false),
 ];
 
-/// Those of D4's experiments, in whose open loops the rate is given: response time and CPU time first.
+/// Figures of D4's experiments: response time and CPU time first, because their open loops fix the
+/// rate.
 pub const PROXY_FIGURES: [Shown; 9] =
     [PROXY[4], PROXY[5], PROXY[6], PROXY[10], PROXY[2], PROXY[0], PROXY[8], PROXY[9], PROXY[11]];
 
-/// What a packet costs on its way from the wire to the program, counted in a virtual machine: D1's Figure 5 first.
+/// Instructions of a packet from the wire to the program, counted in a virtual machine; D1's Figure
+/// 5 first.
 pub const INSTRUCTIONS: [Shown; 4] = [
     shown("times_fewer", "times fewer guest instructions than libpcap", 1.0, 1, true),
     shown("instructions", "guest instructions per packet", 1.0, 0, false),
@@ -86,10 +89,10 @@ pub const INSTRUCTIONS: [Shown; 4] = [
     shown("user_instructions", "of these in the program", 1.0, 0, false),
 ];
 
-/// Figures of proxies that are compared.
+/// Figures with a comparison of Strait's proxy and the best other one.
 const RATIOS: [&str; 4] = ["requests_per_s", "cpu_us_per_request", "cpu_s_per_gb", "p50_us"];
 
-/// The figures to show of these results: those that were measured.
+/// Returns the figures to show: those that were measured.
 pub fn figures(results: &Results) -> Vec<Shown> {
     let all: &[Shown] = match results.benchmark.split_once(' ').unwrap_or((&results.benchmark, "")) {
         ("latency", _) => &LATENCY,
@@ -104,7 +107,7 @@ pub fn figures(results: &Results) -> Vec<Shown> {
     all.iter().filter(measured).copied().collect()
 }
 
-/// All tables, what was skipped, and what failed.
+/// Formats all tables, skipped contestants and failures.
 pub fn text(results: &Results) -> String {
     let mut text = String::new();
     for shown in figures(results) {
@@ -131,7 +134,7 @@ fn of(results: &Results, shown: &Shown) -> String {
     format!("{}\n{}", shown.title, aligned(&rows))
 }
 
-/// The row that sets Strait's proxy beside the best of the others, where both were measured.
+/// Returns the row that compares Strait's proxy with the best of the others, if both were measured.
 pub(crate) fn beside(results: &Results, shown: &Shown) -> Option<Vec<String>> {
     let is_compared = RATIOS.contains(&shown.figure) && results.benchmark.starts_with("proxy");
     let contestants = results.contestants();
@@ -156,17 +159,18 @@ pub(crate) fn cell(results: &Results, contestant: &str, place: f64, shown: &Show
     if is_bound(results, contestant, place, shown) { format!(">={text}") } else { text }
 }
 
-/// Whether it was the generator that limited this figure: in any round, for then the median is of both kinds.
+/// Returns true if the generator limited this figure in any round: the median then mixes limits of
+/// generator and receiver.
 pub(crate) fn is_bound(results: &Results, contestant: &str, place: f64, shown: &Shown) -> bool {
     let is_rate = shown.figure.ends_with("_pps");
     is_rate && results.summary(contestant, place, "generator_bound").is_some_and(|summary| summary.max > 0.5)
 }
 
-/// What the tables do not show: skipped contestants and failed rounds.
+/// Lists skipped contestants and failed rounds.
 pub(crate) fn remarks(results: &Results) -> String {
     let mut text = String::new();
     if !results.complete {
-        text += "Interrupted: these are the results up to then, of fewer rounds than were asked for.\n";
+        text += "Interrupted: these are the results up to then, of fewer rounds than requested.\n";
     }
     // Writing to a String cannot fail.
     for (names, reason) in left_out(results) {
@@ -179,17 +183,19 @@ pub(crate) fn remarks(results: &Results) -> String {
         }
         if let Some(delays) = series.summary.get("delays").filter(|delays| delays.max < DELAYS_MIN) {
             let (contestant, at, count) = (&series.contestant, series.at, delays.max);
-            let _ =
-                writeln!(text, "{contestant} at {at}: {count} delays give no median, more --seconds would");
+            let _ = writeln!(
+                text,
+                "{contestant} at {at}: {count} delays are too few for a median: give more --seconds"
+            );
         }
     }
     text
 }
 
-/// So many delays give a median that is not one packet's luck.
+/// Number of delays from which a median is given: fewer are chance.
 const DELAYS_MIN: f64 = 19.0;
 
-/// Contestants that were left out, those with the same reason together.
+/// Returns skipped contestants, grouped by reason.
 fn left_out(results: &Results) -> Vec<(Vec<&str>, &str)> {
     let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();
     for skipped in &results.skipped {
@@ -201,7 +207,7 @@ fn left_out(results: &Results) -> Vec<(Vec<&str>, &str)> {
     groups
 }
 
-/// Columns side by side, the first to the left, the others to the right.
+/// Aligns columns: the first to the left, the others to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width =
@@ -226,7 +232,7 @@ mod tests {
     use crate::results::tests::results;
 
     #[test]
-    fn a_table_has_a_row_a_contestant_and_a_column_a_place() {
+    fn table_has_one_row_for_each_contestant_and_one_column_for_each_place() {
         let results =
             results(&[("v3", 64.0, &[2e6, 4e6]), ("libpcap", 64.0, &[1e6]), ("v3", 128.0, &[f64::NAN])]);
         let text = text(&results);

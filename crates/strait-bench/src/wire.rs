@@ -1,8 +1,8 @@
-//! Where packets are measured: a veth pair in namespaces of its own, or two interfaces of the machine that are cabled
-//! together.
+//! Link to measure on: a veth pair in separate namespaces, or two interfaces of the machine that
+//! are cabled together.
 //!
-//! The namespaces have no names: they go with this process, however it ends. A private wire is silent, so that every
-//! frame on it is one that was sent to be measured.
+//! The namespaces have no names, so they vanish with this process even if it is killed. A private
+//! link is silent: every frame on it belongs to the measurement.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd as _;
@@ -17,41 +17,41 @@ use strait_sys::wait;
 use crate::error::{Error, Result};
 use crate::memory_file;
 
-/// How long the kernel may take to bring a link up.
+/// Timeout of bringing a link up.
 const UP_MAX: Duration = Duration::from_secs(10);
-/// How often to look whether it is.
+/// Interval between two checks of the link.
 const LOOK: Duration = Duration::from_millis(5);
-/// The length of the network part of a routed wire's addresses, in bits.
+/// Prefix length of the addresses of a routed wire.
 const PREFIX: u8 = 24;
 
-/// How the ends of a private wire receive.
+/// Receive mode of a private wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reception {
-    /// One frame at a time, in the context of the sender.
+    /// One frame at a time, in the sender's context.
     Direct,
-    /// In batches (NAPI), as a NIC does; veth takes redirected XDP frames in no other way.
+    /// In batches (NAPI), like a NIC; veth takes redirected XDP frames only so.
     Batched,
 }
 
-/// A sending and a receiving interface.
+/// Sending and receiving interface.
 #[derive(Debug)]
 pub struct Wire {
     sender: End,
     receiver: End,
 }
 
-/// The wires of a benchmark: the machine's own interfaces for every receiver, or a private pair for each number of lanes, for
-/// an AF_XDP receiver has as many lanes as its interface has queues.
+/// Wires of a benchmark: two interfaces of the machine for every receiver, or a private pair for
+/// each number of lanes, because an AF_XDP receiver has as many lanes as its interface has queues.
 #[derive(Debug)]
 pub struct Wires {
     wires: Vec<(u32, Wire)>,
 }
 
 impl Wires {
-    /// A private pair for each number of lanes.
+    /// Creates a private pair for each number of lanes.
     ///
     /// # Errors
-    /// As for [`Wire::private`]; usage if there is no number.
+    /// Those of [`Wire::private`]; usage if `lanes` is empty.
     pub fn private(lanes: &[u32], reception: Reception) -> Result<Self> {
         let mut numbers = lanes.to_vec();
         numbers.sort_unstable();
@@ -63,21 +63,21 @@ impl Wires {
         Ok(Self { wires: numbers.into_iter().map(wire).collect::<Result<_>>()? })
     }
 
-    /// Two interfaces of this machine, for any number of lanes.
+    /// Uses two interfaces of this machine, for any number of lanes.
     ///
     /// # Errors
-    /// As for [`Wire::of`].
+    /// Those of [`Wire::of`].
     pub fn cabled(sender: &str, receiver: &str) -> Result<Self> {
         Ok(Self { wires: vec![(1, Wire::of(sender, receiver)?)] })
     }
 
-    /// The one for a receiver with so many lanes.
+    /// Returns the wire for a receiver with this number of lanes.
     pub fn of(&self, lanes: u32) -> &Wire {
         let found = self.wires.iter().find(|(has, _)| *has == lanes);
         &found.unwrap_or(&self.wires[0]).1
     }
 
-    /// Whether they were made for the measurement.
+    /// Returns true if the wires were created for the measurement.
     pub fn are_private(&self) -> bool {
         self.wires[0].1.is_private()
     }
@@ -86,13 +86,13 @@ impl Wires {
 /// One end of a wire.
 #[derive(Debug)]
 pub struct End {
-    /// None where the interface is the machine's own.
+    /// None for an interface of the machine's own namespace.
     namespace: Option<Namespace>,
     interface: String,
 }
 
 impl Wire {
-    /// A veth pair with `queues` queues at each end.
+    /// Creates a veth pair with `queues` queues at each end.
     ///
     /// # Errors
     /// Refused without CAP_SYS_ADMIN and CAP_NET_ADMIN.
@@ -101,14 +101,14 @@ impl Wire {
         wire.switch_offloads(&[Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum], false)?;
         wire.raise()?;
         if reception == Reception::Batched {
-            // veth tells its peer that it takes redirected frames when GRO is switched on while both are up
-            // (`veth_set_features` in drivers/net/veth.c).
+            // veth accepts redirected frames from its peer once GRO is switched on while both ends
+            // are up (`veth_set_features` in drivers/net/veth.c).
             wire.switch_offloads(&[Offload::Gro], true)?;
         }
         Ok(wire)
     }
 
-    /// A veth pair, down, between two namespaces, of which `prepare` sees the sender's before.
+    /// Creates a veth pair, down, between two namespaces. `prepare` runs first with the sender's.
     fn lay(queues: u32, prepare: impl FnOnce(&Namespace) -> Result<()>) -> Result<Self> {
         let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
         for namespace in [&sender, &receiver] {
@@ -124,11 +124,12 @@ impl Wire {
         Ok(Self { sender: end(sender, "sender"), receiver: end(receiver, "receiver") })
     }
 
-    /// A veth pair with the offloads that a veth pair has, and an address at each end. What comes back to the sender is received on
-    /// `cpu`, if there is one: where the sender's CPU sends all packets, none overtakes another, which TCP would take for loss.
+    /// Creates a veth pair with default offloads, and an address at each end. If `cpu` is given,
+    /// packets to the sender are received on it: if the sender's CPU also sends all packets, none
+    /// overtakes another, which TCP would treat as loss.
     ///
     /// # Errors
-    /// As for [`Wire::private`].
+    /// Those of [`Wire::private`].
     pub fn routed(addresses: [Ipv4Addr; 2], cpu: Option<u32>) -> Result<Self> {
         let wire = Self::lay(1, |sender| match cpu {
             Some(cpu) => Ok(sender.run(|| netns::steer_packets_to(cpu))??),
@@ -150,10 +151,10 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Two interfaces of this machine, cabled together.
+    /// Uses two interfaces of this machine, cabled together.
     ///
     /// # Errors
-    /// There is no such interface, both are the same, or one is down.
+    /// An interface does not exist, is down or without carrier, or both are the same.
     pub fn of(sender: &str, receiver: &str) -> Result<Self> {
         if sender == receiver {
             return Err(Error::Usage(format!(
@@ -176,22 +177,23 @@ impl Wire {
         Ok(Self { sender: end(sender)?, receiver: end(receiver)? })
     }
 
-    /// Where frames are sent.
+    /// Returns the end that sends frames.
     pub fn sender(&self) -> &End {
         &self.sender
     }
 
-    /// Where they are captured.
+    /// Returns the end that captures them.
     pub fn receiver(&self) -> &End {
         &self.receiver
     }
 
-    /// The sender's end and the receiver's. The wire lasts as long as one of them.
+    /// Splits the wire into the sender's and the receiver's end. The link exists until both are
+    /// dropped.
     pub fn into_ends(self) -> (End, End) {
         (self.sender, self.receiver)
     }
 
-    /// Whether it was made for the measurement.
+    /// Returns true if the wire was created for the measurement.
     pub fn is_private(&self) -> bool {
         self.sender.namespace.is_some()
     }
@@ -230,17 +232,17 @@ impl Wire {
 }
 
 impl End {
-    /// An interface of this machine.
+    /// Uses an interface of this process's namespace.
     pub(crate) fn own(interface: impl Into<String>) -> Self {
         Self { namespace: None, interface: interface.into() }
     }
 
-    /// Its interface.
+    /// Returns the interface name.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// Runs `work` where the interface is.
+    /// Runs `work` in the namespace of the interface.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         match &self.namespace {
             Some(namespace) => Ok(namespace.run(work)?),
@@ -248,7 +250,7 @@ impl End {
         }
     }
 
-    /// The interface's counters.
+    /// Returns the interface's counters.
     pub fn stats(&self) -> Result<LinkStats> {
         self.run(|| {
             let mut netlink = Netlink::open()?;
@@ -258,7 +260,8 @@ impl End {
         .map_err(Error::from)
     }
 
-    /// A path at which another process of the same user can open its namespace, while this process lives.
+    /// Returns a path at which another process of the same user can open the namespace while this
+    /// process lives.
     pub(crate) fn namespace_path(&self) -> Option<String> {
         self.namespace.as_ref().map(memory_file::path_of)
     }

@@ -1,4 +1,5 @@
-//! One small response over a connection of its own: whether a proxy answers yet, and what the origin has counted.
+//! Fetches one small response on a new connection: to test whether a proxy answers, and to read the
+//! origin's counters.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,15 +8,15 @@ use std::time::Duration;
 use super::origin::{COUNT, Count};
 use crate::error::{Error, Result};
 
-/// How long the other side may take to say anything.
+/// Timeout of connecting and of each read.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a response at most.
+/// Limit of a response in bytes.
 const RESPONSE_BYTES_MAX: u64 = 64 << 10;
 
-/// The body of the response to `GET target`.
+/// Returns the body of the response to `GET target`.
 ///
 /// # Errors
-/// There is none, or its status is not 200.
+/// There is no response, or its status is not 200.
 pub(crate) fn body(address: SocketAddr, target: &str) -> Result<Vec<u8>> {
     let failed = |error| Error::file(format!("fetch {target} from {address}"), error);
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
@@ -35,9 +36,9 @@ pub(crate) fn body(address: SocketAddr, target: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// What the origin at `address` has counted.
+/// Returns the counters of the origin at `address`.
 pub(crate) fn count(address: SocketAddr) -> Result<Count> {
     let said = body(address, COUNT)?;
     serde_json::from_slice(&said)
-        .map_err(|error| Error::Void(format!("the origin does not tell its count: {error}")))
+        .map_err(|error| Error::Void(format!("the origin returned no count: {error}")))
 }

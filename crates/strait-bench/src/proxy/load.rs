@@ -1,8 +1,9 @@
-//! The client of a benchmark of proxies: many connections on one thread, closed loop or open loop, every answer checked.
+//! Client of the proxy benchmark: many connections on one thread, closed loop or open loop, with
+//! every response checked.
 //!
-//! It asks for each repeated object once, runs a while, and then measures: response times, its own count and the origin's, and
-//! the CPU time of the program that it is told to watch, all between the same two moments. It is started through
-//! `strait bench load`.
+//! Requests each repeated object once, runs for the warm-up time, and then measures: response
+//! times, its own and the origin's counters, and the CPU time of the watched process, all over the
+//! same interval. It is started through `strait bench load`.
 
 mod exchange;
 
@@ -26,79 +27,79 @@ use crate::child;
 use crate::error::{Error, Result};
 use exchange::{Exchange, Outcome, Pending, Tools};
 
-/// One of so many long bodies is compared with what it must be.
+/// One long body in this many is compared with the expected bytes.
 const SAMPLE: u64 = 16;
-/// Wrong answers that end the run.
+/// Limit of wrong responses; one more ends the run.
 const ERRORS_MAX: u64 = 1000;
-/// How long nothing may come before the run ends.
+/// Time without any response after which the run ends.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// How long an open loop waits behind its end for what it has asked for.
+/// Time that an open loop waits at its end for outstanding responses.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// Events taken at a time.
+/// Events taken in one call.
 const EVENTS: usize = 256;
-/// How long to wait before looking whether to end.
+/// Interval between two checks of the termination flag.
 const TICK: Duration = Duration::from_millis(100);
-/// The timer's key; connections have their own index.
+/// Key of the timer; connections use their index.
 const TIMER: u64 = u64::MAX;
 
-/// What the client is told.
+/// Options of the client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What to ask.
+    /// Address of the measured program.
     pub to: SocketAddr,
-    /// Where the origin tells its count.
+    /// Address of the origin, for its counters.
     pub origin: SocketAddr,
-    /// What to ask for.
+    /// Requests to make.
     pub workload: Workload,
-    /// How long to run before it counts.
+    /// Time before the measurement.
     pub warm_up: Duration,
-    /// How long to measure.
+    /// Time of the measurement.
     pub time: Duration,
-    /// The process whose cost is measured, with all that descend from it.
+    /// Process whose cost is measured, with all its descendants.
     pub watch: u32,
-    /// Compare every body with what it must be, not only small ones and a sample of the others.
+    /// Compare every body with the expected bytes, not only small ones and a sample of the others.
     pub verify_all: bool,
 }
 
-/// What the client found.
+/// Figures of the client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Account {
-    /// How long it measured.
+    /// Measured time.
     pub seconds: f64,
     /// Requests that were answered in that time.
     pub requests: u64,
     /// Bytes of their bodies.
     pub bytes: u64,
-    /// Requests whose body was compared; all were by their length.
+    /// Requests with a compared body; of all others only the length is checked.
     pub verified: u64,
-    /// What was asked of the origin meanwhile.
+    /// The origin's counters over that time.
     pub origin: Count,
-    /// Response times: median, 90th and 99th percentile and the longest, in nanoseconds. In an open loop they begin when the
-    /// request was due.
+    /// Response times in nanoseconds: median, 90th and 99th percentile, maximum. In an open loop
+    /// they start when the request was due.
     pub response_ns: [u64; 4],
-    /// Requests of an open loop that were due and not answered when it ended.
+    /// Requests of an open loop that were due and not answered at its end.
     pub unanswered: u64,
-    /// Wrong answers and broken connections, from the first request on.
+    /// Wrong responses and broken connections, including those before the measurement.
     pub errors: u64,
-    /// The first of them.
+    /// Message of the first error.
     pub first_error: String,
     /// CPU time of the watched processes.
     pub cpu_s: f64,
-    /// The most memory that they had, in bytes.
+    /// Sum of the peak memory of the watched processes, in bytes.
     pub memory_bytes: u64,
 }
 
 /// Runs the load and prints the [`Account`].
 ///
 /// # Errors
-/// Nothing answers, or nearly everything is wrong.
+/// No response comes, or too many are wrong.
 pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
     let mut load = Load::new(options, terminated)?;
     load.fill()?;
     child::print(&load.measure()?)
 }
 
-/// Where requests come from.
+/// Source of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Source {
     /// Each repeated object once.
@@ -113,18 +114,18 @@ struct Load<'a> {
     epoll: OwnedFd,
     timer: OwnedFd,
     connections: Vec<Exchange>,
-    /// Connections without a request.
+    /// Indices of connections without a request.
     idle: Vec<usize>,
     tools: Tools,
     events: Vec<epoll::Event>,
-    /// When the last answer was whole.
+    /// Time of the last complete response.
     heard_ns: u64,
     began: Instant,
     source: Source,
-    /// The number of the next request, and of the first that is not made any more.
+    /// Numbers of the next request, and of the first that is not made any more.
     next: u64,
     end: u64,
-    /// When request number 0 of the source is due.
+    /// Time at which request 0 of the source is due.
     start_ns: u64,
     tally: Tally,
     errors: u64,
@@ -137,11 +138,11 @@ struct Tally {
     bytes: u64,
     verified: u64,
     times: Histogram,
-    /// Requests that were due before this are not in `times`.
+    /// Requests that were due earlier are not in `times`.
     since_ns: u64,
 }
 
-/// What is read at both ends of the measured time.
+/// Counters at the start or the end of the measured time.
 struct Moment {
     ns: u64,
     cpu: Duration,
@@ -154,7 +155,7 @@ impl<'a> Load<'a> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(failed)?;
-        // Set anew for each wait, which counts as an edge: it is never read.
+        // The timer is never read: setting it for the next wait makes a new edge.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), flags).map_err(failed)?;
         let mut load = Self {
@@ -189,7 +190,7 @@ impl<'a> Load<'a> {
         let failed = |error| Error::file(format!("connect to {to}"), error);
         let socket = TcpStream::connect_timeout(&to, SILENCE_MAX).map_err(failed)?;
         socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
-        // Edges only: one registration for the connection's whole life.
+        // Edge-triggered, so that one registration lasts as long as the connection.
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let added = epoll::add(&self.epoll, &socket, EventData::new_u64(index as u64), flags);
         added.map_err(|error| Error::file("watch a connection", error))?;
@@ -200,7 +201,7 @@ impl<'a> Load<'a> {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Asks for each repeated object once, so that a cache has it.
+    /// Requests each repeated object once, so that a cache stores it.
     fn fill(&mut self) -> Result<()> {
         let workload = &self.options.workload;
         (self.source, self.next) = (Source::Repeated, 0);
@@ -209,7 +210,7 @@ impl<'a> Load<'a> {
             self.turn(u64::MAX)?;
         }
         if self.end > 0 {
-            // Writing to disk is no part of what a hit costs, whoever does it.
+            // Finish pending writes to disk now: they are no cost of a hit.
             rustix::fs::sync();
         }
         Ok(())
@@ -251,8 +252,9 @@ impl<'a> Load<'a> {
         Ok(Moment { count, cpu: tree::cpu(self.options.watch)?, ns: self.now_ns() })
     }
 
-    /// Waits for the answers to what an open loop should have asked for up to `until_ns`; those that do not come count with the
-    /// time that they have taken so far. In a closed loop every answer is followed by a request: there is nothing to wait for.
+    /// Waits for the responses to all requests that an open loop had due before `until_ns`.
+    /// Requests still open after that are counted with their time so far. A closed loop has no end
+    /// to wait for: every response is followed by a request.
     fn drain(&mut self, until_ns: u64) -> Result<u64> {
         let workload = &self.options.workload;
         let Some(rate) = workload.rate else { return Ok(0) };
@@ -280,7 +282,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Asks for what is due, waits until `until_ns` at most, and reads what has come.
+    /// Sends requests that are due, waits until `until_ns` at most, and reads responses.
     fn turn(&mut self, until_ns: u64) -> Result<()> {
         if let Some(due_ns) = self.ask_for_what_is_due()? {
             self.set_timer(due_ns.min(until_ns))?;
@@ -306,7 +308,8 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Gives requests that are due to connections that are idle; when the next will be due, if there is a connection for it.
+    /// Sends due requests on idle connections. Returns the time of the next one, or None if no
+    /// connection is idle or no request is left.
     fn ask_for_what_is_due(&mut self) -> Result<Option<u64>> {
         while self.next < self.end {
             let Some(&index) = self.idle.last() else { return Ok(None) };
@@ -321,7 +324,7 @@ impl<'a> Load<'a> {
         Ok(None)
     }
 
-    /// When the next request is due: at once in a closed loop.
+    /// Returns the due time of the next request: now in a closed loop.
     fn due_ns(&self, now_ns: u64) -> u64 {
         match (self.source, self.options.workload.rate) {
             (Source::Workload, Some(_)) => self.start_ns + self.options.workload.due_ns(self.next),
@@ -352,7 +355,7 @@ impl<'a> Load<'a> {
                 let now_ns = self.now_ns();
                 self.finish(index, now_ns)
             }
-            // Closed while nobody waited for anything, as servers do with idle connections.
+            // Servers close idle connections: not an error without a pending request.
             Err(_) if exchange.pending.is_none() => self.renew(index),
             Err(cause) => self.fail(index, &cause),
         }
@@ -374,7 +377,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Counts a failed request and goes on with a new connection.
+    /// Counts a failed request and replaces the connection.
     fn fail(&mut self, index: usize, cause: &str) -> Result<()> {
         if self.errors == 0 {
             cause.clone_into(&mut self.first_error);

@@ -1,8 +1,9 @@
-//! What the origin serves: an object is its URL, and its body follows from the URL, so that whoever reads a body knows every
-//! byte of it.
+//! Objects of the origin. An object is identified by its URL, and its body follows from the URL, so
+//! that a client can check every byte.
 //!
-//! A body is a stretch of one fixed block of noise, repeated, that begins where the URL says. The block's length is a prime: bytes
-//! that are off by a page, a buffer or a segment differ.
+//! A body is a range of one fixed block of pseudo-random bytes, repeated; the URL determines its
+//! start. The block's length is prime, so that bytes shifted by a page, a buffer or a segment
+//! differ.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,31 +11,31 @@ use std::io::Write as _;
 use crate::error::{Error, Result};
 use crate::memory_file;
 
-/// Bytes of the block: the largest prime below 2^20.
+/// Length of the block in bytes: the largest prime below 2^20.
 const PERIOD: u64 = 1_048_573;
-/// The most that [`Block::stretch`] has in one piece.
+/// Limit of one [`Block::stretch`].
 pub(crate) const STRETCH_BYTES_MAX: usize = 256 << 10;
-/// Blocks in the file of [`Block::file`].
+/// Number of blocks in the file of [`Block::file`].
 const FILE_PERIODS: u64 = 4;
 
-/// An object of the origin.
+/// Object of the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Bytes of its body.
+    /// Size of its body in bytes.
     pub size: u64,
-    /// Which of its size.
+    /// Number among the objects of its size.
     pub id: u64,
-    /// Whether the origin lets it be stored, for an hour; otherwise it is `no-store`.
+    /// True if the origin lets caches store it, for an hour; otherwise it is `no-store`.
     pub cacheable: bool,
 }
 
 impl Object {
-    /// The path and query of its URL: `/<size>/<id>?c=<1 if cacheable>`.
+    /// Returns path and query of its URL: `/<size>/<id>?c=<1 if cacheable>`.
     pub fn target(&self) -> String {
         format!("/{}/{}?c={}", self.size, self.id, u8::from(self.cacheable))
     }
 
-    /// The object of a path and query.
+    /// Parses path and query of a URL.
     pub fn parse(target: &str) -> Option<Self> {
         let (path, query) = target.split_once('?')?;
         let (size, id) = path.strip_prefix('/')?.split_once('/')?;
@@ -46,13 +47,13 @@ impl Object {
         Some(Self { size: size.parse().ok()?, id: id.parse().ok()?, cacheable })
     }
 
-    /// Where in the repeated block byte `position` of its body is.
+    /// Returns the position in the repeated block of byte `position` of its body.
     fn place(&self, position: u64) -> u64 {
         (scramble(self.id ^ self.size.rotate_left(40)) % PERIOD + position) % PERIOD
     }
 }
 
-/// A number whose bits depend on all bits of `value` (the finaliser of splitmix64).
+/// Hashes `value`: every bit of the result depends on all bits (finaliser of splitmix64).
 pub(crate) fn scramble(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -60,7 +61,7 @@ pub(crate) fn scramble(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The noise that all bodies are made of.
+/// Pseudo-random bytes that all bodies consist of.
 #[derive(Debug)]
 pub(crate) struct Block {
     bytes: Vec<u8>,
@@ -70,19 +71,20 @@ impl Block {
     pub(crate) fn new() -> Self {
         let words = (0..PERIOD.div_ceil(8)).flat_map(|word| scramble(word).to_le_bytes());
         let mut bytes: Vec<u8> = words.take(PERIOD as usize).collect();
-        // A stretch that begins at the end goes on behind it.
+        // A stretch that starts near the end continues in this copy of the start.
         bytes.extend_from_within(..STRETCH_BYTES_MAX);
         Self { bytes }
     }
 
-    /// The bytes of the object's body from `position` on: `length` of them, or as many as there are in one piece.
+    /// Returns up to `length` bytes of the object's body from `position` on, as far as they are
+    /// contiguous.
     pub(crate) fn stretch(&self, object: &Object, position: u64, length: usize) -> &[u8] {
         let left = object.size.saturating_sub(position).min(STRETCH_BYTES_MAX as u64) as usize;
         let start = object.place(position) as usize;
         &self.bytes[start..start + length.min(left)]
     }
 
-    /// Whether `bytes` are those of the object's body from `position` on.
+    /// Returns true if `bytes` equal the object's body from `position` on.
     pub(crate) fn matches(&self, object: &Object, mut position: u64, bytes: &[u8]) -> bool {
         bytes.chunks(STRETCH_BYTES_MAX).all(|chunk| {
             let expected = self.stretch(object, position, chunk.len());
@@ -91,7 +93,7 @@ impl Block {
         })
     }
 
-    /// The block several times as a file in memory, for sendfile(2).
+    /// Returns a file in memory with several copies of the block, for sendfile(2).
     pub(crate) fn file(&self) -> Result<File> {
         let mut file = memory_file::create("bodies")?;
         for _ in 0..FILE_PERIODS {
@@ -101,7 +103,8 @@ impl Block {
         Ok(file)
     }
 
-    /// Where in [`Block::file`] the object's body from `position` on begins, and how much of it stands there in one piece.
+    /// Returns the position of byte `position` of the object's body in [`Block::file`], and the
+    /// number of contiguous bytes there.
     pub(crate) fn in_file(object: &Object, position: u64) -> (u64, usize) {
         let start = object.place(position);
         let left = object.size.saturating_sub(position);
@@ -118,13 +121,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_target_names_its_object(size in any::<u64>(), id in any::<u64>(), cacheable in any::<bool>()) {
+        fn target_round_trips(size in any::<u64>(), id in any::<u64>(), cacheable in any::<bool>()) {
             let object = Object { size, id, cacheable };
             prop_assert_eq!(Object::parse(&object.target()), Some(object));
         }
 
         #[test]
-        fn the_file_has_the_same_bytes(id in any::<u64>(), position in 0..3_000_000_u64) {
+        fn file_has_the_bytes_of_the_block(id in any::<u64>(), position in 0..3_000_000_u64) {
             let (block, object) = (Block::new(), Object { size: 3_000_000, id, cacheable: true });
             let (at, length) = Block::in_file(&object, position);
             let mut bytes = vec![0; length.min(1000)];
@@ -134,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn other_targets_name_none() {
+    fn invalid_targets_are_rejected() {
         for target in ["", "/", "/1", "/1/2", "/1/2?c=2", "/x/2?c=1", "/1/-2?c=1", "1/2?c=1", "/1/2?c=1&d"] {
             assert_eq!(Object::parse(target), None, "{target}");
         }
     }
 
     #[test]
-    fn a_body_that_is_off_does_not_match() {
+    fn shifted_or_changed_body_does_not_match() {
         let (block, object) = (Block::new(), Object { size: 2 << 20, id: 7, cacheable: true });
         let mut body = Vec::new();
         while (body.len() as u64) < object.size {

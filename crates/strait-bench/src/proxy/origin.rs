@@ -1,7 +1,8 @@
-//! The origin of a benchmark of proxies: an HTTP server on one thread that has every [`Object`] and costs little.
+//! Origin of the proxy benchmark: a cheap single-threaded HTTP server that has every [`Object`].
 //!
-//! Small bodies leave with their head in one sendmsg(2), long ones by sendfile(2) from memory. `GET /count` tells how much was
-//! asked of it so far, which is what a cache did not answer. It is started through `strait bench origin`.
+//! Small bodies are sent with their head in one sendmsg(2), long ones by sendfile(2) from memory.
+//! `GET /count` returns the number of requests so far: those that a cache did not answer. It is
+//! started through `strait bench origin`.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
@@ -21,40 +22,40 @@ use super::object::{Block, Object};
 use crate::child;
 use crate::error::{Error, Result};
 
-/// The most that a request's head may have.
+/// Limit of a request head in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Header fields of a request at most.
+/// Limit of header fields of a request.
 const FIELDS_MAX: usize = 64;
-/// Connections at most.
+/// Limit of connections.
 const CONNECTIONS_MAX: usize = 4096;
-/// Bodies from here on leave by sendfile(2).
+/// Bodies of at least this size are sent by sendfile(2).
 const SENDFILE_BYTES_MIN: u64 = 32 << 10;
-/// Events taken at a time.
+/// Events taken in one call.
 const EVENTS: usize = 256;
-/// How long to wait before looking whether to end.
+/// Interval between two checks of the termination flag.
 const TICK: Duration = Duration::from_millis(100);
-/// The listener's key; connections have their own index.
+/// Key of the listener; connections use their index.
 const LISTENER: u64 = u64::MAX;
 
-/// The path that tells the [`Count`].
+/// Path of the [`Count`].
 pub(crate) const COUNT: &str = "/count";
 
-/// What was asked of the origin.
+/// Counters of the origin.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Count {
     /// Requests for objects.
     pub requests: u64,
-    /// Bytes of the bodies that it began to send.
+    /// Bytes of bodies that it started to send.
     pub bytes: u64,
 }
 
-/// What the origin prints when it listens.
+/// Line that the origin prints when it listens.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
 }
 
-/// Serves on `listen` until `terminated`; prints the address that it got.
+/// Serves on `listen` until `terminated`; prints its address.
 pub fn run(listen: SocketAddr, terminated: &AtomicBool) -> Result<()> {
     let failed = |error| Error::file(format!("listen on {listen}"), error);
     let listener = TcpListener::bind(listen).map_err(failed)?;
@@ -70,7 +71,7 @@ struct Origin {
     bodies: Bodies,
 }
 
-/// What all responses are made of.
+/// Parts of all responses.
 struct Bodies {
     block: Block,
     file: File,
@@ -81,9 +82,9 @@ struct Bodies {
 
 struct Connection {
     socket: TcpStream,
-    /// What came and is not answered.
+    /// Received bytes that are not answered yet.
     received: Vec<u8>,
-    /// The head of the response that is being sent, from `sent` on, and then its body from `position` on.
+    /// Response being sent: the head from `sent` on, then the body from `position` on.
     head: Vec<u8>,
     sent: usize,
     object: Object,
@@ -91,7 +92,7 @@ struct Connection {
     closes: bool,
 }
 
-/// What became of a connection.
+/// State of a connection after an event.
 #[derive(PartialEq)]
 enum Next {
     Waits,
@@ -131,12 +132,12 @@ impl Origin {
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                // One that its peer has given up already.
+                // The peer closed the connection before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(Error::file("accept a connection", error)),
             };
             if self.connections.len() >= CONNECTIONS_MAX {
-                // Dropped: its peer sees it closed.
+                // The connection is dropped, and so closed.
                 continue;
             }
             self.welcome(socket).map_err(|error| Error::file("watch a connection", error))?;
@@ -147,7 +148,7 @@ impl Origin {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         let entry = self.connections.vacant_entry();
-        // Edges only: one registration for the connection's whole life.
+        // Edge-triggered, so that one registration lasts as long as the connection.
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, &socket, EventData::new_u64(entry.key() as u64), flags)?;
         entry.insert(Connection {
@@ -164,7 +165,7 @@ impl Origin {
 
     fn advance(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        // A reset is the peer's business: proxies drop connections as they like.
+        // Errors are ignored: proxies may reset connections at any time.
         if !matches!(connection.advance(&mut self.bodies), Ok(Next::Waits)) {
             self.connections.remove(key);
         }
@@ -172,9 +173,9 @@ impl Origin {
 }
 
 impl Connection {
-    /// Reads, answers and sends until the socket has nothing and takes nothing.
+    /// Reads, responds and sends until the socket is drained and takes no more.
     fn advance(&mut self, bodies: &mut Bodies) -> io::Result<Next> {
-        // A read that leaves room has taken all: the next edge tells of more.
+        // A read that does not fill the buffer drained the socket; more bytes make a new edge.
         let mut is_drained = false;
         loop {
             if !self.send(bodies)? {
@@ -198,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Makes the response to the first request that came whole; false if none has.
+    /// Prepares the response to the first complete request; returns false if there is none.
     fn answer(&mut self, bodies: &mut Bodies) -> io::Result<bool> {
         if self.received.is_empty() {
             return Ok(false);
@@ -216,7 +217,7 @@ impl Connection {
         };
         let keeps = request.version == Some(1) || has("connection", "keep-alive");
         self.closes = !keeps || has("connection", "close");
-        // A forward proxy's request may name the origin in its target.
+        // Proxies send the target in origin form; an absolute one gets 404.
         let target = request.path.unwrap_or_default();
         (self.sent, self.position) = (0, 0);
         self.head.clear();
@@ -225,7 +226,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Sends what there is of a response; false if the socket takes no more.
+    /// Sends the response; returns false if the socket takes no more.
     fn send(&mut self, bodies: &Bodies) -> io::Result<bool> {
         while self.sent < self.head.len() || self.position < self.object.size {
             match self.send_once(bodies) {
@@ -281,7 +282,8 @@ impl Bodies {
         }
     }
 
-    /// Writes the head of the response to a request and returns what follows it: an object, or nothing where the head has it all.
+    /// Writes the head of the response to a request and returns the object that follows it, or an
+    /// empty one if the head holds the whole response.
     fn respond(&mut self, method: Option<&str>, target: &str, head: &mut Vec<u8>) -> io::Result<Object> {
         let nothing = Object { size: 0, id: 0, cacheable: false };
         let object = match (method, Object::parse(target)) {

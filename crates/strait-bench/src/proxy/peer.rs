@@ -1,7 +1,8 @@
-//! Proxies that are measured, and how each is started: its configuration stands under `bench/peers/`, in this program, and is
-//! filled in for a try.
+//! Measured proxies and how to start them. Their configurations, in `bench/peers/`, are compiled
+//! into this program and filled in for a try.
 //!
-//! Each has a directory of its own, which goes with it, and runs as nobody where this process is root.
+//! Each proxy has its own directory, removed after the run, and runs as user nobody if this process
+//! is root.
 
 mod installed;
 
@@ -20,39 +21,39 @@ use strait_sys::process;
 use crate::child::{Child, Launcher, Program};
 use crate::error::{Error, Result};
 
-/// The user that peers run as where this process is root; Debian's and most others' nobody.
+/// User of the peers if this process is root: nobody of Debian and most other systems.
 const NOBODY: u32 = 65534;
-/// How long one may take to end.
+/// Time for a proxy to end.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// Where programs are that the search path of a user may lack.
+/// Directories that may be missing in a user's search path.
 const DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// What stands between the client and the origin.
+/// Program between the client and the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
-    /// The origin itself, in the proxy's place: what the rig can do, and what an answer costs at least.
+    /// The origin itself, without a proxy: the limit of the rig and the minimum cost of a response.
     Direct,
     /// Strait's proxy.
     Strait(Optimised),
-    /// nginx, its cache on disk.
+    /// nginx with its cache on disk.
     Nginx,
-    /// Squid, its cache in memory.
+    /// Squid with its cache in memory.
     Squid,
-    /// Squid, its cache on disk, which threads read and write (aufs).
+    /// Squid with its cache on disk, read and written by threads (aufs).
     SquidAufs,
-    /// Varnish, its cache in memory.
+    /// Varnish with its cache in memory.
     Varnish,
-    /// Varnish, its cache in a mapped file.
+    /// Varnish with its cache in a mapped file.
     VarnishFile,
-    /// HAProxy, its cache in memory.
+    /// HAProxy with its cache in memory.
     HaProxy,
-    /// The same, with splice(2) for what it does not store.
+    /// HAProxy with splice(2) for responses that it does not store.
     HaProxySplice,
-    /// Traffic Server, its cache on disk and what is hot in memory.
+    /// Traffic Server with its cache on disk and a memory cache.
     TrafficServer,
 }
 
-/// Which of its optimisations Strait's proxy has.
+/// Enabled optimisations of Strait's proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Optimised {
     /// sendfile(2) for hits.
@@ -65,7 +66,7 @@ const fn strait(sendfile: bool, splice: bool) -> Contestant {
     Contestant::Strait(Optimised { sendfile, splice })
 }
 
-/// All, with their names.
+/// All contestants by name.
 pub const CONTESTANTS: [(&str, Contestant); 13] = [
     ("direct", Contestant::Direct),
     ("strait", strait(true, true)),
@@ -82,12 +83,12 @@ pub const CONTESTANTS: [(&str, Contestant); 13] = [
     ("trafficserver", Contestant::TrafficServer),
 ];
 
-/// What a configuration is filled in with.
+/// Values that fill in a configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting<'a> {
     pub(crate) listen: SocketAddr,
     pub(crate) origin: SocketAddr,
-    /// The most that a cache may hold on disk, and in memory, in bytes.
+    /// Limits of a cache on disk and in memory, in bytes.
     pub(crate) disk_bytes: u64,
     pub(crate) memory_bytes: u64,
     pub(crate) launcher: &'a Launcher,
@@ -108,7 +109,7 @@ impl Contestant {
         }
     }
 
-    /// Its version.
+    /// Returns its version.
     ///
     /// # Errors
     /// It is not installed.
@@ -125,7 +126,8 @@ impl Contestant {
         if output.status.success() { Ok(line) } else { Err(Error::Void(line)) }
     }
 
-    /// The program that serves as `setting` says, with its files in `directory`, and one that is to run before, if there is one.
+    /// Returns the program that serves according to `setting` with files in `directory`, and one to
+    /// run before it, if any.
     pub(crate) fn programs(
         self,
         setting: &Setting<'_>,
@@ -153,7 +155,7 @@ impl Contestant {
 }
 
 impl Setting<'_> {
-    /// `text` with the values of this setting in it.
+    /// Replaces the placeholders in `text` by the values of this setting.
     pub(super) fn fill(&self, text: &str, directory: &Directory) -> String {
         let values = [
             ("@DIR@", directory.path.display().to_string()),
@@ -171,7 +173,8 @@ impl Setting<'_> {
     }
 }
 
-/// The command as nobody if this process is root; it is asked to end with its parent, so that it can end what it has started.
+/// Returns the command as user nobody if this process is root. It gets SIGTERM when its parent
+/// ends, so that it can end its own children.
 fn as_nobody(command: impl IntoIterator<Item = String>) -> Program {
     let user = ["--reuid", "--regid"].map(|option| format!("{option}={NOBODY}"));
     let user = user.into_iter().chain(["--clear-groups".to_owned()]).filter(|_| process::is_root());
@@ -179,7 +182,7 @@ fn as_nobody(command: impl IntoIterator<Item = String>) -> Program {
     Program::new("setpriv", user.chain(ends).chain(command))
 }
 
-/// The path of an installed program.
+/// Returns the path of an installed program.
 fn find(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from));
@@ -189,7 +192,7 @@ fn find(program: &str) -> Result<PathBuf> {
         .ok_or_else(|| Error::Void(format!("{program} is not installed")))
 }
 
-/// The directories of a run's tries. Dropping it removes them.
+/// Directories of a run's tries. Dropping it removes them.
 #[derive(Debug)]
 pub(crate) struct Directories {
     path: PathBuf,
@@ -203,7 +206,7 @@ impl Directories {
         Ok(Self { path, made: AtomicU32::new(0) })
     }
 
-    /// One for the next try.
+    /// Creates the directory of the next try.
     pub(crate) fn next(&self) -> Result<Directory> {
         let path = self.path.join(self.made.fetch_add(1, Ordering::Relaxed).to_string());
         make(&path)?;
@@ -213,13 +216,13 @@ impl Directories {
 
 impl Drop for Directories {
     fn drop(&mut self) {
-        // What cannot be removed stays in the directory for temporary files, by its name.
+        // A failure leaves the directory among the temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// A directory of one try. Dropping it empties its files, which stay: a file system that passes over the numbers of files that were
-/// deleted just now, as ext4 without a journal does, would have the next try pay for it.
+/// Directory of one try. Dropping it truncates its files and keeps them: a file system that skips
+/// recently freed inode numbers, such as ext4 without a journal, would slow down the next try.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
@@ -227,7 +230,7 @@ pub(crate) struct Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What cannot be emptied is removed with all the others.
+        // A failure is harmless: dropping [`Directories`] removes the files.
         let _ = empty(&self.path);
     }
 }
@@ -266,9 +269,9 @@ fn give_away(path: &Path) -> std::io::Result<()> {
     if process::is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
 }
 
-/// Ends a proxy, with all that it has started.
+/// Ends a proxy and its child processes.
 pub(crate) fn stop(child: Child) {
-    // What it costs to end it is not measured, and one that does not end is killed.
+    // A proxy that does not end in time is killed.
     let _ = child.terminate(STOP_MAX);
 }
 

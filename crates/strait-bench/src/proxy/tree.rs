@@ -1,4 +1,4 @@
-//! A program and those that it started: what they have cost, in CPU time and memory, and where they run.
+//! A process and its descendants: CPU time, memory and CPU affinity.
 
 use std::fs;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use strait_sys::process;
 
 use crate::error::Result;
 
-/// Processes of a tree at most.
+/// Limit of processes of a tree.
 const PROCESSES_MAX: usize = 256;
 
-/// The process and all that descend from it (proc_pid_task(5), `children`).
+/// Returns the process and all its descendants (proc_pid_task(5), `children`).
 pub(crate) fn processes(root: u32) -> Vec<u32> {
     let mut processes = vec![root];
     let mut next = 0;
@@ -28,20 +28,20 @@ pub(crate) fn processes(root: u32) -> Vec<u32> {
     processes
 }
 
-/// CPU time of the tree so far, user and system, that of processes that have ended left out.
+/// Returns the CPU time of the tree so far, user and system, without that of ended processes.
 ///
 /// # Errors
-/// The process itself has ended.
+/// The root process has ended.
 pub(crate) fn cpu(root: u32) -> Result<Duration> {
     let mut cpu = process::cpu_time_of(root)?;
     for process in processes(root).into_iter().skip(1) {
-        // One that ends meanwhile has none any more.
+        // A process that ended meanwhile counts as 0.
         cpu += process::cpu_time_of(process).unwrap_or_default();
     }
     Ok(cpu)
 }
 
-/// The most memory that each process of the tree has had at once, added up, in bytes (`VmHWM`).
+/// Returns the sum of the peak memory of all processes of the tree, in bytes (`VmHWM`).
 pub(crate) fn memory(root: u32) -> u64 {
     let of = |process: u32| {
         let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
@@ -51,7 +51,8 @@ pub(crate) fn memory(root: u32) -> u64 {
     processes(root).into_iter().map(of).sum()
 }
 
-/// Keeps every thread of the tree on `cpus`: some programs take the CPUs that their threads run on for theirs to choose.
+/// Pins every thread of the tree to `cpus`: some programs choose the CPUs of their threads
+/// themselves.
 pub(crate) fn pin(root: u32, cpus: &[u32]) {
     let mut set = CpuSet::new();
     for &cpu in cpus {
@@ -61,7 +62,7 @@ pub(crate) fn pin(root: u32, cpus: &[u32]) {
         let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
         for thread in threads.flatten() {
             let id = thread.file_name().to_str().and_then(|id| Pid::from_raw(id.parse().ok()?));
-            // One that ends meanwhile runs nowhere.
+            // Fails for threads that ended meanwhile.
             let _ = id.map(|id| sched_setaffinity(Some(id), &set));
         }
     }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_has_its_children_and_their_cost() {
+    fn tree_includes_children_and_their_cost() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let own = std::process::id();
         let (processes, memory, cpu) = (processes(own), memory(own), cpu(own));

@@ -1,4 +1,5 @@
-//! What is measured: workloads with names, each a question that is asked of every proxy, and the experiments of D4.
+//! What is measured: workloads with names, each a question that is asked of every proxy, and the
+//! experiments of D4.
 
 use super::workload::{Sizes, Workload};
 
@@ -60,7 +61,8 @@ pub const FIGURES: [Figure; 4] = [Figure::Hits, Figure::Uncacheable, Figure::Sto
 
 /// Sizes of objects of Figures 6 and 7, in KiB.
 const SIZES_KIB: [u32; 6] = [4, 8, 16, 32, 64, 128];
-/// Requests a second there: so many that who copies what a hit sends is busy with the largest, as 90 were for D4's machine.
+/// Requests a second there: so many that who copies what a hit sends is busy with the largest, as
+/// 90 were for D4's machine.
 const HITS_RATE: u32 = 1000;
 /// Requests a second of the other figures: from few to more than who copies can take.
 const RATES: [u32; 6] = [1000, 2000, 4000, 8000, 12_000, 16_000];
@@ -129,11 +131,12 @@ const MIB: u64 = 1 << 20;
 const MANY: u32 = 32;
 const FEW: u32 = 8;
 
-/// A work as the table below has it: name, bytes, connections, objects that are repeated, cacheable.
+/// A work as the table below has it: name, bytes, connections, objects that are repeated,
+/// cacheable.
 type Row = (&'static str, u64, u32, u32, bool);
 
-/// Hits of one size; over more than a processor's cache, so that every byte comes from memory; misses that are not stored, and
-/// misses that are. Where nothing is repeated all are misses.
+/// Hits of one size; over more than a processor's cache, so that every byte comes from memory;
+/// misses that are not stored, and misses that are. Where nothing is repeated all are misses.
 const WORKS: [Row; 10] = [
     ("hit-4k", 4 * KIB, MANY, 4096, true),
     ("hit-16k", 16 * KIB, MANY, 2048, true),

@@ -1,4 +1,5 @@
-//! What is asked of a proxy, by Web Polygraph's axes (D4): sizes, hit ratio, cacheable ratio, connections, rate.
+//! What is asked of a proxy, by Web Polygraph's axes (D4): sizes, hit ratio, cacheable ratio,
+//! connections, rate.
 //!
 //! Pure: a workload and a number give the request of that number, the same for every contestant.
 
@@ -17,13 +18,16 @@ pub struct Workload {
     pub sizes: Sizes,
     /// Connections, each with one request at a time.
     pub connections: u32,
-    /// Share of the requests, 0 to 1, that ask for one of [`Workload::objects`], which the proxy has been asked for before.
+    /// Share of the requests, 0 to 1, that ask for one of [`Workload::objects`], which the proxy
+    /// has been asked for before.
     pub hits: f64,
-    /// Share of the requests, at least `hits`, that ask for something cacheable. What is no hit is asked for once.
+    /// Share of the requests, at least `hits`, that ask for something cacheable. What is no hit is
+    /// asked for once.
     pub cacheable: f64,
     /// Objects that requests repeat, each as often as the other.
     pub objects: u32,
-    /// Requests a second, at equal distances, whether those before are answered or not; as fast as it goes if none is given.
+    /// Requests a second, at equal distances, whether those before are answered or not; as fast as
+    /// it goes if none is given.
     pub rate: Option<f64>,
 }
 
@@ -32,12 +36,14 @@ pub struct Workload {
 pub enum Sizes {
     /// All have so many bytes.
     Fixed(u64),
-    /// As in Web Polygraph's workload PolyMix-4: exponential sizes of images (65 %, 4.5 KB on average) and pages (15 %, 8.5 KB),
-    /// log-normal ones of downloads (0.5 %, 300 KB) and others (19.5 %, 25 KB); 11 KB on average.
+    /// As in Web Polygraph's workload PolyMix-4: exponential sizes of images (65 %, 4.5 KB on
+    /// average) and pages (15 %, 8.5 KB), log-normal ones of downloads (0.5 %, 300 KB) and
+    /// others (19.5 %, 25 KB); 11 KB on average.
     PolyMix,
 }
 
-/// A part of a mix: its share, and the mean and the standard deviation of its sizes, of which an exponential one has none.
+/// A part of a mix: its share, and the mean and the standard deviation of its sizes, of which an
+/// exponential one has none.
 type Part = (f64, f64, Option<f64>);
 
 const POLYMIX: [Part; 4] = [

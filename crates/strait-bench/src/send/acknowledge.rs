@@ -1,7 +1,8 @@
-//! The far end of the route on which nothing copies: it acknowledges what comes and reads no byte.
+//! Far end of the route without copies: acknowledges segments without reading their bytes.
 //!
-//! The program of [`strait_filter::acknowledger`] takes the segments away at the interface and notes how far they went; here is
-//! the loop that sends what the peer's TCP would have said. Connections are made by a real listener.
+//! The program of [`strait_filter::acknowledger`] drops segments at the interface and records their
+//! end. The loop here sends the acknowledgements of the peer's TCP. A real listener accepts the
+//! connections.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -16,25 +17,25 @@ use strait_sys::packet::Socket;
 use crate::error::{Error, Result};
 
 const ETHERTYPE_IPV4: [u8; 2] = [8, 0];
-/// Without options (RFC 791, RFC 9293).
+/// Header lengths without options (RFC 791, RFC 9293).
 const IP_BYTES: u16 = 20;
 const TCP_BYTES: u16 = 20;
 const TCP: u8 = 6;
 const DO_NOT_FRAGMENT: u16 = 0x4000;
 const TTL: u8 = 64;
-/// The length of the TCP header in words, and ACK.
+/// TCP header length in words, and the ACK flag.
 const HEADER_WORDS_AND_ACK: [u8; 2] = [5 << 4, 0x10];
 
-/// Who the connections are between.
+/// Endpoints of the connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
-    /// The sender's Ethernet address, and that of the interface here.
+    /// Ethernet addresses of the sender and of the interface here.
     pub macs: [[u8; 6]; 2],
-    /// Their IPv4 addresses; those here may differ in the last octet, one connection each.
+    /// IPv4 addresses of both. The far addresses differ in the last octet, one connection each.
     pub addresses: [Ipv4Addr; 2],
 }
 
-/// The program on its interface, with what it writes to. It is gone when this is dropped.
+/// Attached program, with the map that it writes. Dropping this detaches it.
 #[derive(Debug)]
 pub struct Acknowledger {
     _program: Link,
@@ -44,7 +45,8 @@ pub struct Acknowledger {
 }
 
 impl Acknowledger {
-    /// Takes what comes in on `interface` of the calling thread's namespace from now on. The sender must not use TCP timestamps.
+    /// Starts to take segments that arrive on `interface` of the calling thread's namespace. The
+    /// sender must not use TCP timestamps.
     ///
     /// # Errors
     /// Refused without CAP_NET_ADMIN and CAP_BPF; unsupported before Linux 6.6.
@@ -59,7 +61,7 @@ impl Acknowledger {
         Ok(Self { _program: program, map, socket, ends })
     }
 
-    /// Acknowledges until `ended`, without a pause: a CPU of its own is what it needs.
+    /// Acknowledges until `ended` in a busy loop, which needs its own CPU.
     pub fn run(&self, ended: &AtomicBool) -> Result<()> {
         let segments = self.map.mapped()?;
         let mut told = [0; CONNECTIONS as usize];
@@ -78,7 +80,8 @@ impl Acknowledger {
 }
 
 impl Ends {
-    /// The frame in which the peer says that everything before the byte `next` has come; port above, number below in both.
+    /// Returns the frame that acknowledges all bytes before `next`. Both numbers hold a port in the
+    /// upper half and a sequence number in the lower.
     fn acknowledgement(&self, last_octet: u8, next: u64, own: u64) -> Vec<u8> {
         let [sender, mut receiver] = self.addresses.map(|address| address.octets());
         receiver[3] = last_octet;
@@ -88,7 +91,7 @@ impl Ends {
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
         let ports = [((own >> 32) as u16).to_be_bytes(), ((next >> 32) as u16).to_be_bytes()].concat();
         let numbers = [(own as u32).to_be_bytes(), (next as u32).to_be_bytes()].concat();
-        // The largest window, neither checksum nor urgent pointer yet.
+        // The largest window; checksum and urgent pointer are 0.
         let mut tcp = [&ports[..], &numbers, &HEADER_WORDS_AND_ACK, &[0xff, 0xff, 0, 0, 0, 0]].concat();
         let pseudo = [&receiver[..], &sender, &[0, TCP], &TCP_BYTES.to_be_bytes()].concat();
         let sum = checksum(&[&pseudo[..], &tcp].concat());

@@ -1,4 +1,5 @@
-//! The far end of a benchmark of sends: a thread that reads connections to their ends, or has them acknowledged unread.
+//! Far end of the send benchmark: a thread that reads connections to their end, or acknowledges
+//! them without reading.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,23 +16,23 @@ use super::acknowledge::{Acknowledger, Ends};
 use crate::error::{Error, Result};
 use crate::wire::End;
 
-/// Bytes read at a time.
+/// Bytes of a read.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Connections that are read at a time; more wait for one to end.
+/// Limit of concurrent connections; more wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 1024;
-/// How long to wait for bytes before it looks whether it is to end.
+/// Interval between two checks of the end flag.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What it does with what comes.
+/// Treatment of received data.
 #[derive(Clone, Copy, Debug)]
 pub enum Takes {
     /// Reads it.
     Reading,
-    /// Acknowledges it unread.
+    /// Acknowledges it without reading.
     Acknowledging(Ends),
 }
 
-/// A far end. Its thread ends when this is dropped.
+/// Far end. Dropping it ends its thread.
 #[derive(Debug)]
 pub struct FarEnd {
     address: SocketAddr,
@@ -41,11 +42,12 @@ pub struct FarEnd {
 }
 
 impl FarEnd {
-    /// Listens at `end` on the port of `address`, a free one if that is 0, and takes all connections on `cpus`. But on the loopback it
-    /// listens on every address of the end.
+    /// Listens at `end` on the port of `address`, or a free one if that is 0, and takes all
+    /// connections on `cpus`. Except on the loopback, it listens on every address of the end.
     ///
     /// # Errors
-    /// The address is not there, or this process may not run on `cpus`; those of [`Acknowledger::attach`].
+    /// The address is not available, or this process may not run on `cpus`; errors of
+    /// [`Acknowledger::attach`].
     pub fn start(end: &End, address: SocketAddr, takes: Takes, cpus: &[u32]) -> Result<Self> {
         let failed = |source| Error::file(format!("listen on {address}"), source);
         let (listener, acknowledger) = end.run(|| {
@@ -62,10 +64,10 @@ impl FarEnd {
         let (count, end, cpus) = (bytes.clone(), ended.clone(), cpus.to_vec());
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            // Whoever starts it waits for this, and has it before the thread goes on.
+            // Return only after the thread is pinned.
             let _ = tell.send(if cpus.is_empty() { Ok(()) } else { process::pin_thread_to(&cpus) });
             match acknowledger {
-                // The listener stays, unread.
+                // The listener stays open, unread.
                 Some(acknowledger) => acknowledger.run(&end),
                 None => read_all(&listener, &count, &end),
             }
@@ -77,12 +79,12 @@ impl FarEnd {
         }
     }
 
-    /// Where it is connected to.
+    /// Returns the listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
@@ -92,13 +94,13 @@ impl Drop for FarEnd {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Whoever measures has seen by the bytes whether it did its part.
+            // Errors are ignored: the number of read bytes shows whether all arrived.
             let _ = thread.join();
         }
     }
 }
 
-/// The end of a private pair has several addresses, and nobody else reaches it.
+/// A private end has several addresses and is unreachable from outside, so listen on all of them.
 fn listens_on(address: SocketAddr) -> SocketAddr {
     let ip = if address.ip().is_loopback() { address.ip() } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
     SocketAddr::new(ip, address.port())
@@ -121,7 +123,8 @@ fn read_all(listener: &TcpListener, bytes: &AtomicU64, ended: &AtomicBool) -> Re
     Ok(())
 }
 
-/// Whether the listener, and behind it each stream, has something, once one of them has or the time is over.
+/// Waits for an event or the timeout. Returns true for the listener, and for each stream after it,
+/// if it is ready.
 fn wait_for(listener: &TcpListener, streams: &[TcpStream]) -> Result<Vec<bool>> {
     let streams = streams.iter().map(|stream| PollFd::new(stream, PollFlags::IN));
     let mut all: Vec<_> = std::iter::once(PollFd::new(listener, PollFlags::IN)).chain(streams).collect();
@@ -131,7 +134,7 @@ fn wait_for(listener: &TcpListener, streams: &[TcpStream]) -> Result<Vec<bool>> 
     }
 }
 
-/// The next connection; none if it was given up meanwhile.
+/// Returns the next connection; None if it was aborted meanwhile.
 fn accept(listener: &TcpListener) -> Result<Option<TcpStream>> {
     let failed = |source| Error::file("accept a connection", source);
     match listener.accept() {
@@ -144,7 +147,7 @@ fn accept(listener: &TcpListener) -> Result<Option<TcpStream>> {
     }
 }
 
-/// Reads once; false at the end, and a reset is an end, too.
+/// Reads once; returns false at the end or after a reset.
 fn read(stream: &mut TcpStream, chunk: &mut [u8], bytes: &AtomicU64) -> Result<bool> {
     match stream.read(chunk) {
         Ok(0) => Ok(false),

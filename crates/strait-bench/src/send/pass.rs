@@ -1,4 +1,4 @@
-//! Programs that pass what one connection sends on to another: Strait's relay, HAProxy, and the plainest there can be.
+//! Relay programs: Strait's relay, HAProxy, and a minimal one.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -14,25 +14,25 @@ use crate::error::{Error, Result};
 use crate::memory_file;
 use crate::wire::End;
 
-/// Bytes that the plainest reads at a time.
+/// Bytes of a read in the minimal relay.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How long a program may take to listen.
+/// Timeout for a program to listen.
 const READY_MAX: Duration = Duration::from_secs(5);
-/// How long to wait for a connection before looking whether to end.
+/// Interval between two checks of the termination flag.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A program that passes bytes on, on the loopback.
+/// Relay program on the loopback.
 #[derive(Debug)]
 pub(super) struct Passing {
     pub(super) child: Child,
-    /// Where it listens.
+    /// Address where it listens.
     pub(super) address: SocketAddr,
-    /// HAProxy reads its configuration here.
+    /// Keeps HAProxy's configuration file open.
     _configuration: Option<File>,
 }
 
 impl Passing {
-    /// Starts the program of `way` on `cpus`, to pass on to `to`; it listens when this returns.
+    /// Starts the program of `way` on `cpus`, to relay to `to`. It listens when this returns.
     pub(super) fn start(
         launcher: &Launcher,
         way: Way,
@@ -66,7 +66,8 @@ fn free_address() -> Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).map_err(failed)
 }
 
-/// HAProxy on one thread, splicing whatever it can: as a file in memory, with its path.
+/// Creates a configuration of HAProxy with one thread and splice(2), as a file in memory; returns
+/// its path too.
 fn configuration(listen: SocketAddr, to: SocketAddr) -> Result<(String, File)> {
     let failed = |error| Error::file("write HAProxy's configuration", error);
     let text = format!(
@@ -78,7 +79,8 @@ fn configuration(listen: SocketAddr, to: SocketAddr) -> Result<(String, File)> {
     Ok((memory_file::path_of(&file), file))
 }
 
-/// The plainest: takes one connection after the other on `listen`, and writes what it reads to `to`, until `terminated`.
+/// Minimal relay: accepts one connection after the other on `listen` and writes its data to `to`,
+/// until `terminated`.
 pub fn run(listen: SocketAddr, to: SocketAddr, terminated: &AtomicBool) -> Result<()> {
     let failed = |error| Error::file(format!("pass from {listen} to {to}"), error);
     let listener = TcpListener::bind(listen).map_err(failed)?;

@@ -1,17 +1,17 @@
-//! Loads of a server with many peers or slow ones, whose sends are counted: how many of their bytes are lent is the question, and
-//! what is known of the device is learned on the way.
+//! Loads of a server with many or slow peers and a fixed number of sends. They show the share of
+//! zero-copy bytes while the sender still learns the device.
 
 use std::time::Duration;
 
-/// Addresses of the far end, one for each peer.
+/// Number of far-end addresses, one for each peer.
 pub const PEERS_MAX: u8 = 64;
 
-/// A load.
+/// Load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeersLoad {
-    /// Peers, each at an address of its own.
+    /// Number of peers, each with its own address.
     pub peers: u32,
-    /// Sends to each of them, in turn.
+    /// Number of sends to each peer, in turn.
     pub sends: u32,
     /// Bytes of a send.
     pub bytes: u32,
@@ -19,7 +19,7 @@ pub struct PeersLoad {
     pub pause: Duration,
 }
 
-/// The loads by name.
+/// Loads by name.
 pub const LOADS: [(&str, PeersLoad); 5] = [
     ("64 peers x 64 of 256 KiB", load(64, 64, 256 << 10, 0)),
     ("44 peers x 32 of 64 KiB", load(44, 32, 64 << 10, 0)),

@@ -1,7 +1,7 @@
-//! The program that is measured: it sends the same message over and over on one connection, or on several in turn, by one way,
-//! and says at its end how fast that was and what it cost.
+//! Measured sender: sends one message repeatedly on one connection, or on several in turn, by one
+//! way, and prints its rate and CPU cost.
 //!
-//! The plain ways are as plain as they can be: what they cost is what the system calls cost.
+//! The ways other than `strait` are minimal, so that their cost is that of the system calls.
 
 use std::fs::File;
 use std::io::{IoSlice, Read as _, Seek as _, Write as _};
@@ -26,58 +26,58 @@ use crate::child;
 use crate::error::{Error, Result};
 use crate::memory_file;
 
-/// Bytes of a small piece of a message.
+/// Size of a small piece of a message in bytes.
 pub const PIECE_BYTES: usize = 64;
-/// Bodies are taken in turn from so much memory, or from one body that is larger: what a server sends is rarely in its processor's
-/// nearest cache.
+/// Bodies are taken in turn from this much memory, or from one body that is larger: a server's data
+/// is rarely in the nearest CPU cache.
 pub const BODIES_BYTES: usize = 64 << 20;
-/// They stand in chunks of so much, or of one body that is larger.
+/// Chunk size for bodies, unless one body is larger.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks for what Strait gathers.
+/// Extra chunks for pieces that Strait gathers.
 const GATHERING: u32 = 64;
-/// A connection that takes nothing for so long is broken.
+/// Timeout of sends and completions.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait for the far end.
+/// Timeout of the connection to the far end.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Messages between two looks at the clock.
+/// Messages between two readings of the clock.
 const LOOK_EACH: u32 = 16;
-/// Sends that may be under way without a copy.
+/// Limit of zero-copy sends in flight.
 const LENT_MAX: usize = 4096;
-/// Requests of a message at most.
+/// Limit of requests of a message.
 const REQUESTS_MAX: usize = 8;
-/// Bytes that the plain way reads of a file at a time.
+/// Bytes of a read in the way `send` of a file.
 const READ_BYTES: usize = 64 << 10;
-/// The congestion control of every way: bbr, where it is the default, paces loopback.
+/// Congestion control of every way: bbr, the default of some systems, would pace the loopback.
 const CONGESTION: &str = "reno";
 
-/// What to send.
+/// Options of the sender.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to.
+    /// Address of the far end.
     pub to: SocketAddr,
-    /// How.
+    /// Way to send.
     pub way: Way,
-    /// What.
+    /// Message to send.
     pub message: Message,
-    /// How long.
+    /// Time of the measurement.
     pub time: Duration,
-    /// How long before it counts.
+    /// Time before the measurement.
     pub warm_up: Duration,
-    /// Instead of all that the time allows.
+    /// Fixed number of sends to several peers, instead of the time.
     pub peers: Option<PeersLoad>,
 }
 
-/// A message.
+/// Message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// So many pieces of [`PIECE_BYTES`] and a body of so many bytes.
+    /// This many pieces of [`PIECE_BYTES`], and a body.
     Memory {
-        /// Pieces.
+        /// Number of pieces.
         pieces: usize,
-        /// Bytes of the body.
+        /// Size of the body in bytes.
         body: usize,
     },
-    /// A file of so many bytes.
+    /// File of this size in bytes.
     File(u64),
 }
 
@@ -90,24 +90,26 @@ impl Message {
     }
 }
 
-/// What was sent in the time that counts, and all in all.
+/// Figures of the measured time, and totals of all connections.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Account {
-    /// Whole messages.
+    /// Complete messages.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// Bytes of the whole connection.
+    /// Bytes of all connections, warm-up included.
     pub all_bytes: u64,
-    /// Seconds.
+    /// Measured time in seconds.
     pub seconds: f64,
     /// CPU seconds of this process, user and system.
     pub cpu_s: f64,
-    /// Share of all bytes that went without a copy, as the kernel reported; none if nothing was asked.
+    /// Share of all bytes sent without a copy, as reported by the kernel; None if the way has no
+    /// zero-copy.
     pub zero_copy: Option<f64>,
-    /// Share of all bytes that were lent to the kernel, copied after all or not; none if none could be.
+    /// Share of all bytes sent as zero-copy requests, even if the kernel copied them; None if the
+    /// way has no zero-copy.
     pub lent: Option<f64>,
-    /// What was got.
+    /// Way and congestion control.
     pub got: String,
 }
 
@@ -132,7 +134,7 @@ pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
     child::print(&account)
 }
 
-/// The address of a peer: they follow each other.
+/// Returns the address of a peer: peers have consecutive addresses.
 fn peer(first: SocketAddr, number: u32) -> Result<SocketAddr> {
     match first.ip() {
         IpAddr::V4(ip) => {
@@ -158,7 +160,7 @@ fn cpu_time() -> Result<Duration> {
     Ok(process::cpu_time_of(std::process::id())?)
 }
 
-/// Messages that were sent.
+/// Sends for `time`; returns the number of messages.
 fn send_for(time: Duration, transmitter: &mut dyn Transmit, terminated: &AtomicBool) -> Result<u64> {
     let (began, mut messages) = (Instant::now(), 0);
     while began.elapsed() < time && !terminated.load(Ordering::Relaxed) {
@@ -170,7 +172,7 @@ fn send_for(time: Duration, transmitter: &mut dyn Transmit, terminated: &AtomicB
     Ok(messages)
 }
 
-/// Sends as often to each peer as the load says; messages that were sent.
+/// Sends to each peer in turn as often as `load` says; returns the number of messages.
 fn send_each(load: PeersLoad, transmitter: &mut dyn Transmit, terminated: &AtomicBool) -> Result<u64> {
     let all = u64::from(load.peers) * u64::from(load.sends);
     for sent in 0..all {
@@ -185,7 +187,7 @@ fn send_each(load: PeersLoad, transmitter: &mut dyn Transmit, terminated: &Atomi
     Ok(all)
 }
 
-/// Connections, used one after the other.
+/// Connections used in turn.
 struct Turns<T> {
     all: Vec<T>,
     turn: usize,
@@ -208,18 +210,19 @@ impl<T> Turns<T> {
 
 /// Shares of all bytes.
 struct Shares {
-    /// That went without a copy, as the kernel reported.
+    /// Sent without a copy, as reported by the kernel.
     zero_copy: f64,
-    /// That were lent to it.
+    /// Sent as zero-copy requests.
     lent: f64,
 }
 
-/// A way to send.
+/// Way to send.
 trait Transmit {
-    /// Hands one message to the kernel.
+    /// Passes one message to the kernel.
     fn message(&mut self) -> Result<()>;
 
-    /// Waits until nothing is lent any more; the shares of a way that may lend.
+    /// Waits until the kernel has released all zero-copy buffers. Returns the shares of a way that
+    /// has zero-copy.
     fn finish(&mut self) -> Result<Option<Shares>> {
         Ok(None)
     }
@@ -262,32 +265,32 @@ fn transmitter(options: &Options, mut streams: Turns<TcpStream>) -> Result<Box<d
     }
 }
 
-/// Messages of the same pieces, with one body of many in turn.
+/// Messages: always the same pieces, and one of many bodies in turn.
 struct Parts {
     pieces: usize,
     bodies: Vec<Frozen>,
     turn: usize,
-    /// The pieces, and behind them the body whose turn it is.
+    /// Views of the pieces, followed by the current body.
     views: Vec<Frozen>,
 }
 
 impl Parts {
-    /// Memory for the pieces and the bodies.
+    /// Allocates memory for the pieces and the bodies.
     fn pool(pieces: usize, body: usize) -> Result<Pool> {
         Ok(Pool::new(Self::chunk_bytes(pieces, body), Self::chunks(pieces, body))?)
     }
 
-    /// Bytes of a chunk that holds all pieces, or a body at least.
+    /// Returns the size of a chunk: enough for all pieces or one body.
     fn chunk_bytes(pieces: usize, body: usize) -> usize {
         (pieces * PIECE_BYTES).max(body).max(CHUNK_BYTES)
     }
 
-    /// Chunks for the pieces and the bodies.
+    /// Returns the number of chunks for the pieces and the bodies.
     fn chunks(pieces: usize, body: usize) -> u32 {
         1 + BODIES_BYTES.div_ceil(Self::chunk_bytes(pieces, body)) as u32
     }
 
-    /// From chunks as large and as many as that.
+    /// Fills chunks from `take`, as sized by [`Parts::chunk_bytes`] and [`Parts::chunks`].
     fn new(mut take: impl FnMut() -> Option<BufMut>, pieces: usize, body: usize) -> Result<Self> {
         let mut filled = || {
             let mut chunk = take().ok_or_else(|| Error::Void("no buffer is free".into()))?;
@@ -306,13 +309,13 @@ impl Parts {
         Ok(Self { pieces, bodies, turn: 0, views })
     }
 
-    /// Share of a message's bytes that its body has.
+    /// Returns the body's share of a message's bytes.
     fn body_share(&self) -> f64 {
         let body = self.bodies.first().map_or(0, |body| body.len());
         body as f64 / (self.pieces * PIECE_BYTES + body).max(1) as f64
     }
 
-    /// The next message: its pieces and its body.
+    /// Returns the next message: its pieces and its body.
     fn next(&mut self) -> (&[Frozen], &[Frozen]) {
         self.turn = (self.turn + 1) % self.bodies.len().max(1);
         if let (Some(view), Some(body)) = (self.views.get_mut(self.pieces), self.bodies.get(self.turn)) {
@@ -322,13 +325,13 @@ impl Parts {
     }
 }
 
-/// As many parts of `bytes` bytes as there are in `all`.
+/// Splits `all` into parts of `bytes` bytes.
 fn each(all: &Frozen, bytes: usize) -> impl Iterator<Item = Frozen> {
     let parts = all.len().checked_div(bytes).unwrap_or(0);
     (0..parts).map(move |part| all.slice(part * bytes..(part + 1) * bytes))
 }
 
-/// A file that is in the page cache and nowhere else.
+/// Creates a file in memory.
 fn file(bytes: u64) -> Result<File> {
     let mut file = memory_file::create("message")?;
     let chunk: Vec<u8> = (0..READ_BYTES).map(|at| at as u8).collect();
@@ -373,7 +376,7 @@ impl Transmit for Copying {
     }
 }
 
-/// All parts copied into one buffer, and send(2) of that.
+/// Copies all parts into one buffer, then send(2).
 struct Coalescing {
     streams: Turns<TcpStream>,
     parts: Parts,
@@ -391,7 +394,7 @@ impl Transmit for Coalescing {
     }
 }
 
-/// What the kernel said of lent bytes.
+/// The kernel's reports on zero-copy buffers.
 #[derive(Default)]
 struct Reported {
     messages: u64,
@@ -399,25 +402,25 @@ struct Reported {
 }
 
 impl Reported {
-    /// Every lent buffer counts the same.
+    /// Returns the share of buffers that were not copied.
     fn zero_copy(&self) -> f64 {
         1.0 - self.copied as f64 / self.messages.max(1) as f64
     }
 }
 
-/// `SEND_ZC` or `SENDMSG_ZC`; with copied views, D5's answer: `SENDMSG` linked to `SEND_ZC`.
+/// `SEND_ZC` or `SENDMSG_ZC`; if `splits`, D5's answer: `SENDMSG` linked to `SEND_ZC`.
 struct Lending {
     ring: Ring,
     sockets: Turns<Arc<OwnedFd>>,
     parts: Parts,
-    /// Whether the pieces are copied, by requests of their own.
+    /// True if the pieces are copied, by separate requests.
     splits: bool,
     reported: Reported,
     to: String,
 }
 
 impl Lending {
-    /// Takes the completions that are there; how many of them are results.
+    /// Takes all pending completions; returns the number of results.
     fn take(&mut self) -> Result<usize> {
         let mut results = 0;
         while let Some(event) = self.ring.next_event() {
@@ -441,7 +444,7 @@ impl Lending {
 
 impl Transmit for Lending {
     fn message(&mut self) -> Result<()> {
-        // A chain that is handed over in parts is none.
+        // Wait until the whole chain fits: links do not cross two submissions.
         while self.ring.under_way() + REQUESTS_MAX > LENT_MAX {
             self.ring.enter(1, PATIENCE)?;
             self.take()?;
@@ -478,7 +481,7 @@ impl Transmit for Lending {
     }
 }
 
-/// Strait's sender. The plan is made anew for each message, as a server does.
+/// Strait's sender. As in a server, each message gets a new plan.
 struct Planned {
     engine: Engine,
     senders: Turns<Sender>,
@@ -535,7 +538,7 @@ impl Transmit for Planned {
             sender.finish(&mut self.engine, PATIENCE)?;
             account.add(&sender.account());
         }
-        // Of a file none is lent: sendfile copies nothing either.
+        // Files are sent with sendfile, which is no zero-copy request.
         if matches!(self.what, What::File(_)) {
             return Ok(None);
         }

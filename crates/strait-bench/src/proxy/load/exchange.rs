@@ -1,6 +1,7 @@
-//! One connection of the client with the request that it waits for an answer to.
+//! A connection of the client with its pending request.
 //!
-//! The head is parsed; the body is compared with what it must be, or counted and thrown away unread.
+//! The head is parsed. The body is compared with the expected bytes, or counted and discarded by
+//! the kernel.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -10,25 +11,25 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::proxy::object::{Block, Object};
 
-/// Bodies up to here are compared whole: they come with the head.
+/// Bodies up to this size are always compared: they arrive with the head.
 const SMALL_BYTES_MAX: u64 = 16 << 10;
-/// Bytes read at a time where they are looked at.
+/// Bytes of a read if the body is compared.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Bytes read at a time for the head of a body that is not.
+/// Bytes of a read of the head if the body is not compared.
 const HEAD_READ_BYTES: usize = 2 << 10;
-/// Bytes thrown away at a time.
+/// Bytes discarded by one call.
 const DISCARD_BYTES: usize = 4 << 20;
-/// The most that the head of a response may have.
+/// Limit of a response head in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Header fields of a response at most.
+/// Limit of header fields of a response.
 const FIELDS_MAX: usize = 64;
 
-/// What all connections share.
+/// Buffers and constants shared by all connections.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) block: Block,
     buffer: Vec<u8>,
-    /// Never written: recv(2) throws away as much as it is asked to read.
+    /// Never written: recv(2) with MSG_TRUNC discards up to this length.
     sink: Vec<u8>,
     request: Vec<u8>,
     host: String,
@@ -41,17 +42,17 @@ impl Tools {
     }
 }
 
-/// A request that is not answered yet.
+/// Unanswered request.
 #[derive(Debug)]
 pub(super) struct Pending {
     object: Object,
-    /// When it was due, in nanoseconds of the client's clock.
+    /// Time at which it was due, in nanoseconds of the client's clock.
     pub(super) due_ns: u64,
-    /// Whether its body is compared with what it must be.
+    /// True if its body is compared with the expected bytes.
     pub(super) is_verified: bool,
-    /// Bytes of the body that came; none before the head is whole.
+    /// Received bytes of the body; None until the head is complete.
     received: Option<u64>,
-    /// Whether the connection ends behind it.
+    /// True if the server closes the connection after the response.
     closes: bool,
 }
 
@@ -65,21 +66,21 @@ impl Pending {
     }
 }
 
-/// A connection to what is measured.
+/// Connection to the measured program.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) socket: TcpStream,
     pub(super) pending: Option<Pending>,
-    /// The part of a head that came.
+    /// Received part of a head.
     head: Vec<u8>,
 }
 
-/// What became of a request.
+/// Progress of a request.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// There is more to come.
+    /// The response is incomplete.
     Waits,
-    /// The answer is whole and right.
+    /// The response is complete and correct.
     Done,
 }
 
@@ -88,10 +89,10 @@ impl Exchange {
         Self { socket, pending: None, head: Vec::new() }
     }
 
-    /// Asks for `object`; its body is compared if `is_verified`, and always where it is small.
+    /// Requests `object`. Its body is compared if `is_verified`, or if it is small.
     ///
     /// # Errors
-    /// The connection does not take the request.
+    /// The connection does not take the whole request.
     pub(super) fn ask(
         &mut self,
         object: Object,
@@ -115,14 +116,14 @@ impl Exchange {
         }
     }
 
-    /// Reads what has come.
+    /// Reads available bytes.
     ///
     /// # Errors
-    /// The answer is wrong or broken off, in words.
+    /// Description of a wrong or incomplete response.
     pub(super) fn receive(&mut self, tools: &mut Tools) -> Result<Outcome, String> {
         loop {
             let Some(pending) = &mut self.pending else {
-                return Err("the connection has something to say unasked".into());
+                return Err("the connection sent bytes without a request".into());
             };
             let object = pending.object;
             let (read, is_short) = match pending.received {
@@ -154,7 +155,7 @@ impl Exchange {
     }
 }
 
-/// Bytes read, and whether there are no more for now; none and false at the end.
+/// Returns the number of bytes read, and true if no more are available now; 0 and false at the end.
 fn read(socket: &TcpStream, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, bool), String> {
     let asked = buffer.len();
     match rustix::net::recv(socket, buffer, flags) {
@@ -173,7 +174,7 @@ impl Pending {
         }
     }
 
-    /// Takes bytes of the head, and of the body behind it.
+    /// Takes bytes of the head, and of the body after it.
     fn begin(&mut self, head: &mut Vec<u8>, bytes: &[u8], block: &Block) -> Result<(), String> {
         let so_far = if head.is_empty() {
             bytes
@@ -195,7 +196,7 @@ impl Pending {
         self.take(&so_far[length..], block)
     }
 
-    /// Takes bytes of the body: `read` of them, which are in `buffer` if they are looked at.
+    /// Takes `read` bytes of the body, which are in `buffer` if they are compared.
     fn go_on(&mut self, read: usize, buffer: &[u8], block: &Block) -> Result<(), String> {
         if self.is_verified {
             return self.take(&buffer[..read], block);
@@ -208,17 +209,18 @@ impl Pending {
         let received = self.received.unwrap_or(0);
         let end = received + bytes.len() as u64;
         if end > self.size() {
-            return Err(format!("{end} bytes came of a body of {}", self.size()));
+            return Err(format!("{end} bytes received for a body of {}", self.size()));
         }
         if self.is_verified && !block.matches(&self.object, received, bytes) {
             let target = self.object.target();
-            return Err(format!("the body of {target} is another between bytes {received} and {end}"));
+            return Err(format!("the body of {target} differs between bytes {received} and {end}"));
         }
         self.received = Some(end);
         Ok(())
     }
 
-    /// The head's length, and whether the connection ends behind the body; none if it is not whole.
+    /// Returns the head's length, and true if the server closes the connection; None if the head is
+    /// incomplete.
     fn parse(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>, String> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut response = httparse::Response::new(&mut fields);
@@ -251,7 +253,7 @@ mod tests {
 
     const OBJECT: Object = Object { size: 100_000, id: 7, cacheable: true };
 
-    /// What the client makes of `pieces`, each of which it sees by itself, and then the end.
+    /// Sends `pieces` one by one to a client, then the end, and returns the client's outcome.
     fn outcome_of(pieces: &[&[u8]], is_verified: bool) -> Result<Outcome, String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -261,12 +263,12 @@ mod tests {
         exchange.ask(OBJECT, 0, is_verified, &mut tools).unwrap();
         for piece in pieces {
             server.write_all(piece).unwrap();
-            // Blocking, it reads on until it has what there is: a wait stands for less than was asked for.
+            // The socket blocks: `receive` returns early only after a read shorter than its buffer.
             if let Outcome::Done = exchange.receive(&mut tools)? {
                 return Ok(Outcome::Done);
             }
         }
-        // The server lives on: with the request unread, its end would be a reset.
+        // The request is unread, so dropping the server here would send a reset.
         server.shutdown(Shutdown::Write).unwrap();
         exchange.receive(&mut tools)
     }
@@ -283,7 +285,7 @@ mod tests {
     const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n";
 
     #[test]
-    fn an_answer_is_right_however_it_is_cut() {
+    fn response_is_complete_at_every_cut() {
         let body = body();
         let whole = [HEAD, &body].concat();
         for cut in [1, 20, HEAD.len() - 1, HEAD.len(), HEAD.len() + 1, 3000, 70_000] {
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_responses_are_described() {
         let mut body = body();
         let short = outcome_of(&[HEAD, &body[..500]], false).unwrap_err();
         assert!(short.contains("after 500 of 100000 bytes"), "{short}");
@@ -307,6 +309,6 @@ mod tests {
         assert!(length.contains("Content-Length: 99999"), "{length}");
         body[90_000] ^= 1;
         let wrong = outcome_of(&[HEAD, &body], true).unwrap_err();
-        assert!(wrong.contains("is another between"), "{wrong}");
+        assert!(wrong.contains("differs between"), "{wrong}");
     }
 }

@@ -1,24 +1,24 @@
-//! Proxies of others: programs, arguments, and the configurations of `bench/peers/`.
+//! Other proxies: programs, arguments, and the configurations of `bench/peers/`.
 
 use super::{Directory, Setting, find};
 use crate::child::Program;
 use crate::error::Result;
 
-/// A program of others.
+/// Installed proxy.
 #[derive(Clone, Copy)]
 pub(super) struct Peer {
     pub(super) program: &'static str,
-    /// The argument that makes it tell its version.
+    /// Argument that prints its version.
     pub(super) version: &'static str,
-    /// Directories that it expects in its own.
+    /// Directories to create in its own directory.
     directories: &'static [&'static str],
-    /// Files of its configuration, by their names in its directory.
+    /// Configuration files: names in its directory, and texts.
     files: &'static [(&'static str, &'static str)],
-    /// What they and the arguments are filled in with, beside the setting.
+    /// Further placeholders in files and arguments, with their values.
     values: &'static [(&'static str, &'static str)],
-    /// What it has in its environment.
+    /// Environment variables.
     environment: &'static [&'static str],
-    /// Arguments of a run that comes first and ends.
+    /// Arguments of a run before the actual one, such as to create a cache.
     before: &'static [&'static str],
     arguments: &'static [&'static str],
 }
@@ -35,7 +35,7 @@ pub(super) const NGINX: Peer = Peer {
     directories: &[],
     files: &[("nginx.conf", configuration!("nginx/nginx.conf"))],
     values: &[],
-    // Else the memory of the buffers goes back to the kernel with every long response.
+    // Without it, malloc returns the buffers to the kernel after every long response.
     environment: &["MALLOC_TRIM_THRESHOLD_=1073741824"],
     before: &[],
     arguments: &["-e", "stderr", "-p", "@DIR@", "-c", "@DIR@/nginx.conf"],
@@ -53,7 +53,7 @@ pub(super) const SQUID: Peer = Peer {
 pub(super) const SQUID_AUFS: Peer = Peer {
     directories: &["cache"],
     files: &[("squid.conf", configuration!("squid/aufs.conf"))],
-    // It makes its directories.
+    // Creates the cache directories.
     before: &["-N", "-z", "-f", "@DIR@/squid.conf"],
     ..SQUID
 };
@@ -64,7 +64,7 @@ pub(super) const VARNISH: Peer = Peer {
     version: "-V",
     files: &[("default.vcl", configuration!("varnish/default.vcl"))],
     values: &[("@STORE@", "malloc,@MEMORY_MIB@M")],
-    // One CPU needs one pool of threads.
+    // One CPU needs one thread pool.
     arguments: &[
         "-F",
         "-j",
@@ -89,7 +89,7 @@ pub(super) const VARNISH: Peer = Peer {
     ..NGINX
 };
 
-/// Its log in memory, which access logs are made of, without what every request writes.
+/// Log mask: the log in memory, the source of access logs, without the records of every request.
 const VARNISH_LOG: &str = "vsl_mask=-Begin,-End,-Link,-Timestamp,-ReqAcct,-BereqAcct,-ReqStart,-ReqMethod,-ReqURL,-ReqProtocol,\
     -ReqHeader,-ReqUnset,-RespProtocol,-RespStatus,-RespReason,-RespHeader,-RespUnset,-BereqMethod,-BereqURL,-BereqProtocol,\
     -BereqHeader,-BereqUnset,-BerespProtocol,-BerespStatus,-BerespReason,-BerespHeader,-BerespUnset,-VCL_call,-VCL_return,\
@@ -128,7 +128,8 @@ pub(super) const TRAFFICSERVER: Peer = Peer {
 };
 
 impl Peer {
-    /// Writes its configuration, and returns the program that is to run first, if there is one, and that which serves.
+    /// Writes its configuration. Returns the program to run first, if any, and the program that
+    /// serves.
     pub(super) fn programs(
         &self,
         setting: &Setting<'_>,
