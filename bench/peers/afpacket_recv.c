@@ -1,5 +1,5 @@
 /*
- * The plainest capture there is: an AF_PACKET socket read by recvfrom, or by recvmmsg with -m.
+ * Minimal capture: an AF_PACKET socket read by recvfrom, or by recvmmsg with -m.
  *
  *     afpacket_recv -i INTERFACE [-m]
  *
@@ -35,7 +35,7 @@ static int open_socket(const char *interface)
         .sll_protocol = htons(ETH_P_ALL),
         .sll_ifindex = (int)if_nametoindex(interface),
     };
-    /* A signal between two reads is seen at the latest after this. */
+    /* Limit of the delay until a signal between two reads is noticed. */
     struct timeval timeout = { .tv_usec = 100000 };
     int fd = socket(AF_PACKET, SOCK_RAW, 0);
     if (address.sll_ifindex == 0)

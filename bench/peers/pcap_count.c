@@ -1,11 +1,12 @@
 /*
- * A libpcap program: counts packets, and with -l their delay from the generator's stamp, and from the time that the
- * packet's header says, to this program.
+ * A libpcap program: counts packets. With -l it also measures their delays to this program, from the
+ * generator's stamp and from the packet header's time.
  *
  *     pcap_count -i INTERFACE [-I] [-t MILLISECONDS] [-s SNAPLEN] [-l]
  *
- * It runs on stock libpcap, and unchanged on Strait's drop-in. -I is immediate mode. Without it libpcap's ring and the read timeout decide when packets are handed over. It opens the
- * interface as tcpdump does, and on SIGINT prints one JSON object.
+ * It runs on stock libpcap, and unchanged on Strait's drop-in. -I is immediate mode; without it
+ * libpcap's ring and the read timeout delay packets. It opens the interface like tcpdump, and prints
+ * one JSON object on SIGINT.
  */
 #include <pcap.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ struct options {
 static pcap_t *handle;
 static uint64_t delivered, bytes;
 
-/* In nanoseconds. */
+/* Delays in nanoseconds. */
 static struct delays {
     uint64_t *ns;
     size_t count;
@@ -69,11 +70,11 @@ static void take_delay(u_char *user, const struct pcap_pkthdr *header, const u_c
     if ((probe[0] << 8 | probe[1]) != PROBE_MAGIC)
         return;
     record(&since_sent, big_endian(probe + 10), now);
-    /* Nanoseconds stand in tv_usec: open_interface asks for them. */
+    /* tv_usec holds nanoseconds, as requested by open_interface. */
     record(&since_captured, (uint64_t)header->ts.tv_sec * NS_PER_S + (uint64_t)header->ts.tv_usec, now);
 }
 
-/* Touched here, so that no page fault falls into the measured time. */
+/* Touches the pages now, to avoid page faults in the measured time. */
 static void make_room(struct delays *delays)
 {
     delays->ns = malloc(DELAYS_MAX * sizeof(delays->ns[0]));

@@ -1,8 +1,8 @@
 /*
- * What the C peers share: how they stop, how they fail, and where a probe stands in a frame.
+ * Shared by the C peers: signals, errors, and the position of a probe in a frame.
  *
- * The peers are the plain programs that Strait is measured against: as short as the interface that they use
- * allows. The benchmark compiles and starts them; they are not installed.
+ * The peers are minimal programs that Strait is compared with. The benchmark compiles and starts
+ * them; they are not installed.
  */
 #ifndef STRAIT_BENCH_PEER_H
 #define STRAIT_BENCH_PEER_H
@@ -37,7 +37,7 @@ static inline uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* Calls `handler` on SIGINT and SIGTERM; a call that waits returns EINTR. */
+/* Calls `handler` on SIGINT and SIGTERM; blocking calls then return EINTR. */
 static inline void on_interrupt(void (*handler)(int))
 {
     struct sigaction action = { .sa_handler = handler };
@@ -45,7 +45,7 @@ static inline void on_interrupt(void (*handler)(int))
     sigaction(SIGTERM, &action, NULL);
 }
 
-/* Tells the benchmark that packets count from here on. */
+/* Reports to the benchmark that packets count from now on. */
 static inline void say_ready(void)
 {
     fputs("ready\n", stderr);

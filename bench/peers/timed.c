@@ -1,13 +1,14 @@
 /*
- * Runs a program on one CPU, within a time, and says what it cost.
+ * Runs a program on one CPU with a time limit, and reports its CPU cost.
  *
  *     timed CPU SECONDS PROGRAM [ARGUMENT...]
  *
- * Every program of a measurement, Strait and peers alike, is started through it, so that their costs are counted in
- * one way. On standard error it writes lines that begin with "timed: ":
+ * Every program of a measurement, Strait or peer, is started through it, so that all costs are
+ * measured alike. On standard error it writes lines that begin with "timed: ":
  *   - on SIGUSR1 "timed: cpu_ns=N snapshot=I", the program's CPU time so far, all threads;
  *   - at the program's end "timed: user_us=N system_us=N voluntary=N involuntary=N limit=0|1", from wait4(2).
- * SIGINT and SIGTERM go on to the program. It is killed when the time is over, or when this process is.
+ * It forwards SIGINT and SIGTERM to the program, and kills it at the time limit. The program is also
+ * killed if this process is.
  */
 #define _GNU_SOURCE
 #include <sched.h>

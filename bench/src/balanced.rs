@@ -1,4 +1,5 @@
-//! What the default wait policy costs at full rate, beside the cheapest one of the same path.
+//! Cost of the default wait policy at full rate, compared with the cheapest policy of the same
+//! path.
 
 use crate::capture;
 use crate::claim::{Bound, Claim};

@@ -1,7 +1,8 @@
-//! Strait's capture paths beside stock libpcap and plain packet sockets, at full rate.
+//! Strait's capture paths, stock libpcap and plain packet sockets at full rate.
 //!
-//! Two loads: `sendmmsg`, where the generator is the bound and the receiver's cost counts, and XDP live frames, where
-//! more comes than most receivers take and the rate counts. The claims on `v2`, `v3` and `xdp` at full rate are here.
+//! Two loads: with `sendmmsg` the generator is the limit and the receiver's cost is compared; with
+//! XDP live frames more arrives than most receivers take and the rate is compared. The claims on
+//! `v2`, `v3` and `xdp` at full rate are here.
 
 use lab::Wire;
 
@@ -16,10 +17,10 @@ use crate::table::{self, Column};
 const ABOUT: &str = "60-byte frames at full rate on a veth pair, generator on CPU 0, receiver on CPU 1. CPU seconds \
     are the receiver's own, user and system, from the generator's start to the last packet.";
 
-/// Smallest frames, check sequence included.
+/// Smallest frame size, including the frame check sequence.
 pub(crate) const SIZE: &str = "64";
 
-/// The columns of a table of receivers.
+/// Columns of a table of receivers.
 pub(crate) const COLUMNS: [Column; 4] = [
     Column { title: "offered M/s", figure: "offered_pps", scale: 1e-6, decimals: 3, ratio: false },
     Column { title: "delivered M/s", figure: "delivered_pps", scale: 1e-6, decimals: 3, ratio: true },
@@ -62,7 +63,7 @@ fn receivers(context: &Context) -> Vec<Receiver> {
     receivers
 }
 
-/// The receiver under a load of smallest frames, sent by `strait generate --path LOAD`.
+/// Measures the receiver under a load of smallest frames, sent by `strait generate --path LOAD`.
 pub(crate) fn contest<'a>(
     context: &'a Context,
     load: &str,
@@ -122,7 +123,8 @@ fn claims(results: &Results) -> Vec<Claim> {
     claims
 }
 
-/// No loss in any round in which stock libpcap had none; where it had some in each, no more than that.
+/// Claims no loss in the rounds in which stock libpcap had none; if it had losses in every round,
+/// claims no more than those.
 fn no_loss(results: &Results, load: &str, v3: &str, stock: &str) -> Claim {
     let keys = [(v3, "lost_packets"), (stock, "lost_packets")];
     let bound = Bound::AtMost(0.0);

@@ -1,7 +1,7 @@
-//! A measured program: pinned, bounded in time, and accounted for by `peers/timed.c`.
+//! A measured program: pinned, limited in time, with its cost measured by `peers/timed.c`.
 //!
-//! Receivers and generators run as such children, so that one program's CPU time is not mixed with another's. A
-//! child cannot outlive its guard: dropping it kills it by its process id, and it kills itself when its time is over.
+//! Receivers and generators are separate programs, so that their CPU times are separate. Dropping a
+//! child kills it by its process id, and `timed` kills it at its time limit.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,42 +13,42 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::tools::Tools;
 
-/// How long a program may take to start or to end.
+/// Time for a program to start or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A program to be run, with its arguments.
+/// Program to run, with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) path: String,
     pub(crate) arguments: Vec<String>,
 }
 
-/// A running program.
+/// Running program.
 pub(crate) struct Child {
     process: Process,
     program: Program,
     snapshots: usize,
 }
 
-/// What a program left behind.
+/// Output and cost of an ended program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     program: Program,
     finished: Finished,
-    /// CPU time of its whole life, start and end included.
+    /// CPU time of its whole life.
     pub(crate) cpu: Duration,
-    /// How often it gave up its CPU, and how often that was taken from it.
+    /// Numbers of voluntary and involuntary context switches.
     pub(crate) switches: (f64, f64),
 }
 
 impl Program {
-    /// `path` with `arguments`.
+    /// Creates a program from its path and arguments.
     pub(crate) fn new(path: impl Into<String>, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         Self { path: path.into(), arguments }
     }
 
-    /// Its last path component and its arguments, for people.
+    /// Returns the last path component and the arguments, for messages.
     fn name(&self) -> String {
         let name = self.path.rsplit('/').next().unwrap_or(&self.path);
         format!("{name} {}", self.arguments.join(" "))
@@ -73,17 +73,17 @@ impl Child {
         Ok(Self { process, program: program.clone(), snapshots: 0 })
     }
 
-    /// Whether it has written `words` to standard error.
+    /// Returns true if it has written `words` to standard error.
     pub(crate) fn has_said(&self, words: &str) -> bool {
         self.process.stderr().contains(words)
     }
 
-    /// Whether it is gone before it was told to.
+    /// Returns true if it ended without being stopped.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_said("timed: user_us=")
     }
 
-    /// Its CPU time so far, all threads, user and system.
+    /// Returns its CPU time so far, user and system, all threads.
     pub(crate) fn cpu_so_far(&mut self) -> Result<Duration> {
         self.snapshots += 1;
         self.process.signal(Signal::USR1);
@@ -95,7 +95,7 @@ impl Child {
         Ok(Duration::from_nanos(ns as u64))
     }
 
-    /// Waits until it ends by itself, within `limit`. Nothing runs here meanwhile.
+    /// Waits until it ends by itself, within `limit`, without using CPU time here.
     pub(crate) fn wait(self, limit: Duration) -> Result<Ended> {
         self.process.wait_for_stderr("limit=", limit + PATIENCE)?;
         let finished = self.process.wait(PATIENCE)?;
@@ -124,22 +124,22 @@ impl Ended {
         }
         let said = finished.stderr.lines().filter(|line| !line.starts_with("timed: ")).collect::<Vec<_>>();
         let in_time = number("limit") < 1.0;
-        let code = if in_time { finished.status.to_string() } else { "killed: its time was over".into() };
+        let code = if in_time { finished.status.to_string() } else { "killed at its time limit".into() };
         Err(Error::Program { program: program.name(), code, said: said.join("; ") })
     }
 
-    /// The JSON object that it printed.
+    /// Returns the JSON object that it printed.
     pub(crate) fn json(&self) -> Result<Value> {
         serde_json::from_slice(&self.finished.stdout).map_err(|_| self.silent("one JSON object"))
     }
 
-    /// A number of the JSON object that it printed, by its path as in `delay.p99_ns`.
+    /// Returns a number of its JSON object, by its path such as `delay.p99_ns`.
     pub(crate) fn number(&self, path: &str) -> Result<f64> {
         let pointer = format!("/{}", path.replace('.', "/"));
         self.json()?.pointer(&pointer).and_then(Value::as_f64).ok_or_else(|| self.silent(path))
     }
 
-    /// The number before `words` on standard error, as in tcpdump's `12 packets captured`.
+    /// Returns the number before `words` on standard error, as in tcpdump's `12 packets captured`.
     pub(crate) fn number_before(&self, words: &str) -> Result<f64> {
         let line = self.finished.stderr.lines().find_map(|line| line.strip_suffix(words));
         line.and_then(|number| number.trim().parse().ok()).ok_or_else(|| self.silent(words))
@@ -157,7 +157,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// The number of `name=number` in a line of words.
+/// Returns the number of `name=number` in a line of words.
 fn field(line: &str, name: &str) -> Option<f64> {
     line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_by_their_whole_name() {
+    fn fields_are_found_by_complete_name() {
         let line = "timed: user_us=12 system_us=3 limit=0";
         assert_eq!(field(line, "system_us"), Some(3.0));
         assert_eq!(field(line, "us"), None);

@@ -1,7 +1,8 @@
-//! What Strait claims of its speed, and whether the measurement bears it out.
+//! Strait's claims on its speed, and whether a measurement supports them.
 //!
-//! Each benchmark makes its claims from its own results. The median decides; a claim that is short only because of
-//! noise says that the bound lies within the spread. Nothing is rounded in Strait's favour.
+//! Each benchmark makes its claims from its own results. The median decides; if only noise may have
+//! missed the bound, the verdict says that the bound is within the spread. Nothing is rounded in
+//! Strait's favour.
 
 use std::fmt;
 
@@ -10,26 +11,26 @@ use strait_bench::Summary;
 
 use crate::results::Results;
 
-/// What a figure must be.
+/// Bound of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// One claim and what became of it.
+/// One claim and its verdict.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Claim {
     #[serde(rename = "claim")]
     pub(crate) text: String,
     pub(crate) bound: Bound,
-    /// What the figure is: a ratio, or a unit.
+    /// Unit of the figure; `x` for a ratio.
     pub(crate) unit: &'static str,
     pub(crate) measured: Option<Summary>,
     pub(crate) verdict: Verdict,
 }
 
-/// What became of a claim.
+/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
@@ -38,7 +39,7 @@ pub(crate) enum Verdict {
     Short,
     /// The median misses the bound, which lies between the best and the worst round.
     ShortWithinSpread,
-    /// There is nothing to judge by: the points failed or were left out.
+    /// There are no figures: the points failed or were left out.
     NotMeasured,
 }
 
@@ -61,7 +62,7 @@ impl Bound {
 }
 
 impl Claim {
-    /// A claim about figures that were worked out round by round.
+    /// Creates a claim on figures computed round by round.
     pub(crate) fn of_values(
         text: impl Into<String>,
         values: &[f64],
@@ -72,12 +73,12 @@ impl Claim {
         Self { text: text.into(), bound, unit, measured, verdict: bound.judge(measured) }
     }
 
-    /// A claim about a ratio that was worked out over the rounds; none where it was not measured.
+    /// Creates a claim on a ratio computed over the rounds; None if it was not measured.
     pub(crate) fn of_summary(text: impl Into<String>, measured: Option<Summary>, bound: Bound) -> Self {
         Self { text: text.into(), bound, unit: "x", measured, verdict: bound.judge(measured) }
     }
 
-    /// A claim about a figure of a series, times `scale`.
+    /// Creates a claim on a figure of a series, multiplied by `scale`.
     pub(crate) fn of_figure(
         text: impl Into<String>,
         results: &Results,
@@ -89,7 +90,7 @@ impl Claim {
         Self::of_values(text, &values, unit, bound)
     }
 
-    /// A claim about the ratio of a figure of one series to the same of another.
+    /// Creates a claim on the ratio of a figure in two series.
     pub(crate) fn of_ratio(
         text: impl Into<String>,
         results: &Results,
@@ -100,7 +101,7 @@ impl Claim {
         Self::of_values(text, &results.ratios((this, figure), (to, figure)), "x", bound)
     }
 
-    /// A claim that must hold in every round: judged by the worst one.
+    /// Judges the claim by its worst round instead of the median.
     pub(crate) fn worst(mut self) -> Self {
         if let Some(measured) = &mut self.measured {
             let worst = match self.bound {
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_decides_and_noise_is_named() {
+    fn median_decides_and_noise_is_reported() {
         assert_eq!(verdict(&[0.9, 1.0, 3.0], Bound::AtMost(1.0)), Verdict::Holds);
         assert_eq!(verdict(&[0.9, 1.1, 1.2], Bound::AtMost(1.0)), Verdict::ShortWithinSpread);
         assert_eq!(verdict(&[1.01, 1.1, 1.2], Bound::AtMost(1.0)), Verdict::Short);
@@ -158,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_of_every_round_is_judged_by_the_worst() {
+    fn worst_claim_is_judged_by_the_worst_round() {
         let claim = Claim::of_values("", &[0.0, 0.0, 1.0], "packets", Bound::AtMost(0.0));
         assert_eq!(claim.verdict, Verdict::Holds);
         assert_eq!(claim.worst().verdict, Verdict::Short);
     }
 
     #[test]
-    fn a_ratio_is_taken_round_by_round() {
+    fn ratio_is_computed_round_by_round() {
         let results = results(&[("a", &[1.0, 20.0]), ("b", &[2.0, 10.0])]);
         let claim = Claim::of_ratio("", &results, "x", ("a", "b"), Bound::AtLeast(1.0));
         assert_eq!(claim.measured, Some(Summary { median: 1.25, min: 0.5, max: 2.0, rounds: 2 }));

@@ -1,36 +1,37 @@
-//! Who is measured: receivers and generators, Strait's and its peers', with the options that a user would give them.
+//! Contestants: receivers and generators of Strait and its peers, with the options that a user
+//! would give them.
 //!
-//! All frames go to a MAC address that is not the receiver's, as on a mirror port: a capture sees them, the host's own
-//! stack drops them at once, so that the generator's core is not spent on routing them.
+//! All frames go to a MAC address other than the receiver's, as on a mirror port: a capture gets
+//! them, and the host's stack drops them at once, so that the generator's core does not route them.
 
 use std::time::Duration;
 
 use crate::child::Program;
 use crate::tools::Tools;
 
-/// The receiver's interface.
+/// Interface of the receiver.
 pub(crate) const RECEIVE_ON: &str = "right";
-/// The generator's interface.
+/// Interface of the generator.
 pub(crate) const SEND_ON: &str = "left";
-/// Not the receiver's address.
+/// MAC address other than the receiver's.
 const MIRRORED_MAC: &str = "02:00:00:00:00:99";
-/// For programs that are woken by each packet or look all the time.
+/// Time for the last packets to reach a program that is woken for each packet or polls.
 const DRAIN: Duration = Duration::from_millis(30);
-/// libpcap hands over a block that is not full after its read timeout: a second by default.
+/// libpcap delivers an incomplete block after its read timeout, a second by default.
 const DRAIN_STOCK: Duration = Duration::from_millis(1200);
 
-/// A program that captures.
+/// Capture program.
 #[derive(Clone, Debug)]
 pub(crate) struct Receiver {
     pub(crate) name: String,
     pub(crate) program: Program,
     pub(crate) ready: Ready,
-    /// How long after the last packet it has read them all.
+    /// Time after the last packet until the program has read all.
     pub(crate) drain: Duration,
     pub(crate) account: Account,
 }
 
-/// How to see that a receiver counts from here on.
+/// Sign that a receiver counts from now on.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ready {
     /// It writes this to standard error.
@@ -41,18 +42,18 @@ pub(crate) enum Ready {
     XdpProgram,
 }
 
-/// How a receiver says what it counted.
+/// Form of a receiver's counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Account {
-    /// A JSON object with `delivered` on standard output.
+    /// JSON object with `delivered` on standard output.
     Json,
-    /// The same with the delays of the packets.
+    /// JSON object with `delivered` and the delays of the packets.
     JsonDelays,
-    /// tcpdump's last words on standard error.
+    /// Last lines of tcpdump on standard error.
     Tcpdump,
 }
 
-/// A program that sends and prints a JSON object with `frames` and `achieved_pps`.
+/// Program that sends and prints a JSON object with `frames` and `achieved_pps`.
 #[derive(Clone, Debug)]
 pub(crate) struct Generator {
     pub(crate) name: String,
@@ -64,7 +65,7 @@ pub(crate) const PATHS: [&str; 4] = ["recv", "v2", "v3", "xdp"];
 /// Strait's wait policies.
 pub(crate) const WAITS: [&str; 3] = ["latency", "balanced", "busy"];
 
-/// `strait capture` that counts.
+/// Returns `strait capture`, counting only.
 pub(crate) fn strait(tools: &Tools, path: &str, wait: &str) -> Receiver {
     let arguments = ["capture", "-i", RECEIVE_ON, "--path", path, "--wait", wait, "--quiet", "--json"];
     Receiver {
@@ -76,7 +77,7 @@ pub(crate) fn strait(tools: &Tools, path: &str, wait: &str) -> Receiver {
     }
 }
 
-/// A program on Strait's engine that measures delays: this one, see `receiver.rs`.
+/// Returns a program on Strait's engine that measures delays: this one, see `receiver.rs`.
 pub(crate) fn strait_delays(tools: &Tools, path: &str, wait: &str) -> Receiver {
     let arguments = ["receiver", "-i", RECEIVE_ON, "--path", path, "--wait", wait];
     Receiver {
@@ -88,12 +89,12 @@ pub(crate) fn strait_delays(tools: &Tools, path: &str, wait: &str) -> Receiver {
     }
 }
 
-/// The name of [`stock`] without options.
+/// Name of [`stock`] without options.
 pub(crate) const STOCK: &str = "libpcap";
-/// The name of [`stock`] in immediate mode.
+/// Name of [`stock`] in immediate mode.
 pub(crate) const STOCK_IMMEDIATE: &str = "libpcap immediate";
 
-/// Stock libpcap, by default or in immediate mode.
+/// Returns stock libpcap, by default or in immediate mode.
 pub(crate) fn stock(tools: &Tools, immediate: bool) -> Receiver {
     let mut arguments = vec!["-i", RECEIVE_ON];
     if immediate {
@@ -108,7 +109,7 @@ pub(crate) fn stock(tools: &Tools, immediate: bool) -> Receiver {
     }
 }
 
-/// [`stock`] that measures delays.
+/// Returns [`stock`] with measured delays.
 pub(crate) fn stock_delays(tools: &Tools, immediate: bool) -> Receiver {
     let mut receiver = stock(tools, immediate);
     receiver.program.arguments.push("-l".into());
@@ -116,7 +117,8 @@ pub(crate) fn stock_delays(tools: &Tools, immediate: bool) -> Receiver {
     receiver
 }
 
-/// A libpcap program that measures delays and has not asked for immediate mode, with its read timeout.
+/// Returns a libpcap program that measures delays, without immediate mode, with the given read
+/// timeout.
 pub(crate) fn timed_out(tools: &Tools, timeout_ms: u32) -> Receiver {
     let mut receiver = stock_delays(tools, false);
     receiver.name = format!("{STOCK} {timeout_ms} ms");
@@ -124,7 +126,8 @@ pub(crate) fn timed_out(tools: &Tools, timeout_ms: u32) -> Receiver {
     receiver
 }
 
-/// The program of [`timed_out`], unchanged, as `strait run` starts it; it fails where libpcap would have to step in.
+/// Returns the program of [`timed_out`], unchanged, started by `strait run`; it fails if libpcap
+/// would have to take over.
 pub(crate) fn dropin(tools: &Tools, path: &str, wait: &str, peer: &Receiver) -> Receiver {
     let arguments = ["run", "--strict", "--path", path, "--wait", wait, "--", &peer.program.path];
     let mut program = Program::new(tools.strait.to_string_lossy(), &arguments);
@@ -132,7 +135,7 @@ pub(crate) fn dropin(tools: &Tools, path: &str, wait: &str, peer: &Receiver) -> 
     Receiver { name: format!("{path} {wait}"), program, drain: DRAIN, ..peer.clone() }
 }
 
-/// A packet socket read by `recvfrom`, or by `recvmmsg`.
+/// Returns a packet socket read by `recvfrom` or `recvmmsg`.
 pub(crate) fn packet_socket(tools: &Tools, batched: bool) -> Receiver {
     let mut arguments = vec!["-i", RECEIVE_ON];
     if batched {
@@ -147,7 +150,7 @@ pub(crate) fn packet_socket(tools: &Tools, batched: bool) -> Receiver {
     }
 }
 
-/// `strait capture -w`.
+/// Returns `strait capture -w`.
 pub(crate) fn strait_file(tools: &Tools, format: &str, file: &str) -> Receiver {
     let arguments = ["capture", "-i", RECEIVE_ON, "-w", file, "--format", format, "--quiet", "--json"];
     Receiver {
@@ -159,7 +162,8 @@ pub(crate) fn strait_file(tools: &Tools, format: &str, file: &str) -> Receiver {
     }
 }
 
-/// `tcpdump -w`. It stays root: a user of its own could not write to the benchmark's directory.
+/// Returns `tcpdump -w`. It stays root, because another user could not write to the benchmark's
+/// directory.
 pub(crate) fn tcpdump(file: &str) -> Receiver {
     Receiver {
         name: "tcpdump".into(),
@@ -170,7 +174,8 @@ pub(crate) fn tcpdump(file: &str) -> Receiver {
     }
 }
 
-/// `strait generate` by `path`, at `rate` packets/s or `max`, frames of `size` bytes with their check sequence.
+/// Returns `strait generate` by `path`, at `rate` packets/s or `max`, with frames of `size` bytes
+/// including the frame check sequence.
 pub(crate) fn generate(tools: &Tools, path: &str, rate: &str, size: &str, seconds: f64) -> Generator {
     let seconds = seconds.to_string();
     let arguments = ["generate", "-o", SEND_ON, "--path", path, "--rate", rate, "--size", size];
@@ -181,7 +186,7 @@ pub(crate) fn generate(tools: &Tools, path: &str, rate: &str, size: &str, second
     }
 }
 
-/// `sendmmsg` in C: `batch` equal frames a call, or numbered and stamped ones.
+/// Returns `sendmmsg` in C with `batch` frames a call: equal ones, or numbered and stamped ones.
 pub(crate) fn send_in_c(tools: &Tools, batch: u32, numbered: bool, seconds: f64) -> Generator {
     let (batch, seconds) = (batch.to_string(), seconds.to_string());
     let mut arguments = vec!["-o", SEND_ON, "-d", &seconds, "-b", &batch];
@@ -195,7 +200,8 @@ pub(crate) fn send_in_c(tools: &Tools, batch: u32, numbered: bool, seconds: f64)
     }
 }
 
-/// A quiet line: `batch` numbered and stamped frames, then nothing for 1 to `pause_ms_max` milliseconds.
+/// Returns a quiet line: `batch` numbered and stamped frames, then a pause of 1 to `pause_ms_max`
+/// milliseconds.
 pub(crate) fn send_at_times(tools: &Tools, batch: u32, pause_ms_max: u32, seconds: f64) -> Generator {
     let mut generator = send_in_c(tools, batch, true, seconds);
     generator.program.arguments.extend(["-p".into(), pause_ms_max.to_string()]);

@@ -1,4 +1,4 @@
-//! Writing packets to disk beside tcpdump: 200,000 packets/s of 1,000 bytes.
+//! Writing packets to disk, compared with tcpdump: 200,000 packets/s of 1,000 bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ const ABOUT: &str = "200,000 packets/s of 1,000 bytes by sendmmsg, captured to a
     snaplen. Generator on CPU 0, receiver on CPU 1; CPU seconds are those of the receiver's whole life, so that the \
     file's last bytes count too.";
 
-/// Packets a second.
+/// Rate in packets/s.
 const RATE: &str = "200000";
-/// 1,000 bytes and the frame check sequence.
+/// Frame size: 1,000 bytes and the frame check sequence.
 const SIZE: &str = "1004";
 
 const COLUMNS: [Column; 4] = [
@@ -61,7 +61,7 @@ fn point(context: &Context, wire: &Wire, receiver: &Receiver, file: &Path) -> Re
     let generator = contestants::generate(&context.tools, "sendmmsg", RATE, SIZE, context.seconds);
     let measured = measure::point(&context.tools, wire, receiver, &generator, context.seconds);
     let written = fs::metadata(file).map(|file| file.len());
-    // Gone before the next point: its pages need not reach the disk.
+    // Remove the file before the next point: its pages then need not reach the disk.
     let _ = fs::remove_file(file);
     let mut figures = measured?;
     let written = written.map_err(|source| Error::file(format!("look at {}", file.display()), source))?;
@@ -83,7 +83,7 @@ fn claims(results: &Results) -> Vec<Claim> {
     ]
 }
 
-/// A directory that goes with its guard.
+/// Directory that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -97,7 +97,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is in the target directory.
+        // A failure leaves it in the target directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

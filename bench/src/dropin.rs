@@ -1,8 +1,8 @@
-//! An unmodified libpcap program on stock libpcap and on Strait's drop-in: what its read timeout decides, and what not.
+//! An unmodified libpcap program on stock libpcap and on Strait's drop-in: effect of its read
+//! timeout.
 //!
-//! The program is `peers/pcap_count.c`. It asks for the timeout that tcpdump asks for and knows nothing of Strait;
-//! `strait run` starts it. Stock libpcap gives it its packets when the timeout is over, or, in immediate mode, each by
-//! itself.
+//! The program is `peers/pcap_count.c`, with the read timeout of tcpdump; `strait run` starts it.
+//! Stock libpcap delivers its packets after the timeout or, in immediate mode, one by one.
 
 use lab::Wire;
 
@@ -23,19 +23,20 @@ const ABOUT: &str = "A program of libpcap's C API, on stock libpcap with timeout
     both for 5 seconds at least; load: 300,000 packets/s. \
     Generator on CPU 0, program on CPU 1.";
 
-/// The timeout of a program that leaves it at what tcpdump takes.
+/// Read timeout, as in tcpdump.
 const TIMEOUT_MS: u32 = 1000;
 /// Longest pause of a quiet line.
 const PAUSE_MS_MAX: u32 = 20;
-/// A quiet line sends 95 times a second: in less time than this the 99th percentile would be the one or two slowest.
+/// A quiet line sends 95 times a second: in a shorter time the 99th percentile would be the one or
+/// two slowest packets.
 const QUIET_SECONDS_MIN: f64 = 5.0;
 /// Frames of a burst.
 const BURST: u32 = 32;
-/// Packets a second under load.
+/// Rate under load, in packets/s.
 const RATE: &str = "300000";
-/// The default of `strait run`.
+/// Default path and wait policy of `strait run`.
 const DEFAULT: &str = "auto balanced";
-/// The program on stock libpcap with [`TIMEOUT_MS`].
+/// Name of the program on stock libpcap with [`TIMEOUT_MS`].
 const STOCK_TIMEOUT: &str = "libpcap 1000 ms";
 
 const COLUMNS: [Column; 8] = [
@@ -75,7 +76,7 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
     Ok(results)
 }
 
-/// The program on libpcap, then on each path of Strait with each of the wait policies.
+/// Returns the program on libpcap, and on each path of Strait with each wait policy.
 fn receivers(tools: &Tools, waits: &[&str]) -> Vec<Receiver> {
     let (patient, immediate) =
         (contestants::timed_out(tools, TIMEOUT_MS), contestants::stock_delays(tools, true));
@@ -132,14 +133,15 @@ fn claims(results: &Results) -> Vec<Claim> {
     ]
 }
 
-/// That a program which did not ask for it is as prompt as one in immediate mode.
+/// Claims that without requesting immediate mode, a program gets packets as soon as one in that
+/// mode.
 fn prompt(results: &Results, load: &str, described: &str) -> Claim {
     let text = format!("libpcap program under strait run, {described}: p99 delay, to stock immediate mode");
     let series = (at(load, DEFAULT), at(load, STOCK_IMMEDIATE));
     Claim::of_ratio(text, results, "p99_us", (&series.0, &series.1), Bound::AtMost(1.2))
 }
 
-/// The series of `receiver` under `load`.
+/// Returns the name of the series of `receiver` under `load`.
 fn at(load: &str, receiver: &str) -> String {
     format!("{load}/{receiver}")
 }

@@ -1,58 +1,58 @@
-//! What can go wrong in a measurement. A failed point is recorded with its error and the run goes on.
+//! Errors of measurements. A failed point is recorded with its error and the run continues.
 
 use std::io;
 
-/// A failed measurement, or a benchmark that cannot start.
+/// Failed measurement, or a benchmark that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The kernel refused.
+    /// System call failed.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
-    /// The rig could not be built, or a program in it did not do in time what was awaited.
+    /// The rig could not be created, or a program in it was late.
     #[error(transparent)]
     Rig(#[from] lab::Error),
-    /// The capture engine refused.
+    /// Capture engine failed.
     #[error(transparent)]
     Capture(#[from] strait_capture::Error),
     /// A file could not be read or written.
     #[error("{what}: {source}")]
     File {
-        /// What was done, and to which file.
+        /// Operation and file.
         what: String,
-        /// Why it failed.
+        /// Cause.
         source: io::Error,
     },
     /// A measured program failed.
     #[error("{program} failed ({code}): {said}")]
     Program {
-        /// The program with its arguments.
+        /// Program with its arguments.
         program: String,
-        /// Its exit code or signal.
+        /// Exit code or signal.
         code: String,
-        /// What it wrote to standard error.
+        /// Its standard error.
         said: String,
     },
-    /// A measured program ended well and did not say what it counted.
-    #[error("{program} did not report {wanted}; it said: {said}")]
+    /// A measured program succeeded without reporting its counts.
+    #[error("{program} did not report {wanted}; output: {said}")]
     Account {
-        /// The program with its arguments.
+        /// Program with its arguments.
         program: String,
         /// The missing field.
         wanted: String,
-        /// What it wrote.
+        /// Its output.
         said: String,
     },
-    /// The measurement makes no sense: nothing was sent, nothing came, or there is nothing to run.
+    /// The measurement is meaningless: nothing was sent or received, or nothing can be run.
     #[error("{0}")]
     Void(String),
 }
 
 impl Error {
-    /// An error of the file system.
+    /// Creates an error of the file system.
     pub(crate) fn file(what: impl Into<String>, source: io::Error) -> Self {
         Self::File { what: what.into(), source }
     }
 }
 
-/// A result of this program.
+/// Result of this program.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;

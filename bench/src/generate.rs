@@ -1,4 +1,4 @@
-//! How fast `strait generate` sends, beside sendmmsg in C.
+//! Rate of `strait generate`, compared with sendmmsg in C.
 
 use crate::capture::{self, SIZE};
 use crate::claim::{Bound, Claim};
@@ -13,10 +13,10 @@ const ABOUT: &str = "60-byte frames as fast as one core sends them into a veth p
     frame again and again, or numbers and stamps each one as strait does. Nobody captures, but where it says AF_XDP: \
     the other end's receive path runs on the sender's core, and bounds the rate of live frames.";
 
-/// Live frames where the other end makes no socket buffers of them.
+/// Series of live frames that the other end takes by XDP, without socket buffers.
 const INTO_XDP: &str = "strait live, into AF_XDP";
 
-/// Frames a system call of the generator in C.
+/// Frames per system call of the generator in C.
 const BATCHES: [u32; 2] = [64, 128];
 
 const COLUMNS: [Column; 2] = [
@@ -57,14 +57,15 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
     Ok(results)
 }
 
-/// The generator's cost in the place of the receiver's.
+/// Replaces the receiver's cost by the generator's.
 fn of_the_generator(mut figures: Figures) -> Figures {
     let per_million = figures["generator_cpu_s"] * 1e6 / figures["offered_packets"];
     figures.insert("cpu_s_per_million", per_million);
     figures
 }
 
-/// `in_c` are the names of the generators in C: those that send equal frames, and those that number them.
+/// Returns the claims. `in_c` are the names of the generators in C: those with equal frames, and
+/// those with numbered ones.
 fn claims(results: &Results, in_c: &[[String; 2]; 2]) -> Vec<Claim> {
     let figure = "offered_pps";
     let [equal, numbered] = in_c;

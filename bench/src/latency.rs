@@ -1,4 +1,5 @@
-//! The delay from the generator's stamp to the program, on a quiet line: the question of TPACKET_V3's timer.
+//! Delay from the generator's stamp to the program on a quiet line, on which TPACKET_V3's timer
+//! matters.
 
 use crate::capture::SIZE;
 use crate::claim::{Bound, Claim};
@@ -12,7 +13,7 @@ use crate::table::{self, Column};
 const ABOUT: &str = "Delay of 60-byte frames at 1,000 packets/s from the time that the generator stamped to the time \
     that the program reads the frame. Generator on CPU 0, receiver on CPU 1; CPU seconds per second of the run.";
 
-/// Packets a second.
+/// Rate in packets/s.
 const RATE: &str = "1000";
 
 const COLUMNS: [Column; 5] = [

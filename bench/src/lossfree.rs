@@ -1,7 +1,7 @@
-//! The highest rate of live frames that a receiver takes without losing one.
+//! Highest rate of live frames that a receiver takes without loss.
 //!
-//! Bisection between nothing and the rate at which it loses. A rate counts as free of loss if one of two tries is:
-//! the machine's own hiccups are not the receiver's. The steps are bounded.
+//! Bisects between 0 and a rate with loss. A rate counts as free of loss if one of two tries is,
+//! because the machine itself may have been disturbed. The number of steps is bounded.
 
 use lab::Wire;
 
@@ -17,13 +17,14 @@ use crate::table::{self, Column};
 const ABOUT: &str = "Highest rate of XDP live frames of 60 bytes that a receiver takes without a loss, found by \
     bisection: 8 steps, each tried twice at most. Generator on CPU 0, receiver on CPU 1.";
 
-/// Steps after the one at full rate. The interval shrinks by half with each, on a logarithmic scale: to 1.5 % here.
+/// Steps after the one at full rate. Each halves the interval on a logarithmic scale: to 1.5 %
+/// here.
 const STEPS: usize = 8;
-/// Where the search begins; a receiver that loses here has no loss-free rate.
+/// Lowest rate: a receiver that loses packets here has no loss-free rate.
 const RATE_PPS_MIN: f64 = 50_000.0;
-/// A generator that reaches less than this share of the rate asked for does not test that rate.
+/// A rate is not tested if the generator reaches less than this share of it.
 const RATE_SHARE_MIN: f64 = 0.9;
-/// A search is many points: fewer rounds than elsewhere.
+/// Fewer rounds than elsewhere, because a search consists of many points.
 const ROUNDS_MAX: usize = 3;
 
 const COLUMNS: [Column; 2] = [
@@ -65,7 +66,7 @@ fn contest<'a>(context: &'a Context, wire: &'a Wire, receiver: Receiver) -> Cont
 /// One try at a rate, or at full rate.
 #[derive(Clone, Copy, Debug)]
 struct Try {
-    /// What the generator achieved, in packets/s.
+    /// Achieved rate of the generator, in packets/s.
     offered_pps: f64,
     lost: bool,
 }
@@ -81,7 +82,7 @@ fn attempt(context: &Context, wire: &Wire, receiver: &Receiver, rate: Option<f64
     Ok(Try { offered_pps, lost: figures["lost_packets"] > 0.0 })
 }
 
-/// The highest rate at which `attempt` lost nothing, as achieved; 0 if there is none.
+/// Returns the highest achieved rate at which `attempt` lost nothing; 0 if there is none.
 fn search(mut attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<f64> {
     let mut twice = |rate| {
         let first = attempt(rate)?;
@@ -109,8 +110,8 @@ fn search(mut attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<f64> {
 mod tests {
     use super::*;
 
-    /// A generator that reaches `full` and a receiver that loses above `limit`; returns what the search finds and how
-    /// often it tried.
+    /// Searches with a generator that reaches `full` and a receiver that loses above `limit`.
+    /// Returns the rate and the number of tries.
     fn found(full: f64, limit: f64) -> (f64, usize) {
         let mut tries = 0;
         let best = search(|rate| {
@@ -122,24 +123,24 @@ mod tests {
     }
 
     #[test]
-    fn the_search_comes_close_from_below_within_its_steps() {
+    fn search_approaches_the_limit_from_below_within_its_steps() {
         let (best, tries) = found(4_000_000.0, 1_300_000.0);
         assert!((1_275_000.0..=1_300_000.0).contains(&best), "{best}");
         assert!(tries <= 2 * (STEPS + 1));
     }
 
     #[test]
-    fn a_receiver_that_takes_all_needs_one_try() {
+    fn receiver_without_loss_needs_one_try() {
         assert_eq!(found(4e6, 5e6), (4e6, 1));
     }
 
     #[test]
-    fn a_receiver_that_always_loses_has_no_such_rate() {
+    fn receiver_that_always_loses_has_no_lossfree_rate() {
         assert!(found(4e6, 10.0).0.abs() < f64::EPSILON);
     }
 
     #[test]
-    fn one_hiccup_is_forgiven() {
+    fn single_loss_is_retried() {
         let mut tries = 0;
         let best = search(|_| {
             tries += 1;

@@ -1,32 +1,33 @@
-//! Where and with what the figures were measured: they mean little without it.
+//! Machine, programs and command line of a run: the context of its figures.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde::Serialize;
 
-/// The machine, the programs and the command line of a run.
+/// Machine, programs and command line of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Machine {
-    /// UTC, by the system's clock, when the run began.
+    /// Start of the run in UTC, by the system clock.
     date: String,
-    /// The benchmark's command line.
+    /// Command line of the benchmark.
     command: String,
-    /// Commit of the sources; `+` after it if they were changed since.
+    /// Commit of the sources, followed by `+` if they have changes.
     pub(crate) commit: String,
     kernel: String,
     cpu: String,
     cpus: u32,
     memory_kib: u64,
-    /// Of the last 1, 5 and 15 minutes before the run: on a busy machine the figures mean less.
+    /// Load averages of the last 1, 5 and 15 minutes before the run: figures from a busy machine
+    /// are less reliable.
     load_average: String,
     strait: String,
-    /// tcpdump's version and that of the libpcap it runs on.
+    /// Versions of tcpdump and its libpcap.
     tcpdump: String,
 }
 
 impl Machine {
-    /// Looks at this machine. What cannot be found out is left empty.
+    /// Detects the properties of this machine; unknown ones stay empty.
     pub(crate) fn look(strait: &Path) -> Self {
         let arguments = std::env::args().skip(1);
         let command = ["bench".into()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ");
@@ -55,7 +56,7 @@ fn commit() -> String {
     git(&["rev-parse", "HEAD"]) + if changed { "+" } else { "" }
 }
 
-/// What a program prints; nothing where it does not run.
+/// Returns the output of a program; empty if it fails to run.
 fn said(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     let output = Command::new(program.as_ref()).args(arguments).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()

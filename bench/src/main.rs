@@ -1,8 +1,9 @@
-//! Strait beside its peers, on this machine: `make bench`.
+//! Measures Strait and its peers on this machine: `make bench`.
 //!
-//! Each benchmark builds a private veth pair, runs Strait and its peers on it in turn, round after round, writes every
-//! figure to `bench/results/<name>.json` and prints a table. At the end each claim that Strait makes of its speed stands
-//! beside what was measured. It touches no interface of the machine and leaves nothing behind but the results.
+//! Each benchmark creates a private veth pair, runs Strait and its peers on it in turn, round after
+//! round, writes every figure to `bench/results/<name>.json` and prints a table. The last table
+//! compares Strait's claims with the measurement. It touches no interface of the machine and leaves
+//! only the results behind.
 
 mod balanced;
 mod capture;
@@ -38,10 +39,10 @@ use crate::results::Results;
 use crate::run::Context;
 use crate::tools::Tools;
 
-/// Where results go unless said otherwise.
+/// Default directory of the results.
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
 
-/// Measures Strait beside its peers
+/// Measure Strait and its peers
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Bench {
@@ -57,10 +58,10 @@ struct Options {
     /// Rounds; each measures every point once
     #[arg(long, global = true, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Seconds that each point lasts
+    /// Seconds of each point
     #[arg(long, global = true, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
-    /// Only points whose name, as in capture/live/xdp, contains this
+    /// Measure only points with this in their name, such as capture/live/xdp
     #[arg(long, global = true, value_name = "PATTERN")]
     only: Option<String>,
     /// Directory for the results
@@ -69,7 +70,7 @@ struct Options {
     /// Directory for the files of the disk benchmark [default: the target directory]
     #[arg(long, global = true, value_name = "DIR")]
     disk: Option<PathBuf>,
-    /// A strait to measure instead of the one built here
+    /// Program to measure instead of the strait built here
     #[arg(long, global = true, value_name = "PROGRAM")]
     strait: Option<PathBuf>,
 }
@@ -84,9 +85,9 @@ enum Command {
     Lossfree,
     /// The delay at 1,000 packets/s
     Latency,
-    /// The default wait policy beside the cheapest
+    /// CPU of the default wait policy and of the cheapest
     Balanced,
-    /// How fast packets are generated
+    /// Rate of packet generators
     Generate,
     /// Capture to a file
     Disk,
@@ -101,7 +102,7 @@ enum Command {
     Receiver(receiver::Args),
 }
 
-/// A benchmark: prints its table and returns its results.
+/// Benchmark: prints its table and returns its results.
 type Benchmark = fn(&Context) -> Result<Results>;
 
 const ALL: [(&str, Benchmark); 9] = [
@@ -141,7 +142,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benchmarks; false if one of them could not run at all.
+/// Runs the benchmarks; returns false if one of them could not run at all.
 fn benchmarks(options: &Options, benchmarks: &[(&str, Benchmark)]) -> Result<bool> {
     let context = options.prepare()?;
     let (mut claims, mut whole): (Vec<Claim>, bool) = (Vec::new(), true);
@@ -171,7 +172,7 @@ fn benchmarks(options: &Options, benchmarks: &[(&str, Benchmark)]) -> Result<boo
 }
 
 impl Options {
-    /// Builds the programs, then stays on the generator's CPU.
+    /// Builds the programs, then pins this process to the generator's CPU.
     fn prepare(&self) -> Result<Context> {
         if strait_bench::machine::cpus() < 2 {
             return Err(Error::Void("needs two CPUs: one for the generator, one for the receiver".into()));
@@ -196,7 +197,7 @@ impl Options {
     }
 }
 
-/// A time that a point can last.
+/// Parses the duration of a point.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),

@@ -1,4 +1,5 @@
-//! One point: a receiver and a generator on a wire, each on its own core, and what came of it.
+//! One point: runs a receiver and a generator on a wire, each on its own core, and collects the
+//! figures.
 
 use std::time::Duration;
 
@@ -12,26 +13,27 @@ use crate::error::{Error, Result};
 use crate::results::Figures;
 use crate::tools::Tools;
 
-/// The generator's CPU; this program's threads stay there too, away from the receiver.
+/// CPU of the generator; this program's threads stay there too, away from the receiver.
 pub(crate) const GENERATOR_CPU: u32 = 0;
-/// The receiver's CPU.
+/// CPU of the receiver.
 pub(crate) const RECEIVER_CPU: u32 = 1;
-/// What a program may need beyond its measured time.
+/// Time limit of a program beyond its measured time.
 const SLACK: Duration = Duration::from_secs(30);
-/// How long to wait for a receiver to open its sockets.
+/// Timeout of a receiver's sockets.
 const READY_LIMIT: Duration = Duration::from_secs(10);
-/// Between the first sign of a receiver and the first packet: it may still be at its last setsockopt.
+/// Time from the first sign of a receiver to the first packet: it may still be in its last
+/// setsockopt.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// A wire on which frames arrive one by one, in the context of the sender: where `sendmmsg` is measured.
+/// Creates a wire on which frames arrive one by one, in the sender's context, for `sendmmsg`.
 pub(crate) fn plain_wire() -> Result<Wire> {
     Ok(Wire::builder().build()?)
 }
 
-/// A wire whose ends receive by NAPI, in batches: veth takes redirected XDP frames on no other.
+/// Creates a wire whose ends receive by NAPI, in batches: veth takes redirected XDP frames only so.
 ///
-/// veth tells its peer that it takes such frames when GRO is switched on while both are up (`veth_set_features` in
-/// drivers/net/veth.c), so it is switched off and on once more.
+/// A veth end offers this to its peer when GRO is switched on while both are up
+/// (`veth_set_features` in drivers/net/veth.c), so GRO is switched off and on again.
 pub(crate) fn napi_wire() -> Result<Wire> {
     let wire = Wire::builder().offloads(&[Offload::Gro]).build()?;
     for end in [wire.left(), wire.right()] {
@@ -45,8 +47,9 @@ pub(crate) fn napi_wire() -> Result<Wire> {
 
 /// Runs `receiver` and `generator` on `wire` for `seconds`.
 ///
-/// CPU time is taken from the generator's start to its end and the receiver's last packet, so that neither the
-/// making of rings nor their end counts; `cpu_total_s` is that of the receiver's whole life.
+/// CPU time is measured from the generator's start to its end and the receiver's last packet,
+/// without the creation and the removal of rings. `cpu_total_s` is that of the receiver's whole
+/// life.
 pub(crate) fn point(
     tools: &Tools,
     wire: &Wire,
@@ -71,7 +74,7 @@ pub(crate) fn point(
     Ok(figures)
 }
 
-/// Runs `generator` alone; nobody captures.
+/// Runs `generator` alone, without a receiver.
 pub(crate) fn generator_alone(
     tools: &Tools,
     wire: &Wire,
@@ -97,7 +100,7 @@ fn start_receiver(tools: &Tools, wire: &Wire, receiver: &Receiver, limit: Durati
     let ready = wait_until(READY_LIMIT, || child.has_ended() || is_ready(wire, &child, &receiver.ready));
     if child.has_ended() {
         let ended = child.wait(Duration::ZERO)?;
-        return Err(Error::Void(format!("{ended} ended before it was told to")));
+        return Err(Error::Void(format!("{ended} ended before it was stopped")));
     }
     if !ready {
         return Err(Error::Void(format!("{} opened no socket", receiver.name)));
@@ -118,8 +121,8 @@ fn is_ready(wire: &Wire, child: &Child, ready: &Ready) -> bool {
     }
 }
 
-/// Whether the calling thread's namespace has a packet socket that takes in packets: the sixth column of
-/// `/proc/net/packet` says that its protocol hook is on.
+/// Returns true if a packet socket in the calling thread's namespace receives packets: the sixth
+/// column of `/proc/net/packet` says that its protocol hook is on.
 fn has_bound_packet_socket() -> bool {
     let table = std::fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
     table.lines().skip(1).any(|line| line.split_whitespace().nth(5) == Some("1"))
@@ -166,7 +169,8 @@ fn costs(figures: &mut Figures, cpu: Duration, received: &Ended) {
     ]);
 }
 
-/// Delays from the generator's stamp; from the packet's own time too, where the receiver measured that.
+/// Adds delays from the generator's stamp, and from the packet's own time if the receiver measured
+/// them.
 fn delays(figures: &mut Figures, received: &Ended) -> Result<()> {
     for (figure, path) in [("p50_us", "delay.p50_ns"), ("p99_us", "delay.p99_ns"), ("max_us", "delay.max_ns")]
     {

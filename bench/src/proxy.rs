@@ -1,7 +1,7 @@
-//! What `strait bench proxy` measures, held against what Strait claims of its proxy.
+//! Claims on Strait's proxy, checked by `strait bench proxy`.
 //!
-//! The command measures and keeps its own results, `proxy.json` and, of D4's experiments, `proxy-<figure>.json`; here stand the
-//! claims alone.
+//! The command keeps its own results: `proxy.json` and, for D4's experiments,
+//! `proxy-<figure>.json`. Only the claims are here.
 
 use std::process::{Command, Stdio};
 
@@ -16,9 +16,9 @@ use crate::run::Context;
 const ABOUT: &str = "Claims of what strait bench proxy measured: every figure stands in proxy.json, and those of D4's experiments in \
     proxy-6.json, proxy-8.json, proxy-10.json and proxy-12.json, with the command and the machine.";
 
-/// Seconds of a try, beside which the proxy's start and the filling of its cache take longer.
+/// Seconds of a try. Starting the proxy and filling its cache takes longer.
 const SECONDS: &str = "1";
-/// Rounds at most.
+/// Limit of rounds.
 const ROUNDS_MAX: usize = 3;
 
 const SQUID: [&str; 2] = ["squid", "squid-aufs"];
@@ -26,12 +26,12 @@ const ON_DISK: [&str; 4] = ["nginx", "squid-aufs", "varnish-file", "trafficserve
 const PEERS: [&str; 8] =
     ["nginx", "squid", "squid-aufs", "varnish", "varnish-file", "haproxy", "haproxy-splice", "trafficserver"];
 
-/// Figures, and whether more of them is better.
+/// Figures, each with true if more is better.
 const RATE: (&str, bool) = ("requests_per_s", true);
 const CPU: (&str, bool) = ("cpu_s_per_gb", false);
 const RESPONSE: (&str, bool) = ("p50_us", false);
 
-/// A claim of one work: the work, to whom, in what, and the bound.
+/// Claim on one workload: name, peers, figure and bound.
 type Row = (&'static str, &'static [&'static str], (&'static str, bool), Bound);
 
 const CLAIMS: [Row; 14] = [
@@ -67,10 +67,11 @@ fn keep(context: &Context, rounds: usize, more: &[&str]) -> Result<()> {
     std::fs::create_dir_all(&context.out)
         .map_err(|source| Error::file(format!("make {}", context.out.display()), source))?;
     let cpus = [measure::GENERATOR_CPU, measure::RECEIVER_CPU].map(|cpu| cpu.to_string());
-    // This process stays on one CPU, and what it starts would, too.
+    // This process is pinned to one CPU, which the child would inherit.
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &cpus.join(",")]).arg(&context.tools.strait);
-    // The command stands in the results, and no directory of this machine with it.
+    // The results record the command: use a relative path, so that they contain no directory of
+    // this machine.
     command.current_dir(&context.out).args(["bench", "proxy"]).args(more);
     command.args(["--cpus", &cpus[0], "--load-cpus", &cpus[1]]);
     command.args(["--seconds", SECONDS, "--rounds", &rounds.to_string()]);
@@ -101,7 +102,7 @@ fn claim(works: &Measured, (work, others, figure, bound): &Row) -> Claim {
     Claim::of_summary(format!("Proxy, {work}: {what}, to {to}"), found.map(|(ratio, _)| ratio), *bound)
 }
 
-/// Of Figure 12's mix, at every rate.
+/// Claims on Figure 12's mix, at every rate.
 fn response_times(mix: &Measured) -> Vec<Claim> {
     let claim = |rate: f64| {
         let found = mix.beside_the_best("strait", &SQUID, RESPONSE, rate);
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_judged_beside_the_best_peer_of_its_work() {
+    fn claim_is_judged_by_the_best_peer_of_its_workload() {
         let row = ("miss-13k", &PEERS[..], RATE, Bound::AtLeast(1.1));
         let measured = works(&[("direct", 9000.0), ("strait", 1200.0), ("nginx", 1000.0), ("squid", 300.0)]);
         let claim = claim(&measured, &row);

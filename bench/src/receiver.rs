@@ -1,7 +1,8 @@
-//! A program on Strait's engine that reads the probes of generated packets and measures their delay.
+//! A program on Strait's engine that reads the probes of generated packets and measures their
+//! delay.
 //!
-//! The latency benchmark starts it as a child, on each path and with each wait policy. It does what
-//! `peers/pcap_count.c -l` does with libpcap: take the packet, read the clock, note the difference.
+//! The latency benchmark starts it as a child on each path with each wait policy. It works like
+//! `peers/pcap_count.c -l` with libpcap: take the packet, read the clock, record the difference.
 
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use strait_sys::clock;
 
 use crate::error::{Error, Result};
 
-/// How long the lane waits before it looks whether the capture is to end.
+/// Interval between two checks of the end flag.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Options of the receiver.
@@ -48,7 +49,7 @@ enum WaitArg {
     Busy,
 }
 
-/// What it prints at the end.
+/// Output of the receiver.
 #[derive(Serialize)]
 struct Account {
     delivered: u64,
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Reads one batch; whether more may come.
+/// Reads one batch; returns false after the last.
 fn take(lane: &mut Lane, delays: &mut Histogram) -> Result<bool> {
     let Some(mut batch) = lane.next_batch(Instant::now() + TICK)? else { return Ok(false) };
     record(&mut batch, delays);

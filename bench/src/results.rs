@@ -1,7 +1,8 @@
-//! What one benchmark measured: every figure of every round, kept in a file that is rewritten after each point.
+//! Results of a benchmark: every figure of every round, in a file that is rewritten after each
+//! point.
 //!
-//! A point is one measurement of one series in one round. A point that failed is recorded with its reason: it is
-//! missing from the medians and never from the file.
+//! A point is one measurement of one series in one round. A failed point is recorded with its
+//! reason; only the medians leave it out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,18 +15,18 @@ use crate::claim::Claim;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 
-/// The figures of one point by name; the name ends with the unit.
+/// Figures of one point by name; the name ends with the unit.
 pub(crate) type Figures = BTreeMap<&'static str, f64>;
 
-/// A benchmark's results.
+/// Results of a benchmark.
 #[derive(Debug, Serialize)]
 pub(crate) struct Results {
-    /// The benchmark, and the name of its file.
+    /// Name of the benchmark and of its file.
     pub(crate) name: &'static str,
-    /// What is measured and how.
+    /// Description of the measurement.
     about: &'static str,
     machine: Machine,
-    /// Set when the rounds begin.
+    /// Number of rounds, set at their start.
     pub(crate) rounds: usize,
     seconds_per_point: f64,
     pub(crate) series: Vec<Series>,
@@ -45,11 +46,11 @@ pub(crate) struct Series {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Point {
-    /// What was measured.
+    /// Measured figures.
     Measured(Figures),
-    /// Why nothing was.
+    /// Failed measurement.
     Failed {
-        /// The error's text.
+        /// Text of the error.
         failure: String,
     },
 }
@@ -64,7 +65,7 @@ impl Point {
 }
 
 impl Results {
-    /// Results with nothing in them.
+    /// Creates empty results.
     pub(crate) fn new(name: &'static str, about: &'static str, machine: Machine, seconds: f64) -> Self {
         let (series, claims) = (Vec::new(), Vec::new());
         Self { name, about, machine, rounds: 0, seconds_per_point: seconds, series, claims }
@@ -83,18 +84,18 @@ impl Results {
         self.series[at].summarise();
     }
 
-    /// The series of that name.
+    /// Returns the series of that name.
     pub(crate) fn series(&self, name: &str) -> Option<&Series> {
         self.series.iter().find(|series| series.name == name)
     }
 
-    /// Median and spread of a figure of a series.
+    /// Returns median and spread of a figure of a series.
     pub(crate) fn summary(&self, name: &str, figure: &str) -> Option<Summary> {
         self.series(name)?.summary.get(figure).copied()
     }
 
-    /// `combine` of the figures of several series, round by round; rounds in which one is missing, or of which
-    /// `combine` makes nothing, are left out.
+    /// Applies `combine` to the figures of several series, round by round. Leaves out rounds
+    /// without one of the figures or without a result.
     pub(crate) fn paired(&self, keys: &[(&str, &str)], combine: impl Fn(&[f64]) -> Option<f64>) -> Vec<f64> {
         let figure = |round: usize, key: &(&str, &str)| self.series(key.0)?.figure(round, key.1);
         let rounds = self.series.iter().map(|series| series.rounds.len()).max().unwrap_or(0);
@@ -102,12 +103,12 @@ impl Results {
         (0..rounds).filter_map(|round| combine(&all(round)?)).collect()
     }
 
-    /// Ratio of a figure of one series to that of another, round by round.
+    /// Returns the ratios of two figures, round by round.
     pub(crate) fn ratios(&self, this: (&str, &str), to: (&str, &str)) -> Vec<f64> {
         self.paired(&[this, to], |values| (values[1] > 0.0).then(|| values[0] / values[1]))
     }
 
-    /// Writes `<name>.json` in `directory`: whole or not at all.
+    /// Writes `<name>.json` in `directory` completely, or leaves the file unchanged.
     pub(crate) fn save(&self, directory: &Path) -> Result<()> {
         save_json(directory, self.name, self)
     }
@@ -132,7 +133,7 @@ impl Series {
         }
     }
 
-    /// The reasons of the rounds that failed.
+    /// Returns the reasons of failed rounds.
     pub(crate) fn failures(&self) -> Vec<&str> {
         self.rounds.iter().filter_map(Point::failure).collect()
     }
@@ -154,7 +155,7 @@ impl Series {
 pub(crate) mod tests {
     use super::*;
 
-    /// Results with one figure `x`, given series by series; a NaN is a failed round.
+    /// Builds results with one figure `x`; NaN makes a failed round.
     pub(crate) fn results(series: &[(&str, &[f64])]) -> Results {
         let mut results = Results::new("test", "", Machine::default(), 0.0);
         for (name, values) in series {
@@ -167,7 +168,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn ratios_pair_the_rounds_and_leave_out_the_failed() {
+    fn ratios_pair_rounds_and_skip_failed_ones() {
         let results = results(&[("a", &[2.0, 9.0, 6.0]), ("b", &[1.0, f64::NAN, 2.0])]);
         assert_eq!(results.ratios(("a", "x"), ("b", "x")), [2.0, 3.0]);
         assert_eq!(results.series("b").unwrap().failures(), ["broke"]);
@@ -176,7 +177,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_file_has_every_round_and_every_failure() {
+    fn file_has_every_round_and_failure() {
         let json = serde_json::to_value(results(&[("a", &[2.0, f64::NAN])])).unwrap();
         assert_eq!(json["series"][0]["rounds"][0]["x"], 2.0);
         assert_eq!(json["series"][0]["rounds"][1]["failure"], "broke");

@@ -1,4 +1,5 @@
-//! Rounds: every contestant once, then every contestant again, so that a disturbance hits all alike.
+//! Runs rounds: every contestant once, then every contestant again, so that a disturbance affects
+//! all alike.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
@@ -9,42 +10,42 @@ use crate::machine::Machine;
 use crate::results::{Figures, Results};
 use crate::tools::Tools;
 
-/// What all benchmarks of a run share.
+/// Settings shared by all benchmarks of a run.
 pub(crate) struct Context {
     pub(crate) tools: Tools,
     pub(crate) machine: Machine,
     pub(crate) rounds: usize,
     pub(crate) seconds: f64,
-    /// Only points whose `benchmark/series` contains this.
+    /// Only points with this in their `benchmark/series`.
     pub(crate) only: Option<String>,
-    /// Where results go.
+    /// Directory of the results.
     pub(crate) out: PathBuf,
-    /// Where the disk benchmark writes.
+    /// Directory of the disk benchmark.
     pub(crate) disk: PathBuf,
-    /// Set by SIGINT: the point that runs is the last.
+    /// Set by SIGINT; the current point is then the last.
     pub(crate) terminated: &'static AtomicBool,
 }
 
-/// One series and how to measure a point of it.
+/// One series, with the function that measures a point of it.
 pub(crate) struct Contest<'a> {
     pub(crate) name: String,
     pub(crate) measure: Box<dyn Fn() -> Result<Figures> + 'a>,
 }
 
 impl<'a> Contest<'a> {
-    /// A series called `name`, measured by `measure`.
+    /// Creates the series `name`, measured by `measure`.
     pub(crate) fn new(name: impl Into<String>, measure: impl Fn() -> Result<Figures> + 'a) -> Self {
         Self { name: name.into(), measure: Box::new(measure) }
     }
 }
 
 impl Context {
-    /// Empty results of this run.
+    /// Returns empty results of this run.
     pub(crate) fn results(&self, name: &'static str, about: &'static str) -> Results {
         Results::new(name, about, self.machine.clone(), self.seconds)
     }
 
-    /// Measures all contests in `rounds` rounds; the results are saved after every point.
+    /// Measures all contests in `rounds` rounds and saves the results after every point.
     pub(crate) fn run(&self, results: &mut Results, contests: &[Contest<'_>], rounds: usize) -> Result<()> {
         results.rounds = rounds;
         for round in 1..=rounds {
@@ -66,7 +67,7 @@ impl Context {
     }
 }
 
-/// A rig panics where it is broken: that is a failed point, not the end of the run.
+/// Turns a panic of the rig into a failed point, so that the run continues.
 fn guarded(measure: &dyn Fn() -> Result<Figures>) -> Result<Figures> {
     panic::catch_unwind(AssertUnwindSafe(measure)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -75,7 +76,7 @@ fn guarded(measure: &dyn Fn() -> Result<Figures>) -> Result<Figures> {
     })
 }
 
-/// The figures that say most, for the progress line.
+/// Formats the main figures for the progress line.
 fn brief(outcome: &Result<Figures>) -> String {
     const SHOWN: [&str; 7] = [
         "offered_pps",

@@ -1,6 +1,6 @@
-//! What `strait bench send` measures, held against what Strait claims of its sends and its relay.
+//! Claims on Strait's sends and relay, checked by `strait bench send`.
 //!
-//! The command measures and keeps its own results, `send-<load>.json`; here stand the claims alone.
+//! The command keeps its own results, `send-<load>.json`; only the claims are here.
 
 use std::process::{Command, Stdio};
 
@@ -13,14 +13,15 @@ use crate::run::Context;
 const ABOUT: &str = "Claims of what strait bench send measured: every figure stands in send-buffer.json, send-mixed.json, \
     send-file.json and send-relay.json, with the command and the machine.";
 
-/// Seconds of a try: many short ones say more than few long ones, for connections differ more than seconds do.
+/// Seconds of a try: many short ones are better than few long ones, because connections differ more
+/// than seconds do.
 const SECONDS: &str = "0.15";
-/// Rounds of a load for each round that was asked for.
+/// Rounds of a load for each requested round.
 const ROUNDS_FACTOR: usize = 4;
-/// The figures that claims are about.
+/// Figures of the claims.
 const FIGURES: [&str; 3] = ["bytes_per_s", "cpu_s_per_gb", "messages_per_s"];
 
-/// Sizes that adaptive sending is judged at.
+/// Sizes at which adaptive sending is judged.
 const SIZES: [u32; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// Measures, and returns the claims.
@@ -35,15 +36,16 @@ pub(crate) fn run(context: &Context) -> Result<Results> {
     Ok(results)
 }
 
-/// Runs the benchmark of a load and takes its figures over.
+/// Runs the benchmark of a load and adds its figures.
 fn take(context: &Context, load: &str, results: &mut Results) -> Result<()> {
     let kept = context.out.join(format!("send-{load}.json"));
     let cpus = [measure::GENERATOR_CPU, measure::RECEIVER_CPU].map(|cpu| cpu.to_string());
-    // This process stays on one CPU, and what it starts would, too.
+    // This process is pinned to one CPU, which the child would inherit.
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &cpus.join(",")]).arg(&context.tools.strait);
     command.args(["bench", "send", load, "--seconds", SECONDS, "--rounds", &results.rounds.to_string()]);
-    // The command stands in the results, and no directory of this machine with it.
+    // The results record the command: use a relative path, so that they contain no directory of
+    // this machine.
     std::fs::create_dir_all(&context.out)
         .map_err(|source| Error::file(format!("make {}", context.out.display()), source))?;
     command.current_dir(&context.out);
@@ -76,7 +78,7 @@ fn figures(round: &strait_bench::results::Round) -> Result<Figures> {
     }
 }
 
-/// The series of a contestant at a place.
+/// Returns the name of the series of a contestant at a place.
 fn at(load: &str, place: u32, contestant: &str) -> String {
     format!("{load}/{place}/{contestant}")
 }
@@ -141,7 +143,7 @@ fn of_ratio(text: String, results: &Results, figure: &str, [this, to]: &[String;
     Claim::of_ratio(text, results, figure, (this, to), bound)
 }
 
-/// That a series is at least `share` of the one that is best of several, by its median.
+/// Claims that a series reaches `share` of the best of several, by its median.
 fn beside_the_best(
     text: String,
     results: &Results,

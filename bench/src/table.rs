@@ -1,4 +1,5 @@
-//! Tables for people: a row a series, a column a figure, and the ratio to a reference row.
+//! Text tables: one row for each series, one column for each figure, with the ratio to a reference
+//! row.
 
 use std::fmt::Write as _;
 
@@ -7,18 +8,18 @@ use strait_bench::Summary;
 use crate::claim::Claim;
 use crate::results::Results;
 
-/// A column: a figure, its unit and its precision.
+/// Column: a figure, its unit and its precision.
 pub(crate) struct Column {
     pub(crate) title: &'static str,
     pub(crate) figure: &'static str,
     pub(crate) scale: f64,
     pub(crate) decimals: usize,
-    /// Whether the ratio to the reference stands beside it.
+    /// True if a column with the ratio to the reference follows.
     pub(crate) ratio: bool,
 }
 
-/// The series whose name begins with `prefix` (which is cut off), with ratios to the series `reference`, and an empty
-/// line; nothing if there is no such series.
+/// Formats the series with a name that begins with `prefix`, which is cut off, with ratios to the
+/// series `reference`, and an empty line. Returns an empty text if there is no such series.
 pub(crate) fn of_series(results: &Results, prefix: &str, reference: &str, columns: &[Column]) -> String {
     let mut titles = vec![prefix.trim_end_matches('/').to_owned()];
     for column in columns {
@@ -55,7 +56,7 @@ fn row(results: &Results, name: &str, key: &str, reference: &str, columns: &[Col
     cells
 }
 
-/// The claims with what was measured and the verdict.
+/// Formats the claims with their figures and verdicts.
 pub(crate) fn of_claims<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> String {
     let mut rows = vec![["claim", "bound", "measured", "verdict"].map(str::to_owned).to_vec()];
     for claim in claims {
@@ -93,7 +94,7 @@ mod tests {
     use crate::results::tests::results;
 
     #[test]
-    fn a_table_has_ratios_and_names_failures() {
+    fn table_has_ratios_and_failures() {
         let results =
             results(&[("live/ours", &[3.0, 5.0]), ("live/theirs", &[2.0, f64::NAN]), ("else", &[1.0])]);
         let column = Column { title: "x", figure: "x", scale: 1.0, decimals: 1, ratio: true };

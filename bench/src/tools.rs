@@ -1,6 +1,6 @@
-//! The programs that a measurement starts: Strait itself, built here, and the C peers, compiled here.
+//! Programs of a measurement: Strait and the C peers, both built here.
 //!
-//! Both lie beside this program in the target directory. Nothing is installed.
+//! They are in the target directory, beside this program. Nothing is installed.
 
 use std::env;
 use std::fs;
@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 
 /// Sources of the C peers.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
-/// The peers, and whether each needs libpcap.
+/// Names of the peers, each with true if it needs libpcap.
 const PEERS: [(&str, bool); 4] =
     [("timed", false), ("pcap_count", true), ("afpacket_recv", false), ("sendmmsg_gen", false)];
 
-/// Where the programs are.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tools {
     pub(crate) strait: PathBuf,
@@ -42,18 +42,19 @@ impl Tools {
         Ok(Self { strait, bench, peers })
     }
 
-    /// The C peer of that name.
+    /// Returns the path of the C peer of that name.
     pub(crate) fn peer(&self, name: &str) -> PathBuf {
         self.peers.join(name)
     }
 
-    /// The directory of all of them.
+    /// Returns the directory of all of them.
     pub(crate) fn directory(&self) -> &Path {
         self.bench.parent().unwrap_or(Path::new("."))
     }
 }
 
-/// Compiles a peer under a name of this process's own and then moves it: it may be running in another process.
+/// Compiles a peer under a temporary name and renames it, because another process may be running
+/// it.
 fn compile(name: &str, needs_libpcap: bool, directory: &Path) -> Result<()> {
     let part = directory.join(format!("{name}.{}", std::process::id()));
     let mut command = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
@@ -66,7 +67,8 @@ fn compile(name: &str, needs_libpcap: bool, directory: &Path) -> Result<()> {
     fs::rename(part, &peer).map_err(|source| Error::file(format!("make {}", peer.display()), source))
 }
 
-/// Builds `strait` and the library of `strait run` in the profile of this program, into the same directory.
+/// Builds `strait` and the library of `strait run` in the profile of this program, into its
+/// directory.
 fn build_strait(directory: &Path) -> Result<PathBuf> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--package", "strait-cli"]);

@@ -1,4 +1,4 @@
-# Varnish as a caching reverse proxy. What is not cacheable is passed at once by the built-in rules.
+# Varnish as a caching reverse proxy. The built-in rules pass uncacheable requests.
 vcl 4.1;
 
 backend origin {

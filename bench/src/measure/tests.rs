@@ -9,7 +9,7 @@ use crate::contestants;
 
 const SECONDS: f64 = 0.2;
 
-/// A wire and the compiled peers; `None` after SKIP where they cannot be had.
+/// Returns a wire and the compiled peers; None after SKIP if they are unavailable.
 fn rig() -> Option<(Wire, &'static Tools)> {
     static TOOLS: OnceLock<Tools> = OnceLock::new();
     if !lab::root_or_skip() || !lab::program_or_skip("cc") {
@@ -20,7 +20,7 @@ fn rig() -> Option<(Wire, &'static Tools)> {
 }
 
 #[test]
-fn a_point_counts_what_was_sent_and_what_came() {
+fn point_counts_sent_and_received_packets() {
     let Some((wire, tools)) = rig() else { return };
     let generator = contestants::send_in_c(tools, 64, true, SECONDS);
     for receiver in [contestants::packet_socket(tools, true), contestants::stock_delays(tools, true)] {
@@ -42,7 +42,7 @@ fn delays_are_measured_from_the_stamp() {
     let figures = point(tools, &wire, &receiver, &generator, SECONDS).unwrap();
     assert!(figures["p50_us"] > 0.0 && figures["p50_us"] <= figures["p99_us"], "{figures:?}");
     assert!(figures["p99_us"] <= figures["max_us"] && figures["max_us"] < 60e6, "{figures:?}");
-    // The kernel takes its time after the generator has taken its own.
+    // The kernel stamps a packet later than the generator.
     assert!(
         figures["captured_max_us"] > 0.0 && figures["captured_p50_us"] < figures["p50_us"],
         "{figures:?}"
@@ -50,17 +50,17 @@ fn delays_are_measured_from_the_stamp() {
 }
 
 #[test]
-fn a_quiet_line_has_pauses_between_its_bursts() {
+fn quiet_line_pauses_between_bursts() {
     let Some((wire, tools)) = rig() else { return };
     let generator = contestants::send_at_times(tools, 4, 20, SECONDS);
     let figures = generator_alone(tools, &wire, &generator, SECONDS).unwrap();
-    // Every call sends 4 frames and is followed by at least 1 ms of nothing.
+    // Every call sends 4 frames, followed by a pause of at least 1 ms.
     let (frames, calls_max) = (figures["offered_packets"], SECONDS * 1e3 + 1.0);
     assert!((4.0..=calls_max * 4.0).contains(&frames) && frames % 4.0 == 0.0, "{figures:?}");
 }
 
 #[test]
-fn a_receiver_that_fails_is_a_failed_point_with_its_words() {
+fn failed_receiver_is_a_failed_point_with_its_output() {
     let Some((wire, tools)) = rig() else { return };
     let mut receiver = contestants::packet_socket(tools, false);
     receiver.program.arguments = vec!["-i".into(), "nothing".into()];
@@ -71,10 +71,10 @@ fn a_receiver_that_fails_is_a_failed_point_with_its_words() {
 }
 
 #[test]
-fn a_program_beyond_its_time_is_killed() {
+fn program_is_killed_at_its_time_limit() {
     let Some((wire, tools)) = rig() else { return };
     let program = Program::new("sleep", &["1000"]);
     let child = Child::start(tools, wire.left(), &program, 0, Duration::from_secs(1)).unwrap();
     let error = child.wait(Duration::from_secs(1)).unwrap_err().to_string();
-    assert!(error.contains("sleep 1000") && error.contains("its time was over"), "{error}");
+    assert!(error.contains("sleep 1000") && error.contains("killed at its time limit"), "{error}");
 }
