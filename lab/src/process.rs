@@ -1,7 +1,8 @@
-//! A program under test: started, listened to, signalled, and never left behind.
+//! Programs of a test: start, read output, send signals, and stop.
 //!
-//! Tests start peers (tcpdump, clients, servers) and Strait itself with it. Output is read all the time by
-//! two threads, so a program never blocks on a full pipe. Programs are ended by their process id alone.
+//! Tests start peers (tcpdump, clients, servers) and Strait itself with it. Two threads read the
+//! output continuously, so a program never blocks on a full pipe. Programs are stopped by process
+//! id only.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -15,7 +16,7 @@ use strait_sys::netns::Namespace;
 
 use crate::{Error, Result, wait_until};
 
-/// A program to be started, in a namespace or here.
+/// Program to start, in a namespace or the calling thread's.
 #[derive(Debug)]
 pub struct Launch<'a> {
     namespace: Option<&'a Namespace>,
@@ -23,14 +24,14 @@ pub struct Launch<'a> {
 }
 
 impl Launch<'static> {
-    /// `program`, in the namespace of the calling thread.
+    /// Creates a launch of `program` in the calling thread's namespace.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self::with(None, program)
     }
 }
 
 impl<'a> Launch<'a> {
-    /// `program`, in `namespace`.
+    /// Creates a launch of `program` in `namespace`.
     pub fn inside(namespace: &'a Namespace, program: impl AsRef<OsStr>) -> Self {
         Self::with(Some(namespace), program)
     }
@@ -38,17 +39,17 @@ impl<'a> Launch<'a> {
     fn with(namespace: Option<&'a Namespace>, program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The test itself may run in the background or under nohup.
+        // The test itself may run in the background or under nohup, with ignored signals.
         strait_sys::process::with_default_signals(&mut command);
         Self { namespace, command }
     }
 
-    /// The same in `namespace`.
+    /// Starts the program in `namespace` instead.
     pub fn within(self, namespace: &Namespace) -> Launch<'_> {
         Launch { namespace: Some(namespace), command: self.command }
     }
 
-    /// What it reads as standard input; nothing unless given.
+    /// Sets standard input; the default is empty.
     #[must_use]
     pub fn stdin(mut self, input: impl Into<Stdio>) -> Self {
         self.command.stdin(input);
@@ -76,7 +77,7 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Starts it; its output is kept.
+    /// Starts the program; its output is kept.
     pub fn spawn(mut self) -> Result<Process> {
         let program = self.command.get_program().to_string_lossy().into_owned();
         let child = match self.namespace {
@@ -87,13 +88,13 @@ impl<'a> Launch<'a> {
         Ok(Process::listen(program, child))
     }
 
-    /// Starts it and waits for its end.
+    /// Starts the program and waits for its end.
     pub fn run(self, limit: Duration) -> Result<Finished> {
         self.spawn()?.wait(limit)
     }
 }
 
-/// A running program; dropping it kills it and waits for its end.
+/// Running program; dropping it kills it and waits for its end.
 #[derive(Debug)]
 pub struct Process {
     program: String,
@@ -102,24 +103,24 @@ pub struct Process {
     stderr: Listener,
 }
 
-/// A program that has ended.
+/// Ended program.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// All that it wrote to standard output.
+    /// Complete standard output.
     pub stdout: Vec<u8>,
-    /// All that it wrote to standard error, as text.
+    /// Complete standard error, as text.
     pub stderr: String,
 }
 
 impl Finished {
-    /// Standard output as text.
+    /// Returns standard output as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// The same, after panicking with its words if it did not end with code 0.
+    /// Returns `self`, or panics with the output if the exit code is not 0.
     #[must_use]
     pub fn success(self) -> Self {
         assert!(self.status.success(), "{}: {}{}", self.status, self.text(), self.stderr);
@@ -134,22 +135,22 @@ impl Process {
         Self { program, child, stdout, stderr }
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has written to standard output so far.
+    /// Returns its standard output so far.
     pub fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.stdout.heard.lock().bytes).into_owned()
     }
 
-    /// What it has written to standard error so far.
+    /// Returns its standard error so far.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.heard.lock().bytes).into_owned()
     }
 
-    /// Waits until it has written `words` to standard error (`listening on` of tcpdump).
+    /// Waits until it has written `words` to standard error, such as tcpdump's `listening on`.
     pub fn wait_for_stderr(&self, words: &str, limit: Duration) -> Result<()> {
         self.wait_for(&self.stderr, words, limit)
     }
@@ -163,17 +164,17 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("a process id is positive");
         let id = Pid::from_raw(id).expect("a process id is not 0");
-        // Not waited for yet, so the id is still this child's; gone already is no error.
+        // The id is still this child's, because it was not waited for. An ended child is no error.
         let _ = rustix::process::kill_process(id, signal);
     }
 
-    /// Sends SIGINT, as Ctrl-C does, and waits for its end.
+    /// Sends SIGINT, like Ctrl-C, and waits for its end.
     pub fn interrupt(self, limit: Duration) -> Result<Finished> {
         self.signal(Signal::INT);
         self.wait(limit)
     }
 
-    /// Waits for its end and its last word.
+    /// Waits for its end and the end of its output.
     pub fn wait(mut self, limit: Duration) -> Result<Finished> {
         let mut status = None;
         let ended = wait_until(limit, || {
@@ -206,13 +207,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended and been waited for.
+        // Both fail only if it has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads one pipe to its end on a thread of its own.
+/// Reads one pipe to its end on a separate thread.
 #[derive(Debug)]
 struct Listener {
     heard: Arc<Heard>,
@@ -233,7 +234,7 @@ impl Listener {
         Self { heard, thread: Some(thread) }
     }
 
-    /// All that came, once the pipe is closed.
+    /// Returns all output after the pipe is closed.
     fn drain(&mut self) -> Vec<u8> {
         if let Some(thread) = self.thread.take() {
             thread.join().expect("a listener does not panic");
@@ -242,7 +243,7 @@ impl Listener {
     }
 }
 
-/// What a pipe has said, and a bell for those who wait for more.
+/// Output of a pipe, with a condition variable for waiting threads.
 #[derive(Debug, Default)]
 struct Heard {
     said: Mutex<Said>,
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_awaited_and_the_end_has_all_of_them() {
+    fn wait_finds_words_and_end_has_all_output() {
         let process = shell("echo ready >&2; read line; echo done; exit 3");
         process.wait_for_stderr("ready", LIMIT).unwrap();
         let finished = process.wait(LIMIT).unwrap();
@@ -310,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_silently_ends_the_wait() {
+    fn wait_ends_when_a_program_ends_silently() {
         let error = shell("echo no").wait_for_stdout("yes", LIMIT).unwrap_err();
         assert!(error.to_string().starts_with("sh did not say \"yes\" within"), "{error}");
     }
 
     #[test]
-    fn a_signal_reaches_it() {
+    fn signal_reaches_the_program() {
         let process = shell("trap 'echo caught; exit 7' INT; echo ready; while :; do :; done");
         process.wait_for_stdout("ready", LIMIT).unwrap();
         let finished = process.interrupt(LIMIT).unwrap();
@@ -324,9 +325,9 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_the_test_ignores_reaches_it() {
+    fn signal_ignored_by_the_test_reaches_the_program() {
         // As in a background job of a script, or under nohup(1).
-        let script = "trap '' INT QUIT HUP; exec \"$0\" --exact process::tests::a_signal_reaches_it";
+        let script = "trap '' INT QUIT HUP; exec \"$0\" --exact process::tests::signal_reaches_the_program";
         let mut command = Command::new("sh");
         let output = command.args(["-c", script]).arg(std::env::current_exe().unwrap()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_guard_ends_the_program() {
+    fn dropping_the_guard_kills_the_program() {
         let process = shell("echo ready; exec sleep 1000");
         process.wait_for_stdout("ready", LIMIT).unwrap();
         let path = format!("/proc/{}", process.id());
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_an_error() {
+    fn missing_program_is_an_error() {
         let error = Launch::new("strait-no-such-program").spawn().unwrap_err();
         assert!(matches!(error, Error::Start { .. }), "{error}");
     }

@@ -1,7 +1,7 @@
-//! Waiting for a condition, and saying why a test cannot run here.
+//! Waiting for conditions, and skipping tests.
 //!
-//! Every integration test uses it. Skips go straight to standard error, past the test harness's capture, in
-//! the one form that `make test` counts: `SKIP <test>: <reason>`.
+//! Used by every integration test. Skips go directly to standard error, past the test harness's
+//! capture, in the form that `make test` counts: `SKIP <test>: <reason>`.
 
 use std::env;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use strait_sys::netns::Namespace;
 
-/// Between two looks at a condition that has no event to wait for.
+/// Interval between two checks of a condition without an event.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Looks at `condition` until it holds; false if it does not within `limit`.
+/// Waits until `condition` holds; returns false after `limit`.
 #[must_use = "a condition that never came true is a failed test"]
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
@@ -28,15 +28,16 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
-/// Prints `SKIP <test>: <reason>`; the test returns after it. The test's name is its thread's.
+/// Prints `SKIP <test>: <reason>` with the thread's name as the test; the test must return
+/// afterwards.
 pub fn skip(reason: impl AsRef<str>) {
     let current = thread::current();
     let line = format!("SKIP {}: {}\n", current.name().unwrap_or("unnamed"), reason.as_ref());
-    // One write, so that lines of tests that run side by side do not mix. Nothing to do if it fails.
+    // One write, so that lines of concurrent tests do not mix. A failure is ignored.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Whether this process may make network namespaces; if not, the test is skipped.
+/// Returns true if this process may create network namespaces; otherwise skips the test.
 pub fn root_or_skip() -> bool {
     match Namespace::new() {
         Ok(_) => true,
@@ -47,7 +48,7 @@ pub fn root_or_skip() -> bool {
     }
 }
 
-/// Whether `program` is installed; if not, the test is skipped.
+/// Returns true if `program` is installed; otherwise skips the test.
 pub fn program_or_skip(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).any(|directory| directory.join(program).is_file());
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_looked_at_until_it_holds() {
+    fn wait_ends_when_the_condition_holds() {
         let mut looks = 0;
         assert!(wait_until(Duration::from_secs(50), || {
             looks += 1;
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_looked_for_on_the_path() {
+    fn program_is_searched_on_the_path() {
         assert!(program_or_skip("sh"));
     }
 }

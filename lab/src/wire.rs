@@ -1,8 +1,8 @@
-//! Two network namespaces joined by a veth pair: the smallest network there is.
+//! Two network namespaces joined by a veth pair: the smallest network.
 //!
-//! Integration tests and benchmarks send on one end and capture on the other. A wire is silent: IPv6 is off
-//! unless asked for, neighbours are known, offloads are off, so that every frame on it is one that the test
-//! sent, complete and no longer than the MTU. It never touches the machine's own interfaces.
+//! Integration tests and benchmarks send on one end and capture on the other. A wire is silent:
+//! IPv6 is off by default, neighbours are known and offloads are off. Every frame on it was sent by
+//! the test, complete and no longer than the MTU. It never touches the machine's own interfaces.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -21,15 +21,15 @@ use strait_sys::process::{pin_thread, wait_for_readers};
 
 use crate::{Error, Launch, Result, skip, wait_until};
 
-/// How long the kernel may take to bring a link into service.
+/// Time limit for bringing up a link.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How long what was sent may take to arrive on a busy machine.
+/// Time limit for sent frames to arrive on a busy machine.
 const ARRIVAL: Duration = Duration::from_secs(50);
 
-/// The offloads that a wire switches: those that make a frame on a veth differ from one on a cable.
+/// Offloads that a wire switches: those that make a veth frame differ from one on a cable.
 const OFFLOADS: [Offload; 4] = [Offload::Gro, Offload::Tso, Offload::Gso, Offload::TxChecksum];
 
-/// How a wire is to be; start from [`Wire::builder`].
+/// Options of a wire; start from [`Wire::builder`].
 #[derive(Clone, Copy, Debug)]
 pub struct WireBuilder {
     queues: u32,
@@ -39,7 +39,7 @@ pub struct WireBuilder {
     ipv6: bool,
 }
 
-/// Two namespaces and the veth pair between them; gone when dropped.
+/// Two namespaces and the veth pair between them, removed when dropped.
 #[derive(Debug)]
 pub struct Wire {
     left: End,
@@ -55,38 +55,40 @@ pub struct End {
 }
 
 impl WireBuilder {
-    /// Receive and transmit queues of each end; 1 if not said.
+    /// Sets the number of receive and transmit queues of each end; the default is 1.
     #[must_use]
     pub fn queues(self, queues: u32) -> Self {
         Self { queues, ..self }
     }
 
-    /// The MTU of both ends in bytes; 1500 if not said.
+    /// Sets the MTU of both ends in bytes; the default is 1500.
     #[must_use]
     pub fn mtu(self, mtu: u32) -> Self {
         Self { mtu, ..self }
     }
 
-    /// The offloads to switch on at both ends; none if not said. GRO makes veth receive in batches (NAPI);
-    /// TSO and GSO put frames of up to 64 KiB on the wire, without checksums where those are offloaded too.
+    /// Sets the offloads to enable at both ends; the default is none. GRO makes veth receive in
+    /// batches (NAPI). TSO and GSO allow frames of up to 64 KiB, without checksums if those are
+    /// offloaded too.
     #[must_use]
     pub fn offloads(self, offloads: &'static [Offload]) -> Self {
         Self { offloads, ..self }
     }
 
-    /// Gives the ends 192.0.2.1 and 192.0.2.2; they know each other's MAC address.
+    /// Assigns 192.0.2.1 and 192.0.2.2, with static neighbour entries.
     #[must_use]
     pub fn ipv4(self) -> Self {
         Self { ipv4: true, ..self }
     }
 
-    /// Gives the ends 2001:db8::1 and 2001:db8::2. The kernel then sends multicast listener reports by itself.
+    /// Assigns 2001:db8::1 and 2001:db8::2. The kernel then sends multicast listener reports by
+    /// itself.
     #[must_use]
     pub fn ipv6(self) -> Self {
         Self { ipv6: true, ..self }
     }
 
-    /// Lays the wire; both ends are up and have a carrier.
+    /// Creates the wire; both ends are up and have a carrier.
     pub fn build(self) -> Result<Wire> {
         let left = End { namespace: Namespace::new()?, name: "left", number: 1 };
         let right = End { namespace: Namespace::new()?, name: "right", number: 2 };
@@ -96,7 +98,7 @@ impl WireBuilder {
         let (near, far) = (self.veth_end(&left), self.veth_end(&right));
         let far = VethEnd { namespace: Some(right.namespace.as_fd()), ..far };
         left.namespace.run(|| Netlink::open()?.add_veth(&near, &far))??;
-        // Offloads come before either end is up: veth looks at its peer's GRO when it comes up, to say whether it
+        // Set offloads before either end is up: when a veth comes up, its peer's GRO decides if it
         // takes redirected XDP frames.
         for end in [&left, &right] {
             end.namespace.run(|| self.switch_offloads(end))??;
@@ -113,7 +115,7 @@ impl WireBuilder {
         Ok(wire)
     }
 
-    /// Lays the wire, or prints SKIP where this process may not; any other failure is a broken rig.
+    /// Creates the wire, or prints SKIP without the privileges; panics on any other failure.
     pub fn or_skip(self) -> Option<Wire> {
         match self.build() {
             Ok(wire) => Some(wire),
@@ -168,8 +170,9 @@ fn raise(end: &End) -> strait_sys::Result<()> {
     netlink.set_up(index, true)
 }
 
-/// Whether the namespace takes in what is sent to `address`: the kernel adds the route a little after the
-/// address. A line of `/proc/net/ipv6_route` begins with the destination in hex and its prefix length.
+/// Returns true if the namespace has a local route to `address`, which the kernel adds some time
+/// after the address. A line of `/proc/net/ipv6_route` begins with the destination in hex and its
+/// prefix length.
 fn has_route_to(address: IpAddr) -> bool {
     let IpAddr::V6(address) = address else { return true };
     let start = format!("{:032x} 80 ", address.to_bits());
@@ -178,25 +181,25 @@ fn has_route_to(address: IpAddr) -> bool {
 }
 
 impl Wire {
-    /// One queue, MTU 1500, no addresses, offloads off.
+    /// Returns options with one queue, MTU 1500, no addresses, offloads off.
     pub fn builder() -> WireBuilder {
         WireBuilder { queues: 1, mtu: 1500, offloads: &[], ipv4: false, ipv6: false }
     }
 
-    /// The end whose interface is called `left`.
+    /// Returns the end with the interface `left`.
     pub fn left(&self) -> &End {
         &self.left
     }
 
-    /// The end whose interface is called `right`.
+    /// Returns the end with the interface `right`.
     pub fn right(&self) -> &End {
         &self.right
     }
 
-    /// Waits until `count` frames more than `before` have come to the right end and its sockets have them.
+    /// Waits until `count` frames more than `before` have reached the right end and its sockets.
     ///
-    /// Where a veth does not receive by NAPI it counts a frame as it is sent; the frame then waits in its CPU's
-    /// backlog, under load for longer than a test looks.
+    /// Without NAPI, a veth counts a frame when it is sent; the frame then waits in its CPU's
+    /// backlog, on a busy machine for longer than a test takes.
     pub fn await_arrival(&self, before: u64, count: u64) {
         let arrived = || self.right.stats().rx_packets - before >= count && backlogs_are_empty();
         assert!(wait_until(ARRIVAL, arrived), "frames sent on a veth arrive");
@@ -205,13 +208,14 @@ impl Wire {
 }
 
 impl End {
-    /// Runs `work` on a thread inside this end's namespace: sockets that it opens stay there.
+    /// Runs `work` on a thread in this end's namespace; sockets that it opens stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(work).expect("who made a namespace may enter it")
     }
 
-    /// The same on one CPU: frames that it sends arrive in their order. Each CPU has a backlog of its own for what a
-    /// veth carries, and a thread that moves between two sends has its frames overtake each other.
+    /// Runs `work` like [`End::run`], but on one CPU, so that sent frames arrive in order. veth
+    /// uses one backlog per CPU, so frames of a thread that migrates between two sends may overtake
+    /// each other.
     pub fn run_in_order<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.run(|| {
             pin_thread(sched_getcpu() as u32).expect("a thread may stay where it runs");
@@ -219,27 +223,27 @@ impl End {
         })
     }
 
-    /// A program inside this end's namespace.
+    /// Creates a launch of a program in this end's namespace.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Launch<'_> {
         Launch::inside(&self.namespace, program)
     }
 
-    /// The namespace itself.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The interface as it is now.
+    /// Returns the current state of the interface.
     pub fn interface(&self) -> Interface {
         self.run(|| Interface::find(self.name)).expect("the interface is there until it is deleted")
     }
 
-    /// The interface's counters now.
+    /// Returns the current counters of the interface.
     pub fn stats(&self) -> LinkStats {
         let index = self.interface().index;
         self.run(|| Netlink::open()?.stats(index)).expect("a link has counters")
@@ -251,29 +255,29 @@ impl End {
         self.run(|| Netlink::open()?.set_up(index, up)).expect("a link can be set up and down");
     }
 
-    /// Deletes the interface, and the other end's with it.
+    /// Deletes the interface, and so the other end's.
     pub fn delete(&self) {
         let index = self.interface().index;
         self.run(|| Netlink::open()?.delete(index)).expect("a veth can be deleted");
     }
 
-    /// The interface's MAC address: 02:00:00:00:00:01 or :02.
+    /// Returns the interface's MAC address: 02:00:00:00:00:01 or :02.
     pub fn mac(&self) -> [u8; 6] {
         [2, 0, 0, 0, 0, self.number]
     }
 
-    /// 192.0.2.1 or .2; assigned where the wire was laid with [`WireBuilder::ipv4`].
+    /// Returns 192.0.2.1 or .2, which is assigned with [`WireBuilder::ipv4`].
     pub fn ipv4(&self) -> IpAddr {
         IpAddr::from([192, 0, 2, self.number])
     }
 
-    /// 2001:db8::1 or ::2; assigned where the wire was laid with [`WireBuilder::ipv6`].
+    /// Returns 2001:db8::1 or ::2, which is assigned with [`WireBuilder::ipv6`].
     pub fn ipv6(&self) -> IpAddr {
         IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(self.number)])
     }
 }
 
-/// Whether no received frame waits for its CPU: columns 14 and 15 of each line of `/proc/net/softnet_stat`.
+/// Returns true if no CPU's backlog holds a frame: columns 14 and 15 of `/proc/net/softnet_stat`.
 fn backlogs_are_empty() -> bool {
     let text = fs::read_to_string("/proc/net/softnet_stat").expect("the kernel counts its backlogs");
     let waiting = |line: &str| line.split_whitespace().skip(13).take(2).any(|len| len != "00000000");
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_crosses_and_nothing_else_does() {
+    fn only_the_sent_datagram_crosses() {
         let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
         ping(&wire, wire.left().ipv4(), wire.right().ipv4());
         let (left, right) = (wire.left().stats(), wire.right().stats());
@@ -307,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_crosses_over_ipv6() {
+    fn datagram_crosses_over_ipv6() {
         let Some(wire) = Wire::builder().ipv6().or_skip() else { return };
         ping(&wire, wire.left().ipv6(), wire.right().ipv6());
     }
 
     #[test]
-    fn a_wire_is_as_it_was_asked_for() {
+    fn wire_has_the_requested_options() {
         let Some(wire) = Wire::builder().queues(2).mtu(9000).offloads(&[Offload::Gro]).or_skip() else {
             return;
         };
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_start_inside_and_a_deleted_link_is_gone_for_them() {
+    fn programs_run_in_the_namespace_and_see_the_link_deleted() {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let list =
             || wire.right().command("cat").arg("/proc/self/net/dev").run(LIMIT).unwrap().success().text();

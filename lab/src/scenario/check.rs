@@ -1,12 +1,12 @@
-//! What a message must be: the lines below a step that awaits one.
+//! Checks of messages against the lines below a step.
 
 use super::message::{Body, Head, parts};
 use super::value::{Variables, bytes, number, pattern, shown};
 
-/// A line below a step, with its number.
+/// Line below a step, with its number.
 pub(super) type Line = (usize, String);
 
-/// The bytes that the lines of a body are together; `None` where there are no such lines.
+/// Returns the bytes of all body lines; None if there are none.
 pub(super) fn wanted_bytes(below: &[Line], variables: &Variables) -> Result<Option<Vec<u8>>, String> {
     let mut wanted: Option<Vec<u8>> = None;
     for (_, line) in below {
@@ -17,7 +17,7 @@ pub(super) fn wanted_bytes(below: &[Line], variables: &Variables) -> Result<Opti
     Ok(wanted)
 }
 
-/// Whether a message is as the lines below a step say. Without lines of a body any body will do.
+/// Checks a message against the lines below a step. Without body lines any body is accepted.
 pub(super) fn check(
     head: &Head,
     body: Option<&Body>,
@@ -53,7 +53,8 @@ fn absent(head: &Head, name: &str) -> Result<(), String> {
     head.get(name).map_or(Ok(()), |value| Err(format!("{name} is there: {value}; {}", all(head))))
 }
 
-/// `Name: value`, `Name: ~ part of a value`, `Name: ^ part that it has not`, or `Name: ?` for any.
+/// Checks `Name: value`, `Name: ~ substring`, `Name: ^ absent substring`, or `Name: ?` for any
+/// value.
 fn field(head: &Head, line: &str) -> Result<(), String> {
     let (name, wanted) = line.split_once(':').ok_or_else(|| format!("a line that says nothing: {line}"))?;
     let wanted = wanted.trim();
@@ -66,7 +67,7 @@ fn field(head: &Head, line: &str) -> Result<(), String> {
     if is_right { Ok(()) } else { Err(format!("{name} is {got}; {}", all(head))) }
 }
 
-/// `Name: value`, or `!Name`.
+/// Checks `Name: value`, or `!Name`.
 fn trailer(body: Option<&Body>, line: &str) -> Result<(), String> {
     let trailers = body.map_or(&[][..], |body| body.trailers.as_slice());
     if let Some(name) = line.strip_prefix('!') {
@@ -79,7 +80,7 @@ fn trailer(body: Option<&Body>, line: &str) -> Result<(), String> {
     if trailers.iter().any(is_it) { Ok(()) } else { Err(format!("no trailer {line}, but {trailers:?}")) }
 }
 
-/// `& 0-4/26 = text` or `& 0-4/26 *`, where the asterisk stands for those bytes of the pattern.
+/// Checks `& 0-4/26 = text` or `& 0-4/26 *`; the asterisk means those bytes of the pattern.
 fn check_parts(head: &Head, came: &[u8], wanted: &[&str]) -> Result<(), String> {
     let kind = head.get("content-type").unwrap_or_default();
     let parts = parts(&kind, came)?;
@@ -106,7 +107,7 @@ fn pattern_of(range: &str) -> Result<Vec<u8>, String> {
     Ok(pattern(first, last + 1 - first))
 }
 
-/// A head for a message.
+/// Formats a head for a message.
 pub(super) fn all(head: &Head) -> String {
     let lines = head.fields.iter().map(|(name, value)| format!(" | {name}: {value}"));
     format!("got {}{}", head.first, lines.collect::<String>())

@@ -1,17 +1,18 @@
-//! Messages as a client or an origin of a scenario reads them. It shares nothing with the code that is tested, and takes less than it:
-//! what a proxy writes has no need of leniency.
+//! Parser of messages for clients and origins of scenarios. It shares no code with the tested
+//! proxy, and is stricter, because the proxy's output needs no leniency.
 
-/// The head of a message.
+/// Head of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The first line.
+    /// First line.
     pub(super) first: String,
     /// Names and values, in order.
     pub(super) fields: Vec<(String, String)>,
 }
 
 impl Head {
-    /// The head that `bytes` begin with, and its length; `None` while it is not whole.
+    /// Parses the head at the start of `bytes`; returns it with its length, or None if it is
+    /// incomplete.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
         let text = String::from_utf8_lossy(&bytes[..end]);
@@ -21,14 +22,14 @@ impl Head {
         Ok(Some((Self { first, fields }, end + 4)))
     }
 
-    /// All lines of a name, as one; `None` where there is none.
+    /// Returns all lines of a field joined; None if there is none.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         let lines = self.fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
         let values: Vec<_> = lines.map(|(_, value)| value.as_str()).collect();
         (!values.is_empty()).then(|| values.join(", "))
     }
 
-    /// The status of a response.
+    /// Returns the status of a response.
     pub(super) fn status(&self) -> Result<u16, String> {
         let mut words = self.first.split(' ');
         let (version, status) = (words.next(), words.next());
@@ -37,7 +38,7 @@ impl Head {
         status.filter(|_| is_version).ok_or_else(|| format!("no status line: {}", self.first))
     }
 
-    /// How its body is framed, in a request, or in a response to a request of `method`.
+    /// Returns the framing of the body of a request, or of a response to a request of `method`.
     pub(super) fn framing(&self, method: Option<&str>) -> Result<Framing, String> {
         let status = method.map(|_| self.status()).transpose()?;
         let lengths =
@@ -71,18 +72,18 @@ fn field(line: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
-/// How a body is framed.
+/// Framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// So many bytes.
+    /// Length in bytes.
     Length(u64),
-    /// In chunks.
+    /// Chunked.
     Chunked,
-    /// Up to the end of the connection.
+    /// Until the end of the connection.
     ToClose,
 }
 
-/// A body, and how much was read for it.
+/// Body, and the number of bytes that it took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Body {
     pub(super) bytes: Vec<u8>,
@@ -90,16 +91,16 @@ pub(super) struct Body {
     pub(super) used: usize,
 }
 
-/// What of a body has come.
+/// Received part of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Came {
-    /// All of it.
+    /// Complete body.
     Whole(Body),
-    /// A part; so much of its data.
+    /// Incomplete body, with its data so far.
     Part(Body),
 }
 
-/// The body that `bytes` begin with.
+/// Parses the body at the start of `bytes`.
 pub(super) fn body(bytes: &[u8], framing: Framing, is_ended: bool) -> Result<Came, String> {
     let plain = |bytes: &[u8]| Body { bytes: bytes.to_vec(), trailers: Vec::new(), used: bytes.len() };
     match framing {
@@ -148,16 +149,16 @@ fn trailers(bytes: &[u8], mut at: usize, data: Vec<u8>) -> Result<Came, String> 
     Ok(Came::Part(Body { bytes: data, trailers: Vec::new(), used: at }))
 }
 
-/// The line that `bytes` begin with; `None` while it is not whole.
+/// Returns the line at the start of `bytes`; None if it is incomplete.
 fn line(bytes: &[u8]) -> Option<String> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")?;
     Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// A part of a body in several (RFC 9110, section 14.6): its fields and its bytes.
+/// Part of a multipart body (RFC 9110, section 14.6): its fields and its bytes.
 pub(super) type Part = (Head, Vec<u8>);
 
-/// The parts of a body of type multipart/byteranges.
+/// Parses the parts of a multipart/byteranges body.
 pub(super) fn parts(content_type: &str, body: &[u8]) -> Result<Vec<Part>, String> {
     let boundary = content_type.strip_prefix("multipart/byteranges; boundary=");
     let boundary = boundary.ok_or_else(|| format!("a Content-Type of no parts: {content_type}"))?;
@@ -168,7 +169,7 @@ pub(super) fn parts(content_type: &str, body: &[u8]) -> Result<Vec<Part>, String
     let (mut parts, mut rest) = (Vec::new(), body);
     while rest.starts_with(begin.as_bytes()) {
         rest = &rest[begin.len()..];
-        // The fields are a head without a first line.
+        // Head::read expects a first line before the fields.
         let headed = [b"part\r\n", rest].concat();
         let (head, used) = Head::read(&headed)?.ok_or("a part without the end of its head")?;
         rest = &rest[used - "part\r\n".len()..];
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_are_read_by_their_framing() {
+    fn framing_is_determined_from_the_head() {
         let read = |head: &str, method| {
             let bytes = format!("{head}\r\n\r\n");
             Head::read(bytes.as_bytes()).unwrap().unwrap().0.framing(method)
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_put_together() {
+    fn chunks_are_joined() {
         let bytes = b"3\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\nrest";
         let whole = Body {
             bytes: b"abcde".to_vec(),
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_taken_apart() {
+    fn multipart_body_is_parsed() {
         let body = b"\r\n--b\r\nContent-Range: bytes 0-0/2\r\n\r\nx\r\n--b\r\nA: c\r\n\r\ny\r\n--b--\r\n";
         let parts = parts("multipart/byteranges; boundary=b", body).unwrap();
         let texts: Vec<_> = parts.iter().map(|(_, bytes)| bytes.as_slice()).collect();

@@ -1,9 +1,10 @@
-//! Scenarios for a proxy: scripts of what clients and an origin send and must get, over real sockets.
+//! Scenarios for a proxy: scripts for clients and an origin, over real sockets.
 //!
-//! A file has any number of scenarios, each of one behaviour. One line is one step, and they are done in order, so that what happens when
-//! is told by their order and by nothing else: no step waits for a time. A step that awaits something fails after ten seconds, with its
-//! line and with what came instead. A scenario also fails where more came than it awaited, on either side. `docs/internals/scenarios.md`
-//! is the language.
+//! A file has any number of scenarios, each for one behaviour. One line is one step. Steps run in
+//! order, and only their order determines the sequence of events: no step waits for a fixed time. A
+//! step that waits fails after ten seconds, with its line and the received bytes. A scenario also
+//! fails if either side received anything unexpected. `docs/internals/scenarios.md` describes the
+//! language.
 //!
 //! ```text
 //! scenario a fresh response is served without asking the origin
@@ -36,41 +37,42 @@ use std::thread;
 
 use script::Scenario;
 
-/// When the clock of a scenario begins, in seconds since 1970.
+/// Start of a scenario's clock, in seconds since 1970.
 pub const BEGIN_SECONDS: u64 = 1_800_000_000;
 
-/// What a proxy is started with.
+/// Setup of a proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// The configuration that the scenario gives, as text; may be empty.
+    /// Configuration from the scenario, as text; may be empty.
     pub config: &'a str,
-    /// Where the origin listens.
+    /// Address of the origin.
     pub origin: SocketAddr,
-    /// Whether clients name the origin themselves.
+    /// True if clients name the origin themselves (forward proxy).
     pub is_forward: bool,
-    /// A directory of the scenario's own; the same when the proxy is started again.
+    /// Directory of the scenario, kept when the proxy restarts.
     pub directory: &'a Path,
-    /// What the clock shows, in seconds since 1970.
+    /// Time of the clock, in seconds since 1970.
     pub now: u64,
 }
 
-/// A proxy that runs.
+/// Running proxy.
 pub trait Subject {
-    /// Where it listens.
+    /// Returns its listening address.
     fn address(&self) -> SocketAddr;
-    /// Its clock goes on by so many seconds.
+    /// Advances its clock.
     fn advance(&self, seconds: u64);
-    /// It ends, and its connections with it.
+    /// Stops it and closes its connections.
     fn stop(self: Box<Self>);
 }
 
-/// Starts a proxy, or says why it does not start.
+/// Starts a proxy, or returns the reason of a failure.
 pub type Start<'a> = &'a (dyn Fn(&Setup<'_>) -> Result<Box<dyn Subject>, String> + Sync);
 
-/// Plays the scenarios of `file`, `together` of them at a time; the names of those that hold, and what is said of those that do not.
+/// Plays the scenarios of `file`, `together` of them at a time. Returns the names of those that
+/// pass and the messages of those that fail.
 ///
 /// # Errors
-/// The file cannot be read, or is not in the language.
+/// The file cannot be read, or does not parse.
 pub fn play(file: &Path, together: usize, start: Start<'_>) -> Result<(Vec<String>, Vec<String>), String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("read {}: {error}", file.display()))?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -96,7 +98,7 @@ pub fn play(file: &Path, together: usize, start: Start<'_>) -> Result<(Vec<Strin
     Ok((done(held), done(failed)))
 }
 
-/// What went wrong, and at which line.
+/// Failure of a step, with its line.
 #[derive(Debug)]
 struct Failure {
     line: usize,

@@ -1,4 +1,4 @@
-//! A scenario that is played: who acts, and step by step what they do.
+//! Player of a scenario: its actors and their steps.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use super::value::{Variables, number, shown};
 use super::world::{Connection, End, Side, State, World};
 use super::{BEGIN_SECONDS, Failure, Setup, Start, Subject};
 
-/// How long an answer is asked for again and again.
+/// Time limit of the step `asks ... until`.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// The Host that clients ask for unless they say otherwise.
+/// Host of requests, unless the step sets one.
 const HOST: &str = "www.example";
-/// What the step `sync` asks for.
+/// Path of the step `sync`.
 const SYNC_PATH: &str = "/.sync";
 
 /// Plays a scenario.
@@ -32,12 +32,12 @@ pub(super) fn run(scenario: &Scenario, start: Start<'_>) -> Result<(), Failure> 
     played.and_then(|()| ended.map_err(at_end))
 }
 
-/// Somebody with a connection.
+/// Actor with a connection.
 struct Actor {
     id: usize,
-    /// The methods of the requests that are not answered yet.
+    /// Methods of the unanswered requests.
     methods: VecDeque<String>,
-    /// The head whose body is being read.
+    /// Head of the body that is being read.
     head: Option<(Head, Framing)>,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// The proxy, which is started when it is needed first.
+    /// Returns the proxy, starting it on first use.
     fn subject(&mut self) -> Result<&dyn Subject> {
         if self.subject.is_none() {
             let setup = Setup {
@@ -177,7 +177,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Steps that both sides have.
+    /// Steps of both sides.
     fn common_step(&mut self, who: &str, verb: &str, rest: &[&str], step: &Step) -> Result {
         let id = self.actors.get(who).ok_or_else(|| format!("{who} has no connection"))?.id;
         let variables = self.variables();
@@ -206,7 +206,7 @@ impl<'a> Play<'a> {
             ("gets", ["closed"]) => self.closed(id)?,
             ("gets", ["rest"]) => self.rest(who, Extent::Whole, step)?,
             ("gets", ["rest", "cut"]) => self.rest(who, Extent::Cut, step)?,
-            _ => return Err("no step that is known".into()),
+            _ => return Err("unknown step".into()),
         }
         Ok(())
     }
@@ -269,7 +269,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// A response to the oldest request that is not answered yet.
+    /// Checks a response to the oldest unanswered request.
     fn response(&mut self, who: &str, words: &[&str], step: &Step) -> Result {
         let awaited = Awaited::of(words)?;
         let actor = self.actor(who)?;
@@ -296,7 +296,8 @@ impl<'a> Play<'a> {
         self.message(who, head, framing, awaited.extent, step)
     }
 
-    /// The connection on which such a request has come: that of `who` before those of nobody, and those before the others'.
+    /// Finds the connection with a matching request: first that of `who`, then unassigned ones,
+    /// then the others'.
     fn find_request(&self, who: &str, first: &str, place: Place) -> Result<usize> {
         let own = self.actors.get(who).map(|actor| actor.id);
         let found = self.world.wait(|state| {
@@ -319,7 +320,7 @@ impl<'a> Play<'a> {
         found.ok_or_else(|| "no such request came".to_owned())
     }
 
-    /// The head, and as much of the body as is awaited, checked.
+    /// Checks the head, and the body as far as `extent` requires.
     fn message(&mut self, who: &str, head: Head, framing: Framing, extent: Extent, step: &Step) -> Result {
         if extent == Extent::Head {
             check(&head, None, &step.below, &self.variables())?;
@@ -333,7 +334,7 @@ impl<'a> Play<'a> {
         check(&head, Some(&body), &step.below, &self.variables())
     }
 
-    /// The rest of a body whose head was awaited before.
+    /// Checks the rest of a body after its head was checked by an earlier step.
     fn rest(&mut self, who: &str, extent: Extent, step: &Step) -> Result {
         let actor = self.actor(who)?;
         let id = actor.id;
@@ -377,7 +378,7 @@ impl<'a> Play<'a> {
                 (true, true) if !is_short(framing) => {
                     Err("the end of the connection looks like the end of the body".to_owned())
                 }
-                (true, true) => Err(format!("the body is whole: {}", shown(&body.bytes))),
+                (true, true) => Err(format!("the body is complete: {}", shown(&body.bytes))),
                 (false, false) => {
                     Err(format!("the connection ended ({:?}) behind {}", connection.end, shown(&body.bytes)))
                 }
@@ -386,7 +387,7 @@ impl<'a> Play<'a> {
         taken.unwrap_or_else(|| Err("the body did not end".to_owned()))
     }
 
-    /// The next bytes, whatever frames them.
+    /// Checks the next bytes, without framing.
     fn take_data(&self, id: usize, wanted: &[u8]) -> Result {
         let taken = self.world.wait(|state| {
             let connection = &mut state.connections[id];
@@ -400,7 +401,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Ends a connection, or half of it, and waits until that is done: the next step comes after it.
+    /// Ends a connection or half of it, and waits until that is done, before the next step.
     fn ends(&self, id: usize, end: impl Fn(&mut Connection)) -> Result {
         self.world.with(|state| end(&mut state.connections[id]));
         let ended = self.world.wait(|state| (state.connections[id].unended == 0).then_some(()));
@@ -416,7 +417,8 @@ impl<'a> Play<'a> {
             .ok_or_else(|| "it is open, or more came on it".to_owned())
     }
 
-    /// Asks on connections of their own until the answer is as it must be: for what the proxy does on its own time.
+    /// Repeats a request on new connections until the response is as expected: for asynchronous
+    /// work of the proxy.
     fn ask(&mut self, method: &str, target: &str, words: &[&str], step: &Step) -> Result {
         let (asked, wanted): (Vec<_>, Vec<_>) =
             step.below.iter().cloned().partition(|(_, line)| line.starts_with('>'));
@@ -436,7 +438,7 @@ impl<'a> Play<'a> {
         if held { Ok(()) } else { said }
     }
 
-    /// Waits until the proxy has read what was sent before: it has when it has passed on what was sent after.
+    /// Waits until the proxy has read all bytes sent before: it then has forwarded a later request.
     fn sync(&mut self) -> Result {
         let is_sent = |state: &mut State| state.connections.iter().all(|connection| connection.unsent == 0);
         let sent = self.world.wait(|state| is_sent(state).then_some(()));
@@ -468,7 +470,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// What came and was not awaited, for a message.
+    /// Describes unexpected bytes, for a message.
     fn unread(&self) -> String {
         self.world.with(|state| {
             let is_unread = |connection: &&Connection| !connection.is_left && !connection.came.is_empty();
@@ -480,7 +482,7 @@ impl<'a> Play<'a> {
         })
     }
 
-    /// Ends all connections; where all went well so far, nothing may have come that no step has awaited.
+    /// Ends all connections. If all steps passed, unexpected bytes are a failure.
     fn end(mut self, is_well: bool) -> Result {
         self.stop();
         self.world

@@ -1,33 +1,33 @@
-//! The text of scenarios, cut into steps. What a step means is told in `steps`.
+//! Splits the text of scenarios into steps; `steps` interprets them.
 
-/// One behaviour.
+/// Scenario for one behaviour.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Scenario {
-    /// What is behind the word `scenario`.
+    /// Text after the word `scenario`.
     pub(super) name: String,
-    /// In order.
+    /// Steps, in order.
     pub(super) steps: Vec<Step>,
 }
 
-/// A line, and the deeper lines below it.
+/// Step: a line with the more indented lines below it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub(super) line: usize,
-    /// As it is written, without what it is indented by.
+    /// Text without indentation.
     pub(super) text: String,
-    /// The lines below it, in the same way.
+    /// Lines below it: numbers and texts.
     pub(super) below: Vec<(usize, String)>,
 }
 
 impl Step {
-    /// Its words.
+    /// Returns its words.
     pub(super) fn words(&self) -> Vec<&str> {
         self.text.split_whitespace().collect()
     }
 }
 
-/// The scenarios of a file; where it is not in the language the line, and what is wrong.
+/// Parses the scenarios of a file. An error has the line and a message.
 pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, (usize, String)> {
     let mut scenarios: Vec<Scenario> = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_language_is_told_by_its_line() {
+    fn syntax_errors_are_reported_with_their_line() {
         for (text, line) in [
             ("scenery\n", 1),
             ("  a gets 200\n", 1),

@@ -1,24 +1,24 @@
-//! Messages as steps write them: heads that are sent, with what every message has unless a line says otherwise.
+//! Messages of steps: heads with default fields, unless a line overrides them.
 
 use super::check::{Line, wanted_bytes};
 use super::message::Framing;
 use super::value::{Variables, bytes, date};
 
-/// What is done with the body of a message that is sent.
+/// Framing of a sent message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Its length is told.
+    /// With Content-Length.
     Length,
-    /// Each line of it is a chunk.
+    /// Chunked, one chunk for each line.
     Chunked,
-    /// Its length is not told: the end of the connection is its end.
+    /// Without a length: the end of the connection ends the body.
     Close,
-    /// It is sent by other steps, and the lines tell its length if anything does.
+    /// Head only: other steps send the body, and only the lines may set its length.
     Head,
 }
 
 impl Mode {
-    /// The mode that a word means.
+    /// Returns the mode of a word.
     pub(super) fn of(word: &str) -> Option<Self> {
         match word {
             "chunked" => Some(Self::Chunked),
@@ -29,8 +29,8 @@ impl Mode {
     }
 }
 
-/// The bytes of a message with that first line: the fields below it, those of `usual` that are not there and not refused by `!Name`,
-/// and the body.
+/// Builds a message from its first line, the fields below, the fields of `usual` that are neither
+/// given nor refused by `!Name`, and the body.
 pub(super) fn message(
     first: &str,
     usual: &[(&str, String)],
@@ -63,7 +63,7 @@ pub(super) fn message(
         Mode::Length if !is_framed => {
             let length = body.as_ref().map_or(0, Vec::len);
             let is_response = first.starts_with("HTTP/");
-            // A request without a body tells no length, and some responses have none.
+            // Requests without a body have no length, and neither have some responses.
             let has_none = ["1", "204", "304"].iter().any(|status| first.contains(&format!(" {status}")));
             if body.is_some() || (is_response && !has_none) {
                 head.extend(["Content-Length: ", &length.to_string(), "\r\n"]);
@@ -83,12 +83,12 @@ pub(super) fn message(
     Ok(message)
 }
 
-/// The date that a response has, unless a line says otherwise.
+/// Returns the default Date field of a response.
 pub(super) fn usual_of_response(variables: &Variables, is_final: bool) -> Vec<(&'static str, String)> {
     if is_final { vec![("Date", date(variables.now))] } else { Vec::new() }
 }
 
-/// Each line of a body as a chunk.
+/// Builds one chunk from each line of a body.
 pub(super) fn chunks(below: &[Line], variables: &Variables) -> Result<Vec<u8>, String> {
     let mut framed = Vec::new();
     for (_, line) in below {
@@ -103,7 +103,7 @@ pub(super) fn chunks(below: &[Line], variables: &Variables) -> Result<Vec<u8>, S
     Ok(framed)
 }
 
-/// The last chunk, with the trailers below.
+/// Builds the last chunk, with the trailers below.
 pub(super) fn last_chunk(below: &[Line], variables: &Variables) -> Vec<u8> {
     let mut framed = b"0\r\n".to_vec();
     for (_, line) in below {
@@ -115,43 +115,43 @@ pub(super) fn last_chunk(below: &[Line], variables: &Variables) -> Vec<u8> {
     framed
 }
 
-/// What an awaited message is, told by the words behind `gets`.
+/// Expected message, from the words after `gets`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Awaited {
-    /// The status, or method and target.
+    /// Status, or method and target.
     pub(super) first: String,
-    /// How much of it.
+    /// Expected part of the message.
     pub(super) extent: Extent,
-    /// The method of the request that it answers, where that is not known.
+    /// Method of the answered request, if it is otherwise unknown.
     pub(super) method: Option<String>,
-    /// On which connection a request is to come.
+    /// Connection of an expected request.
     pub(super) place: Place,
 }
 
-/// How much of a message is awaited.
+/// Expected part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// All of it.
+    /// Complete message.
     Whole,
-    /// Its head; the body is for other steps.
+    /// Head only; other steps read the body.
     Head,
-    /// It breaks off: the connection ends before the body does.
+    /// Incomplete message: the connection ends before the body does.
     Cut,
 }
 
-/// On which connection a request comes.
+/// Connection of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Any.
+    /// Any connection.
     Any,
-    /// One that carried none before.
+    /// A connection without an earlier request.
     New,
-    /// The one that the last request to this actor came on.
+    /// The connection of the last request to this actor.
     Same,
 }
 
 impl Awaited {
-    /// From the words behind `gets`.
+    /// Parses the words after `gets`.
     pub(super) fn of(words: &[&str]) -> Result<Self, String> {
         let mut awaited =
             Self { first: String::new(), extent: Extent::Whole, method: None, place: Place::Any };
@@ -171,7 +171,7 @@ impl Awaited {
     }
 }
 
-/// Whether a whole body may still come, or what came is all there will be.
+/// Returns true if a message without its end is incomplete, rather than ended by the connection.
 pub(super) fn is_short(framing: Framing) -> bool {
     framing != Framing::ToClose
 }

@@ -1,4 +1,5 @@
-//! The language, played against a relay that passes every byte on: scenarios that hold, and scenarios that must not.
+//! Tests of the language against a relay that forwards every byte: scenarios that pass, and
+//! scenarios that must fail.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use std::thread;
 
 use super::{Setup, Subject, lock, play};
 
-/// Passes the bytes of each connection on to one of its own to the origin.
+/// Relay: forwards each connection to the origin on a separate one.
 struct Relay {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -54,7 +55,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
     Ok(Box::new(Relay { address, streams }))
 }
 
-/// Plays a text; the names of what holds, and what is said of what does not.
+/// Plays a text; returns passed names and failure messages.
 fn played(text: &str) -> (Vec<String>, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.scenario");
@@ -63,14 +64,14 @@ fn played(text: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn scenarios_hold_where_all_is_as_they_say() {
+fn correct_scenarios_pass() {
     let (held, failed) = played(include_str!("tests/holds.scenario"));
     assert_eq!(failed, Vec::<String>::new());
     assert_eq!(held.len(), 5);
 }
 
 #[test]
-fn scenarios_fail_where_something_is_not_and_tell_the_line() {
+fn wrong_scenarios_fail_with_their_line() {
     let begin = "scenario a\n  a sends GET /x\n  o gets GET /x\n  o sends 200\n    A: b\n    = hello\n";
     for (end, line, said) in [
         ("  a gets 404\n", 7, "got HTTP/1.1 200 Said"),
@@ -82,14 +83,14 @@ fn scenarios_fail_where_something_is_not_and_tell_the_line() {
         ("  a gets 200\n    =\n", 7, "differs from byte 0"),
         ("  a gets 200\n    & 0-4/5 = hello\n", 7, "a Content-Type of no parts"),
         ("  a gets 200\n    + A: b\n", 7, "no trailer"),
-        ("  a gets 200 cut\n", 7, "the body is whole"),
+        ("  a gets 200 cut\n", 7, "the body is complete"),
         ("  a gets data\n    = HTTP/1.0\n", 7, "other bytes came"),
         (
             "  o sends 200\n  a gets 200\n  a gets data\n    = HTTP/1\n",
             9,
             "at the end: more came; unread by a Client",
         ),
-        ("  a dances\n", 7, "no step that is known"),
+        ("  a dances\n", 7, "unknown step"),
         ("  b gets 200\n", 7, "b has no connection"),
         ("  a gets 200\n  proxy dances\n", 8, "proxy has no connection"),
         ("  a gets 200\n  config\n    | broken\n  proxy restarts\n", 10, "it is broken"),
@@ -102,7 +103,7 @@ fn scenarios_fail_where_something_is_not_and_tell_the_line() {
 }
 
 #[test]
-fn a_file_that_is_not_in_the_language_is_told_of() {
+fn unparsable_file_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.scenario");
     assert!(play(&file, 1, &start).is_err());

@@ -1,23 +1,23 @@
-//! Bytes and texts as scenarios write them.
+//! Bytes and texts of scenarios.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What stands for itself in a text: `$ORIGIN` and `$PROXY` for addresses, `$PORT` for the origin's port, `$now`, `$now+5` and `$now-5`
-/// for dates as HTTP writes them.
+/// Variables in texts: `$ORIGIN` and `$PROXY` are addresses, `$PORT` is the origin's port; `$now`,
+/// `$now+5` and `$now-5` are HTTP dates.
 #[derive(Clone, Debug)]
 pub(super) struct Variables {
     /// `host:port` of the origin.
     pub(super) origin: String,
-    /// Its port.
+    /// Port of the origin.
     pub(super) port: u16,
     /// `host:port` of the proxy.
     pub(super) proxy: String,
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub(super) now: u64,
 }
 
 impl Variables {
-    /// The text with its variables replaced.
+    /// Replaces the variables in a text.
     pub(super) fn replace(&self, text: &str) -> String {
         let text = text.replace("$ORIGIN", &self.origin).replace("$PROXY", &self.proxy);
         let text = text.replace("$PORT", &self.port.to_string());
@@ -39,12 +39,12 @@ impl Variables {
     }
 }
 
-/// A date as HTTP writes it.
+/// Formats an HTTP date.
 pub(super) fn date(seconds: u64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// Bytes `from..from + count` of a text without end in which no part is like another.
+/// Returns bytes `from..from + count` of an endless text without repetition.
 pub(super) fn pattern(from: u64, count: u64) -> Vec<u8> {
     let byte = |at: u64| {
         let mixed = (at >> 3).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -54,7 +54,8 @@ pub(super) fn pattern(from: u64, count: u64) -> Vec<u8> {
     (from..from + count).map(byte).collect()
 }
 
-/// The bytes of a line of a body: `= text`, `"text with \r\n"`, `* count` or `* count from first`; `None` if it is another line.
+/// Returns the bytes of a body line: `= text`, `"text with \r
+/// "`, `* count` or `* count from first`; None for other lines.
 pub(super) fn bytes(line: &str, variables: &Variables) -> Option<Result<Vec<u8>, String>> {
     if let Some(text) = line.strip_prefix('=') {
         return Some(Ok(variables.replace(text.strip_prefix(' ').unwrap_or(text)).into_bytes()));
@@ -72,12 +73,13 @@ pub(super) fn bytes(line: &str, variables: &Variables) -> Option<Result<Vec<u8>,
     })
 }
 
-/// A number of digits, which may be parted by underlines.
+/// Parses digits with optional underscores.
 pub(super) fn number(text: &str) -> Result<u64, String> {
     text.replace('_', "").parse().map_err(|_| format!("{text} is no number"))
 }
 
-/// A text with `\r`, `\n`, `\t`, `\0`, `\\`, `\"` and `\xNN` as what they stand for, and `\{text}*9` as nine times that text.
+/// Resolves the escapes `\r`, `
+/// `, `\t`, `\0`, `\\`, `\"` and `\xNN`, and `\{text}*9` for nine times that text.
 fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     let (mut bytes, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find('\\') {
@@ -91,7 +93,7 @@ fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// How much of `text` an escape takes, and what it means.
+/// Returns the length of an escape and its bytes.
 fn escaped(text: &str) -> Option<(usize, Vec<u8>)> {
     let one = |byte| Some((1, vec![byte]));
     match text.as_bytes().first()? {
@@ -111,7 +113,7 @@ fn escaped(text: &str) -> Option<(usize, Vec<u8>)> {
     }
 }
 
-/// Bytes for a message: the first of them, as far as they are text.
+/// Formats the first bytes for a message.
 pub(super) fn shown(bytes: &[u8]) -> String {
     const SHOWN_MAX: usize = 1500;
     let text = bytes[..bytes.len().min(SHOWN_MAX)].escape_ascii().to_string();
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_stand_for_addresses_and_dates() {
+    fn variables_are_replaced_by_addresses_and_dates() {
         let replaced = variables().replace("http://$ORIGIN/ $PORT $now-7, $now+3; $now");
         let expected = "http://127.0.0.1:9/ 9 Sun, 06 Nov 1994 08:49:30 GMT, Sun, 06 Nov 1994 08:49:40 GMT; \
                         Sun, 06 Nov 1994 08:49:37 GMT";
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_written_in_three_ways() {
+    fn body_lines_have_three_forms() {
         let of = |line| bytes(line, &variables());
         assert_eq!(of("= a\\r"), Some(Ok(b"a\\r".to_vec())));
         assert_eq!(of("="), Some(Ok(Vec::new())));

@@ -1,7 +1,7 @@
-//! The connections of a scenario, on both sides of the proxy: what came on them and what is still to be sent.
+//! Connections of a scenario on both sides of the proxy, with received and unsent bytes.
 //!
-//! Each has a thread that reads and one that writes, so that no step waits for a peer to make room. Steps look at what came under one
-//! lock, and are woken whenever something did.
+//! Each has a reading and a writing thread, so that no step blocks on a peer. Steps inspect
+//! received bytes under one lock, and are woken by every event.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,68 +10,68 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a step waits for what it awaits.
+/// Time limit of a waiting step.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-/// Where a connection came from.
+/// Side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// A client made it.
+    /// Opened by a client.
     Client,
-    /// The proxy made it.
+    /// Opened by the proxy.
     Origin,
 }
 
-/// How a connection ended.
+/// End of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// In order.
+    /// Closed in order.
     Closed,
-    /// With an error.
+    /// Ended with an error.
     Reset(String),
 }
 
-/// What a writing thread does next.
+/// Order to a writing thread.
 enum Order {
     Send(Vec<u8>),
-    /// The sending half is closed.
+    /// Close the sending half.
     Shut,
-    /// Both are.
+    /// Close both halves.
     Close,
-    /// Nothing more is, and the peer is told so with a reset.
+    /// Reset the connection.
     Reset,
 }
 
-/// A connection.
+/// Connection.
 pub(super) struct Connection {
     pub(super) side: Side,
-    /// What came and no step has taken yet.
+    /// Received bytes that no step has taken.
     pub(super) came: Vec<u8>,
-    /// How the peer has ended it.
+    /// End by the peer.
     pub(super) end: Option<End>,
-    /// Whether this side has closed or reset it.
+    /// True if this side has closed or reset it.
     pub(super) is_left: bool,
-    /// Whether nothing more is read from it.
+    /// True if reading is paused.
     pub(super) is_paused: bool,
-    /// Bytes that are not sent yet.
+    /// Number of unsent bytes.
     pub(super) unsent: usize,
-    /// Orders to end it, or half of it, that are not carried out yet.
+    /// Number of pending orders to end it or half of it.
     pub(super) unended: usize,
     orders: Sender<Order>,
 }
 
-/// All that the threads of a scenario share.
+/// State shared by all threads of a scenario.
 #[derive(Default)]
 pub(super) struct World {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// What is looked at under the lock.
+/// State under the lock.
 #[derive(Default)]
 pub(super) struct State {
-    /// In the order in which they were made.
+    /// Connections in the order of their creation.
     pub(super) connections: Vec<Connection>,
-    /// Whether the origin refuses connections.
+    /// True if the origin refuses connections.
     is_down: bool,
 }
 
@@ -80,14 +80,14 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the state, or changes it.
+    /// Reads or changes the state.
     pub(super) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         let result = look(&mut self.lock());
         self.changed.notify_all();
         result
     }
 
-    /// Waits until `look` finds something; `None` if it does not in time.
+    /// Waits until `look` returns a value; None on timeout.
     pub(super) fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
         let end = Instant::now() + STEP_LIMIT;
         let mut state = self.lock();
@@ -103,13 +103,13 @@ impl World {
         }
     }
 
-    /// A connection of a client to the proxy; one that is slow reads nothing yet.
+    /// Connects a client to the proxy; a slow one does not read yet.
     pub(super) fn connect(self: &Arc<Self>, to: SocketAddr, is_slow: bool) -> Result<usize, String> {
         let stream = TcpStream::connect(to).map_err(|error| format!("connect to {to}: {error}"))?;
         Ok(self.add(stream, Side::Client, is_slow))
     }
 
-    /// An origin that takes whatever connections come; where it listens.
+    /// Starts an origin that accepts all connections; returns its address.
     pub(super) fn listen(self: &Arc<Self>) -> Result<SocketAddr, String> {
         let failed = |error: std::io::Error| format!("listen: {error}");
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
@@ -126,17 +126,17 @@ impl World {
         Ok(address)
     }
 
-    /// From now on connections to the origin are refused.
+    /// Refuses connections to the origin from now on.
     pub(super) fn refuse(&self, origin: SocketAddr) {
         self.with(|state| state.is_down = true);
-        // It wakes the thread that listens; once the listener is gone, connections fail.
+        // Wakes the listening thread; after the listener is closed, connections fail.
         while TcpStream::connect(origin).is_ok() {
             thread::yield_now();
         }
     }
 
     fn add(self: &Arc<Self>, stream: TcpStream, side: Side, is_paused: bool) -> usize {
-        // What is sent in steps is to arrive in steps.
+        // Send the bytes of each step at once.
         let _ = stream.set_nodelay(true);
         let stream = Arc::new(stream);
         let (orders, taken) = channel();
@@ -185,8 +185,8 @@ impl World {
         }
     }
 
-    /// Until the connection is ended from this side, as all are at last. A peer that takes nothing more is no failure here: what it ought
-    /// to have taken is awaited elsewhere.
+    /// Writes until this side ends the connection, as it does for all at last. A peer that stops
+    /// reading is no failure here: other steps check the received bytes.
     fn write_all(&self, id: usize, mut stream: &TcpStream, orders: &Receiver<Order>) {
         for order in orders {
             let is_last = matches!(order, Order::Close | Order::Reset);
@@ -198,7 +198,7 @@ impl World {
                 }
                 Order::Shut => self.ended(id, stream.shutdown(Shutdown::Write)),
                 Order::Close => self.ended(id, stream.shutdown(Shutdown::Both)),
-                // Closing would not do it, for the reading thread has the socket too.
+                // Closing is not enough, because the reading thread also holds the socket.
                 Order::Reset => self.ended(id, rustix::net::connect_unspec(stream).map_err(Into::into)),
             };
             if is_last {
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// The connection, or half of it, was ended.
+    /// Records that the connection, or half of it, was ended.
     fn ended(&self, id: usize, done: io::Result<()>) -> io::Result<()> {
         self.with(|state| state.connections[id].unended -= 1);
         done
@@ -215,31 +215,31 @@ impl World {
 }
 
 impl Connection {
-    /// Sends bytes behind those that were sent before.
+    /// Sends bytes after all earlier ones.
     pub(super) fn send(&mut self, bytes: Vec<u8>) {
         self.unsent += bytes.len();
         let _ = self.orders.send(Order::Send(bytes));
     }
 
-    /// Closes the sending half behind all that was sent.
+    /// Closes the sending half after all earlier bytes.
     pub(super) fn shut(&mut self) {
         self.end(Order::Shut);
     }
 
-    /// Closes both halves behind all that was sent.
+    /// Closes both halves after all earlier bytes.
     pub(super) fn close(&mut self) {
         (self.is_left, self.is_paused) = (true, false);
         self.end(Order::Close);
     }
 
-    /// Ends it with a reset behind all that was sent.
+    /// Resets the connection after all earlier bytes.
     pub(super) fn reset(&mut self) {
         (self.is_left, self.is_paused) = (true, false);
         self.end(Order::Reset);
     }
 
     fn end(&mut self, order: Order) {
-        // One that has ended already ends no more.
+        // A connection that has ended takes no more orders.
         if self.orders.send(order).is_ok() {
             self.unended += 1;
         }

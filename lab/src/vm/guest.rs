@@ -1,4 +1,4 @@
-//! A guest: what it is made of, and a run of it.
+//! Guest: its parts, and its run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,21 +15,22 @@ use super::parts;
 use crate::{Error, Launch, Result};
 
 const INIT: &str = include_str!("../../vm/init");
-/// The guest's kernel says little, takes an oops or a warning for its end, and waits for nothing that is not emulated.
+/// The kernel prints little, treats an oops or a warning as its end, and skips waits for missing
+/// hardware.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 panic_on_warn=1 rdinit=/init mitigations=off tsc=reliable \
                                 cryptomgr.notests nokaslr no_timer_check";
 /// For a metered guest: DAMON samples memory accesses at random (mm/damon/stat.c, which Debian
-/// switches on in Linux 7.2). It costs up to a million instructions while a path is metered, each
-/// time another number.
+/// enables in Linux 7.2). It costs up to a million instructions during a measurement, a different
+/// number each time.
 const NO_SAMPLING: &str = "damon_stat.enabled=0";
 const MEMORY_MIB: u32 = 1024;
-/// How long a guest may run unless said otherwise.
+/// Default time limit of a guest.
 const LIMIT: Duration = Duration::from_mins(8);
-/// The words of [`INIT`] around those of the script.
+/// Lines that [`INIT`] prints before and after the script.
 const START: &str = "guest: start\n";
 const END: &str = "guest: exit ";
 
-/// A virtual machine to be run once.
+/// Virtual machine for one run.
 #[derive(Debug)]
 pub struct Guest {
     kernel: Kernel,
@@ -37,17 +38,17 @@ pub struct Guest {
     modules: BTreeSet<&'static str>,
     initramfs: Initramfs,
     limit: Duration,
-    /// The kernel's.
+    /// Kernel command line.
     command_line: String,
-    /// QEMU's.
+    /// Arguments of QEMU.
     arguments: Vec<String>,
-    /// The host's ends of NICs on its bridge.
+    /// TAP devices of NICs on the host's bridge.
     taps: Vec<String>,
     metered: bool,
 }
 
 impl Guest {
-    /// A guest with `kernel`, one processor, and no NIC.
+    /// Creates a guest with `kernel`, one processor and no NIC.
     pub fn new(kernel: Kernel) -> Self {
         let mut initramfs = Initramfs::default();
         for directory in ["proc", "sys", "dev", "tmp"] {
@@ -72,7 +73,7 @@ impl Guest {
         }
     }
 
-    /// Two NICs joined by a wire: `eth0` and `eth1`, then `eth2` and `eth3`.
+    /// Adds two NICs joined by a wire: `eth0` and `eth1`, then `eth2` and `eth3`.
     #[must_use]
     pub fn wire(mut self, first: Nic, second: Nic) -> Self {
         let hub = self.nics.len() / 2;
@@ -82,8 +83,9 @@ impl Guest {
         self
     }
 
-    /// Two NICs joined by a bridge of the host, in a network namespace made for it: what comes out of `first` may be longer
-    /// than the MTU and without checksums, so that a virtio-net has scatter-gather and its offloads.
+    /// Adds two NICs joined by a bridge of the host in a new network namespace. Frames from `first`
+    /// may be longer than the MTU and without checksums, so that a virtio-net has scatter-gather
+    /// and its offloads.
     #[must_use]
     pub fn bridge(mut self, first: Nic, second: Nic) -> Self {
         let taps = [first, second].map(|nic| {
@@ -101,7 +103,7 @@ impl Guest {
         self.modules.insert(nic.driver());
     }
 
-    /// A word more for the kernel's command line, as `swiotlb=force`.
+    /// Adds a word to the kernel command line, such as `swiotlb=force`.
     #[must_use]
     pub fn kernel_argument(mut self, word: &str) -> Self {
         self.command_line.push(' ');
@@ -109,14 +111,14 @@ impl Guest {
         self
     }
 
-    /// A kernel module to be loaded, with those that it needs.
+    /// Adds a kernel module with its dependencies.
     #[must_use]
     pub fn module(mut self, name: &'static str) -> Self {
         self.modules.insert(name);
         self
     }
 
-    /// A program of the host in the guest's `/bin`, with its libraries.
+    /// Adds a program of the host to the guest's `/bin`, with its libraries.
     #[must_use]
     pub fn program(mut self, path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
@@ -125,7 +127,7 @@ impl Guest {
         self
     }
 
-    /// The system's libpcap, which Strait loads when it needs it.
+    /// Adds the system's libpcap, which Strait loads on demand.
     #[must_use]
     pub fn libpcap(mut self) -> Self {
         let path = Path::new("/usr/lib/x86_64-linux-gnu/libpcap.so.0.8");
@@ -135,31 +137,33 @@ impl Guest {
         self
     }
 
-    /// A file at `path`, which starts with a slash.
+    /// Adds a file at `path`, which starts with a slash.
     #[must_use]
     pub fn file(mut self, path: &str, bytes: &[u8]) -> Self {
         self.initramfs.file(path.trim_start_matches('/'), bytes);
         self
     }
 
-    /// Counts its instructions, and gives it the program `pump` (`lab/vm/pump.c`), whose marks [`Run::marks`] has.
+    /// Counts the guest's instructions, and adds the program `pump` (`lab/vm/pump.c`), which makes
+    /// the marks in [`Run::marks`].
     #[must_use]
     pub fn metered(mut self) -> Self {
         self.metered = true;
         self.kernel_argument(NO_SAMPLING)
     }
 
-    /// How long it may run.
+    /// Sets the time limit.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Boots it and runs `script`: busybox's shell, `-e` and `-u` set, with the NICs down.
+    /// Boots the guest and runs `script` with busybox's shell, with `-e` and `-u` set and the NICs
+    /// down.
     ///
     /// # Errors
-    /// A guest that was not done in time, with all that it said; QEMU that does not start.
+    /// The guest exceeds its time limit (the error has its output), or QEMU does not start.
     pub fn run(mut self, script: &str) -> Result<Run> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let initrd = folder.path().join("initrd");
@@ -182,7 +186,7 @@ impl Guest {
     }
 }
 
-/// A network namespace with `taps` on a bridge.
+/// Creates a network namespace with `taps` on a bridge.
 fn bridge(taps: &[String]) -> Result<Namespace> {
     let namespace = Namespace::new()?;
     let ip = |arguments: &str| {
@@ -199,7 +203,7 @@ fn bridge(taps: &[String]) -> Result<Namespace> {
     Ok(namespace)
 }
 
-/// The initramfs with the modules and the script.
+/// Builds the initramfs with the modules and the script.
 fn archive(
     mut initramfs: Initramfs,
     kernel: Kernel,
@@ -217,7 +221,7 @@ fn archive(
     initramfs.finish()
 }
 
-/// QEMU with a machine that has nothing but a processor, memory, a serial line and the port that ends it.
+/// Launches QEMU with a minimal machine: processor, memory, a serial line and the exit port.
 fn machine(kernel: Kernel, initrd: &Path, command_line: &str) -> Launch<'static> {
     let share = parts::folder("qemu").join("usr/share");
     parts::launch("usr/bin/qemu-system-x86_64")
@@ -232,16 +236,16 @@ fn machine(kernel: Kernel, initrd: &Path, command_line: &str) -> Launch<'static>
         .args(["-append", command_line])
 }
 
-/// What a guest said and how it ended.
+/// Output and exit status of a guest.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What the script wrote, with the kernel's messages in between.
+    /// Output of the script, mixed with kernel messages.
     pub said: String,
-    /// The script's exit code; none if the guest ended before its script did, as with a panic.
+    /// Exit code of the script; None if the guest ended before it, for example by a panic.
     pub status: Option<u8>,
-    /// Everything else: what came before the script, and QEMU's own words.
+    /// All other output: before the script, and QEMU's own.
     pub log: String,
-    /// Where a metered guest stood at its marks, in order.
+    /// Marks of a metered guest, in order.
     pub marks: Vec<Mark>,
 }
 
@@ -254,7 +258,7 @@ impl Run {
         Self { said: said.to_owned(), status, log: format!("{before}\n{errors}"), marks: Vec::new() }
     }
 
-    /// The same, after panicking with all its words if the script did not end with 0.
+    /// Returns `self`, or panics with the output if the script did not end with 0.
     #[must_use]
     pub fn success(self) -> Self {
         assert_eq!(self.status, Some(0), "the guest's script failed:\n{}\n{}", self.log, self.said);
@@ -267,14 +271,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_script_said_is_told_from_what_came_before_and_after() {
+    fn script_output_is_separated_from_the_log() {
         let run = Run::read("SeaBIOS\r\nguest: start\r\nhello\r\nguest: exit 3\r\n", "qemu: warning\n");
         assert_eq!((run.said.as_str(), run.status), ("hello\n", Some(3)));
         assert!(run.log.contains("SeaBIOS") && run.log.contains("warning"));
     }
 
     #[test]
-    fn a_guest_that_panics_has_no_status() {
+    fn panicked_guest_has_no_status() {
         let run = Run::read("guest: start\nhello\nKernel panic - not syncing\n", "");
         assert_eq!(run.status, None);
         assert!(run.said.contains("panic"));

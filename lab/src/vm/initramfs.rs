@@ -1,4 +1,5 @@
-//! An initramfs: a cpio archive in the "newc" form (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! Initramfs: a cpio archive in "newc" format
+//! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +13,7 @@ const PROGRAM: u32 = 0o100_755;
 const PADDED_TO: usize = 4;
 const TOOL_LIMIT: Duration = Duration::from_mins(1);
 
-/// An archive being written; a directory is made when the first file in it is.
+/// Archive being written; directories are added with their first file.
 #[derive(Debug, Default)]
 pub(super) struct Initramfs {
     archive: Vec<u8>,
@@ -20,17 +21,18 @@ pub(super) struct Initramfs {
 }
 
 impl Initramfs {
-    /// A file, which all may run; a name that is there already is left as it is.
+    /// Adds an executable file, unless the name exists.
     pub(super) fn file(&mut self, name: &str, bytes: &[u8]) {
         self.entry(name, PROGRAM, bytes);
     }
 
-    /// An empty directory.
+    /// Adds an empty directory.
     pub(super) fn directory(&mut self, name: &str) {
         self.entry(name, DIRECTORY, &[]);
     }
 
-    /// A program of the host as `name`, without its debug information, and the shared libraries that it names.
+    /// Adds a program of the host as `name`, stripped of debug information, with its shared
+    /// libraries.
     pub(super) fn program(&mut self, name: &str, path: &Path) {
         let stripped = tempfile::NamedTempFile::new().expect("a temporary file");
         let strip = Launch::new("strip").arg("-o").arg(stripped.path()).arg(path).run(TOOL_LIMIT);
@@ -39,7 +41,7 @@ impl Initramfs {
         self.libraries(path);
     }
 
-    /// The shared libraries that `path` names, where it looks for them.
+    /// Adds the shared libraries of `path`, at the paths where it expects them.
     pub(super) fn libraries(&mut self, path: &Path) {
         let listing = Launch::new("ldd").arg(path).run(TOOL_LIMIT).expect("ldd runs");
         for library in listing.text().split_whitespace().filter(|word| word.starts_with('/')) {
@@ -48,7 +50,7 @@ impl Initramfs {
         }
     }
 
-    /// The whole archive.
+    /// Returns the complete archive.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.header("TRAILER!!!", 0, &[]);
         self.archive
@@ -67,7 +69,8 @@ impl Initramfs {
         let inode = self.names.len();
         let [size, name_size] = [bytes.len(), name.len() + 1];
         self.archive.extend_from_slice(b"070701");
-        // inode, mode, uid, gid, links, mtime, size, four device numbers, size of the name, checksum
+        // inode, mode, uid, gid, links, mtime, size, four device numbers, length of the name,
+        // checksum
         for field in [inode, mode as usize, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
             self.archive.extend_from_slice(format!("{field:08x}").as_bytes());
         }
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_come_before_what_is_in_them_and_nothing_comes_twice() {
+    fn directories_precede_their_files_and_nothing_is_repeated() {
         let mut initramfs = Initramfs::default();
         initramfs.file("a/b/c", b"one");
         initramfs.file("a/b/c", b"two");

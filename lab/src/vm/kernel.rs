@@ -1,7 +1,8 @@
-//! The kernels that guests run: their images, as QEMU boots them fastest, and their modules.
+//! Kernels of guests: images in the form that QEMU boots fastest, and modules.
 //!
-//! Debian packs a kernel as a bzImage, which would unpack itself in emulation for seconds; QEMU boots the ELF image
-//! within it by PVH at once. So the image is taken out once and kept beside the bzImage.
+//! Debian packs a kernel as a bzImage, which takes seconds to unpack itself in emulation. QEMU
+//! boots the ELF image inside it directly by PVH, so the image is extracted once and stored beside
+//! the bzImage.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,27 +11,28 @@ use std::time::Duration;
 
 use super::parts;
 
-/// The longest that a helper may take to unpack something.
+/// Time limit for unpacking.
 const UNPACK_LIMIT: Duration = Duration::from_mins(1);
-/// Header fields of a bzImage and their offsets: Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header".
+/// Header fields of a bzImage and their offsets: Documentation/arch/x86/boot.rst, "The Real-Mode
+/// Kernel Header".
 const SETUP_SECTS: usize = 0x1f1;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 const SECTOR_BYTES: usize = 512;
-/// The uncompressed size, which the kernel's build appends to the payload.
+/// Length of the uncompressed size, which the kernel build appends to the payload.
 const SIZE_BYTES: usize = 4;
 
-/// A kernel of the lab.
+/// Kernel of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// Linux 7.2: AF_XDP zero-copy on igb and virtio-net.
     V7_2,
-    /// Linux 6.12, for what must also work on an older one.
+    /// Linux 6.12, to test on an older kernel.
     V6_12,
 }
 
 impl Kernel {
-    /// As in `7.2`.
+    /// Returns the version, such as `7.2`.
     pub fn version(self) -> &'static str {
         match self {
             Self::V7_2 => "7.2",
@@ -42,7 +44,7 @@ impl Kernel {
         parts::folder(&format!("linux-{}", self.version()))
     }
 
-    /// Its ELF image.
+    /// Returns the path of its ELF image.
     pub(super) fn image(self) -> PathBuf {
         let folder = self.folder();
         let image = folder.join("vmlinux");
@@ -53,7 +55,7 @@ impl Kernel {
         image
     }
 
-    /// The modules `names` after those that they depend on, in the order in which they can be loaded, as (name, ELF).
+    /// Returns the modules `names` after their dependencies, in load order, as (name, ELF).
     pub(super) fn modules(self, names: &BTreeSet<&'static str>) -> Vec<(String, Vec<u8>)> {
         let mut loaded = Vec::new();
         for name in names {
@@ -78,12 +80,13 @@ impl Kernel {
     }
 }
 
-/// The first file of a kernel whose name starts with `start`; distributions differ in where they put it.
+/// Returns the first file of a kernel with a name that starts with `start`; distributions place it
+/// differently.
 fn find_part(folder: &Path, start: &str) -> Option<PathBuf> {
     ["boot", "lib/modules", "usr/lib/modules"].iter().find_map(|place| find(&folder.join(place), start))
 }
 
-/// The first file below `folder` whose name starts with `start`.
+/// Returns the first file below `folder` with a name that starts with `start`.
 fn find(folder: &Path, start: &str) -> Option<PathBuf> {
     let mut entries: Vec<_> = fs::read_dir(folder).ok()?.flatten().collect();
     entries.sort_by_key(fs::DirEntry::file_name);
@@ -95,8 +98,8 @@ fn find(folder: &Path, start: &str) -> Option<PathBuf> {
     })
 }
 
-/// Takes the ELF image out of the bzImage `packed`. Two tests may do it at once: each writes a file of its own and
-/// renames it.
+/// Extracts the ELF image from the bzImage `packed`. Concurrent tests are safe: each writes a
+/// separate file and renames it.
 fn unpack_image(packed: &Path, image: &Path) {
     let bytes = fs::read(packed).expect("the bzImage can be read");
     let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
@@ -113,7 +116,7 @@ fn unpack_image(packed: &Path, image: &Path) {
     fs::rename(whole, image).expect("the cache can be written");
 }
 
-/// What a module says in `.modinfo` that it depends on.
+/// Returns the dependencies in a module's `.modinfo`.
 fn dependencies(module: &[u8]) -> Vec<String> {
     let key = b"\0depends=";
     let Some(at) = module.windows(key.len()).position(|bytes| bytes == key) else { return Vec::new() };

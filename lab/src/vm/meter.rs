@@ -1,9 +1,10 @@
-//! Counting the guest's instructions: exact, repeatable, and blind to time.
+//! Exact and repeatable counts of the guest's instructions, independent of time.
 //!
-//! QEMU runs a metered guest by instructions instead of by a clock (`-icount`), so that timers too come after the same
-//! number of them; a plugin (`lab/vm/meter.c`) counts those of the kernel and of its programs apart and writes them down
-//! at marks. `lab/vm/pump.c` makes marks and sends frames that cost the guest next to nothing. Instructions are not time:
-//! caches, DMA and the NIC's registers cost nothing here.
+//! QEMU drives the clock of a metered guest by its instructions (`-icount`), so that timers also
+//! fire after the same number of them. A plugin (`lab/vm/meter.c`) counts instructions of the
+//! kernel and of programs separately and logs both counts at marks. `lab/vm/pump.c` makes marks and
+//! sends frames at almost no cost to the guest. Instructions are not time: caches, DMA and NIC
+//! registers cost nothing here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,18 +14,18 @@ use crate::compile;
 const PLUGIN: &str = include_str!("../../vm/meter.c");
 const PUMP: &str = include_str!("../../vm/pump.c");
 
-/// Instructions that a guest has executed when it came by a mark.
+/// Counts of executed instructions at a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Which mark.
+    /// Number of the mark.
     pub id: u32,
-    /// Instructions of the kernel.
+    /// Kernel instructions.
     pub kernel: u64,
     /// Instructions of programs.
     pub user: u64,
 }
 
-/// QEMU's arguments for a metered guest whose marks go to `log`.
+/// Returns QEMU's arguments for a metered guest with the marks in `log`.
 pub(super) fn arguments(folder: &Path, log: &Path) -> Vec<String> {
     let plugin = folder.join("meter.so");
     build(PLUGIN, &["-shared", "-fPIC"], &plugin);
@@ -34,14 +35,14 @@ pub(super) fn arguments(folder: &Path, log: &Path) -> Vec<String> {
     arguments
 }
 
-/// The program `pump`, for the guest.
+/// Compiles the program `pump` for the guest.
 pub(super) fn pump(folder: &Path) -> PathBuf {
     let program = folder.join("pump");
     build(PUMP, &["-static"], &program);
     program
 }
 
-/// The marks in QEMU's log, in order.
+/// Parses the marks in QEMU's log, in order.
 pub(super) fn marks(log: &Path) -> Vec<Mark> {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines().filter_map(parse).collect()

@@ -1,9 +1,11 @@
-//! Virtual machines: other kernels and real NIC drivers, emulated, for what loopback and veth cannot show.
+//! Virtual machines: other kernels and emulated NICs with real drivers, for tests that loopback and
+//! veth do not cover.
 //!
-//! A [`Guest`] boots one of the kernels that `scripts/setup-vm` fetched, in QEMU without KVM, from an initramfs of
-//! busybox, the programs under test and a shell script; what the script says and its exit code come back as a
-//! [`Run`]. Its NICs sit on hubs inside QEMU, so its frames reach no interface of the host. A guest that hangs is
-//! killed at its deadline. Integration tests use it; nothing of it is left behind.
+//! A [`Guest`] boots a kernel fetched by `scripts/setup-vm`, in QEMU without KVM, from an initramfs
+//! of busybox, the programs under test and a shell script; a [`Run`] holds the script's output and
+//! exit code. Its NICs are on hubs inside QEMU, so its frames reach no interface of the host. A
+//! guest that hangs is killed at its time limit. Integration tests use it; nothing remains after a
+//! run.
 
 mod guest;
 mod initramfs;

@@ -1,6 +1,6 @@
-//! The NICs that QEMU emulates for a guest, and the wires between them.
+//! NICs that QEMU emulates for a guest, and the wires between them.
 
-/// A kind of NIC.
+/// Kind of NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nic {
     /// Intel 82576, driver igb.
@@ -9,12 +9,13 @@ pub enum Nic {
     E1000,
     /// Intel 82574L, driver e1000e.
     E1000e,
-    /// virtio-net, version 1, behind the DMA API as AF_XDP zero-copy asks for, with the longest receive queue.
+    /// virtio-net, version 1, behind the DMA API as AF_XDP zero-copy requires, with the longest
+    /// receive queue.
     VirtioNet,
 }
 
 impl Nic {
-    /// The module that drives it.
+    /// Returns its driver module.
     pub(super) fn driver(self) -> &'static str {
         match self {
             Self::Igb => "igb",
@@ -24,9 +25,9 @@ impl Nic {
         }
     }
 
-    /// QEMU's arguments for the `index`th NIC of a guest, whose other side is `end`. It has a PCI Express port to itself, as the
-    /// virtual functions of one igb would take the slots of the next; an e1000, which is older than PCI Express, has a
-    /// slot on the root bus. No NIC has a boot ROM.
+    /// Returns QEMU's arguments for the `index`th NIC of a guest, connected to `end`. Each NIC has
+    /// its own PCI Express port, because the virtual functions of one igb would take the slots of
+    /// the next. An e1000, a PCI device, gets a slot on the root bus. No NIC has a boot ROM.
     pub(super) fn arguments(self, index: usize, end: &str) -> Vec<String> {
         let device = match self {
             Self::Igb => "igb",

@@ -1,21 +1,21 @@
-//! Where the lab finds what `scripts/setup-vm` fetched, and how it runs programs from there.
+//! Parts fetched by `scripts/setup-vm`, and how to run programs from them.
 //!
-//! QEMU and its helpers come with all their libraries down to the C library and its loader, and are started through
-//! that loader: the host's own packages neither matter nor change.
+//! QEMU and its helpers come with all their libraries, including the C library and its loader, and
+//! are started by that loader: the host's packages have no effect and are not changed.
 
 use std::env;
 use std::path::PathBuf;
 
 use crate::{Launch, skip};
 
-/// The folder of `part`, a line of `scripts/setup-vm`.
+/// Returns the folder of `part`, a line of `scripts/setup-vm`.
 pub(super) fn folder(part: &str) -> PathBuf {
     let cache = env::var_os("XDG_CACHE_HOME")
         .map_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache"), PathBuf::from);
     cache.join("strait/vm").join(part)
 }
 
-/// Whether virtual machines can be run here; if not, the test is skipped.
+/// Returns true if virtual machines can run here; otherwise skips the test.
 pub fn vm_or_skip() -> bool {
     let missing =
         ["qemu", "linux-7.2", "linux-6.12"].iter().find(|part| !folder(part).join("packages").is_file());
@@ -25,7 +25,7 @@ pub fn vm_or_skip() -> bool {
     missing.is_none()
 }
 
-/// A program of the part `qemu`, as `usr/bin/zstd`, with its own libraries.
+/// Launches a program of the part `qemu`, such as `usr/bin/zstd`, with its own libraries.
 pub(super) fn launch(program: &str) -> Launch<'static> {
     let root = folder("qemu");
     let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| root.join(path));
