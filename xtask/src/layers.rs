@@ -1,7 +1,7 @@
-//! Imports only go down: the house's floors, checked against cargo's own view of the crates.
+//! Checks that crates depend only on lower layers, using cargo's own metadata.
 //!
-//! The floors are those of ARCHITECTURE.md. A crate that is on none of them is a problem too, so the table
-//! below cannot fall behind the workspace.
+//! The layers are those of ARCHITECTURE.md. A crate without a layer is a problem too, so that the
+//! table below stays complete.
 
 use std::path::Path;
 
@@ -10,45 +10,45 @@ use cargo_metadata::{DependencyKind, Package};
 use crate::Problem;
 use crate::source::{self, Result};
 
-/// Where a crate stands.
+/// Layer of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Floor {
-    /// The Linux boundary.
+enum Layer {
+    /// Interface to Linux.
     Kernel,
-    /// Pure: no I/O, no clock, no threads, and no floor 0.
+    /// Pure: no I/O, no clock, no threads, no dependency on the kernel layer.
     Pure,
-    /// Engines: they move bytes and packets.
+    /// Engines: move bytes and packets.
     Engine,
-    /// Services built of engines.
+    /// Services: built from engines.
     Service,
-    /// What users start or load.
-    Door,
-    /// For development; on top of everything, and nothing is on top of it.
+    /// Programs and libraries that users start or load.
+    Program,
+    /// Development only: may depend on all other layers, and no other layer on it.
     Development,
 }
 
-/// Every crate of the workspace, those still to come included.
-const FLOORS: &[(&str, Floor)] = &[
-    ("strait-sys", Floor::Kernel),
-    ("strait-packet", Floor::Pure),
-    ("strait-filter", Floor::Pure),
-    ("strait-pcapng", Floor::Pure),
-    ("strait-http", Floor::Pure),
-    ("strait-ledger", Floor::Pure),
-    ("strait-capture", Floor::Engine),
-    ("strait-transfer", Floor::Engine),
-    ("strait-store", Floor::Engine),
-    ("strait-proxy", Floor::Service),
-    ("strait-bench", Floor::Service),
-    ("strait-pcap", Floor::Door),
-    ("strait-cli", Floor::Door),
-    ("lab", Floor::Development),
-    ("bench", Floor::Development),
-    ("xtask", Floor::Development),
-    ("tokio-send", Floor::Development),
+/// Layer of every crate of the workspace.
+const LAYERS: &[(&str, Layer)] = &[
+    ("strait-sys", Layer::Kernel),
+    ("strait-packet", Layer::Pure),
+    ("strait-filter", Layer::Pure),
+    ("strait-pcapng", Layer::Pure),
+    ("strait-http", Layer::Pure),
+    ("strait-ledger", Layer::Pure),
+    ("strait-capture", Layer::Engine),
+    ("strait-transfer", Layer::Engine),
+    ("strait-store", Layer::Engine),
+    ("strait-proxy", Layer::Service),
+    ("strait-bench", Layer::Service),
+    ("strait-pcap", Layer::Program),
+    ("strait-cli", Layer::Program),
+    ("lab", Layer::Development),
+    ("bench", Layer::Development),
+    ("xtask", Layer::Development),
+    ("tokio-send", Layer::Development),
 ];
 
-/// Imports that pass over an engine, with the reason.
+/// Permitted imports that bypass an engine, with the reason.
 const SHORT_CUTS: &[(&str, &str, &str)] = &[
     ("strait-bench", "strait-sys", "it makes network namespaces, and measures processes and libpcap"),
     (
@@ -59,7 +59,7 @@ const SHORT_CUTS: &[(&str, &str, &str)] = &[
     ("strait-cli", "strait-sys", "`demo` makes network namespaces, `doctor` probes the kernel"),
 ];
 
-/// Every import that goes sideways, up, or past an engine.
+/// Returns every import that goes sideways, up, or past an engine.
 pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for workspace in source::workspaces(root)?.iter().take(1) {
@@ -78,9 +78,9 @@ fn complaints(package: &Package, members: &[&Package]) -> Vec<String> {
     let is_member = |name: &str| members.iter().any(|member| member.name.as_str() == name);
     let dependencies = package.dependencies.iter().filter(|dependency| is_member(&dependency.name));
     let mut complaints = Vec::new();
-    if floor(&package.name).is_none() {
+    if layer(&package.name).is_none() {
         complaints
-            .push(format!("{} is on no floor: add it to the table in xtask/src/layers.rs", package.name));
+            .push(format!("{} has no layer: add it to the table in xtask/src/layers.rs", package.name));
     }
     complaints.extend(dependencies.filter_map(|dependency| {
         complaint(&package.name, &dependency.name, dependency.kind == DependencyKind::Development)
@@ -88,26 +88,27 @@ fn complaints(package: &Package, members: &[&Package]) -> Vec<String> {
     complaints
 }
 
-/// Why `from` may not import `to`, if it may not; `for_tests` if it is a dev-dependency.
+/// Returns the reason why `from` must not import `to`, if there is one; `for_tests` is true for a
+/// dev-dependency.
 fn complaint(from: &str, to: &str, for_tests: bool) -> Option<String> {
-    use Floor::{Development, Door, Engine, Kernel, Pure, Service};
-    let (above, below) = (floor(from)?, floor(to)?);
+    use Layer::{Development, Program, Engine, Kernel, Pure, Service};
+    let (above, below) = (layer(from)?, layer(to)?);
     let short_cut = SHORT_CUTS.iter().any(|cut| (cut.0, cut.1) == (from, to));
     let reason = match (above, below) {
         (Development, _) => return None,
         (_, Development) if for_tests && to == "lab" => return None,
         (_, Development) => "it is for development only",
         _ if for_tests || short_cut => return None,
-        (Pure, Kernel) => "floor 1 is pure",
-        (Service | Door, Kernel) => "faces reach the kernel through engines",
-        (Kernel | Pure | Engine | Service | Door, _) if below >= above => "imports go down only",
+        (Pure, Kernel) => "layer 1 is pure",
+        (Service | Program, Kernel) => "faces reach the kernel through engines",
+        (Kernel | Pure | Engine | Service | Program, _) if below >= above => "imports go down only",
         _ => return None,
     };
     Some(format!("{from} must not depend on {to}: {reason}"))
 }
 
-fn floor(name: &str) -> Option<Floor> {
-    FLOORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
+fn layer(name: &str) -> Option<Layer> {
+    LAYERS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
 }
 
 #[cfg(test)]
@@ -118,7 +119,7 @@ mod tests {
     const FOR_TESTS: bool = true;
 
     #[test]
-    fn imports_that_go_down_are_fine() {
+    fn downward_imports_are_allowed() {
         for (from, to) in [
             ("strait-capture", "strait-sys"),
             ("strait-capture", "strait-filter"),
@@ -133,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn imports_that_do_not_are_named_with_the_reason() {
+    fn other_imports_are_reported_with_the_reason() {
         for (from, to, reason) in [
-            ("strait-packet", "strait-sys", "floor 1 is pure"),
+            ("strait-packet", "strait-sys", "layer 1 is pure"),
             ("strait-filter", "strait-packet", "imports go down only"),
             ("strait-sys", "strait-capture", "imports go down only"),
             ("strait-capture", "strait-transfer", "imports go down only"),
@@ -156,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_on_no_floor_is_a_problem() {
+    fn crate_without_layer_is_reported() {
         let workspaces = source::workspaces(&source::root()).unwrap();
         let mut stranger = (*workspaces[0].workspace_packages()[0]).clone();
         stranger.name = "stranger".parse().unwrap();
         let said = complaints(&stranger, &[]);
-        assert_eq!(said, ["stranger is on no floor: add it to the table in xtask/src/layers.rs"]);
+        assert_eq!(said, ["stranger has no layer: add it to the table in xtask/src/layers.rs"]);
     }
 }

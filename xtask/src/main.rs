@@ -1,8 +1,9 @@
 //! `cargo xtask`: the project's own checks, run by `make test`.
 //!
-//! `tidy` reads the sources and `layers` the crates' dependencies; each prints a line a problem and exits 1
-//! if there was any. `prose` counts habits of language, here or in another project. Contributors and continuous integration call it; nothing that is shipped does. It
-//! changes no file.
+//! `tidy` checks the sources and `layers` the dependencies of crates. Each prints one line for each
+//! problem and exits 1 if there is any. `prose` counts habits of language, here or in another
+//! project. Contributors and continuous integration run it; it is not shipped, and it changes no
+//! file.
 
 mod layers;
 mod prose;
@@ -13,14 +14,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What xtask can do, printed where it is asked for anything else.
+/// Usage, printed for unknown arguments.
 const USAGE: &str = "usage: cargo xtask tidy | layers | prose [--list] [DIRECTORY]";
 
-/// Something to mend: `path:line: what`, or without a line where it concerns the file.
+/// Problem to fix, printed as `path:line: what`, or without a line if it concerns the whole file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Problem {
     path: PathBuf,
-    /// Counted from 1; 0 means the whole file.
+    /// Line number from 1; 0 for the whole file.
     line: usize,
     what: String,
 }
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the counts of a tree, with `--list` every place; fails where a habit is beyond its limit.
+/// Prints the counts of a tree, with `--list` also every place; fails if a habit exceeds its limit.
 fn count_prose(arguments: &[&str], root: &Path) -> ExitCode {
     let is_list = arguments.first() == Some(&"--list");
     let rest = &arguments[usize::from(is_list)..];

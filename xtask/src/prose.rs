@@ -184,8 +184,8 @@ impl fmt::Display for Prose {
     }
 }
 
-/// Comment lines of Rust or C. Strings with `//` in them, such as addresses, are no comments: a comment
-/// stands alone on its line or behind code and a space.
+/// Comment lines of Rust or C. Strings with `//` in them, such as addresses, are no comments: a
+/// comment stands alone on its line or behind code and a space.
 fn comments(text: &str) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut is_block = false;

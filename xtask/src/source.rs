@@ -9,13 +9,13 @@ use std::process::Command;
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// A result whose error is only ever printed.
+/// Result with an error that is only printed.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// One text file of the project.
+/// Text file of the project.
 #[derive(Clone, Debug)]
 pub(crate) struct File {
-    /// Relative to the project's root.
+    /// Path relative to the project's root.
     pub(crate) path: PathBuf,
     pub(crate) text: String,
 }
@@ -25,18 +25,18 @@ impl File {
         self.path.extension().is_some_and(|found| found == extension)
     }
 
-    /// Its lines with their numbers, counted from 1.
+    /// Returns its lines with their numbers, from 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
 }
 
-/// The project's root: the parent of this crate.
+/// Returns the project's root: the parent of this crate.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the project").into()
 }
 
-/// Every text file that git tracks, or would track if it were added.
+/// Returns every text file that git tracks, or would track if added.
 pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
     let listing = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -47,14 +47,14 @@ pub(crate) fn files(root: &Path) -> Result<Vec<File>> {
     }
     let names = String::from_utf8(listing.stdout)?;
     let read = |name: &str| {
-        // Not there: deleted and not committed yet. Not UTF-8: not text.
+        // A file may be deleted but not committed. A file that is not UTF-8 is not text.
         let text = fs::read_to_string(root.join(name)).ok()?;
         Some(File { path: name.into(), text })
     };
     Ok(names.split_terminator('\0').filter_map(read).collect())
 }
 
-/// The workspace's members, and those of the workspace in `fuzz` where there is one.
+/// Returns the metadata of the workspace, and of the workspace in `fuzz` if it exists.
 pub(crate) fn workspaces(root: &Path) -> Result<Vec<Metadata>> {
     ["Cargo.toml", "fuzz/Cargo.toml"]
         .iter()

@@ -1,7 +1,7 @@
-//! Rust files that no `mod` and no Cargo target reaches, and crates that left the workspace's lints.
+//! Finds Rust files that no `mod` and no Cargo target reaches, and crates without the workspace's
+//! lints.
 //!
-//! `tidy` runs it once, on all files together. A file under a `tests/ui` folder is input of a test and
-//! counts as reached.
+//! `tidy` runs it once on all files. Files under `tests/ui` are test inputs and count as reached.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,10 +13,10 @@ use syn::{Expr, ExprLit, Item, ItemMod, Lit, Meta};
 use crate::Problem;
 use crate::source::File;
 
-/// The crates with lints of their own: they hold the unsafe code.
+/// Crates with their own lints: they contain the unsafe code.
 const OWN_LINTS: [&str; 2] = ["strait-sys", "strait-pcap"];
 
-/// Every Rust file that is not part of any target.
+/// Returns every Rust file that is not part of a target.
 pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec<Problem> {
     let targets = workspaces
         .iter()
@@ -31,7 +31,8 @@ pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec
         .collect()
 }
 
-/// Every crate whose manifest does not take the workspace's lints, which forbid unsafe code.
+/// Returns every crate with a manifest that does not use the workspace's lints, which forbid unsafe
+/// code.
 pub(crate) fn crates_without_lints(root: &Path, workspaces: &[Metadata]) -> Vec<Problem> {
     let members = workspaces.first().map(Metadata::workspace_packages).unwrap_or_default();
     let manifests = members
@@ -76,7 +77,8 @@ fn reach(files: &[File], starts: impl Iterator<Item = PathBuf>) -> HashSet<PathB
     reached
 }
 
-/// Offers every file that the `mod` items may mean: `folder/name.rs`, `folder/name/mod.rs`, `#[path]`.
+/// Calls `found` with every possible file of the `mod` items: `folder/name.rs`,
+/// `folder/name/mod.rs`, `#[path]`.
 fn follow(items: &[Item], folder: &Path, beside: &Path, found: &mut impl FnMut(PathBuf)) {
     let modules = items.iter().filter_map(|item| match item {
         Item::Mod(module) => Some(module),
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_declares_is_not_reached() {
+    fn undeclared_file_is_not_reached() {
         let files = [
             ("src/lib.rs", "mod a;"),
             ("src/a.rs", ""),
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_file_is_a_problem_unless_it_is_a_tests_input() {
+    fn dead_file_is_reported_unless_it_is_test_input() {
         let file = |path: &str| File { path: path.into(), text: "//! h\n".into() };
         let files = [file("src/dead.rs"), file("tests/ui/refused.rs"), file("notes.md")];
         let said: Vec<String> = check(Path::new("."), &files, &[]).iter().map(ToString::to_string).collect();
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workspaces_lints_are_looked_for() {
+    fn missing_workspace_lints_are_found() {
         assert!(takes_lints("[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n"));
         assert!(!takes_lints("[package]\nname = \"a\"\n\n[dependencies]\nworkspace = true\n"));
         assert!(!takes_lints("[lints.rust]\nunsafe_code = \"warn\"\n"));

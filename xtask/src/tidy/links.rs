@@ -1,13 +1,13 @@
-//! Markdown links to files that are not there.
+//! Finds Markdown links to missing files.
 //!
-//! `tidy` runs it on every Markdown file. Links to the web and to headings are not followed.
+//! `tidy` runs it on every Markdown file. Links to the web and to headings are not checked.
 
 use std::path::Path;
 
 use crate::Problem;
 use crate::source::File;
 
-/// Every relative link of `file` that leads nowhere.
+/// Returns every relative link of `file` with a missing target.
 pub(crate) fn check(root: &Path, file: &File) -> Vec<Problem> {
     let folder = root.join(&file.path);
     let folder = folder.parent().unwrap_or(root);
@@ -26,7 +26,7 @@ pub(crate) fn check(root: &Path, file: &File) -> Vec<Problem> {
     problems
 }
 
-/// The files that a line links to, `[text](file)` or `[label]: file`, without their `#heading`.
+/// Returns the link targets of a line, `[text](file)` or `[label]: file`, without `#heading`.
 fn targets(line: &str) -> Vec<&str> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
     let reference = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nowhere_is_a_problem_and_one_to_a_file_is_not() {
+    fn link_to_a_missing_file_is_reported() {
         assert_eq!(problems("[a](none.md)\n"), ["tidy/a.md:1: links to none.md, which is not there"]);
         assert_eq!(
             problems("[a][l]\n\n[l]: none.md\n"),

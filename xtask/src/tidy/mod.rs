@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: what neither the compiler nor clippy looks at.
+//! `cargo xtask tidy`: checks that neither the compiler nor clippy makes.
 //!
-//! Lengths of files and functions, file headers, words that must not stay, lints switched off without a
-//! reason, files that nobody reaches, links to nowhere. Each check is a function from files to problems.
+//! Lengths of files and functions, file headers, forbidden words, lints disabled without a reason,
+//! unreachable files, broken links. Each check is a function from files to problems.
 
 mod dead;
 mod links;
@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::Problem;
 use crate::source::{self, Result};
 
-/// Every problem in the project under `root`.
+/// Returns every problem in the project under `root`.
 pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
     let files = source::files(root)?;
     let workspaces = source::workspaces(root)?;

@@ -1,6 +1,6 @@
-//! Checks on Rust syntax: function lengths, and lints switched off without a reason.
+//! Checks of Rust syntax: function lengths, and lints disabled without a reason.
 //!
-//! `tidy` runs it on every Rust file. What macros expand to is not seen.
+//! `tidy` runs it on every Rust file. Expanded macros are not checked.
 
 use proc_macro2::Span;
 use syn::spanned::Spanned as _;
@@ -10,10 +10,10 @@ use syn::{Attribute, Block, Signature};
 use crate::Problem;
 use crate::source::File;
 
-/// Lines of a function at most, its signature and braces included.
+/// Limit of a function's lines, including signature and braces.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Every problem in the syntax of `file`.
+/// Returns every problem in the syntax of `file`.
 pub(crate) fn check(file: &File) -> Vec<Problem> {
     let mut looker = Looker { file, problems: Vec::new() };
     match syn::parse_file(&file.text) {
@@ -79,13 +79,13 @@ mod tests {
         check(&File { path: "a.rs".into(), text: text.into() }).iter().map(ToString::to_string).collect()
     }
 
-    /// A function of `lines` lines, braces included.
+    /// Returns a function of `lines` lines, braces included.
     fn function(lines: usize) -> String {
         format!("fn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2))
     }
 
     #[test]
-    fn a_function_of_71_lines_is_found_wherever_it_stands() {
+    fn function_of_71_lines_is_reported_everywhere() {
         let said = |line| vec![format!("a.rs:{line}: fn long has 71 lines; 70 are the most")];
         assert!(problems(&function(70)).is_empty());
         assert_eq!(problems(&function(71)), said(1));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lint_switched_off_needs_a_reason() {
+    fn disabled_lint_needs_a_reason() {
         let said = "a lint is switched off without a reason = \"...\"";
         assert_eq!(problems("#[allow(dead_code)]\nfn f() {}\n"), [format!("a.rs:1: {said}")]);
         assert_eq!(problems("//! h\n#![expect(dead_code)]\n"), [format!("a.rs:2: {said}")]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_is_a_problem() {
+    fn unparsable_file_is_reported() {
         assert!(problems("fn {\n")[0].starts_with("a.rs:1: does not parse"));
     }
 }

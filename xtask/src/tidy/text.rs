@@ -1,13 +1,13 @@
-//! Checks on lines as they stand: lengths, headers, words, trailing blanks.
+//! Checks of text lines: lengths, headers, words, trailing blanks.
 //!
-//! `tidy` runs it on every text file. It knows no syntax.
+//! `tidy` runs it on every text file, without parsing.
 
 use crate::Problem;
 use crate::source::File;
 
-/// Lines of a source file at most; at this length there is a seam.
+/// Limit of a source file's lines; split longer files.
 const FILE_LINES_MAX: usize = 600;
-/// What counts as a source file.
+/// Extensions of source files.
 const SOURCES: [&str; 5] = ["rs", "c", "h", "sh", "py"];
 
 /// Marks of unfinished work, in any source file. Split so that this file passes its own check.
@@ -19,7 +19,7 @@ const UNFINISHED: [&str; 5] = [
     concat!("#[ig", "nore"),
 ];
 
-/// Paths of one person's machine, in any file.
+/// Paths of one machine, forbidden in any file.
 const MACHINE_PATHS: [&str; 6] = [
     concat!("/wo", "rk/"),
     concat!("/fa", "rm/"),
@@ -29,7 +29,7 @@ const MACHINE_PATHS: [&str; 6] = [
     concat!("/tm", "p/"),
 ];
 
-/// Every problem in the lines of `file`.
+/// Returns every problem in the lines of `file`.
 pub(crate) fn check(file: &File) -> Vec<Problem> {
     let is_source = SOURCES.iter().any(|extension| file.has_extension(extension));
     let mut problems = Vec::new();
@@ -57,7 +57,7 @@ pub(crate) fn check(file: &File) -> Vec<Problem> {
     problems
 }
 
-/// Whether `line` names a path that begins with `path`, rather than one that has it further down.
+/// Returns true if `line` contains `path` at the start of a path, not further down.
 fn names_path(line: &str, path: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || "._-~}*)".contains(c);
     line.match_indices(path).any(|(at, _)| !line[..at].ends_with(continues))
@@ -72,20 +72,20 @@ mod tests {
     }
 
     #[test]
-    fn a_tidy_file_has_no_problem() {
+    fn tidy_file_has_no_problem() {
         assert!(problems("a.rs", "//! A header.\n\nfn main() {}\n").is_empty());
         assert!(problems("a.md", "# A title\n").is_empty());
         assert!(problems("empty", "").is_empty());
     }
 
     #[test]
-    fn a_file_without_header_is_found() {
+    fn file_without_header_is_reported() {
         assert_eq!(problems("a.rs", "fn main() {}\n"), ["a.rs:1: does not begin with a //! header"]);
         assert!(problems("a.py", "pass\n").is_empty());
     }
 
     #[test]
-    fn a_file_of_601_lines_is_found_and_one_of_600_is_not() {
+    fn file_of_601_lines_is_reported() {
         let lines = |count| "//!\n".repeat(count);
         assert!(problems("a.rs", &lines(600)).is_empty());
         assert_eq!(problems("a.rs", &lines(601)), ["a.rs: longer than 600 lines: split it at its seam"]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_and_missing_newlines_are_found() {
+    fn trailing_blanks_and_missing_newlines_are_reported() {
         assert_eq!(
             problems("a.md", "x \ny\t\n"),
             ["a.md:1: blanks at the end of the line", "a.md:2: blanks at the end of the line",]
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_work_is_found_in_sources_only() {
+    fn unfinished_work_is_reported_in_sources_only() {
         for word in UNFINISHED {
             let text = format!("//! h\n// {word}\n");
             assert_eq!(problems("a.rs", &text), [format!("a.rs:2: {word}: finish it, or open an issue")]);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_one_machine_are_found_everywhere() {
+    fn paths_of_one_machine_are_reported_everywhere() {
         for path in MACHINE_PATHS {
             assert_eq!(
                 problems("a.md", &format!("see {path}x\n")),
