@@ -1,8 +1,7 @@
-//! The program that is measured: it receives with one path, copies each packet once into a staging
-//! ring (D3), and says at its end what it took and, if asked, how late packets were.
+//! Measured receiver: receives by one path, copies each packet once into a staging ring (D3), and
+//! prints its counts and, if requested, the delays of packets at its end.
 //!
-//! Stock libpcap is measured through the same program, by libpcap's own calls: what differs is the
-//! path alone.
+//! It also measures stock libpcap, by libpcap's own calls, so that only the path differs.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,60 +19,60 @@ use crate::contestant::Way;
 use crate::error::{Error, Result};
 use crate::stage::Stage;
 
-/// What it says on standard error when packets count from here on.
+/// Line on standard error after which packets count.
 pub const READY: &str = "ready\n";
-/// Where packets go that count. It is not the receiver's address, as on a mirror port: a capture
-/// sees the frames, the host's own stack drops them at once.
+/// Destination of counted packets. As on a mirror port, it is not the receiver's address: a capture
+/// gets the frames, and the host's stack drops them at once.
 pub const MEASURED_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
-/// Where packets go that only warm the receiver up.
+/// Destination of packets that only warm up the receiver.
 pub const WARM_UP_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x98];
-/// How long a lane waits before it looks whether it is to end.
+/// Interval between two checks of the end flag.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What to receive with.
+/// Options of the receiver.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Interface to receive on.
     pub interface: String,
-    /// The path.
+    /// Receive path.
     pub by: By,
-    /// How many queues or fanout members.
+    /// Number of queues or fanout members.
     pub lanes: u32,
-    /// Bytes of a packet that are wanted; rings are laid out for it.
+    /// Snapshot length in bytes, which also sizes the rings.
     pub snaplen: u32,
-    /// Whether each packet is copied into a staging ring.
+    /// True if each packet is copied into a staging ring.
     pub stage: bool,
-    /// Of each so many packets of a lane one's delay is measured; none if 0.
+    /// Delay is measured for one packet of a lane in this many; 0 measures none.
     pub delay_of_each: u64,
 }
 
-/// A way to receive.
+/// Receive path and its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum By {
     /// One of Strait's paths.
     Strait {
-        /// The path.
+        /// Path.
         path: Path,
-        /// The wait policy.
+        /// Wait policy.
         wait: Wait,
-        /// Whether frames are stamped as they come.
+        /// True if frames get timestamps.
         timestamps: bool,
     },
     /// The system's libpcap.
     Libpcap {
-        /// The read timeout.
+        /// Read timeout.
         timeout: Duration,
-        /// Whether it is to keep no packet back.
+        /// True for immediate mode.
         immediate: bool,
     },
 }
 
-/// What it received.
+/// Counts of the receiver.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Account {
     /// Packets to [`MEASURED_MAC`] that reached the program.
     pub delivered: u64,
-    /// The path, and the mode of it that was got.
+    /// Path and mode that the receiver got.
     pub got: String,
     /// Delays in nanoseconds from the generator's stamp to the program.
     pub delay: Delays,
@@ -82,7 +81,7 @@ pub struct Account {
 /// Percentiles of delays.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Delays {
-    /// Packets whose delay was measured.
+    /// Number of measured delays.
     pub count: u64,
     /// Median, in nanoseconds.
     pub p50_ns: u64,
@@ -90,7 +89,7 @@ pub struct Delays {
     pub p99_ns: u64,
     /// 99.9th percentile.
     pub p999_ns: u64,
-    /// The longest.
+    /// Longest delay.
     pub max_ns: u64,
 }
 
@@ -111,7 +110,7 @@ pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
     child::print(&account)
 }
 
-/// What one lane does with packets.
+/// Packet processing of one lane.
 struct Work {
     delivered: u64,
     stage: Option<Stage>,
@@ -192,14 +191,15 @@ fn by_strait(
     Ok(Account { delivered, got, delay: Delays::from(&delays) })
 }
 
-/// Whoever started this waits for it.
+/// Reports to the starting process that packets count from now on.
 fn say_ready() -> Result<()> {
     std::io::stderr()
         .write_all(READY.as_bytes())
         .map_err(|error| Error::file("write to standard error", error))
 }
 
-/// An AF_XDP lane reads one receive queue: with fewer lanes it would miss what comes by the others.
+/// Checks that there is one lane for each receive queue: an AF_XDP lane reads one queue, so fewer
+/// lanes would miss packets.
 fn check_queues(options: &Options) -> Result<()> {
     let (name, lanes) = (&options.interface, options.lanes);
     let queues = Interface::find(name)?.queues()?.rx;

@@ -1,35 +1,34 @@
-//! What is measured: workloads with names, each a question that is asked of every proxy, and the
-//! experiments of D4.
+//! Named workloads, each of which every proxy gets, and the experiments of D4.
 
 use super::workload::{Sizes, Workload};
 
-/// A workload with a name.
+/// Workload with a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What is asked.
+    /// Requests.
     pub workload: Workload,
 }
 
 /// Workloads at places on an axis.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Its name as a benchmark.
+    /// Name as a benchmark.
     pub(crate) benchmark: &'static str,
-    /// What is asked, in words.
+    /// Description of the workloads.
     pub(crate) about: &'static str,
-    /// What a place is, and its unit.
+    /// Name of the axis, and unit of its places.
     pub(crate) axis: &'static str,
     pub(crate) unit: &'static str,
-    /// Names of the places, where they are no numbers.
+    /// Names of the places if they are not numbers.
     pub(crate) labels: Vec<String>,
-    /// Places and what is asked there.
+    /// Places, each with its workload.
     pub(crate) points: Vec<(u32, Workload)>,
 }
 
 impl Experiment {
-    /// Works side by side.
+    /// Creates an experiment of named workloads.
     pub fn of(works: Vec<Work>) -> Self {
         let (labels, workloads): (_, Vec<_>) =
             works.into_iter().map(|work| (work.name, work.workload)).unzip();
@@ -37,49 +36,49 @@ impl Experiment {
         Self { benchmark: "proxy", about: "", axis: "work", unit: "", labels, points }
     }
 
-    /// What is asked at a place.
+    /// Returns the workload at a place.
     pub(crate) fn workload(&self, place: u32) -> Option<&Workload> {
         self.points.iter().find(|(at, _)| *at == place).map(|(_, workload)| workload)
     }
 }
 
-/// A pair of D4's figures, response time and CPU time of the same experiment.
+/// Pair of D4's figures: response time and CPU time of one experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// Hits alone at one rate, by size.
+    /// Only hits at one rate, by size.
     Hits = 6,
-    /// Objects of 13 KiB that may not be stored, by rate.
+    /// Uncacheable objects of 13 KiB, by rate.
     Uncacheable = 8,
-    /// Objects of 13 KiB that are stored, each asked for once, by rate.
+    /// Cacheable objects of 13 KiB, each requested once, by rate.
     Stored = 10,
-    /// Half hits, 80 % cacheable, by rate.
+    /// 50 % hits, 80 % cacheable, by rate.
     Mixed = 12,
 }
 
-/// All of them.
+/// All figures.
 pub const FIGURES: [Figure; 4] = [Figure::Hits, Figure::Uncacheable, Figure::Stored, Figure::Mixed];
 
-/// Sizes of objects of Figures 6 and 7, in KiB.
+/// Object sizes of Figures 6 and 7, in KiB.
 const SIZES_KIB: [u32; 6] = [4, 8, 16, 32, 64, 128];
-/// Requests a second there: so many that who copies what a hit sends is busy with the largest, as
-/// 90 were for D4's machine.
+/// Requests/s of Figures 6 and 7: enough to keep a copying proxy busy with the largest objects,
+/// like the 90 on D4's machine.
 const HITS_RATE: u32 = 1000;
-/// Requests a second of the other figures: from few to more than who copies can take.
+/// Requests/s of the other figures: from few to more than a copying proxy can answer.
 const RATES: [u32; 6] = [1000, 2000, 4000, 8000, 12_000, 16_000];
-/// Bytes of their objects.
+/// Object size of the other figures.
 const MISS_BYTES: u64 = 13 * KIB;
-/// Requests on their way at most.
+/// Limit of concurrent requests.
 const OPEN_CONNECTIONS: u32 = 128;
-/// Objects that hits are spread over.
+/// Number of objects that hits are spread over.
 const OPEN_OBJECTS: u32 = 1024;
 
 impl Figure {
-    /// Its number in D4; the CPU time stands in the one behind it.
+    /// Returns the number of the response-time figure in D4; CPU time is the next figure.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// The experiment behind it.
+    /// Returns the experiment of the figure.
     pub fn experiment(self) -> Experiment {
         let (benchmark, about) = match self {
             Self::Hits => ("proxy figures-6-7", "D4's Figures 6 and 7: hits alone, 1000 a second."),
@@ -127,16 +126,16 @@ impl Figure {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Connections of works with small objects, and with large ones.
+/// Connections of workloads with small and with large objects.
 const MANY: u32 = 32;
 const FEW: u32 = 8;
 
-/// A work as the table below has it: name, bytes, connections, objects that are repeated,
-/// cacheable.
+/// Row of the table below: name, bytes, connections, repeated objects, cacheable.
 type Row = (&'static str, u64, u32, u32, bool);
 
-/// Hits of one size; over more than a processor's cache, so that every byte comes from memory;
-/// misses that are not stored, and misses that are. Where nothing is repeated all are misses.
+/// Hits of one size; hits on more data than a CPU cache holds, so that every byte comes from
+/// memory; misses that are not stored; and misses that are. Without repeated objects all requests
+/// are misses.
 const WORKS: [Row; 10] = [
     ("hit-4k", 4 * KIB, MANY, 4096, true),
     ("hit-16k", 16 * KIB, MANY, 2048, true),
@@ -150,13 +149,13 @@ const WORKS: [Row; 10] = [
     ("store-1m", MIB, FEW, 0, true),
 ];
 
-/// The mix of Figure 12, as fast as each proxy goes.
+/// Returns the mix of Figure 12 at each proxy's highest rate.
 fn mixed() -> Work {
     let workload = Workload { connections: MANY, rate: None, ..Figure::Mixed.workload(0) };
     Work { name: "mix-13k".into(), workload }
 }
 
-/// All works: closed loops, as fast as each proxy goes.
+/// Returns all workloads: closed loops at each proxy's highest rate.
 pub fn works() -> Vec<Work> {
     let work = |(name, bytes, connections, objects, cacheable): Row| {
         let hits = if objects > 0 { 1.0 } else { 0.0 };

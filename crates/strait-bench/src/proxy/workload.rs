@@ -1,49 +1,48 @@
-//! What is asked of a proxy, by Web Polygraph's axes (D4): sizes, hit ratio, cacheable ratio,
+//! Requests to a proxy, by Web Polygraph's axes (D4): sizes, hit ratio, cacheable ratio,
 //! connections, rate.
 //!
-//! Pure: a workload and a number give the request of that number, the same for every contestant.
+//! Pure: a workload and a number determine the request, which is the same for every contestant.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::object::{Object, scramble};
 
-/// Objects that are asked for once have numbers from here on, above those of the repeated ones.
+/// First number of objects that are requested once, above those of repeated ones.
 const UNIQUE: u64 = 1 << 40;
 
-/// A load of requests.
+/// Load of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// Sizes of the objects.
     pub sizes: Sizes,
     /// Connections, each with one request at a time.
     pub connections: u32,
-    /// Share of the requests, 0 to 1, that ask for one of [`Workload::objects`], which the proxy
-    /// has been asked for before.
+    /// Share of requests, 0 to 1, for one of the repeated [`Workload::objects`].
     pub hits: f64,
-    /// Share of the requests, at least `hits`, that ask for something cacheable. What is no hit is
-    /// asked for once.
+    /// Share of requests, at least `hits`, for cacheable objects. An object that is not a hit is
+    /// requested once.
     pub cacheable: f64,
-    /// Objects that requests repeat, each as often as the other.
+    /// Number of repeated objects, all equally frequent.
     pub objects: u32,
-    /// Requests a second, at equal distances, whether those before are answered or not; as fast as
-    /// it goes if none is given.
+    /// Requests/s at equal intervals, independent of responses; None for a closed loop at the
+    /// highest rate.
     pub rate: Option<f64>,
 }
 
 /// Sizes of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// All have so many bytes.
+    /// All objects have this size in bytes.
     Fixed(u64),
-    /// As in Web Polygraph's workload PolyMix-4: exponential sizes of images (65 %, 4.5 KB on
-    /// average) and pages (15 %, 8.5 KB), log-normal ones of downloads (0.5 %, 300 KB) and
-    /// others (19.5 %, 25 KB); 11 KB on average.
+    /// Sizes of Web Polygraph's workload PolyMix-4: exponential sizes of images (65 %, 4.5 KB on
+    /// average) and pages (15 %, 8.5 KB), log-normal sizes of downloads (0.5 %, 300 KB) and others
+    /// (19.5 %, 25 KB); 11 KB on average.
     PolyMix,
 }
 
-/// A part of a mix: its share, and the mean and the standard deviation of its sizes, of which an
-/// exponential one has none.
+/// Part of a mix: its share, the mean of its sizes, and their standard deviation, or None for an
+/// exponential distribution.
 type Part = (f64, f64, Option<f64>);
 
 const POLYMIX: [Part; 4] = [
@@ -52,11 +51,11 @@ const POLYMIX: [Part; 4] = [
     (0.005, 300_000.0, Some(300_000.0)),
     (0.195, 25_000.0, Some(10_000.0)),
 ];
-/// The largest object of a mix.
+/// Largest object of a mix, in bytes.
 const MIXED_BYTES_MAX: f64 = 16e6;
 
 impl Sizes {
-    /// The size of the object of this number.
+    /// Returns the size of the object with this number.
     pub(crate) fn of(self, id: u64) -> u64 {
         match self {
             Self::Fixed(bytes) => bytes,
@@ -76,7 +75,7 @@ fn polymix(id: u64) -> u64 {
         None => -mean * unit(id, 2).ln(),
         Some(deviation) => {
             let variance = (deviation / mean).powi(2).ln_1p();
-            // Box and Muller's way to a normal number.
+            // Box-Muller transform to a normally distributed number.
             let normal = (-2.0 * unit(id, 2).ln()).sqrt() * (std::f64::consts::TAU * unit(id, 3)).cos();
             (mean.ln() - variance / 2.0 + variance.sqrt() * normal).exp()
         }
@@ -84,19 +83,19 @@ fn polymix(id: u64) -> u64 {
     bytes.clamp(1.0, MIXED_BYTES_MAX) as u64
 }
 
-/// A number above 0 and up to 1 that follows from `value`, another one for each `draw`.
+/// Returns a pseudo-random number above 0 and up to 1, determined by `value` and `draw`.
 fn unit(value: u64, draw: u64) -> f64 {
     let bits = scramble(scramble(value) ^ draw) >> 11;
     (bits + 1) as f64 / (1_u64 << 53) as f64
 }
 
 impl Workload {
-    /// The repeated object of this number.
+    /// Returns the repeated object with this number.
     pub(crate) fn repeated(&self, id: u64) -> Object {
         Object { size: self.sizes.of(id), id, cacheable: true }
     }
 
-    /// What request number `number` asks for.
+    /// Returns the object of request `number`.
     pub(crate) fn request(&self, number: u64) -> Object {
         let share = unit(number, 0);
         if share <= self.hits && self.objects > 0 {
@@ -106,7 +105,7 @@ impl Workload {
         Object { size: self.sizes.of(id), id, cacheable: share <= self.cacheable }
     }
 
-    /// When request number `number` is due, in nanoseconds after the first.
+    /// Returns the due time of request `number`, in nanoseconds after the first.
     pub(crate) fn due_ns(&self, number: u64) -> u64 {
         self.rate.map_or(0, |rate| (number as f64 * 1e9 / rate) as u64)
     }
@@ -124,7 +123,7 @@ impl fmt::Display for Sizes {
 impl FromStr for Sizes {
     type Err = String;
 
-    /// `polymix`, or a number of bytes, with `k` or `m` behind it of KiB or MiB.
+    /// Parses `polymix`, or a number of bytes with an optional `k` for KiB or `m` for MiB.
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "polymix" {
             return Ok(Self::PolyMix);
@@ -155,7 +154,7 @@ mod tests {
     };
 
     #[test]
-    fn the_shares_of_hits_and_cacheable_objects_are_those_asked_for() {
+    fn shares_of_hits_and_cacheable_objects_are_as_requested() {
         let requests: Vec<Object> = (0..100_000).map(|number| MIX.request(number)).collect();
         let share =
             |of: &dyn Fn(&&Object) -> bool| requests.iter().filter(of).count() as f64 / requests.len() as f64;
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn all_hits_are_hits_and_none_is_none() {
+    fn hit_ratios_of_one_and_zero_are_exact() {
         let hits = Workload { hits: 1.0, cacheable: 1.0, ..MIX };
         assert!((0..1000).all(|number| hits.request(number).id < 10));
         let misses = Workload { hits: 0.0, cacheable: 0.0, ..MIX };
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_has_the_mean_of_its_parts() {
+    fn mix_has_the_mean_of_its_parts() {
         let count = 200_000;
         let sum: u64 = (0..count).map(|id| Sizes::PolyMix.of(id)).sum();
         let mean = sum as f64 / count as f64;
@@ -188,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_due_at_equal_distances() {
+    fn requests_are_due_at_equal_intervals() {
         assert_eq!([0, 1, 2500].map(|number| MIX.due_ns(number)), [0, 1_000_000, 2_500_000_000]);
     }
 
     #[test]
-    fn sizes_are_read_as_they_are_written() {
+    fn sizes_are_parsed() {
         let fixed = |text: &str| text.parse::<Sizes>();
         assert_eq!(fixed("4k"), Ok(Sizes::Fixed(4096)));
         assert_eq!(fixed("10M"), Ok(Sizes::Fixed(10 << 20)));
