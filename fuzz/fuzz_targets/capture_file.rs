@@ -1,11 +1,11 @@
-//! What must hold for any bytes that claim to be a capture file; the targets for both formats check it.
+//! Properties of capture files, checked by the targets of both formats.
 //!
-//! The decoder never panics, always moves on, does not care how the bytes are cut into pieces, and gives
-//! packets that our encoder writes and the decoder reads again unchanged.
+//! For any bytes, the decoder never panics, always advances, gives the same result for any split
+//! into pieces, and returns packets that survive encoding and decoding.
 
 use strait_pcapng::{Decoder, Interface, LinkType, Packet, Record, Section, Step, pcapng};
 
-/// A packet with bytes of its own.
+/// Packet with owned bytes.
 #[derive(Debug, PartialEq)]
 struct Kept {
     packet: Packet<'static>,
@@ -13,7 +13,7 @@ struct Kept {
     linktype: LinkType,
 }
 
-/// Checks everything above for `file`; `piece` is the length of the pieces of the second reading.
+/// Checks these properties of `file`; `piece` is the length of the pieces of the second reading.
 pub fn check(file: &[u8], piece: usize) {
     let (packets, whole) = read(file, file.len());
     let (again, in_pieces) = read(file, piece.max(1));
@@ -29,8 +29,8 @@ pub fn check(file: &[u8], piece: usize) {
     }
 }
 
-/// The packets of `file`, and whether it is whole. Where an error is found may depend on how much of a block was
-/// there, that there is one must not.
+/// Returns the packets of `file`, and an error if it is malformed. The position of an error may
+/// depend on the split into pieces, its existence must not.
 fn read(file: &[u8], piece: usize) -> (Vec<Kept>, Result<(), ()>) {
     let (mut decoder, mut packets) = (Decoder::new(), Vec::new());
     let (mut start, mut end) = (0, piece.min(file.len()));
@@ -73,7 +73,7 @@ fn keep(record: Record<'_>, packets: &mut Vec<Kept>) {
     }
 }
 
-/// The packets in a new file, each with an interface of its own link type.
+/// Writes the packets to a new file, with one interface for each link type.
 fn write(packets: &[Kept]) -> Vec<u8> {
     let (mut file, mut linktypes) = (Vec::new(), Vec::new());
     let mut encoder = pcapng::Encoder::begin(&mut file, &Section::default());

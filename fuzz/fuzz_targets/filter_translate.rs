@@ -1,8 +1,8 @@
-//! Any bytes as a classic program and a frame: checking and translating never panic, and the translation returns what
-//! the interpreter returns.
+//! Fuzzes checking and translation of classic programs: neither panics, and the translation returns
+//! the interpreter's result.
 //!
-//! Input: a byte that says whether instructions are taken as they are (most are then refused) or shaped into valid ones;
-//! a byte for how many there are; 8 bytes each; the rest is the frame.
+//! Input: a byte that selects raw instructions (most are refused) or instructions shaped into valid
+//! ones; a byte with their number; 8 bytes for each; the rest is the frame.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use strait_filter::translate::{Options, translate};
 use strait_filter::{Metadata, ethernet_pkttype};
 
 const DEVICE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// Where the virtual machine finds the 64-bit addresses that the kernel puts in place of `data` and `data_end`.
+/// Offset of the 64-bit addresses that the kernel provides as `data` and `data_end`.
 const DATA: i16 = 40;
 const DATA_END: i16 = 48;
 /// rbpf counts instructions in 16 bits.
@@ -24,7 +24,7 @@ const CODES: [u16; 44] = [
     0x28, 0x2c, 0x2d, 0x30, 0x34, 0x35, 0x3c, 0x3d, 0x40, 0x44, 0x45, 0x48, 0x4c, 0x4d, 0x50, 0x54, 0x5c,
     0x60, 0x61, 0x64, 0x6c, 0x74, 0x7c, 0x80, 0x84, 0x87, 0xb1,
 ];
-/// Facts that one execution and another agree on.
+/// Ancillary loads that give equal results in both executions.
 const FACTS: [u32; 11] = [0, 4, 8, 20, 24, 28, 32, 40, 44, 48, 60];
 
 fuzz_target!(|data: &[u8]| {
@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     };
     if program.refusal().is_some() {
         assert_eq!(shaped & 1, 0, "the kernel takes a shaped program");
-        // It ends, whatever its loops do.
+        // The program must end, even with loops.
         let _ = program.run_wire(frame, &metadata(frame));
         return;
     }
@@ -63,7 +63,8 @@ fn instruction(bytes: &[u8]) -> Instruction {
     Instruction { code: u16::from_le_bytes([*c0, *c1]), jt: *jt, jf: *jf, k }
 }
 
-/// Makes a valid program of any instructions: known opcodes and facts, jumps that stay inside, a return at the end.
+/// Makes a valid program from any instructions: known opcodes and ancillary loads, jumps inside the
+/// program, a return at the end.
 fn shape(code: &mut Vec<Instruction>) {
     code.splice(0..0, (0..4).map(|cell| Instruction::statement(op::ST, cell)));
     code.push(Instruction::statement(op::RET | op::A, 0));

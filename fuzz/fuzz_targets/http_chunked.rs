@@ -1,6 +1,6 @@
-//! Any bytes as a chunked body, shown whole and in pieces: the data, the end and the refusal are the same.
+//! Fuzzes the chunked decoder: the whole body and its pieces give the same data, end and error.
 //!
-//! Input: a byte for the size of the pieces, then the body.
+//! Input: a byte with the size of the pieces, then the body.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The data of a body and its length; `None` where it is refused or not whole.
+/// Returns the data of a body and its length; None if it is invalid or incomplete.
 fn read(bytes: &[u8], piece: usize) -> Option<(Vec<u8>, usize)> {
     let (mut chunked, mut data, mut at, mut shown) = (Chunked::default(), Vec::new(), 0, 0);
     loop {

@@ -1,5 +1,5 @@
-//! Any text as Range, Cache-Control, Vary and the conditions of a request: parts lie within what there is, and nothing is served
-//! that is not fresh unless somebody said so.
+//! Fuzzes Range, Cache-Control, Vary and conditional fields: ranges are within the object, and a
+//! stale object is served only if a field allows it.
 //!
 //! Input: eight bytes for a length and a time, then the text.
 
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = Variant::of(&of("vary"), &of("accept-encoding"), &[]);
     let targeted = OfResponse::of(&of("cdn-cache-control"));
     assert!(targeted.targeted || targeted == OfResponse::default());
-    // Several lines are one dictionary, whose last members count.
+    // Several lines form one dictionary, in which later members override earlier ones.
     let lines = [text, b"no-store, private"].map(|value| Field { name: "cdn-cache-control", value });
     let both = OfResponse::of(&lines.into_iter().collect());
     assert!(!both.targeted || both.no_store);

@@ -1,4 +1,4 @@
-//! Any bytes as the head of a request and of a response: refused, or read so that nobody could read them differently.
+//! Fuzzes the heads of requests and responses: a head is refused, or parsed unambiguously.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use strait_http::{Fields, forward, framing};
 fuzz_target!(|data: &[u8]| {
     if let Ok(Some((head, len))) = request(data) {
         check(&data[..len], &head.fields);
-        // What follows changes nothing, and with a byte less it is not whole.
+        // Later bytes have no effect, and with a byte less the head is incomplete.
         assert_eq!(request(&data[..len]), Ok(Some((head.clone(), len))));
         assert_eq!(request(&data[..len - 1]), Ok(None));
         let _ = (framing::of_request(&head), forward::keeps_alive(head.version, &head.fields));
@@ -27,7 +27,7 @@ fn check(head: &[u8], fields: &Fields<'_>) {
     let ends = head.windows(2).filter(|pair| pair == b"\r\n").count();
     let returns = head.iter().filter(|byte| **byte == b'\r').count();
     assert!(feeds == ends && returns == ends && !head.contains(&0));
-    // One line each, with the first and the empty one, and perhaps an empty one before.
+    // One line for each field, the first line, the empty line, and an optional empty line before.
     let lines = fields.iter().count() + 2;
     assert!(ends == lines || ends == lines + 1);
     for field in forward::passed_on(fields) {

@@ -1,5 +1,5 @@
-//! Any text as the target of a request and as Location, Content-Range and Host: a key is the key of itself, and nothing that has another
-//! origin is invalidated.
+//! Fuzzes request targets, Location, Content-Range and Host: a normalised key is stable, and no
+//! other origin's object is invalidated.
 //!
 //! Input: a byte for the method, then the text.
 

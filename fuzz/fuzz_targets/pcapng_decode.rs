@@ -1,4 +1,5 @@
-//! Fuzzes the pcapng reader. The first byte picks a section header and an interface to start with, or neither.
+//! Fuzzes the pcapng reader. The first byte picks a section header and an interface to start with,
+//! or neither.
 #![no_main]
 
 mod capture_file;

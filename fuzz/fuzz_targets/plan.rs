@@ -1,7 +1,8 @@
-//! Any segments in memory under any policy: the runs have the same bytes in the same order, none is empty, each keeps its
-//! limits, and what is to be lent is lent.
+//! Fuzzes plans of segments in memory under any policy: the runs have the same bytes in the same
+//! order, none is empty, each keeps its limits, and zero-copy segments are not copied.
 //!
-//! Input: a byte for the policy; two for its threshold; then two for up to 64 segments of one kind and length.
+//! Input: a byte for the policy; two for its threshold; then two for the kind and length of each of
+//! up to 64 segments.
 
 #![no_main]
 
@@ -12,10 +13,10 @@ use strait_sys::buffer::{BufMut, Frozen};
 use strait_transfer::plan::{FRAGMENTS_MAX, Mixed, PIECES_MAX, Piece, Policy, Run, TINY_BYTES_MAX};
 use strait_transfer::{Plan, Segment};
 
-/// Bytes of a plan at most.
+/// Limit of a plan in bytes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Bytes that tell their place: the segments are its parts, one behind the other.
+/// Bytes that depend on their position; the segments are consecutive parts.
 static STREAM: LazyLock<Frozen> = LazyLock::new(|| {
     let mut buffer = BufMut::with_len(BYTES_MAX).expect("memory");
     for (at, byte) in buffer.iter_mut().enumerate() {
@@ -46,11 +47,12 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(at, bytes);
 });
 
-/// The plan that the input stands for, and its bytes.
+/// Returns the plan of the input, and its length in bytes.
 fn plan(segments: &[u8]) -> (Plan, usize) {
     let (mut plan, mut at) = (Plan::new(), 0);
     for code in segments.chunks_exact(2) {
-        let (on_heap, unit, count) = (code[0] & 1 == 1, [1, 200][usize::from(code[0] >> 1 & 1)], code[0] >> 2);
+        let (on_heap, unit, count) =
+            (code[0] & 1 == 1, [1, 200][usize::from(code[0] >> 1 & 1)], code[0] >> 2);
         for _ in 0..=count {
             let end = (at + usize::from(code[1]) * unit).min(BYTES_MAX);
             plan.push(match on_heap {
@@ -63,7 +65,7 @@ fn plan(segments: &[u8]) -> (Plan, usize) {
     (plan, at)
 }
 
-/// The next bytes of the stream, and moves behind them.
+/// Compares with the next bytes of the stream, and advances.
 fn follow(bytes: &[u8], at: &mut usize) {
     assert!(!bytes.is_empty());
     assert!(*bytes == STREAM[*at..*at + bytes.len()]);

@@ -1,4 +1,5 @@
-//! Any bytes as a header of the PROXY protocol: what is taken is taken however it comes, and what is told is written again alike.
+//! Fuzzes headers of the PROXY protocol: a header is accepted regardless of the split into pieces,
+//! and its parsed content encodes to the same content.
 
 #![no_main]
 
@@ -10,7 +11,7 @@ use strait_transfer::relay::proxy_protocol::{Told, Version, header, read};
 fuzz_target!(|data: &[u8]| {
     let Ok(Some((told, len))) = read(data) else { return };
     assert!(len <= data.len());
-    // No byte behind it matters, and nothing shorter is a header.
+    // Later bytes have no effect, and a shorter prefix is no header.
     assert_eq!(read(&data[..len]), Ok(Some((told, len))));
     assert!((0..len).all(|less| read(&data[..less]) == Ok(None)));
     let Told::Client(client) = told else { return };

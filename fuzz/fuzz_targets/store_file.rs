@@ -1,6 +1,6 @@
-//! Any bytes as the store's files: headers of files and records, checkpoint, blocks of a snapshot. What is taken is within its limits
-//! and is written as it was read. As hardly any bytes have the right checksums, the same bytes are also taken as the numbers of
-//! a header, which is then decoded from its encoding.
+//! Fuzzes the store's files: headers of files and records, checkpoints, blocks of a snapshot.
+//! Accepted data is within its limits and encodes to the same bytes. Random bytes rarely have valid
+//! checksums, so they are also used as the numbers of a header, which is then encoded and decoded.
 
 #![no_main]
 
@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
     blocks::<Entry>(data);
 });
 
-/// A header that is taken has its parts where they can be.
+/// Checks that the parts of an accepted header are at valid places.
 fn check(bytes: &[u8], tag: u64, offset: u64) -> Option<RecordHeader> {
     let header = RecordHeader::decode(bytes, tag, offset)?;
     assert!(header.key_len as usize <= KEY_BYTES_MAX && header.meta_len as usize <= META_BYTES_MAX);
@@ -67,7 +67,7 @@ fn check(bytes: &[u8], tag: u64, offset: u64) -> Option<RecordHeader> {
     Some(header)
 }
 
-/// The bytes as a block, and as the items of one.
+/// Decodes the bytes as a block, and as the items of one.
 fn blocks<I: Item>(data: &[u8]) {
     assert!(decode::<I>(data, 0, 0).is_none_or(|items| items.len() <= I::IN_BLOCK));
     let items: Vec<I> = data.chunks_exact(I::BYTES).filter_map(I::decode).take(I::IN_BLOCK).collect();

@@ -1,8 +1,9 @@
-//! Strait's senders in a tokio program, to be copied from.
+//! Strait's senders in a tokio program: an example to copy.
 //!
-//! A reactor has two things to watch for them: the room in each socket, and the notifications, which come on one descriptor
-//! for all senders of an engine. Everything stays on one thread, in a current-thread runtime and a `LocalSet`. Nothing here
-//! waits but by `await`; how long that may take is the caller's to say, with `tokio::time::timeout`.
+//! A reactor watches two things: room in each socket, and notifications, which arrive on one
+//! descriptor for all senders of an engine. Everything stays on one thread, in a current-thread
+//! runtime and a `LocalSet`. All waiting is by `await`; callers limit it with
+//! `tokio::time::timeout`.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -15,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::yield_now;
 
-/// Why bytes could not be sent.
+/// Errors of sends.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The sender or its engine failed.
@@ -26,10 +27,10 @@ pub enum Error {
     Reactor(#[from] io::Error),
 }
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An engine that the senders of a thread share. A handle: clones are the same engine.
+/// Engine shared by the senders of a thread. Clones are handles of one engine.
 #[derive(Clone, Debug)]
 pub struct AsyncEngine {
     shared: Rc<Shared>,
@@ -38,20 +39,20 @@ pub struct AsyncEngine {
 #[derive(Debug)]
 struct Shared {
     engine: RefCell<Engine>,
-    /// `None` where nothing can be lent. Tokio watches it edge-triggered, so that it is never to be read.
+    /// None without zero-copy. Tokio watches it edge-triggered, so it is never read.
     notifications: Option<AsyncFd<OwnedFd>>,
-    /// Senders that wait for notifications.
+    /// Number of senders that wait for notifications.
     waiting: Cell<usize>,
 }
 
 impl AsyncEngine {
-    /// An engine whose notifications the runtime watches.
+    /// Creates an engine and has the runtime watch its notifications.
     ///
     /// # Errors
-    /// [`Engine::new`]'s and epoll_ctl(2)'s.
+    /// Errors of [`Engine::new`] and epoll_ctl(2).
     ///
     /// # Panics
-    /// Outside of a runtime with I/O.
+    /// Panics outside of a runtime with I/O.
     pub fn new(options: Options) -> Result<Self> {
         let engine = Engine::new(options)?;
         let watched = engine.notifications().map(|fd| watch(fd.try_clone_to_owned()?, Interest::READABLE));
@@ -60,12 +61,13 @@ impl AsyncEngine {
         Ok(Self { shared: Rc::new(Shared { engine, notifications, waiting: Cell::new(0) }) })
     }
 
-    /// Calls `what` with the engine, for buffers to fill and pieces to gather. It must not wait.
+    /// Calls `what` with the engine, to fill buffers and gather pieces. It must not block.
     pub fn with<T>(&self, what: impl FnOnce(&mut Engine) -> T) -> T {
         what(&mut self.shared.engine.borrow_mut())
     }
 
-    /// Comes back when there may be notifications. All who wait do, since whoever is first takes them all.
+    /// Waits until there may be notifications. Wakes all waiting senders, because the first one
+    /// takes the notifications of all.
     async fn notified(&self) -> Result<()> {
         if let Some(notifications) = &self.shared.notifications {
             notifications.readable().await?.clear_ready();
@@ -74,7 +76,7 @@ impl AsyncEngine {
     }
 }
 
-/// One that waits for notifications. While there is none, sends cost no signal.
+/// Guard of a sender that waits for notifications. While there is none, sends signal nothing.
 struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {
@@ -94,14 +96,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A connection that plans are sent on.
+/// Connection for sending plans.
 #[derive(Debug)]
 pub struct AsyncSender {
     engine: AsyncEngine,
     connection: AsyncFd<Connection>,
 }
 
-/// A sender as tokio wants it: a thing with a descriptor.
+/// Sender as a type with a descriptor, which tokio requires.
 #[derive(Debug)]
 struct Connection(Sender);
 
@@ -112,23 +114,23 @@ impl AsRawFd for Connection {
 }
 
 impl AsyncSender {
-    /// A sender on a connected stream; of tokio's own, `into_std` makes one.
+    /// Creates a sender on a connected stream; convert a stream of tokio with `into_std`.
     ///
     /// # Errors
-    /// [`Sender::new`]'s and epoll_ctl(2)'s.
+    /// Errors of [`Sender::new`] and epoll_ctl(2).
     ///
     /// # Panics
-    /// Outside of a runtime with I/O.
+    /// Panics outside of a runtime with I/O.
     pub fn new(engine: &AsyncEngine, stream: TcpStream) -> Result<Self> {
         let connection = watch(Connection(Sender::new(stream)?), Interest::WRITABLE)?;
         Ok(Self { engine: engine.clone(), connection })
     }
 
-    /// Sends a plan, until the kernel has taken all of it. Buffers may still be lent then. If the future is dropped, what is
-    /// not sent goes before the next plan.
+    /// Sends a plan until the kernel has taken all of it. The kernel may still use its buffers
+    /// then. If the future is dropped, the unsent rest precedes the next plan.
     ///
     /// # Errors
-    /// [`Sender::advance`]'s and epoll_ctl(2)'s.
+    /// Errors of [`Sender::advance`] and epoll_ctl(2).
     pub async fn send(&mut self, plan: Plan) -> Result<()> {
         let sender = &mut self.connection.get_mut().0;
         self.engine.with(|engine| sender.push(engine, plan));
@@ -136,21 +138,22 @@ impl AsyncSender {
             match self.advance()? {
                 Progress::Idle => return Ok(()),
                 Progress::More => yield_now().await,
-                // Forgotten before the next try, so that room that comes after it is seen.
+                // Clear readiness before the next try, so that room that appears later is noticed.
                 Progress::Room => self.connection.writable().await?.clear_ready(),
                 Progress::Input => self.input().await?,
             }
         }
     }
 
-    /// Waits until every lent buffer is back, which is when the peer has acknowledged.
+    /// Waits until the kernel has released every zero-copy buffer, which is when the peer has
+    /// acknowledged the bytes.
     ///
     /// # Errors
-    /// io_uring_enter(2)'s and epoll_wait(2)'s.
+    /// Errors of io_uring_enter(2) and epoll_wait(2).
     pub async fn finish(&mut self) -> Result<()> {
         let _waiting = Waiting::new(&self.engine.shared);
         loop {
-            // First: what came before it is not told of.
+            // Listen first: earlier notifications cause no signal.
             self.engine.with(Engine::listen)?;
             if self.sender().lent() == 0 {
                 return Ok(());
@@ -159,7 +162,7 @@ impl AsyncSender {
         }
     }
 
-    /// The sender: its account, its peer.
+    /// Returns the sender, with its account and its peer.
     pub fn sender(&self) -> &Sender {
         &self.connection.get_ref().0
     }
@@ -169,7 +172,8 @@ impl AsyncSender {
         Ok(self.engine.with(|engine| sender.advance(engine))?)
     }
 
-    /// Waits for the stream that the plan reads from. It is another one in each plan, so it is watched for this once.
+    /// Waits for the stream that the plan reads from. It differs between plans, so it is watched
+    /// only for this wait.
     async fn input(&self) -> Result<()> {
         if let Some((input, _)) = self.sender().waits_for(Progress::Input) {
             let input = watch(input.try_clone_to_owned()?, Interest::READABLE)?;
@@ -179,8 +183,9 @@ impl AsyncSender {
     }
 }
 
-/// Has tokio watch a descriptor that `it` owns, and so keeps open and the same as long as it is watched.
-#[expect(deprecated, reason = "what replaces it is unsafe, for things that do not own their descriptor")]
+/// Registers a descriptor owned by `it`, which keeps the descriptor open and unchanged while tokio
+/// watches it.
+#[expect(deprecated, reason = "its replacement is unsafe, for types that do not own their descriptor")]
 fn watch<T: AsRawFd>(it: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(it, interest)
 }

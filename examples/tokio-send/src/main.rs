@@ -1,6 +1,7 @@
-//! Sends 64 MiB to everyone who connects, on one thread: `tokio-send [ADDRESS]`, and `nc ADDRESS | wc -c` beside it.
+//! Sends 64 MiB to every client on one thread: `tokio-send [ADDRESS]`, with `nc ADDRESS | wc -c` as
+//! client.
 //!
-//! All connections share one engine and one buffer, which is lent to the kernel as often as that pays.
+//! All connections share one engine and one buffer, which is sent without a copy if that pays.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 use tokio_send::{AsyncEngine, AsyncSender};
 
-/// Times that the buffer is sent: 64 MiB with the engine's default of 256 KiB.
+/// Number of times that the buffer is sent: 64 MiB with the engine's default of 256 KiB.
 const TIMES: usize = 256;
-/// How long a peer may take for all of it.
+/// Time limit for a peer to take all of it.
 const LIMIT: Duration = Duration::from_mins(1);
-/// How long to leave a listener alone that failed.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,7 +40,7 @@ async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // It was gone before it was taken, or there are no descriptors: the others go on.
+                // The client disconnected, or descriptors are exhausted: continue with the others.
                 eprintln!("accept: {error}");
                 sleep(PAUSE).await;
                 continue;
@@ -50,13 +51,13 @@ async fn serve(address: &str) -> Result<(), Box<dyn Error>> {
             match timeout(LIMIT, send(&engine, stream, plan)).await {
                 Ok(Ok(account)) => println!("{peer}: {account}"),
                 Ok(Err(error)) => eprintln!("{peer}: {error}"),
-                Err(_) => eprintln!("{peer}: has not taken all in {} s", LIMIT.as_secs()),
+                Err(_) => eprintln!("{peer}: has not received everything in {} s", LIMIT.as_secs()),
             }
         });
     }
 }
 
-/// Sends a plan; the account of it, for people.
+/// Sends a plan; returns its account as text.
 async fn send(engine: &AsyncEngine, stream: TcpStream, plan: Plan) -> Result<String, Box<dyn Error>> {
     let mut sender = AsyncSender::new(engine, stream.into_std()?)?;
     sender.send(plan).await?;

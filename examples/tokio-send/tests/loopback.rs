@@ -13,13 +13,13 @@ use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::timeout;
 use tokio_send::{AsyncEngine, AsyncSender};
 
-/// Longer than anything here takes.
+/// Time limit of a test.
 const PATIENCE: Duration = Duration::from_secs(30);
 const MIB: usize = 1 << 20;
-/// Bytes that a connection takes whose peer reads nothing.
+/// Bytes that a connection takes from the sender while its peer reads nothing.
 const FEW: usize = 200_000;
 
-/// Runs a future and what it spawns to its end.
+/// Runs a future and its spawned tasks to their end.
 fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async { timeout(PATIENCE, future).await.expect("it ends in time") })
@@ -35,7 +35,7 @@ fn connection() -> (TcpStream, TcpStream) {
     (stream, listener.accept().unwrap().0)
 }
 
-/// A peer that reads to the end, once it is told to or the teller is gone.
+/// Starts a peer that reads to the end, after a message or after the sender of messages is dropped.
 fn peer(mut stream: TcpStream, told: mpsc::Receiver<()>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let _ = told.recv();
@@ -45,13 +45,14 @@ fn peer(mut stream: TcpStream, told: mpsc::Receiver<()>) -> JoinHandle<Vec<u8>> 
     })
 }
 
-/// A sender, its peer that reads from now on, and what tells another peer.
+/// Returns a sender and its reading peer.
 fn reading(engine: &AsyncEngine) -> (AsyncSender, JoinHandle<Vec<u8>>) {
     let (stream, far) = connection();
     (AsyncSender::new(engine, stream).unwrap(), peer(far, mpsc::channel().1))
 }
 
-/// A connection whose near end takes [`FEW`] bytes at once, and whose far end has no room for them before it reads.
+/// Returns a connection with a near end that takes [`FEW`] bytes at once, and a far end without
+/// room for them until it reads.
 fn narrow_connection() -> (TcpStream, TcpStream) {
     let (stream, far) = connection();
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4 * FEW).unwrap();
@@ -59,7 +60,7 @@ fn narrow_connection() -> (TcpStream, TcpStream) {
     (stream, far)
 }
 
-/// Whether the engine lends; if not, the test that asks is skipped.
+/// Returns true if the engine has zero-copy; otherwise skips the test.
 fn lends(engine: &AsyncEngine) -> bool {
     let lends = engine.with(|engine| engine.notifications().is_some());
     if !lends {
@@ -68,12 +69,12 @@ fn lends(engine: &AsyncEngine) -> bool {
     lends
 }
 
-/// Bytes that tell their place.
+/// Returns bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + (at >> 8) * 7) as u8).collect()
 }
 
-/// The bytes as buffers of the engine, or on the heap while it has none.
+/// Returns a plan with the bytes in buffers of the engine, or on the heap if it has none.
 fn plan_of(engine: &AsyncEngine, bytes: &[u8]) -> Plan {
     bytes.chunks(100_000).fold(Plan::new(), |plan, chunk| plan.with(engine.with(|e| e.gather([chunk]))))
 }
@@ -97,16 +98,17 @@ fn send_a_mix(zero_copy: ZeroCopy) {
 }
 
 #[test]
-fn what_is_lent_arrives_and_comes_back() {
+fn zero_copy_bytes_arrive_and_buffers_return() {
     send_a_mix(ZeroCopy::From(1));
 }
 
 #[test]
-fn what_is_copied_arrives() {
+fn copied_bytes_arrive() {
     send_a_mix(ZeroCopy::Never);
 }
 
-/// A sender whose peer does not read until another sender has sent and has its buffers back.
+/// Runs a sender with a peer that does not read until another sender has sent and has its buffers
+/// back.
 fn two_senders(bytes_of_the_slow_one: usize) {
     run(async {
         let engine = engine(ZeroCopy::From(1));
@@ -136,16 +138,16 @@ fn two_senders(bytes_of_the_slow_one: usize) {
 }
 
 #[test]
-fn a_sender_that_waits_for_room_does_not_hold_up_another() {
+fn sender_that_waits_for_room_does_not_block_another() {
     two_senders(16 * MIB);
 }
 
 #[test]
-fn a_sender_that_waits_for_its_buffers_does_not_hold_up_another() {
+fn sender_that_waits_for_its_buffers_does_not_block_another() {
     two_senders(FEW);
 }
 
-/// A sender that has sent [`FEW`] bytes, which are lent, and its peer, which has read none.
+/// Returns a sender that has sent [`FEW`] bytes by zero-copy, and its peer, which has read none.
 async fn with_lent_bytes(engine: &AsyncEngine) -> (AsyncSender, TcpStream) {
     let (stream, far) = narrow_connection();
     let mut sender = AsyncSender::new(engine, stream).unwrap();
@@ -154,7 +156,7 @@ async fn with_lent_bytes(engine: &AsyncEngine) -> (AsyncSender, TcpStream) {
 }
 
 #[test]
-fn a_finish_that_is_given_up_can_be_tried_again() {
+fn cancelled_finish_can_be_repeated() {
     run(async {
         let engine = engine(ZeroCopy::From(1));
         if !lends(&engine) {
@@ -169,7 +171,7 @@ fn a_finish_that_is_given_up_can_be_tried_again() {
 }
 
 #[test]
-fn a_sender_whose_notifications_another_took_comes_back() {
+fn sender_finishes_after_another_took_its_notifications() {
     run(async {
         let engine = engine(ZeroCopy::From(1));
         if !lends(&engine) {
@@ -179,7 +181,7 @@ fn a_sender_whose_notifications_another_took_comes_back() {
         let waits = spawn_local(async move { sender.finish().await });
         yield_now().await;
         assert!(!waits.is_finished());
-        // The reactor has no turn until all is taken.
+        // The reactor does not run until all is read.
         far.read_exact(&mut vec![0; FEW]).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while engine.with(|engine| engine.lent_bytes()) > 0 && Instant::now() < deadline {
@@ -190,7 +192,7 @@ fn a_sender_whose_notifications_another_took_comes_back() {
 }
 
 #[test]
-fn a_plan_that_reads_from_a_socket_waits_for_it() {
+fn plan_that_reads_from_a_socket_waits_for_it() {
     run(async {
         let engine = engine(ZeroCopy::Adaptive);
         let (mut sender, peer) = reading(&engine);
