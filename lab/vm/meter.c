@@ -1,11 +1,11 @@
 /*
- * A QEMU plugin that counts the guest's instructions, those of its kernel and those of its programs apart, and writes
- * both counts to QEMU's log whenever a program comes by a mark.
+ * A QEMU plugin that counts the guest's instructions, separately for kernel and programs, and writes
+ * both counts to QEMU's log whenever a program executes a mark.
  *
- * A mark is an instruction without effect that no compiler makes: nopl ID(%rax) with 0x5354 in ID's upper half. The
- * log line is "mark LOW kernel KERNEL user USER", LOW being ID's lower half. The lab compiles this file where it
- * meters a guest (lab/src/vm/meter.rs). The declarations are those of QEMU's plugin interface, version 4, as far as
- * they are needed (docs/devel/tcg-plugins.rst).
+ * A mark is an instruction without effect that compilers do not emit: nopl ID(%rax) with 0x5354 in
+ * ID's upper half. The log line is "mark LOW kernel KERNEL user USER"; LOW is ID's lower half. The lab
+ * compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the needed part of
+ * QEMU's plugin interface, version 4 (docs/devel/tcg-plugins.rst).
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,7 +55,7 @@ static void marked(unsigned int cpu, void *low)
 	qemu_plugin_outs(line);
 }
 
-/* Whether the instruction is a mark, and its lower half. */
+/* Returns true for a mark, with the lower half of its ID in `low`. */
 static bool is_mark(const struct instruction *instruction, uintptr_t *low)
 {
 	unsigned char bytes[MARK_BYTES];

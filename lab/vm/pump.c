@@ -1,13 +1,13 @@
 /*
- * Sends frames from an e1000 that no driver has, at next to no cost in guest instructions: the descriptors are written
- * once and used again and again, so that a burst is one write to the NIC's tail register. So what a metered guest spends
- * on a frame is spent by who receives it. Runs in a guest of the lab, as root.
+ * Sends frames from an e1000 without a driver at almost no cost in guest instructions: descriptors
+ * are written once and reused, so that a burst is one write to the NIC's tail register. The
+ * instructions of a metered guest are then those of the receiver. Runs as root in a guest of the lab.
  *
  *   pump PCI-ADDRESS BURSTS FRAMES PAUSE_US SIZE...
  *
- * sends BURSTS bursts of FRAMES frames whose sizes, without frame check sequence, are drawn from those given, and sleeps
- * PAUSE_US microseconds after each. Mark 1 stands before the first burst, mark 2 after the last pause. Before
- * them it sends WARM_UP bursts alike, and says so.
+ * sends BURSTS bursts of FRAMES frames and sleeps PAUSE_US microseconds after each. Frame sizes,
+ * without frame check sequence, are chosen from SIZE... Mark 1 is before the first burst, mark 2
+ * after the last pause. Before them it sends WARM_UP such bursts, and reports their number.
  *
  * Registers: Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual", chapter 13.
  */
@@ -23,7 +23,7 @@
 
 #define PAGE 4096
 #define DESCRIPTORS 4096 /* of 16 bytes: the most that the NIC takes */
-#define HUGE_PAGE (2 << 20) /* whose memory is in one piece */
+#define HUGE_PAGE (2 << 20) /* physically contiguous */
 #define SIZES_MAX 64
 #define SIZE_MIN 60
 #define SIZE_MAX_BYTES 1514
@@ -47,7 +47,7 @@ static volatile uint32_t *registers;
 
 #define MARK(low) __asm__ volatile("nopl 0x53540000+" #low "(%%rax)" ::: "memory")
 
-/* Where a locked page lies: proc(5), /proc/pid/pagemap. */
+/* Returns the physical address of a locked page: proc(5), /proc/pid/pagemap. */
 static uint64_t physical(const void *page)
 {
 	int fd = open("/proc/self/pagemap", O_RDONLY);
@@ -69,7 +69,7 @@ static void *locked_pages(size_t count)
 	return pages;
 }
 
-/* For what must lie in one piece; the guest's script reserves it (vm.nr_hugepages). */
+/* Maps contiguous memory; the guest's script reserves it (vm.nr_hugepages). */
 static void *huge_page(void)
 {
 	void *page = mmap(NULL, HUGE_PAGE, PROT_READ | PROT_WRITE,
@@ -92,7 +92,7 @@ static void write_to(const char *device, const char *file, const void *bytes, si
 	close(fd);
 }
 
-/* Memory space and bus mastering on (PCI command register), the registers mapped. */
+/* Enables memory space and bus mastering (PCI command register) and maps the registers. */
 static void open_device(const char *device)
 {
 	const uint16_t command = 0x0006;
@@ -110,7 +110,7 @@ static void open_device(const char *device)
 		err(1, "map %s", path);
 }
 
-/* An Ethernet frame with IPv4 and UDP to nobody in particular. */
+/* Writes an Ethernet frame with IPv4 and UDP to an unused address. */
 static void write_frame(uint8_t *frame, size_t size)
 {
 	static const uint8_t head[42] = {
@@ -131,7 +131,7 @@ static void write_frame(uint8_t *frame, size_t size)
 	frame[24] = sum >> 8, frame[25] = sum;
 }
 
-/* A full ring of descriptors: sizes in an order that looks random and is always the same. */
+/* Fills the ring of descriptors; sizes have a pseudo-random order, equal in every run. */
 static void fill_ring(char **sizes, int count)
 {
 	struct descriptor *ring = huge_page();

@@ -79,8 +79,7 @@ fn complaints(package: &Package, members: &[&Package]) -> Vec<String> {
     let dependencies = package.dependencies.iter().filter(|dependency| is_member(&dependency.name));
     let mut complaints = Vec::new();
     if layer(&package.name).is_none() {
-        complaints
-            .push(format!("{} has no layer: add it to the table in xtask/src/layers.rs", package.name));
+        complaints.push(format!("{} has no layer: add it to the table in xtask/src/layers.rs", package.name));
     }
     complaints.extend(dependencies.filter_map(|dependency| {
         complaint(&package.name, &dependency.name, dependency.kind == DependencyKind::Development)
@@ -91,7 +90,7 @@ fn complaints(package: &Package, members: &[&Package]) -> Vec<String> {
 /// Returns the reason why `from` must not import `to`, if there is one; `for_tests` is true for a
 /// dev-dependency.
 fn complaint(from: &str, to: &str, for_tests: bool) -> Option<String> {
-    use Layer::{Development, Program, Engine, Kernel, Pure, Service};
+    use Layer::{Development, Engine, Kernel, Program, Pure, Service};
     let (above, below) = (layer(from)?, layer(to)?);
     let short_cut = SHORT_CUTS.iter().any(|cut| (cut.0, cut.1) == (from, to));
     let reason = match (above, below) {
