@@ -78,6 +78,9 @@ fn coding(fields: &Fields<'_>) -> Result<Option<Body>, Malformed> {
     }
 }
 
+/// Longest body: the offset of its last byte must fit the offsets of files.
+const LENGTH_MAX: u64 = i64::MAX as u64;
+
 /// Value of Content-Length, which must be one line of digits.
 fn length(fields: &Fields<'_>) -> Result<Option<u64>, Malformed> {
     let mut lines = fields.all("content-length");
@@ -87,7 +90,7 @@ fn length(fields: &Fields<'_>) -> Result<Option<u64>, Malformed> {
     }
     let digits =
         line.text().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
-    let length = digits.and_then(|digits| digits.parse().ok());
+    let length = digits.and_then(|digits| digits.parse().ok()).filter(|length| *length <= LENGTH_MAX);
     length.map(Some).ok_or(Malformed::Syntax("an invalid Content-Length"))
 }
 
@@ -110,7 +113,9 @@ mod tests {
     fn single_declarations_of_a_length_are_read() {
         assert_eq!(request(""), Ok(Body::None));
         assert_eq!(request("Content-Length: 0\r\n"), Ok(Body::None));
-        assert_eq!(request("content-length: 18446744073709551615\r\n"), Ok(Body::Length(u64::MAX)));
+        assert_eq!(request("content-length: 9223372036854775807\r\n"), Ok(Body::Length(LENGTH_MAX)));
+        assert!(request("content-length: 9223372036854775808\r\n").is_err());
+        assert!(request("content-length: 18446744073709551615\r\n").is_err());
         assert_eq!(request("Transfer-Encoding: Chunked\r\n"), Ok(Body::Chunked));
         assert_eq!(request("Transfer-Encoding: , chunked\r\n"), Ok(Body::Chunked));
     }

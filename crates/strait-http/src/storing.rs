@@ -26,6 +26,8 @@ pub enum NotStored {
     Authorization,
     /// Vary is `*` or invalid.
     VaryAll,
+    /// The request has a cookie, and the response gives no lifetime: it may depend on the cookie.
+    Cookie,
     /// The response has no sign of cacheability.
     NotCacheable,
 }
@@ -42,6 +44,7 @@ impl NotStored {
             Self::SetCookie => "set-cookie",
             Self::Authorization => "authorization",
             Self::VaryAll => "vary-all",
+            Self::Cookie => "cookie",
             Self::NotCacheable => "not-cacheable",
         }
     }
@@ -114,11 +117,14 @@ pub fn may_store(
     let is_explicit = directives.public
         || directives.max_age.is_some()
         || directives.s_maxage.is_some()
-        || expires_applies(fields, directives)
-        // RFC 9111 allows it, but an origin that sets a cookie and gives no cache directive does
-        // not intend it for others.
-        || (is_heuristically_cacheable(status) && !fields.has("set-cookie"));
-    refuse(!is_explicit, NotStored::NotCacheable)
+        || expires_applies(fields, directives);
+    // RFC 9111 allows it, but an origin that sets a cookie and gives no cache directive does not
+    // intend it for others.
+    let is_heuristic = is_heuristically_cacheable(status) && !fields.has("set-cookie");
+    refuse(!is_explicit && !is_heuristic, NotStored::NotCacheable)?;
+    // Pages for a logged-in user often have neither Cache-Control nor Vary. nginx stores nothing
+    // without an explicit lifetime, Varnish nothing for a request with Cookie.
+    refuse(!is_explicit && asked.fields.has("cookie"), NotStored::Cookie)
 }
 
 impl Policy {

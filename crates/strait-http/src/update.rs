@@ -59,13 +59,15 @@ fn tag<'b>(fields: &Fields<'b>) -> Option<Tag<'b>> {
     fields.one("etag").and_then(Tag::parse)
 }
 
-/// Returns true if a 200 to HEAD matches the stored response to GET, which has `length` bytes (RFC
-/// 9111, section 4.3.5). On a match the stored response is updated as by a 304; otherwise it is
-/// stale.
-pub fn head_confirms(stored: &Fields<'_>, length: u64, fresh: &Fields<'_>) -> bool {
+/// Compares a 200 to HEAD with the stored response to GET, which has `length` bytes (RFC 9111,
+/// section 4.3.5). `Some(true)`: they match, so the stored response is updated as by a 304.
+/// `Some(false)`: it is stale. `None`: neither response has a validator. Equal lengths alone do not
+/// show that the content is the same, so the stored response stays as it is.
+pub fn head_confirms(stored: &Fields<'_>, length: u64, fresh: &Fields<'_>) -> Option<bool> {
     let is_same = |name: &str| fresh.has(name) == stored.has(name) && fresh.one(name) == stored.one(name);
     let is_length = fresh.one("content-length").is_none_or(|value| value.parse() == Ok(length));
-    is_same("etag") && is_same("last-modified") && is_length
+    let is_match = is_same("etag") && is_same("last-modified") && is_length;
+    (!is_match || !has_no_validator(fresh)).then_some(is_match)
 }
 
 #[cfg(test)]
@@ -148,7 +150,10 @@ mod tests {
             (&[], false),
             (&[("ETag", "\"a\""), ("Last-Modified", "x")], false),
         ] {
-            assert_eq!(head_confirms(&stored, 5, &fields(fresh)), expected, "{fresh:?}");
+            assert_eq!(head_confirms(&stored, 5, &fields(fresh)), Some(expected), "{fresh:?}");
         }
+        let bare = fields(&[]);
+        assert_eq!(head_confirms(&bare, 5, &fields(&[("Content-Length", "5")])), None);
+        assert_eq!(head_confirms(&bare, 5, &fields(&[("Content-Length", "6")])), Some(false));
     }
 }

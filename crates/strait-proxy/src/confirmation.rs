@@ -67,10 +67,14 @@ pub(crate) fn update_by_head(
     if response.status != 200 || stored.status != 200 || !stored.has_keyed_of(&exchange.request.fields) {
         return;
     }
-    if head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
-        freshen(worker, wanted.hash, stored, (exchange.request, &wanted.directives), incoming);
-    } else {
-        worker.forget(wanted.hash, &wanted.key);
+    match head_confirms(&stored.fields(), stored.length.unwrap_or(0), &response.fields) {
+        Some(true) => {
+            freshen(worker, wanted.hash, stored, (exchange.request, &wanted.directives), incoming);
+        }
+        Some(false) => {
+            worker.forget(wanted.hash, &wanted.key);
+        }
+        None => {}
     }
 }
 
@@ -94,6 +98,10 @@ pub(crate) fn confirm(
     freshen(worker, hash, stored, asked, incoming)
 }
 
+/// Fields of a 304 that say nothing about the client that caused it.
+const OF_FRESHNESS: [&str; 8] =
+    ["age", "cache-control", "cdn-cache-control", "connection", "date", "etag", "expires", "last-modified"];
+
 /// Updates a stored response that a 304 has confirmed. What it says is kept if a response that says so may be.
 fn freshen(
     worker: &Worker,
@@ -106,9 +114,14 @@ fn freshen(
     let policy = &worker.settings().storing;
     let own = stored.fields();
     let all = updated(&own, &response.fields);
-    // A cookie that comes with the confirmation is for this client alone.
-    let is_shared = |field: &&Field<'_>| policy.set_cookie || !field.name.eq_ignore_ascii_case("set-cookie");
-    let fields: Fields<'_> = all.iter().filter(is_shared).copied().collect();
+    // A cookie that comes with the confirmation is for this client alone, and so may be every other
+    // field, such as a token against forgery. Only lifetime and validators are for all clients.
+    let is_for_all = |field: &&Field<'_>| {
+        let is_neutral = OF_FRESHNESS.into_iter().any(|name| field.name.eq_ignore_ascii_case(name));
+        is_neutral || policy.set_cookie || !response.fields.has("set-cookie")
+    };
+    let for_all: Fields<'_> = response.fields.iter().filter(is_for_all).copied().collect();
+    let fields = updated(&own, &for_all);
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
     let times = Times::of(stored.status, &response.fields, &directives, requested, received);
@@ -140,7 +153,9 @@ fn freshen(
     match may_store(policy, &asked, stored.status, &fields, &directives) {
         Ok(()) if variant.is_some() => {}
         // It was for this client alone; what is stored stays as it is.
-        Err(NotStored::RequestNoStore | NotStored::Authorization) => return shown(Arc::new(fresh)),
+        Err(NotStored::RequestNoStore | NotStored::Authorization | NotStored::Cookie) => {
+            return shown(Arc::new(fresh));
+        }
         _ => {
             worker.forget(hash, &stored.key);
             return shown(Arc::new(fresh));

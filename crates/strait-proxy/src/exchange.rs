@@ -222,7 +222,7 @@ impl Exchange<'_, '_> {
         if let Hops::Left(hops) = hops {
             order.add("Max-Forwards", hops.to_string().as_bytes());
         }
-        if upgrades(&self.request.fields) {
+        if upgrades(self.request) {
             order.add("Connection", b"Upgrade");
             order.add("Upgrade", WEBSOCKET.as_bytes());
         }
@@ -262,7 +262,7 @@ impl Exchange<'_, '_> {
         why: Why,
     ) -> Result<bool, Stop> {
         if incoming.body == Body::Tunnel {
-            if !upgrades(&self.request.fields) {
+            if !upgrades(self.request) {
                 return Err(Stop::Refuse(
                     502,
                     "the origin has changed the protocol, which nobody asked for".to_owned(),

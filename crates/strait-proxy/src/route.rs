@@ -2,10 +2,9 @@
 
 use strait_http::Malformed;
 use strait_http::cache_status::Why;
-use strait_http::fields::Fields;
 use strait_http::forward::{Hops, has_passed, hops};
 use strait_http::framing::Body;
-use strait_http::head::{self, Request};
+use strait_http::head::{self, Request, Version};
 use strait_http::method::is_answered_from_store;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
 use strait_http::unkeyed::is_override;
@@ -80,7 +79,7 @@ pub(crate) fn route<'b>(
     Ok(match request.method {
         "PURGE" => Route::Beside(Beside::Purge(uri)),
         method if !is_answered_from_store(method) => Route::Beside(Beside::Origin(uri, hops, Why::Method)),
-        _ if body == Body::None && !bypasses(settings, &request.fields) => Route::Cache(uri),
+        _ if body == Body::None && !bypasses(settings, request) => Route::Cache(uri),
         _ => Route::Beside(Beside::Origin(uri, hops, Why::Bypass)),
     })
 }
@@ -95,8 +94,13 @@ pub(crate) fn malformed(error: Malformed) -> Refusal {
     (error.status(), error.to_string())
 }
 
-/// Whether the connection is to become a WebSocket (RFC 6455). What else it might become would go past all that is looked at here.
-pub(crate) fn upgrades(fields: &Fields<'_>) -> bool {
+/// Returns true for a request to change to WebSocket (RFC 6455). Other protocols would bypass every
+/// check. Upgrade in HTTP/1.0 is ignored (RFC 9110, section 7.8), and so is one with another method.
+pub(crate) fn upgrades(request: &Request<'_>) -> bool {
+    let fields = &request.fields;
+    if request.version < Version::Http11 || request.method != "GET" {
+        return false;
+    }
     let names = |field, name: &str| fields.elements(field).any(|element| element.eq_ignore_ascii_case(name));
     fields.has("upgrade") && names("upgrade", WEBSOCKET) && names("connection", "upgrade")
 }
@@ -104,10 +108,11 @@ pub(crate) fn upgrades(fields: &Fields<'_>) -> bool {
 /// Whether what is stored is not asked: what the origin has is to be compared (RFC 9110, sections 13.1.1 and 13.1.4), or no response is
 /// wanted, or a field replaces the method or the target and so the key, or the
 /// operator has it so.
-fn bypasses(settings: &Settings, fields: &Fields<'_>) -> bool {
+fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
+    let fields = &request.fields;
     fields.has("if-match")
         || fields.has("if-unmodified-since")
-        || upgrades(fields)
+        || upgrades(request)
         || fields.iter().any(|field| is_override(field.name))
         || settings.bypass_fields.iter().any(|name| fields.has(name))
 }
