@@ -200,6 +200,10 @@ fn for_each(dir: &Path, mut look: impl FnMut(FileKind, u64, &Path) -> io::Result
     let entries = fs::read_dir(dir).map_err(|error| Error::io("list", dir, &error))?;
     for entry in entries {
         let entry = entry.map_err(|error| Error::io("list", dir, &error))?;
+        // The store makes no links and no pipes: such an entry is not its own.
+        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
         if let Some((kind, number)) = entry.file_name().to_str().and_then(kind_and_number) {
             look(kind, number, &entry.path()).map_err(|error| Error::io("list", &entry.path(), &error))?;
         }

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::{config, fill_of, open};
-use crate::format::RECORD_HEADER_BYTES;
+use crate::file::name_of;
+use crate::format::{FileHeader, FileKind, RECORD_HEADER_BYTES};
 use crate::{Config, Error, Store, hash_of};
 
 /// Sizes of the objects: small and long ones in segments, and one in a file of its own.
@@ -200,4 +201,20 @@ proptest! {
         store.close();
         prop_assert!(count_right(&open(&config), &objects) + 3 >= objects.len());
     }
+}
+
+#[test]
+fn entries_that_are_no_regular_files_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let objects = filled(&config);
+    let header = |number| FileHeader { kind: FileKind::Segment, number, tag: 0 };
+    let [dangling, directory] =
+        [0xffff_0001, 0xffff_0002].map(|number| dir.path().join(name_of(&header(number))));
+    std::os::unix::fs::symlink(dir.path().join("nothing"), &dangling).unwrap();
+    fs::create_dir(&directory).unwrap();
+    let store = open(&config);
+    assert_eq!(count_right(&store, &objects), SIZES.len());
+    store.close();
+    assert!(fs::symlink_metadata(&dangling).is_ok() && directory.is_dir());
 }
