@@ -9,7 +9,16 @@ use crate::error::{Error, Result};
 
 /// Creates a file in memory; `name` appears in /proc.
 pub(crate) fn create(name: &str) -> Result<File> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC);
+    with(name, MemfdFlags::empty())
+}
+
+/// A file in memory that can be sealed, and so mapped.
+pub(crate) fn sealable(name: &str) -> Result<File> {
+    with(name, MemfdFlags::ALLOW_SEALING)
+}
+
+fn with(name: &str, flags: MemfdFlags) -> Result<File> {
+    let file = memfd_create(name, flags | MemfdFlags::CLOEXEC);
     Ok(File::from(file.map_err(|error| Error::file("make a file in memory", error))?))
 }
 

@@ -83,6 +83,9 @@ pub enum Way {
     ZeroCopy,
     /// `SEND_ZC` from registered memory for every message.
     Registered,
+    /// `SEND_ZC` from the mapping of a file for every message. io_uring cannot register read-only
+    /// memory.
+    Mapped,
     /// D5's answer: `SENDMSG` for the small pieces, linked to `SEND_ZC` for the body.
     Split,
     /// sendfile(2).
@@ -93,11 +96,12 @@ pub enum Way {
     Strait,
 }
 
-const WAYS: [(&str, Way); 8] = [
+const WAYS: [(&str, Way); 9] = [
     ("send", Way::Send),
     ("coalesce", Way::Coalesce),
     ("zc", Way::ZeroCopy),
     ("zc-registered", Way::Registered),
+    ("mmap-zc", Way::Mapped),
     ("split", Way::Split),
     ("sendfile", Way::Sendfile),
     ("haproxy", Way::HaProxy),
@@ -210,9 +214,9 @@ impl Load {
     /// Returns the ways that can send it.
     pub fn ways(self) -> &'static [Way] {
         match self {
-            Self::Buffer => &[Way::Send, Way::ZeroCopy, Way::Registered, Way::Strait],
+            Self::Buffer => &[Way::Send, Way::ZeroCopy, Way::Registered, Way::Mapped, Way::Strait],
             Self::Mixed => &[Way::Send, Way::Coalesce, Way::ZeroCopy, Way::Split, Way::Strait],
-            Self::File => &[Way::Send, Way::Sendfile, Way::Strait],
+            Self::File => &[Way::Send, Way::Sendfile, Way::Mapped, Way::Strait],
             Self::Relay => &[Way::Send, Way::HaProxy, Way::Strait],
             Self::Peers => &[Way::Send, Way::ZeroCopy, Way::Strait],
         }
@@ -497,7 +501,7 @@ fn about(load: Load) -> String {
     };
     format!(
         "Rate at which one core sends {what} on one TCP connection, and the CPU time of the sending program, after {WARM_UP_SECONDS} s \
-         of warm-up. zc is SEND_ZC of every buffer, strait decides by itself. no-copy is a veth pair whose far end acknowledges \
+         of warm-up. zc is SEND_ZC of every buffer, mmap-zc the same of a file's mapping, which is made once, strait decides by itself. no-copy is a veth pair whose far end acknowledges \
          in eBPF and reads nothing."
     )
 }

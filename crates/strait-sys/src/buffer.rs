@@ -8,9 +8,11 @@
 //!
 //! The memory comes from a [`Pool`] or from a mapping of its own, never from the heap: unmapped
 //! pages stay reserved while the kernel reads them, but freed heap memory would be reused at once.
+//! [`Frozen::of_file`] maps a file.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
@@ -18,6 +20,8 @@ use std::sync::{Arc, Mutex, atomic::AtomicBool};
 
 #[cfg(loom)]
 use loom::sync::{Arc, Mutex, atomic::AtomicBool};
+
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat};
 
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
@@ -78,7 +82,8 @@ impl Pool {
 struct Chunk {
     pool: Arc<Shared>,
     index: u32,
-    /// Set if the end of the kernel's reads is unknown: the pages must never be reused.
+    /// Set if the end of the kernel's reads is unknown, or the pages are a file's: the pages must
+    /// never be written or reused.
     retired: AtomicBool,
 }
 
@@ -192,6 +197,33 @@ impl Frozen {
         Ok(buffer.freeze(0..bytes.len()))
     }
 
+    /// Maps a file in memory (memfd_create(2) with `MFD_ALLOW_SEALING`): the view is on the file's
+    /// own pages. Seals the file against writing and shrinking, permanently and for every process
+    /// that has it open, so that the bytes never change and never go away.
+    ///
+    /// [`Frozen::try_mut`] refuses the view. A ring sends it as unregistered memory: the kernel
+    /// registers writable memory only.
+    ///
+    /// # Errors
+    /// Usage if the file is empty, not open for writing or cannot be sealed; EBUSY if it is mapped
+    /// for writing; ENOSPC or ENOMEM.
+    pub fn of_file(file: impl AsFd) -> Result<Self> {
+        let failed =
+            |operation| move |errno: rustix::io::Errno| Error::os(operation, "a file", errno.raw_os_error());
+        let file = file.as_fd();
+        fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK).map_err(unsealed)?;
+        let bytes = fstat(file).map_err(failed("look at"))?.st_size as u64;
+        let len = usize::try_from(bytes).ok().filter(|len| *len > 0);
+        let len = len.ok_or_else(|| Error::said(Kind::Usage, "map", "a file", "it is empty or too large"))?;
+        // A read of a hole raises SIGBUS if there is no memory to fill it. The seals prevent new
+        // holes.
+        fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(failed("allocate memory for"))?;
+        let mapping = Mapping::read_only(file, len)?;
+        let shared = Shared { mapping, chunk_bytes: len, free: Mutex::new(Vec::new()) };
+        let chunk = Chunk { pool: Arc::new(shared), index: 0, retired: AtomicBool::new(true) };
+        Ok(Self { chunk: Arc::new(chunk), start: 0, len })
+    }
+
     /// Returns a view of a part, which keeps the whole buffer alive.
     ///
     /// # Panics
@@ -233,7 +265,8 @@ impl Deref for Frozen {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the view lies within its chunk, which is mapped as long as `chunk` lives; a
-        // frozen chunk has no writer.
+        // frozen chunk has no writer. A mapped file is sealed against writing and shrinking, and
+        // has memory for each of its bytes.
         unsafe { std::slice::from_raw_parts(self.chunk.at(self.start), self.len) }
     }
 }
@@ -244,12 +277,71 @@ impl fmt::Debug for Frozen {
     }
 }
 
+fn unsealed(errno: rustix::io::Errno) -> Error {
+    let error = Error::os("seal", "a file", errno.raw_os_error());
+    match errno {
+        rustix::io::Errno::PERM | rustix::io::Errno::INVAL => error
+            .with_kind(Kind::Usage)
+            .remedy("make it with memfd_create and MFD_ALLOW_SEALING, and open it for writing"),
+        _ => error,
+    }
+}
+
 #[cfg(all(test, loom))]
 mod interleavings;
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::{ErrorKind, Write as _};
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
     use super::*;
+
+    fn memory_file(flags: MemfdFlags, bytes: &[u8]) -> File {
+        let mut file = File::from(memfd_create("test", flags | MemfdFlags::CLOEXEC).unwrap());
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_mapped_file_neither_changes_nor_shrinks_nor_becomes_writable() {
+        let mut file = memory_file(MemfdFlags::ALLOW_SEALING, b"strait");
+        let view = Frozen::of_file(&file).unwrap();
+        assert_eq!(&*view, b"strait");
+        assert_eq!(file.write(b"x").unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert_eq!(file.set_len(1).unwrap_err().kind(), ErrorKind::PermissionDenied);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(fallocate(&file, hole, 0, 4096), Err(rustix::io::Errno::PERM));
+        file.set_len(1 << 20).unwrap();
+        drop(file);
+        let view = view.try_mut().unwrap_err();
+        assert_eq!(&*view.slice(1..3), b"tr");
+    }
+
+    #[test]
+    fn a_hole_of_a_mapped_file_has_memory() {
+        let file = memory_file(MemfdFlags::ALLOW_SEALING, &[]);
+        file.set_len(1 << 20).unwrap();
+        let view = Frozen::of_file(&file).unwrap();
+        assert!(fstat(&file).unwrap().st_blocks >= (1 << 20) / 512);
+        assert!(view.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_file_that_may_change_is_not_mapped() {
+        let unsealable = memory_file(MemfdFlags::empty(), b"strait");
+        assert_eq!(Frozen::of_file(&unsealable).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Frozen::of_file(tempfile::tempfile().unwrap()).unwrap_err().kind(), Kind::Usage);
+        let empty = memory_file(MemfdFlags::ALLOW_SEALING, &[]);
+        assert_eq!(Frozen::of_file(&empty).unwrap_err().kind(), Kind::Usage);
+        let written = memory_file(MemfdFlags::ALLOW_SEALING, b"strait");
+        let mapping = Mapping::shared(written.as_fd(), PAGE_BYTES, 0).unwrap();
+        assert_eq!(Frozen::of_file(&written).unwrap_err().errno(), Some(libc::EBUSY));
+        drop(mapping);
+        assert_eq!(&*Frozen::of_file(&written).unwrap(), b"strait");
+    }
 
     #[test]
     fn only_the_last_view_becomes_writable() {

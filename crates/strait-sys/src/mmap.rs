@@ -1,4 +1,4 @@
-//! Memory shared with the kernel: mappings that unmap themselves.
+//! Memory shared with the kernel, and files in memory: mappings that unmap themselves.
 //!
 //! The ring modules (`packet`, `xdp`) build on [`Mapping`]. It returns raw pointers only, because
 //! the kernel writes to the memory concurrently: a reference to it would be unsound.
@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
+
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Pages mapped into this process, unmapped on drop.
 #[derive(Debug)]
@@ -27,7 +29,17 @@ impl Mapping {
     /// or map.
     pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Self::map(len, flags, fd.as_raw_fd(), offset)
+        Self::map(len, READ_WRITE, flags, fd.as_raw_fd(), offset)
+    }
+
+    /// `mmap(len, PROT_READ, MAP_PRIVATE, fd, 0)`: the first `len` bytes of a file, on its own
+    /// pages. A write through the mapping faults. The caller must ensure that the file never
+    /// shrinks.
+    ///
+    /// The mapping is private because older kernels refuse a shared mapping of a file that is
+    /// sealed against writing. Without a write no page is copied.
+    pub(crate) fn read_only(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
+        Self::map(len, libc::PROT_READ, libc::MAP_PRIVATE, fd.as_raw_fd(), 0)
     }
 
     /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory,
@@ -37,13 +49,13 @@ impl Mapping {
     pub fn anonymous(len: usize, huge: bool) -> Result<Self> {
         let huge = if huge { libc::MAP_HUGETLB } else { 0 };
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | huge;
-        Self::map(len, flags, -1, 0)
+        Self::map(len, READ_WRITE, flags, -1, 0)
     }
 
     /// `mmap(len, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS)`, on small pages: zeroed memory
     /// of this process alone.
     pub fn private(len: usize) -> Result<Self> {
-        let mapping = Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
+        let mapping = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
         // SAFETY: the range is that of the new mapping; the advice changes no content.
         let advised = unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_NOHUGEPAGE) };
         // EINVAL: a kernel without huge pages, which uses small ones anyway.
@@ -56,8 +68,13 @@ impl Mapping {
         }
     }
 
-    fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+    fn map(
+        len: usize,
+        protection: libc::c_int,
+        flags: libc::c_int,
+        fd: libc::c_int,
+        offset: i64,
+    ) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice does not alias other memory of
         // this process.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };

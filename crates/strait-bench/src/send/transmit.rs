@@ -247,10 +247,12 @@ fn transmitter(options: &Options, mut streams: Turns<TcpStream>) -> Result<Box<d
                 ring.register(&pool)?;
             }
             let parts = Parts::new(|| pool.take(), pieces, body)?;
-            let sockets = streams.try_map(|stream| Ok(Arc::new(OwnedFd::from(stream))))?;
-            let reported = Reported::default();
             let splits = options.way == Way::Split;
-            Ok(Box::new(Lending { ring, sockets, parts, splits, reported, to }))
+            Ok(Box::new(Lending::new(ring, streams, parts, splits, to)?))
+        }
+        (Way::Mapped, message) => {
+            let ring = Ring::new(REQUESTS_MAX as u32, LENT_MAX)?;
+            Ok(Box::new(Lending::new(ring, streams, Parts::mapped(message)?, false, to)?))
         }
         (Way::Strait, message) => Ok(Box::new(Planned::new(message, streams)?)),
         (Way::Send, Message::File(bytes)) => {
@@ -309,6 +311,18 @@ impl Parts {
         Ok(Self { pieces, bodies, turn: 0, views })
     }
 
+    /// Maps a file: the body is the whole of it, or one of many in it.
+    fn mapped(message: Message) -> Result<Self> {
+        let (bytes, body) = match message {
+            Message::File(bytes) => (bytes, bytes as usize),
+            Message::Memory { pieces: 0, body } => (BODIES_BYTES.max(body) as u64, body),
+            Message::Memory { .. } => return Err(Error::Usage("a file has no pieces".into())),
+        };
+        let bodies: Vec<_> = each(&Frozen::of_file(file(bytes)?)?, body).collect();
+        let views = bodies.first().cloned().into_iter().collect();
+        Ok(Self { pieces: 0, bodies, turn: 0, views })
+    }
+
     /// Returns the body's share of a message's bytes.
     fn body_share(&self) -> f64 {
         let body = self.bodies.first().map_or(0, |body| body.len());
@@ -333,7 +347,7 @@ fn each(all: &Frozen, bytes: usize) -> impl Iterator<Item = Frozen> {
 
 /// Creates a file in memory.
 fn file(bytes: u64) -> Result<File> {
-    let mut file = memory_file::create("message")?;
+    let mut file = memory_file::sealable("message")?;
     let chunk: Vec<u8> = (0..READ_BYTES).map(|at| at as u8).collect();
     let mut left = bytes;
     while left > 0 {
@@ -420,6 +434,11 @@ struct Lending {
 }
 
 impl Lending {
+    fn new(ring: Ring, streams: Turns<TcpStream>, parts: Parts, splits: bool, to: String) -> Result<Self> {
+        let sockets = streams.try_map(|stream| Ok(Arc::new(OwnedFd::from(stream))))?;
+        Ok(Self { ring, sockets, parts, splits, reported: Reported::default(), to })
+    }
+
     /// Takes all pending completions; returns the number of results.
     fn take(&mut self) -> Result<usize> {
         let mut results = 0;

@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// The interface by which --to must be reached
     #[arg(short, long, value_name = "IFACE", requires = "to")]
     interface: Option<String>,
-    /// Ways: send (copies), coalesce (into one buffer, and send), zc (SEND_ZC always), zc-registered (from registered memory), split (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default: all that carry the load]
+    /// Ways: send (copies), coalesce (into one buffer, and send), zc (SEND_ZC always), zc-registered (from registered memory), mmap-zc (SEND_ZC of a mapped file), split (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default: all that carry the load]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ways: Vec<Way>,
     /// Bytes of the buffer or file, or numbers of pieces [default: a range that shows where each way pays]

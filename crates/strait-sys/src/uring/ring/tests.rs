@@ -96,6 +96,25 @@ fn many_views_leave_as_one_message_and_registered_memory_as_well() {
 }
 
 #[test]
+fn the_pages_of_a_mapped_file_are_lent_beyond_the_file_and_its_mapping() {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let (sender, mut peer) = connection();
+    let file = memfd_create("test", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    let mut file = std::fs::File::from(file);
+    file.write_all(&pattern(BLOCK, 3)).unwrap();
+    let view = Frozen::of_file(&file).unwrap();
+    ring.push(&sender, &[view], How { whole: true, ..ZERO_COPY }, 1).unwrap();
+    drop(file);
+    ring.enter(1, PATIENCE).unwrap();
+    assert_eq!(ring.next_event(), Some(Event::Sent { token: 1, result: Ok(BLOCK), lent: true }));
+    drop(ring);
+    let mut got = vec![0; BLOCK];
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(got, pattern(BLOCK, 3));
+}
+
+#[test]
 fn an_error_is_followed_by_a_notification() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let view = Frozen::copied(&pattern(BLOCK, 0)).unwrap();
