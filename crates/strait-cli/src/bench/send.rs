@@ -17,11 +17,12 @@ use crate::parse::NumberList;
   strait bench send --html report.html
   strait bench send mixed --over no-copy
   strait bench send file --over loopback,veth
+  strait bench send file --ways sendfile,mmap-zc,strait
   strait bench send relay
   strait bench send peers --ways strait --rounds 3
   strait bench send --to 203.0.113.7:9000 -i eth1        there: nc -lk 9000 >/dev/null
 
-A point takes a second and a half: all ways and sizes over three routes, three rounds, some six minutes. The pairs need root.")]
+A point takes a second and a half: all ways and sizes over three routes, three rounds, some seven minutes. The pairs need root.")]
 pub(super) struct Args {
     /// What is sent
     #[arg(value_enum, default_value = "buffer")]
@@ -35,7 +36,7 @@ pub(super) struct Args {
     /// The interface by which --to must be reached
     #[arg(short, long, value_name = "IFACE", requires = "to")]
     interface: Option<String>,
-    /// Ways: send (copies), coalesce (into one buffer, and send), zc (SEND_ZC always), zc-registered (from registered memory), mmap-zc (SEND_ZC of a mapped file), split (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default: all that carry the load]
+    /// Ways: send (copies), coalesce (into one buffer, and send), zc (SEND_ZC always), zc-registered (from registered memory), mmap-zc (SEND_ZC always, of a mapped file), split (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default: all that carry the load]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ways: Vec<Way>,
     /// Bytes of the buffer or file, or numbers of pieces [default: a range that shows where each way pays]
