@@ -246,7 +246,7 @@ pub(crate) async fn follow_range(
         if upto > at {
             send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
             at = upto;
-        } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over()).flatten() {
+        } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over(at)).flatten() {
             send_rest(worker, socket, *rest, What::Data).await?;
             return Ok(range.end);
         } else {
@@ -280,7 +280,7 @@ async fn follow_unknown(
             let end = if is_chunked { LAST_CHUNK } else { b"" };
             socket.told.add_overhead(end.len());
             return socket.write_all(end, &[]).await;
-        } else if let Some(rest) = follower.fill().take_over() {
+        } else if let Some(rest) = follower.fill().take_over(at) {
             let what = if is_chunked { What::Chunks } else { What::Data };
             let sent = send_rest(worker, socket, *rest, what).await;
             if sent.is_err() && framing == Framing::ToClose {
@@ -298,7 +298,7 @@ async fn follow_unknown(
 
 /// Sends what the store could not take, straight from the origin.
 async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, what: What) -> Result<(), Gone> {
-    let Rest { mut incoming, pipe } = rest;
+    let Rest { mut incoming, pipe, .. } = rest;
     if let Some(mut pipe) = pipe {
         let held = pipe.held();
         passage::send_pipe(&mut pipe, socket, what).await?;

@@ -98,6 +98,8 @@ pub(crate) type Refusal = (u16, String);
 /// What comes behind the part that could be stored.
 #[derive(Debug)]
 pub(crate) struct Rest {
+    /// The byte of the representation that it begins with.
+    pub(crate) first: u64,
     pub(crate) incoming: Box<Incoming>,
     /// What was on its way to the store.
     pub(crate) pipe: Option<Pipe>,
@@ -177,9 +179,10 @@ impl Fill {
         self.state().rest = Some(Box::new(rest));
     }
 
-    /// The rest of it, for the first who asks.
-    pub(crate) fn take_over(&self) -> Option<Box<Rest>> {
-        self.state().rest.take()
+    /// Returns the rest of it to the first follower that has been sent all bytes before. One that waits for a later byte
+    /// would send the bytes between to a client that has not asked for them.
+    pub(crate) fn take_over(&self, at: u64) -> Option<Box<Rest>> {
+        self.state().rest.take_if(|rest| rest.first == at)
     }
 
     /// What it is about has changed since it was asked for: it is not kept.

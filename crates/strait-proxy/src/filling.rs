@@ -255,10 +255,11 @@ impl Filling {
     fn hand_over(self, pipe: Option<Pipe>) {
         // Whoever goes on begins behind the last byte that is there, which may not have been told yet.
         self.tell();
+        let first = self.range.start + self.stored;
         let Self { leading, mut incoming, .. } = self;
         // A client goes on with it.
         incoming.connection.background = None;
-        leading.fill.hand_over(Rest { incoming, pipe });
+        leading.fill.hand_over(Rest { first, incoming, pipe });
         leading.end(Phase::Broken);
     }
 
