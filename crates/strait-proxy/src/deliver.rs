@@ -247,7 +247,7 @@ pub(crate) async fn follow_range(
             send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
             at = upto;
         } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over(at)).flatten() {
-            send_rest(worker, socket, *rest, What::Data).await?;
+            send_rest(worker, socket, *rest, What::Data, Some(range.end - at)).await?;
             return Ok(range.end);
         } else {
             break;
@@ -282,7 +282,7 @@ async fn follow_unknown(
             return socket.write_all(end, &[]).await;
         } else if let Some(rest) = follower.fill().take_over(at) {
             let what = if is_chunked { What::Chunks } else { What::Data };
-            let sent = send_rest(worker, socket, *rest, what).await;
+            let sent = send_rest(worker, socket, *rest, what, None).await;
             if sent.is_err() && framing == Framing::ToClose {
                 socket.reset();
             }
@@ -296,25 +296,38 @@ async fn follow_unknown(
     }
 }
 
-/// Sends what the store could not take, straight from the origin.
-async fn send_rest(worker: &Worker, socket: &mut Socket, rest: Rest, what: What) -> Result<(), Gone> {
+/// Sends what the store could not take, straight from the origin: `len` bytes of data, which the
+/// head has announced, or all of a body of unknown length.
+async fn send_rest(
+    worker: &Worker,
+    socket: &mut Socket,
+    rest: Rest,
+    what: What,
+    len: Option<u64>,
+) -> Result<(), Gone> {
     let Rest { mut incoming, pipe, .. } = rest;
+    if let Some(len) = len {
+        // A part in chunks may be of another length than its Content-Range.
+        incoming.framed = incoming.framed.exactly(len).ok_or(Gone::Closed)?;
+    }
     if let Some(mut pipe) = pipe {
-        let held = pipe.held();
+        let held = pipe.held() as u64;
+        if held > incoming.framed.data_ahead() {
+            return Err(Gone::Closed);
+        }
         passage::send_pipe(&mut pipe, socket, what).await?;
-        incoming.framed.advance(held as u64);
+        incoming.framed.advance(held);
     }
     let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
     // Whoever is sent what is stored gets no trailers either.
     let from = passage::From { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
     let passed = passage::pass(worker, from, socket, Vec::new(), what).await;
-    match passed {
-        Ok(()) => {
-            incoming.finish(worker);
-            Ok(())
-        }
-        Err(_) => Err(Gone::Closed),
+    passed.map_err(|_| Gone::Closed)?;
+    if len.is_some() && incoming.framed.is_short() {
+        return Err(Gone::Closed);
     }
+    incoming.finish(worker);
+    Ok(())
 }
 
 /// A response that has just come is as old as it says, if it says so.

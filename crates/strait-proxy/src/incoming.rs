@@ -51,6 +51,20 @@ impl Framed {
         }
     }
 
+    /// The same body with `len` bytes of data; `None` if it announces another length.
+    pub(crate) fn exactly(self, len: u64) -> Option<Self> {
+        match self {
+            Self::Length(left) => (left == len).then_some(self),
+            Self::Chunked(chunked, _) => Some(Self::Chunked(chunked, len)),
+            Self::ToClose => Some(Self::Length(len)),
+        }
+    }
+
+    /// Returns true if a body of [`Framed::exactly`] so many bytes has had fewer.
+    pub(crate) fn is_short(&self) -> bool {
+        matches!(self, Self::Length(left) | Self::Chunked(_, left) if *left > 0)
+    }
+
     /// What `bytes` begin with; data then is to be told to [`Framed::advance`].
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
         let data = |most: u64| match most.min(bytes.len() as u64) as usize {
@@ -137,5 +151,20 @@ mod tests {
         assert_eq!((framed.next(b""), framed.next(b"12345")), (Ok(Piece::More), Ok(Piece::Data(3))));
         framed.advance(3);
         assert_eq!(framed.next(b"45"), Ok(Piece::End(0)));
+    }
+
+    #[test]
+    fn a_body_of_exactly_so_many_bytes_is_cut_and_may_be_short() {
+        assert!(Framed::Length(3).exactly(4).is_none() && Framed::Length(3).exactly(3).is_some());
+        let mut to_close = Framed::ToClose.exactly(3).unwrap();
+        assert_eq!((to_close.data_ahead(), to_close.next(b"12345")), (3, Ok(Piece::Data(3))));
+        assert!(to_close.is_short() && !to_close.ends_with_connection());
+        let mut chunked = Framed::new(Body::Chunked).exactly(3).unwrap();
+        assert_eq!(chunked.next(b"4\r\n1234"), Ok(Piece::Framing(3)));
+        assert_eq!((chunked.data_ahead(), chunked.next(b"1234")), (0, Err(TOO_LONG)));
+        let mut chunked = Framed::new(Body::Chunked).exactly(3).unwrap();
+        assert_eq!(chunked.next(b"0\r\n\r\n"), Ok(Piece::Framing(3)));
+        assert_eq!(chunked.next(b"\r\n"), Ok(Piece::End(2)));
+        assert!(chunked.is_short());
     }
 }
