@@ -10,6 +10,7 @@ use strait_http::head::Version;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
 use strait_http::vary::Variant;
+use tokio::time::{Instant, timeout};
 
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
@@ -23,6 +24,9 @@ use crate::select::{Selected, select};
 /// How often a request looks for what is stored or coming, which may change each time; and how often before it asks on its own.
 const ATTEMPTS_MAX: usize = 8;
 const WAITS_MAX: usize = 5;
+/// Longest that a request waits for the head of a response that another one has asked for. An origin
+/// may be slow for that one alone.
+const HEAD_WAIT: Duration = Duration::from_secs(5);
 /// How long a request for what is not found waits for the index that is still being loaded, and how often it looks.
 const LOADING: Duration = Duration::from_secs(1);
 const LOADING_LOOKS: u32 = 100;
@@ -41,6 +45,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     // A response that is on its way was asked for before this request: one that wants a new response does not wait for it.
     let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
     let mut variant = None;
+    let mut patience = HEAD_WAIT.min(worker.settings().timeouts.origin);
     for attempt in 0..ATTEMPTS_MAX {
         is_alone |= attempt >= WAITS_MAX;
         let is_private = worker.private.has(hash, worker.now());
@@ -69,7 +74,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         } else if wants_new {
             Turn::Ask(miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
-            wait(exchange, &wanted, miss, &mut variant).await?
+            wait(exchange, &wanted, miss, (&mut variant, &mut patience)).await?
         };
         let led = match turn {
             Turn::Ask(miss, leading) => miss::lead(exchange, &wanted, miss, leading).await?,
@@ -129,7 +134,7 @@ async fn wait(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: Miss,
-    variant: &mut Option<Variant>,
+    (variant, patience): (&mut Option<Variant>, &mut Duration),
 ) -> Result<Turn, Stop> {
     let (worker, hash, key) = (exchange.worker, wanted.hash, &wanted.key);
     let fills = match worker.shared.fills.join(hash, key, variant.as_ref().map(Variant::text)) {
@@ -147,7 +152,7 @@ async fn wait(
     };
     // Followers use no connection to the origin.
     exchange.part = None;
-    Ok(match follow_one(exchange, wanted, &fills).await? {
+    Ok(match follow_one(exchange, wanted, &fills, patience).await? {
         Followed::Answered(stays) => Turn::Over(Led::Answered(stays)),
         Followed::Again => Turn::Over(Led::Again),
         Followed::Private => Turn::Over(Led::Alone),
@@ -313,7 +318,7 @@ enum Followed {
     Differs(Variant),
     /// What is coming are other bytes.
     Outside,
-    /// It is for one client alone.
+    /// It is for one client alone, or has not begun in time.
     Private,
 }
 
@@ -323,6 +328,7 @@ async fn follow_one(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     fills: &[Arc<Fill>],
+    patience: &mut Duration,
 ) -> Result<Followed, Stop> {
     let mut outcome = Followed::Outside;
     let (told, untold): (Vec<_>, Vec<_>) = fills.iter().rev().partition(|fill| fill.object_now().is_some());
@@ -335,7 +341,8 @@ async fn follow_one(
     }
     for fill in told.into_iter().chain(untold) {
         let follower = fill.follow();
-        let Some(object) = fill.object().await else {
+        let Some(head) = head_within(fill, patience).await else { return Ok(Followed::Private) };
+        let Some(object) = head else {
             if let Some((status, why)) = fill.failure() {
                 return Err(Stop::Refuse(status, why));
             }
@@ -367,6 +374,15 @@ async fn follow_one(
         }
     }
     Ok(outcome)
+}
+
+/// Waits for the head of a fill while `patience` lasts, and takes the time from it; `None` if the head
+/// has not come by then.
+async fn head_within(fill: &Fill, patience: &mut Duration) -> Option<Option<Arc<Object>>> {
+    let begun = Instant::now();
+    let head = timeout(*patience, fill.object()).await;
+    *patience = patience.saturating_sub(begun.elapsed());
+    head.ok()
 }
 
 /// Returns true if an object may answer the request.

@@ -56,9 +56,13 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether who asks at the same time would fare the same: there is no origin, or it does not answer.
+    /// Returns true if a request of another client would fail too: there is no origin, or it has no
+    /// connection left. An origin may be slow to answer the fields of one request alone.
     pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Closed | Self::NotModified | Self::Malformed(_) | Self::FullForClient)
+        !matches!(
+            self,
+            Self::Closed | Self::TimedOut | Self::NotModified | Self::Malformed(_) | Self::FullForClient
+        )
     }
 
     /// The status that a client is told (RFC 9110, section 15.6).
