@@ -35,6 +35,8 @@ pub(crate) struct Order {
     pub(crate) head: Vec<u8>,
     /// A 304 may answer it.
     is_conditional: bool,
+    /// Other clients wait for the response.
+    pub(crate) is_shared: bool,
     /// The client that it is sent for.
     pub(crate) client: gate::Client,
     /// One of the connections to the server that the client may have, if it was awaited before.
@@ -135,7 +137,7 @@ impl Order {
         }
         let server = settings.behind.clone().unwrap_or_else(|| Server::of(uri));
         head.extend_from_slice(b"\r\n");
-        Self { server, head, is_conditional, client: exchange.counted(), part: None }
+        Self { server, head, is_conditional, is_shared: false, client: exchange.counted(), part: None }
     }
 
     /// Its method.
@@ -292,13 +294,34 @@ async fn final_response(
         if let Some(socket) = client.as_mut().filter(|_| incoming.status != 100) {
             let mut head = worker.head();
             write_interim(&mut head, worker.settings(), &incoming.response());
-            socket.told.add_overhead(head.len());
-            socket.write_all(&head, &[]).await.map_err(Trouble::Client)?;
+            let is_there = send_interim(socket, &head, order.is_shared).await?;
             worker.give_back(head);
+            if !is_there {
+                client = None;
+            }
         }
         connection = incoming.connection;
     }
     Err(Failure::Malformed(MANY).into())
+}
+
+/// Sends an interim response; returns false if the client takes no more. Where other clients wait for
+/// the final response it is dropped unless the socket takes it at once: a client that does not read
+/// would hold up the others.
+async fn send_interim(socket: &mut Socket, head: &[u8], is_shared: bool) -> Result<bool, Trouble> {
+    let is_sent = if is_shared {
+        match socket.write_at_once(head).await {
+            Ok(is_sent) => is_sent,
+            Err(_) => return Ok(false),
+        }
+    } else {
+        socket.write_all(head, &[]).await.map_err(Trouble::Client)?;
+        true
+    };
+    if is_sent {
+        socket.told.add_overhead(head.len());
+    }
+    Ok(true)
 }
 
 async fn one_response(

@@ -225,6 +225,7 @@ pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Mis
         _ => Purpose::Store,
     };
     let mut order = Order::new(exchange, wanted.uri, Framed::None, purpose);
+    order.is_shared = is_shared;
     let Some(stored) = &miss.stored else { return order };
     let own = stored.fields();
     match &miss.gap {

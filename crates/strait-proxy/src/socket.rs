@@ -203,6 +203,27 @@ impl Socket {
         }
     }
 
+    /// Sends `bytes` only if the socket takes them at once; returns false if it took none. After a
+    /// part of them nothing else may follow: the connection is shut.
+    pub(crate) async fn write_at_once(&mut self, bytes: &[u8]) -> Result<bool, Gone> {
+        let stream = &mut self.stream;
+        let parts = [IoSlice::new(bytes), IoSlice::new(&[])];
+        let taken = poll_fn(|context| {
+            let taken = stream.poll_write(context, &parts);
+            // Bytes that TLS holds back go out before what follows.
+            while let Poll::Ready(Ok(true)) = stream.poll_send(context) {}
+            Poll::Ready(taken)
+        });
+        let Poll::Ready(written) = taken.await else { return Ok(false) };
+        let written = written?;
+        self.count_copied(written as u64);
+        if written < bytes.len() {
+            let _ = rustix::net::shutdown(&self.stream.tcp, rustix::net::Shutdown::Both);
+            return Err(Gone::Closed);
+        }
+        Ok(true)
+    }
+
     async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
         let listens = self.listens;
         let (mut first, mut second) = (first, second);

@@ -1,6 +1,7 @@
 //! Who clients are, how many of them there may be, and how long they may take.
 
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use lab::wait_until;
 
@@ -245,4 +246,24 @@ fn one_address_does_not_take_all_connections_by_default() {
     assert!(limits.connections_per_client > 0 && limits.connections_per_client < limits.connections);
     // Its tunnels do not take all connections to an origin.
     assert!((limits.connections_per_client as usize) < limits.origin_connections);
+}
+
+#[test]
+fn a_client_that_does_not_read_keeps_no_other_waiting_by_interim_responses() {
+    const BEHIND_MAX: usize = 200;
+    let rig = Rig::start("");
+    assert_eq!(rig.client().get("/200/60/100000/large").status(), 200);
+    // Each leaves less room in its socket than the one before; the last has no room for the response before.
+    for behind in 0..BEHIND_MAX {
+        let (asked, path) = (rig.origin.asked(), format!("/200/60/5/early{behind}"));
+        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n");
+        let mut leader = rig.client();
+        leader.send(get("/200/60/100000/large").repeat(behind) + &get(&path));
+        let has_asked = || rig.origin.asked() > asked;
+        if !wait_until(Duration::from_secs(1), has_asked) {
+            return;
+        }
+        assert_eq!(rig.client().get(&path).status(), 200, "{behind}");
+        assert_eq!(rig.origin.asked(), asked + 1, "{behind}");
+    }
 }

@@ -16,8 +16,11 @@ use tempfile::TempDir;
 /// What is awaited comes by then, or never.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
+/// Interim responses before the answer to a path whose name begins with `early`, and bytes of each.
+const INTERIM: (usize, usize) = (10, 20_000);
+
 /// An origin. A path is what it answers with: `/200/60/1000/name` is status 200, fresh for 60 s, with 1000 bytes. A name that begins with
-/// `vary` has an answer for each X-Kind.
+/// `vary` has an answer for each X-Kind; before that of one that begins with `early` come interim responses.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -73,7 +76,14 @@ fn answer(path: &str) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n{vary}{cookie}\r\n"
     );
-    [head.as_bytes(), &body(len)].concat()
+    let interim =
+        if parts.last().is_some_and(|name| name.starts_with("early")) { interim() } else { String::new() };
+    [interim.as_bytes(), head.as_bytes(), &body(len)].concat()
+}
+
+fn interim() -> String {
+    let (count, len) = INTERIM;
+    format!("HTTP/1.1 103 Early Hints\r\nLink: </{}>\r\n\r\n", "x".repeat(len)).repeat(count)
 }
 
 /// The bytes of a body.
