@@ -51,6 +51,8 @@ const EXAMPLES: &str = "Examples:
 
 /// The library's name.
 const LIBRARY: &str = "libstrait_pcap.so";
+/// libpcap's names, which lead to the library.
+const NAMES: [&str; 2] = ["libpcap.so.0.8", "libpcap.so.1"];
 /// Where a package puts it.
 const PLACES: [&str; 2] = ["/usr/lib/strait", "/usr/local/lib/strait"];
 
@@ -251,17 +253,7 @@ fn loadable(library: PathBuf) -> Result<PathBuf, Error> {
 /// The directory beside the library that has it under libpcap's names. A package brings it; after a build it is made.
 fn stand_in(library: &Path) -> Result<PathBuf, Error> {
     let directory = library.with_file_name("libpcap");
-    let make = || {
-        fs::create_dir_all(&directory)?;
-        for name in ["libpcap.so.0.8", "libpcap.so.1"] {
-            match symlink(Path::new("..").join(LIBRARY), directory.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
-    };
-    make().map_err(|error| {
+    make_links(&directory, library).map_err(|error| {
         let failure = format!("make links in {}: {error}", directory.display());
         match error.kind() {
             io::ErrorKind::PermissionDenied => {
@@ -270,7 +262,38 @@ fn stand_in(library: &Path) -> Result<PathBuf, Error> {
             _ => Error::Failed(failure),
         }
     })?;
-    Ok(directory)
+    // A named library has no program beside it: its owner is trusted, for the user named it.
+    let trusted = if is_named() { Some(library.to_owned()) } else { env::current_exe().ok() };
+    let offender = match trusted {
+        Some(trusted) => trust::offender_among_links(&directory, &NAMES, library, &trusted),
+        None => Some(directory.clone()),
+    };
+    offender.map_or_else(|| Ok(directory.clone()), |offender| Err(not_used(&directory, &offender)))
+}
+
+fn make_links(directory: &Path, library: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let name = library.file_name().unwrap_or(OsStr::new(LIBRARY));
+    for link in NAMES {
+        match symlink(Path::new("..").join(name), directory.join(link)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn not_used(directory: &Path, offender: &Path) -> Error {
+    let (directory, offender) = (directory.display(), offender.display());
+    Error::Refused(format!(
+        "{directory} is not used: the loader could load another library than Strait's by {offender}. Remove {directory}; \
+         strait run makes it again"
+    ))
+}
+
+/// Returns true if the user names the library.
+fn is_named() -> bool {
+    env::var_os(VARIABLE).is_some_and(|named| !named.is_empty())
 }
 
 /// `value` first, then what the variable held anyhow.

@@ -5,7 +5,7 @@
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
@@ -17,6 +17,40 @@ const STICKY: u32 = 0o1000;
 /// For root, the members of a group that may write are other users, unless the group is its owner's own. Other users are
 /// taken to know with whom they share a tree.
 pub(super) fn offender<'l>(library: &'l Path, program: &Path) -> Option<&'l Path> {
+    let is_safe = |(depth, path): (usize, &Path)| is_safe(path, program, depth > 1);
+    library.ancestors().enumerate().find(|place| !is_safe(*place)).map(|(_, path)| path)
+}
+
+/// Returns the directory of links or the entry in it that could make the loader load another
+/// library than `library`. The loader searches the whole directory, and subdirectories of it.
+///
+/// Trusted users are those of [`offender`]. It does not check the directories above.
+pub(super) fn offender_among_links(
+    directory: &Path,
+    names: &[&str],
+    library: &Path,
+    program: &Path,
+) -> Option<PathBuf> {
+    let is_directory = fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir());
+    let (Ok(entries), Ok(library)) = (fs::read_dir(directory), fs::canonicalize(library)) else {
+        return Some(directory.to_owned());
+    };
+    if !is_directory || !is_safe(directory, program, false) {
+        return Some(directory.to_owned());
+    }
+    let leads_to_library = |entry: &Path| fs::canonicalize(entry).is_ok_and(|target| target == library);
+    let is_link = |entry: &Path| {
+        let name = entry.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| names.contains(&name)) && leads_to_library(entry)
+    };
+    entries
+        .map(|entry| entry.map_or_else(|_| directory.to_owned(), |entry| entry.path()))
+        .find(|entry| !is_link(entry))
+}
+
+/// Returns true if no user but the trusted ones owns `path` or may write to it. With
+/// `may_be_sticky` other users may make entries in it, but not rename those of others.
+fn is_safe(path: &Path, program: &Path, may_be_sticky: bool) -> bool {
     let me = rustix::process::geteuid();
     let owner = fs::metadata(program).ok().map(|program| program.uid());
     let is_trusted = |user: u32| user == 0 || user == me.as_raw() || Some(user) == owner;
@@ -24,13 +58,10 @@ pub(super) fn offender<'l>(library: &'l Path, program: &Path) -> Option<&'l Path
         let groups_write = me.is_root() && found.mode() & GROUP_WRITES != 0 && !has_own_group(found);
         found.mode() & OTHERS_WRITE != 0 || groups_write
     };
-    let is_safe = |(depth, path): (usize, &Path)| {
-        fs::symlink_metadata(path).is_ok_and(|found| {
-            let is_sticky = depth > 1 && found.mode() & STICKY != 0;
-            is_trusted(found.uid()) && (is_sticky || !others_write(&found))
-        })
-    };
-    library.ancestors().enumerate().find(|place| !is_safe(*place)).map(|(_, path)| path)
+    fs::symlink_metadata(path).is_ok_and(|found| {
+        let is_sticky = may_be_sticky && found.mode() & STICKY != 0;
+        is_trusted(found.uid()) && (is_sticky || !others_write(&found))
+    })
 }
 
 /// Returns true if the file's group is that of its owner alone, as useradd(8) makes one for each user.

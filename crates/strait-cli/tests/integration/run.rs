@@ -1,6 +1,7 @@
 //! `strait run`: what it tells the library, and what it refuses.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::{env, fs};
 
 use lab::{Launch, program_or_skip};
@@ -62,6 +63,34 @@ fn what_cannot_be_run_is_told() {
     let finished = Launch::new(with_library(&spaced)).args(["run", "--", "true"]).run(LIMIT).unwrap();
     let (code, line) = failure(&finished);
     assert_eq!((code, line.contains("a space or a colon")), (3, true), "{line}");
+}
+
+/// LD_LIBRARY_PATH gets the directory, so each library in it could be loaded.
+#[test]
+fn a_directory_of_links_that_may_hold_another_library_is_refused() {
+    let plants: [fn(&Path); 5] = [
+        |links| fs::set_permissions(links, fs::Permissions::from_mode(0o777)).unwrap(),
+        |links| fs::write(links.join("libc.so.6"), "").unwrap(),
+        |links| fs::create_dir(links.join("glibc-hwcaps")).unwrap(),
+        |links| {
+            fs::remove_file(links.join("libpcap.so.0.8")).unwrap();
+            fs::write(links.join("libpcap.so.0.8"), "").unwrap();
+        },
+        |links| {
+            fs::remove_file(links.join("libpcap.so.1")).unwrap();
+            symlink("/etc/passwd", links.join("libpcap.so.1")).unwrap();
+        },
+    ];
+    for plant in plants {
+        let directory = tempfile::tempdir().unwrap();
+        let strait = with_library(directory.path());
+        let launch = || Launch::new(&strait).args(["run", "--", "true"]).run(LIMIT).unwrap();
+        let _ = launch().success();
+        let links = directory.path().join("libpcap");
+        plant(&links);
+        let (code, line) = failure(&launch());
+        assert_eq!((code, line.contains("is not used") && line.contains("/libpcap")), (3, true), "{line}");
+    }
 }
 
 #[test]
