@@ -7,9 +7,22 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+
+/// The access control list of a file (acl(5)), in the kernel's form (linux/posix_acl_xattr.h).
+const ACL: &str = "system.posix_acl_access";
+/// Maximum size of an extended attribute (`XATTR_SIZE_MAX`, linux/limits.h).
+const ACL_BYTES_MAX: usize = 64 << 10;
+const ACL_HEADER_BYTES: usize = 4;
+const ACL_ENTRY_BYTES: usize = 8;
+const ACL_USER: u16 = 0x02;
+const ACL_GROUP: u16 = 0x08;
+const ACL_MASK: u16 = 0x10;
+const ACL_WRITE: u16 = 0x02;
 
 /// Returns the library or the directory above it that another user may write to or owns: that user could have put a library
 /// there. Trusted are root, this user and the owner of `program`. Directories further up may have the sticky bit.
@@ -56,12 +69,41 @@ fn is_safe(path: &Path, program: &Path, may_be_sticky: bool) -> bool {
     let is_trusted = |user: u32| user == 0 || user == me.as_raw() || Some(user) == owner;
     let others_write = |found: &Metadata| {
         let groups_write = me.is_root() && found.mode() & GROUP_WRITES != 0 && !has_own_group(found);
-        found.mode() & OTHERS_WRITE != 0 || groups_write
+        found.mode() & OTHERS_WRITE != 0 || groups_write || list_lets_others_write(path, is_trusted)
     };
     fs::symlink_metadata(path).is_ok_and(|found| {
         let is_sticky = may_be_sticky && found.mode() & STICKY != 0;
         is_trusted(found.uid()) && (is_sticky || !others_write(&found))
     })
+}
+
+/// Returns true if the access control list of `path` lets another user or a group write, or cannot
+/// be read.
+fn list_lets_others_write(path: &Path, is_trusted: impl Fn(u32) -> bool) -> bool {
+    let mut list = vec![0; ACL_BYTES_MAX];
+    match rustix::fs::lgetxattr(path, ACL, &mut list[..]) {
+        Ok(len) => grants_write(list.get(..len).unwrap_or_default(), is_trusted),
+        // The file has none, or its file system has no lists.
+        Err(error) => !matches!(error, Errno::NODATA | Errno::OPNOTSUPP),
+    }
+}
+
+/// Returns true if an entry for a group, or for a user that is not trusted, grants the right to
+/// write. The mask limits these entries.
+fn grants_write(list: &[u8], is_trusted: impl Fn(u32) -> bool) -> bool {
+    let Some((_version, list)) = list.split_at_checked(ACL_HEADER_BYTES) else { return true };
+    let (entries, rest) = list.as_chunks::<ACL_ENTRY_BYTES>();
+    let entry = |[tag, kind, low, high, id @ ..]: &[u8; ACL_ENTRY_BYTES]| {
+        let (tag, rights) = (u16::from_le_bytes([*tag, *kind]), u16::from_le_bytes([*low, *high]));
+        (tag, rights & ACL_WRITE != 0, u32::from_le_bytes(*id))
+    };
+    let is_masked = entries.iter().map(entry).any(|(tag, writes, _)| tag == ACL_MASK && !writes);
+    let is_granted = entries.iter().map(entry).any(|(tag, writes, id)| match tag {
+        ACL_USER => writes && !is_trusted(id),
+        ACL_GROUP => writes,
+        _ => false,
+    });
+    !rest.is_empty() || is_granted && !is_masked
 }
 
 /// Returns true if the file's group is that of its owner alone, as useradd(8) makes one for each user.
@@ -133,6 +175,51 @@ mod tests {
         for (mode, offends) in [(0o1777, false), (0o777, true)] {
             fs::set_permissions(&above, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(offender(&library, &program).is_some(), offends, "{mode:o}");
+        }
+    }
+
+    /// A list as setfacl(1) sets it, with an entry of `tag` for `id`.
+    fn list(tag: u16, id: u32, rights: u16, mask: u16) -> Vec<u8> {
+        let entry = |tag: u16, rights: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let base = |tag, rights| entry(tag, rights, u32::MAX);
+        let named = entry(tag, rights, id);
+        let (owner, group, others) = (base(0x01, 7), base(0x04, 5), base(0x20, 5));
+        if tag == ACL_USER {
+            return [&2_u32.to_le_bytes()[..], &owner, &named, &group, &base(ACL_MASK, mask), &others]
+                .concat();
+        }
+        [&2_u32.to_le_bytes()[..], &owner, &group, &named, &base(ACL_MASK, mask), &others].concat()
+    }
+
+    #[test]
+    fn an_entry_of_an_access_control_list_that_lets_others_write_counts() {
+        let grants = |list: &[u8]| grants_write(list, |user| user == 0);
+        assert!(grants(&list(ACL_USER, NOBODY, 7, 7)) && grants(&list(ACL_GROUP, 0, 2, 7)));
+        assert!(!grants(&list(ACL_USER, 0, 7, 7)), "a trusted user");
+        assert!(!grants(&list(ACL_USER, NOBODY, 5, 7)) && !grants(&list(ACL_USER, NOBODY, 7, 5)));
+        assert!(grants(&[]) && grants(&list(ACL_USER, 0, 7, 7)[..9]), "no whole list");
+    }
+
+    #[test]
+    fn a_directory_whose_list_lets_another_user_write_offends() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("library");
+        fs::write(&library, "").unwrap();
+        let program = env::current_exe().unwrap();
+        for open in [directory.path(), &library] {
+            let writes = list(ACL_USER, NOBODY, 7, 7);
+            match rustix::fs::setxattr(open, ACL, &writes, rustix::fs::XattrFlags::empty()) {
+                Err(Errno::OPNOTSUPP) => {
+                    return eprintln!("SKIP: this file system has no access control lists");
+                }
+                set => set.unwrap(),
+            }
+            assert_eq!(offender(&library, &program), Some(open));
+            rustix::fs::removexattr(open, ACL).unwrap();
+            fs::set_permissions(open, fs::Permissions::from_mode(0o700)).unwrap();
+            assert_eq!(offender(&library, &program), None);
         }
     }
 
