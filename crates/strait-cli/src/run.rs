@@ -15,7 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args as ClapArgs;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use strait_capture::Queues;
+use strait_sys::output;
 
 use crate::Error;
 use crate::capture::{PathArg, WaitArg};
@@ -101,22 +104,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Err(Error::NotStarted(format!("run {}: {error}", path.display())))
 }
 
-/// Fails if the file of `--report` cannot be opened: the library would name its environment
-/// variable.
+/// Fails if the file of `--report` cannot be written to, or if another user may have planted it: the
+/// library would name its environment variable.
 fn check_report(file: &str) -> Result<(), Error> {
     if matches!(file, "" | "0" | "1") {
         return Ok(());
     }
-    match File::options().append(true).open(file) {
+    let is_writable = || match accessat(CWD, file, Access::WRITE_OK, AtFlags::EACCESS) {
         // The library makes it.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && has_directory(file) => Ok(()),
-        opened => opened.map(drop).map_err(|error| Error::Failed(format!("--report={file}: {error}"))),
-    }
-}
-
-fn has_directory(file: &str) -> bool {
-    let parent = Path::new(file).parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.is_none_or(Path::is_dir)
+        Err(Errno::NOENT) => Ok(()),
+        checked => checked.map_err(io::Error::from),
+    };
+    // To open it here could wait for the reader of a named pipe.
+    let checked = output::check(Path::new(file)).and_then(|()| is_writable());
+    checked.map_err(|error| Error::Failed(format!("--report={file}: {error}")))
 }
 
 /// The program as the shell would find it.

@@ -177,3 +177,24 @@ fn a_named_pipe_of_ones_own_takes_captures_and_logs() {
     proxy.signal(Signal::TERM);
     let _ = proxy.wait(LIMIT).unwrap().success();
 }
+
+#[test]
+fn a_report_goes_to_no_planted_name() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = shared();
+    let path = |name: &str| directory.path().join(name);
+    make_pipe(&path("pipe"), NOBODY);
+    let _read = reader(&path("pipe"));
+    fs::write(path("victim"), "untouched").unwrap();
+    symlink(path("victim"), path("link")).unwrap();
+    lchown(path("link"), Some(NOBODY), None).unwrap();
+    for (name, words) in
+        [("pipe", "a named pipe of another user"), ("link", "a symbolic link of another user")]
+    {
+        let report = format!("--report={}", path(name).display());
+        let (code, line) = failure(&run(&["run", &report, "--", "true"]));
+        assert!(code == 1 && line.contains(words) && line.contains(&report), "{line}");
+    }
+}
