@@ -80,6 +80,10 @@ const DESCRIPTORS_WORKER: u64 = 3;
 /// Descriptors that connections never take: those of 128 pipes a worker, so that streams that move need no copy.
 const DESCRIPTORS_PIPES_MIN: u64 = 2 * 128;
 
+/// Maximum number of a copy that is counted on from: another user may have planted a file with a
+/// higher one.
+const NUMBER_MAX: u64 = 1 << 48;
+
 impl Args {
     /// The standard streams that carry data.
     pub(crate) fn streams(&self) -> Streams {
@@ -168,7 +172,7 @@ fn first_number(args: &Args) -> Result<u64, Error> {
     let numbers = entries.filter_map(|entry| {
         let entry = entry.file_name();
         let (number, _way) = entry.to_str()?.strip_prefix(&name)?.split_once('.')?;
-        number.parse().ok()
+        number.parse().ok().filter(|number| *number <= NUMBER_MAX)
     });
     Ok(numbers.max().unwrap_or(0))
 }

@@ -319,7 +319,10 @@ impl Relay {
         now: Instant,
         ended: &mut dyn FnMut(&Ended),
     ) {
-        let number = self.options.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let next = |last: u64| last.checked_add(1);
+        let last = self.options.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        // After the last number each copy fails, for its file is there.
+        let number = last.map_or(u64::MAX, |last| last + 1);
         self.account.connections += 1;
         if let Err(error) = self.try_begin(number, client, peer, now) {
             self.account.failed += 1;
@@ -400,6 +403,7 @@ impl Relay {
             let mut path = prefix.clone().into_os_string();
             path.push(format!(".{number}.{name}"));
             // What passes is nobody else's business.
+            // O_EXCL of `create_new` follows no link that another user has planted (open(2)).
             File::options().write(true).create_new(true).mode(0o600).open(path)
         }))
     }

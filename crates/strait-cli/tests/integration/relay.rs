@@ -197,6 +197,26 @@ fn what_passes_is_copied_to_files_and_a_full_disk_does_not_stop_it() {
 }
 
 #[test]
+fn copies_count_on_after_the_files_that_are_there_and_not_after_planted_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for name in ["copy.7.up", "copy.18446744073709551615.up", "copy.18446744073709551614.down"] {
+        fs::write(path(name), "").unwrap();
+    }
+    let server = server();
+    let relay = Relay::start(&server, &["--tee", &path("copy").display().to_string()]);
+    let client = relay.connect();
+    let stream = accept(&server);
+    (&client).write_all(b"hello").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&stream), b"hello");
+    drop(stream);
+    assert_eq!(read_all(&client), b"");
+    let _ = relay.end().success();
+    assert_eq!(fs::read(path("copy.8.up")).unwrap(), b"hello");
+}
+
+#[test]
 fn nothing_is_left_of_connections_whose_ends_die() {
     let server = server();
     let relay = Relay::start(&server, &[]);
