@@ -138,7 +138,7 @@ impl Lines {
             None => Ok(Heard::Nothing),
             Some(line) if line == WAIT => Ok(Heard::Alive),
             Some(line) => match line.parse() {
-                Ok(Refused(reason)) => Err(Error::Failed(format!("{} refuses: {reason}", name(stream)))),
+                Ok(Refused(reason)) => Err(Error::PeerRefused { peer: name(stream), reason }),
                 Err(_) => line
                     .parse()
                     .map(Heard::Line)
@@ -265,7 +265,7 @@ fn talk(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
 }
 
 pub(crate) fn closed(stream: &TcpStream) -> Error {
-    Error::Failed(format!("{} has closed the connection", name(stream)))
+    Error::PeerClosed { peer: name(stream) }
 }
 
 pub(crate) fn name(stream: &TcpStream) -> String {

@@ -38,6 +38,12 @@ pub(crate) enum Error {
     /// The program cannot be started (the same): exit code 126.
     #[error("{0}")]
     NotStarted(String),
+    /// The other end of a transfer refuses it.
+    #[error("{peer} refuses: {reason}")]
+    PeerRefused { peer: String, reason: String },
+    /// The other end of a transfer has closed the connection.
+    #[error("{peer} has closed the connection")]
+    PeerClosed { peer: String },
     /// Something else failed: what, on what, why.
     #[error("{0}")]
     Failed(String),
@@ -53,7 +59,9 @@ impl Error {
             Self::Proxy(error) => error.kind(),
             Self::Bench(error) => error.kind(),
             Self::Sink(error) => error.kind(),
-            Self::Output(_) | Self::Failed(_) => Kind::Failed,
+            Self::Output(_) | Self::PeerRefused { .. } | Self::PeerClosed { .. } | Self::Failed(_) => {
+                Kind::Failed
+            }
             Self::Usage(_) => Kind::Usage,
             Self::Refused(_) => Kind::Refused,
             Self::NotStarted(_) => return 126,

@@ -329,7 +329,7 @@ impl<'a> Receiving<'a> {
     fn hear_frame(&mut self) -> Result<Heard<bool>, AgreeError> {
         let sender = |text: String| Err(AgreeError::Sender(Error::Failed(text)));
         let heard = match self.lines.hear_now(self.receiver.stream()) {
-            Err(error) if self.is_begun && error.to_string().contains(" refuses: ") => {
+            Err(error @ Error::PeerRefused { .. }) if self.is_begun => {
                 let fate = self.output.discard();
                 return sender(format!("{error}; {fate}"));
             }

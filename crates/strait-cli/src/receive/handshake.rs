@@ -11,7 +11,7 @@ use strait_transfer::offer::Offer;
 
 use super::{Args, TICK};
 use crate::Error;
-use crate::bulk::{Heard, Lines, cannot_listen, closed, name, set_timeouts};
+use crate::bulk::{Heard, Lines, cannot_listen, name, set_timeouts};
 use crate::output::tell;
 
 /// Connections without an offer at a time; one more takes the place of another.
@@ -172,7 +172,7 @@ impl Waiting {
             Ok(_) => Err(Error::Failed(format!("{}: no offer in time", name(&self.stream)))),
             Err(error) => {
                 // Nothing of the sender is lost: it gets the reason if it still listens, and is not waited for.
-                if error.to_string() != closed(&self.stream).to_string() {
+                if !matches!(error, Error::PeerClosed { .. }) {
                     say_why(&self.stream, &error.to_string());
                 }
                 Err(error)

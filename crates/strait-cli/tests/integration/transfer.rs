@@ -304,6 +304,38 @@ fn who_speaks_something_else_is_told_apart() {
     assert!(code == 1 && line.contains("no answer in time") && line.contains("--raw"), "{line}");
 }
 
+/// Connects, offers bytes and begins to send them from the first.
+fn begin(receiver: &Receiver, offer: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(&receiver.address).unwrap();
+    stream.write_all(format!("strait-send 3 {offer}\nfrom=0\n").as_bytes()).unwrap();
+    let mut first = [0; 5];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"have=");
+    stream
+}
+
+#[test]
+fn a_line_that_looks_like_a_refusal_removes_no_part() {
+    let files = Files::with_source(10);
+    let receiver = Receiver::into(&files.path("out"));
+    let mut stream = begin(&receiver, "length=10");
+    stream.write_all(b"data=5\nhellox refuses: x\n").unwrap();
+    let (code, line) = failure(&receiver.end());
+    assert!(code == 1 && line.contains("where the sender's next bytes"), "{line}");
+    assert_eq!(fs::read(files.path("out.part")).unwrap(), b"hello");
+}
+
+#[test]
+fn a_refusal_of_the_sender_removes_the_part() {
+    let files = Files::with_source(10);
+    let receiver = Receiver::into(&files.path("out"));
+    let mut stream = begin(&receiver, "length=10");
+    stream.write_all(b"data=5\nhellorefused=it changed\n").unwrap();
+    let (code, line) = failure(&receiver.end());
+    assert!(code == 1 && line.contains(" refuses: it changed"), "{line}");
+    assert!(!files.path("out.part").exists());
+}
+
 #[test]
 fn bytes_alone_are_shown_escaped_and_the_receiver_listens_on() {
     let files = Files::with_source(0);
