@@ -256,12 +256,16 @@ fn talk(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::Interrupted => Error::Failed("interrupted".into()),
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => closed(stream),
-        ErrorKind::WouldBlock => Error::Failed(format!(
-            "{}: no answer in time: is the other end strait send or strait receive? --raw does without",
-            name(stream)
-        )),
+        ErrorKind::WouldBlock => no_answer(stream),
         _ => Error::Failed(format!("{operation} {}: {error}", name(stream))),
     }
+}
+
+pub(crate) fn no_answer(stream: &TcpStream) -> Error {
+    Error::Failed(format!(
+        "{}: no answer in time: is the other end strait send or strait receive? --raw does without",
+        name(stream)
+    ))
 }
 
 pub(crate) fn closed(stream: &TcpStream) -> Error {

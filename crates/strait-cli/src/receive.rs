@@ -25,7 +25,7 @@ use crate::bulk::{Bar, Beat, Heard, Lines, closed, refuse, reset_on_death, say, 
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
 use crate::standard::Streams;
-use handshake::{Sender, Senders};
+use handshake::{Patience, Sender, Senders, hear_from};
 use part::{Found, Output};
 
 /// Options of `strait receive`.
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let sender = senders.next(terminated)?;
         let peer = sender.0.try_clone();
         let peer = peer.map_err(|error| Error::Failed(format!("duplicate a socket: {error}")))?;
-        match Receiving::agree(args, &mut output, sender, terminated) {
+        match Receiving::agree(args, &mut output, sender, &mut senders, terminated) {
             Ok(receiving) => break (receiving, peer),
             // No byte has come, so that another sender finds all as it was.
             Err(AgreeError::Sender(error)) if !terminated.load(Ordering::Relaxed) => {
@@ -195,11 +195,16 @@ impl<'a> Receiving<'a> {
         args: &'a Args,
         output: &'a mut Output,
         sender: Sender,
+        senders: &mut Senders<'_>,
         terminated: &'a AtomicBool,
     ) -> Result<Self, AgreeError> {
-        let mut receiving = Self::offered(args, output, sender, terminated)?;
+        let mut patience = Patience::new(args);
+        let mut receiving = Self::offered(args, output, sender, (senders, &mut patience), terminated)?;
         if !args.raw {
-            receiving.until(Self::hear_first)?;
+            receiving.until(|receiving| {
+                patience.check(senders)?;
+                receiving.hear_first()
+            })?;
             if receiving.is_ended {
                 receiving.verify().map_err(AgreeError::Sender)?;
             }
@@ -215,6 +220,7 @@ impl<'a> Receiving<'a> {
         args: &'a Args,
         output: &'a mut Output,
         (stream, mut lines, offer): Sender,
+        (senders, patience): (&mut Senders<'_>, &mut Patience),
         terminated: &'a AtomicBool,
     ) -> Result<Self, AgreeError> {
         let (mut at, mut is_complete, mut found) = (0, false, Found::nothing());
@@ -231,7 +237,9 @@ impl<'a> Receiving<'a> {
                 found = find.map_err(AgreeError::Sender)??;
             }
             say(&stream, &found.have).map_err(AgreeError::Sender)?;
-            From(at) = lines.hear(&stream, args.timeout).map_err(AgreeError::Sender)?;
+            patience.allow_hashing(found.have.bytes);
+            From(at) =
+                hear_from((&stream, &mut lines), args.timeout, terminated, || patience.check(senders))?;
             is_complete = found.is_whole && at > 0;
             let is_too_far = at > found.have.bytes || length.is_some_and(|length| at > length);
             if is_too_far || is_complete && Some(at) != length {

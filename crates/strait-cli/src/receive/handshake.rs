@@ -4,20 +4,22 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strait_transfer::offer::Offer;
+use strait_transfer::offer::{From, Offer};
 
-use super::{Args, TICK};
+use super::{AgreeError, Args, TICK};
 use crate::Error;
-use crate::bulk::{Heard, Lines, cannot_listen, name, set_timeouts};
+use crate::bulk::{Heard, Lines, cannot_listen, name, no_answer, set_timeouts};
 use crate::output::tell;
 
 /// Connections without an offer at a time; one more takes the place of another.
 const WAITING_MAX: usize = 64;
 /// Connections that are accepted before offers are looked for again.
 const ACCEPTS_MAX: usize = 16;
+/// Bytes that a slow disk reads in a second.
+const HASHED_BYTES_S_MIN: u64 = 20_000_000;
 /// Failures that are reported; further ones are not.
 const REPORTS_MAX: usize = 16;
 
@@ -29,6 +31,8 @@ pub(super) struct Senders<'a> {
     args: &'a Args,
     listener: TcpListener,
     waiting: Vec<Waiting>,
+    /// The sender that another one makes room for.
+    successor: Option<Sender>,
     reports: usize,
 }
 
@@ -48,16 +52,15 @@ impl<'a> Senders<'a> {
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         tell(format_args!("listening on {}\n", listener.local_addr().map_err(failed)?));
-        Ok(Self { args, listener, waiting: Vec::new(), reports: 0 })
+        Ok(Self { args, listener, waiting: Vec::new(), successor: None, reports: 0 })
     }
 
     /// Waits for a connection that sends.
     pub(super) fn next(&mut self, terminated: &AtomicBool) -> Result<Sender, Error> {
         loop {
-            if let Some(sender) = self.offering() {
-                return Ok(sender);
-            }
-            if let Some(sender) = self.accept()? {
+            if self.has_sender()?
+                && let Some(sender) = self.successor.take()
+            {
                 return Ok(sender);
             }
             wait(&self.listener, &self.waiting)?;
@@ -67,11 +70,23 @@ impl<'a> Senders<'a> {
         }
     }
 
+    /// Returns true if a connection sends; [`Self::next`] returns it.
+    fn has_sender(&mut self) -> Result<bool, Error> {
+        if self.successor.is_none() {
+            self.successor = self.offering();
+        }
+        if self.successor.is_none() {
+            self.successor = self.accept()?;
+        }
+        Ok(self.successor.is_some())
+    }
+
     /// Refuses all others; each may be gone already.
     pub(super) fn turn_away(self) {
         const REASON: &str = "another sender was first, and strait receive takes one transfer";
-        for other in self.waiting {
-            say_why(&other.stream, REASON);
+        let others = self.waiting.into_iter().map(|other| other.stream);
+        for other in others.chain(self.successor.map(|(stream, ..)| stream)) {
+            say_why(&other, REASON);
         }
         // A sender of the bytes alone knows no lines.
         let most = if self.args.raw { 0 } else { WAITING_MAX };
@@ -178,6 +193,59 @@ impl Waiting {
                 Err(error)
             }
         }
+    }
+}
+
+/// The time that a sender may take to its first byte while another one waits: a sender that only
+/// says `wait` must not hold up all others.
+pub(super) struct Patience {
+    since: Instant,
+    limit: Duration,
+}
+
+impl Patience {
+    pub(super) fn new(args: &Args) -> Self {
+        Self { since: Instant::now(), limit: args.timeout }
+    }
+
+    /// Begins again, and adds the time in which the sender hashes as many bytes as are here.
+    pub(super) fn allow_hashing(&mut self, bytes: u64) {
+        self.since = Instant::now();
+        self.limit += Duration::from_secs(bytes / HASHED_BYTES_S_MIN);
+    }
+
+    /// Fails if the time is over and another sender waits.
+    pub(super) fn check(&self, senders: &mut Senders<'_>) -> Result<(), AgreeError> {
+        if self.since.elapsed() <= self.limit || !senders.has_sender()? {
+            return Ok(());
+        }
+        let seconds = self.limit.as_secs_f64();
+        let text = format!("the sender has sent no byte for {seconds} s, and another sender waits");
+        Err(AgreeError::Sender(Error::Failed(text)))
+    }
+}
+
+/// Hears where the sender begins, which hashes its file first.
+pub(super) fn hear_from(
+    (stream, lines): (&TcpStream, &mut Lines),
+    timeout: Duration,
+    terminated: &AtomicBool,
+    mut check: impl FnMut() -> Result<(), AgreeError>,
+) -> Result<From, AgreeError> {
+    let mut last = Instant::now();
+    loop {
+        match lines.hear_now(stream).map_err(AgreeError::Sender)? {
+            Heard::Line(from) => return Ok(from),
+            Heard::Alive => last = Instant::now(),
+            Heard::Nothing => super::wait(stream, PollFlags::IN)?,
+        }
+        if terminated.load(Ordering::Relaxed) {
+            return Err(Error::Failed("interrupted".into()).into());
+        }
+        if last.elapsed() > timeout {
+            return Err(AgreeError::Sender(no_answer(stream)));
+        }
+        check()?;
     }
 }
 

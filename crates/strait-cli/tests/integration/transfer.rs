@@ -337,6 +337,25 @@ fn a_refusal_of_the_sender_removes_the_part() {
 }
 
 #[test]
+fn a_peer_that_only_waits_makes_room_for_a_sender() {
+    for begins in ["strait-send 3 length=10\n", "strait-send 3 length=10\nfrom=0\n"] {
+        let files = Files::with_source(10);
+        let path = files.path("out").display().to_string();
+        let receiver = Receiver::start(&["-o", &path, "--timeout", "1"]);
+        let mut peer = TcpStream::connect(&receiver.address).unwrap();
+        peer.write_all(begins.as_bytes()).unwrap();
+        peer.read_exact(&mut [0; 5]).unwrap();
+        // The peer says `wait` until the receiver closes the connection.
+        let waits = std::thread::spawn(move || while peer.write_all(b"wait\n").is_ok() {});
+        let _ = files.send(&receiver, &[]).success();
+        waits.join().unwrap();
+        let received = receiver.end().success();
+        assert!(received.stderr.contains("another sender waits; listening on"), "{}", received.stderr);
+        assert_eq!(fs::read(&path).unwrap(), content(10));
+    }
+}
+
+#[test]
 fn bytes_alone_are_shown_escaped_and_the_receiver_listens_on() {
     let files = Files::with_source(0);
     fs::write(files.path("source"), b"\x16\x03\x01\x1b[31mred\xff and a long rest without an end\n").unwrap();
