@@ -99,12 +99,14 @@ pub fn file(path: &Path) -> io::Result<Entry> {
     }
 }
 
-/// Checks `path` and opens nothing.
+/// Checks `path` for [`append`] and opens nothing.
 ///
 /// # Errors
-/// As for [`find`].
+/// As for [`append`].
 pub fn check(path: &Path) -> io::Result<()> {
-    look(path).map(drop)
+    let Found::File(entry) = look(path)? else { return Ok(()) };
+    let Some(pinned) = &entry.pinned else { return Ok(()) };
+    entry.check_names(rustix::fs::fstat(pinned)?.st_nlink)
 }
 
 impl Entry {
@@ -114,12 +116,18 @@ impl Entry {
             return Ok(openat(&self.directory, &self.name, flags, NEW)?.into());
         };
         let file = open_same(&self.directory, &self.name, flags | OFlags::NOFOLLOW, pinned)?;
-        if file.metadata()?.nlink() > 1 && can_others_write(&self.directory)? {
+        self.check_names(file.metadata()?.nlink())?;
+        Ok(file)
+    }
+
+    /// Refuses a file with `names` hard links if another user may have made one of them.
+    fn check_names(&self, names: u64) -> io::Result<()> {
+        if names > 1 && can_others_write(&self.directory)? {
             return Err(refused(
                 "the file has a second name, by which another user may have planted it: give another one",
             ));
         }
-        Ok(file)
+        Ok(())
     }
 }
 
