@@ -1,10 +1,13 @@
 //! What packagers and shells want: completion scripts and man pages, made from the command line's own definition.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use strait_sys::output;
 
 use crate::Error;
 use crate::output::print_text;
@@ -53,13 +56,39 @@ fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => made?,
     }
-    clap_mangen::generate_to(command, directory)?;
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        let is_ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("strait"));
-        if is_ours && path.extension().is_some_and(|extension| extension == "1") {
-            fs::write(&path, with_examples(&fs::read_to_string(&path)?))?;
-        }
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    write_pages_of(&command, directory)
+}
+
+/// Writes the page of `command` after those of its subcommands.
+fn write_pages_of(command: &Command, directory: &Path) -> io::Result<()> {
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        write_pages_of(subcommand, directory)?;
     }
-    Ok(())
+    let page = clap_mangen::Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    let text = with_examples(&String::from_utf8_lossy(&text));
+    let path = directory.join(page.get_filename());
+    write_page(&path, text.as_bytes()).map_err(|error| {
+        let name = page.get_filename();
+        io::Error::new(error.kind(), format!("{name}: {error}"))
+    })
+}
+
+/// Replaces the page at `path`. The directory may belong to another user: a link there is not
+/// followed, and a file is not written to but replaced.
+fn write_page(path: &Path, text: &[u8]) -> io::Result<()> {
+    let entry = output::file(path)?;
+    let part = format!("{}.{}.part", entry.name.to_string_lossy(), std::process::id());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = fs::File::from(openat(&entry.directory, &part, flags, Mode::from_raw_mode(0o666))?);
+    let written = file
+        .write_all(text)
+        .and_then(|()| Ok(renameat(&entry.directory, &part, &entry.directory, &entry.name)?));
+    if written.is_err() {
+        let _ = unlinkat(&entry.directory, &part, AtFlags::empty());
+    }
+    written
 }

@@ -198,3 +198,21 @@ fn a_report_goes_to_no_planted_name() {
         assert!(code == 1 && line.contains(words) && line.contains(&report), "{line}");
     }
 }
+
+#[test]
+fn man_pages_follow_no_link_of_another_user() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("victim"), "untouched").unwrap();
+    fs::create_dir(path("man")).unwrap();
+    symlink(path("victim"), path("man/strait.1")).unwrap();
+    for planted in ["man", "man/strait.1"] {
+        lchown(path(planted), Some(NOBODY), None).unwrap();
+    }
+    let (code, line) = failure(&run(&["man", path("man").to_str().unwrap()]));
+    assert!(code == 1 && line.contains("strait.1: a symbolic link of another user"), "{code} {line}");
+    assert_eq!(fs::read(path("victim")).unwrap(), b"untouched");
+}
