@@ -353,9 +353,9 @@ impl Args {
         }
     }
 
-    /// Everything is open: from here on the program needs no privilege, but to make the files of a rotation.
+    /// Everything is open: from here on the program needs no privilege, except to rename and create files.
     fn drop_privileges(&self) -> Result<(), Error> {
-        Ok(strait_sys::process::drop_capabilities(self.output.rotates())?)
+        Ok(strait_sys::process::drop_capabilities_except(&self.output.capabilities())?)
     }
 }
 

@@ -189,13 +189,21 @@ fn capabilities() -> Result<(CapabilityHeader, [CapabilityData; 2])> {
     Ok((header, data))
 }
 
+/// Permission to create and rename files in every directory.
+pub const CAP_DAC_OVERRIDE: u32 = 1;
+/// Permission to replace files of other users in a sticky directory of another user.
+pub const CAP_FOWNER: u32 = 3;
+
 /// Drops all capabilities of the calling thread, and of the threads that it starts later,
-/// permanently (capset(2)). With `keep_file_access` CAP_DAC_OVERRIDE stays, so that root can still
-/// create files in every directory.
+/// permanently (capset(2)). With `keep_file_access` [`CAP_DAC_OVERRIDE`] stays.
 pub fn drop_capabilities(keep_file_access: bool) -> Result<()> {
-    const CAP_DAC_OVERRIDE: u32 = 1;
+    drop_capabilities_except(if keep_file_access { &[CAP_DAC_OVERRIDE] } else { &[] })
+}
+
+/// Like [`drop_capabilities`], but `kept` (below 32) stay if the process has them.
+pub fn drop_capabilities_except(kept: &[u32]) -> Result<()> {
     let (header, data) = capabilities()?;
-    let kept = data[0].permitted & if keep_file_access { 1 << CAP_DAC_OVERRIDE } else { 0 };
+    let kept = data[0].permitted & kept.iter().fold(0, |bits, capability| bits | 1 << capability);
     let kept = CapabilityData { effective: kept, permitted: kept, inheritable: 0 };
     let data = [kept, CapabilityData::default()];
     // SAFETY: version 3 reads one header and two data structs.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -11,7 +12,8 @@ use strait_capture::sink::{
     FileSink, Format, LinkType, SinkInterface, SinkOptions, Statistics, Summary, Target, frame_ref,
 };
 use strait_ledger::{Grouped, Report};
-use strait_sys::clock;
+use strait_sys::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
+use strait_sys::{clock, output};
 
 use super::{Output, Source, Text, tell};
 use crate::Error;
@@ -80,9 +82,19 @@ impl Args {
         }
     }
 
-    /// Whether more files will be made later.
-    pub(crate) fn rotates(&self) -> bool {
-        self.rotate_bytes().is_some() || self.rotate_s.is_some()
+    /// Capabilities that completing the file needs. Its directory may belong to another user: the
+    /// rename at the end needs the same permission as the creation.
+    pub(crate) fn capabilities(&self) -> Vec<u32> {
+        const STICKY: u32 = 0o1000;
+        let file = self.write.as_deref().filter(|file| *file != "-");
+        let Some(entry) = file.and_then(|file| output::file(Path::new(file)).ok()) else { return vec![] };
+        let directory = entry.directory.try_clone().and_then(|directory| fs::File::from(directory).metadata());
+        let is_other_and_sticky = directory.is_ok_and(|directory| {
+            directory.mode() & STICKY != 0 && directory.uid() != rustix::process::geteuid().as_raw()
+        });
+        let mut kept = vec![CAP_DAC_OVERRIDE];
+        kept.extend(is_other_and_sticky.then_some(CAP_FOWNER));
+        kept
     }
 
     fn rotate_bytes(&self) -> Option<u64> {

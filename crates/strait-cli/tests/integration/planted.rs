@@ -216,3 +216,21 @@ fn man_pages_follow_no_link_of_another_user() {
     assert!(code == 1 && line.contains("strait.1: a symbolic link of another user"), "{code} {line}");
     assert_eq!(fs::read(path("victim")).unwrap(), b"untouched");
 }
+
+#[test]
+fn root_completes_a_capture_in_a_directory_of_another_user() {
+    if !root_or_skip() {
+        return;
+    }
+    for mode in [0o755, 0o1755] {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let path = directory.path().join("out.pcapng");
+        fs::write(&path, "older").unwrap();
+        for owned in [path.as_path(), directory.path()] {
+            chown(owned, Some(NOBODY), None).unwrap();
+        }
+        let _ = run(&["capture", "-r", RECORDING, "-w", path.to_str().unwrap()]).success();
+        assert_eq!(fs::read(&path).unwrap()[..4], 0x0a0d_0d0a_u32.to_le_bytes());
+    }
+}
