@@ -65,6 +65,14 @@ pub enum SinkError {
         /// What the system said.
         source: Arc<io::Error>,
     },
+    /// Another process has deleted or renamed the unfinished file.
+    #[error("{file} was replaced meanwhile; {fate}")]
+    Replaced {
+        /// The unfinished file.
+        file: String,
+        /// Place of the capture.
+        fate: String,
+    },
     /// The format cannot hold this frame or interface.
     #[error(transparent)]
     Format(#[from] strait_pcapng::Error),

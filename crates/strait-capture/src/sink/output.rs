@@ -3,15 +3,16 @@
 //! [`FileSink`](super::FileSink) opens one for each file. Standard output, devices and FIFOs are written in place. An
 //! advisory lock keeps two captures from sharing one `.part`. It knows nothing of rotation.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, openat, renameat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
 use strait_sys::output;
 
@@ -21,6 +22,8 @@ use super::{SinkError, Target};
 /// What an unfinished file's name ends with.
 const UNFINISHED: &str = ".part";
 
+/// Mode of a new file, before the umask.
+const NEW: Mode = Mode::from_bits_retain(0o666);
 /// Files of killed captures that are kept for one name.
 const SET_ASIDE_MAX: u32 = 99;
 /// How often a `.part` may be renamed away between opening and locking it before that is an error.
@@ -40,10 +43,23 @@ pub(super) struct Output {
 
 #[derive(Debug)]
 enum Place {
-    /// Written under `part`, to be renamed to `name`.
-    Renamed { part: PathBuf, name: PathBuf },
+    /// Written under the name of the part, to be renamed.
+    Renamed(Part),
     /// Standard output, a device or a FIFO.
     InPlace(PathBuf),
+}
+
+/// Entry of the unfinished file.
+#[derive(Debug)]
+struct Part {
+    /// Directory. It stays the same if another user replaces a directory in the path.
+    directory: OwnedFd,
+    /// Name of the unfinished file in the directory.
+    entry: OsString,
+    /// Name of the complete file in the directory.
+    whole: OsString,
+    /// Path of the complete file, for messages.
+    name: PathBuf,
 }
 
 /// A write that failed, after it was cut back to whole blocks.
@@ -61,7 +77,7 @@ impl Output {
             Target::Stdout => Self::stdout(),
             Target::Path(path) => match output::find(path) {
                 Ok(output::Place::Stream(file)) => Ok(Self::in_place(path, file)),
-                Ok(output::Place::File(entry)) => return Self::unfinished(entry.path)?.begin(header),
+                Ok(output::Place::File(entry)) => return Self::unfinished(*entry)?.begin(header),
                 Err(error) => Err(error),
             },
         };
@@ -77,7 +93,7 @@ impl Output {
     /// The name that the file will have.
     pub(super) fn name(&self) -> String {
         match &self.place {
-            Place::Renamed { name, .. } | Place::InPlace(name) => name.display().to_string(),
+            Place::Renamed(Part { name, .. }) | Place::InPlace(name) => name.display().to_string(),
         }
     }
 
@@ -103,13 +119,7 @@ impl Output {
     pub(super) fn finish(self) -> Result<PathBuf, SinkError> {
         match self.place {
             Place::InPlace(name) => Ok(name),
-            Place::Renamed { part, name } => match fs::rename(&part, &name) {
-                Ok(()) => Ok(name),
-                Err(source) => {
-                    let (from, to) = (part.display().to_string(), name.display().to_string());
-                    Err(SinkError::Rename { from, to, source: Arc::new(source) })
-                }
-            },
+            Place::Renamed(part) => part.complete(&self.file),
         }
     }
 
@@ -125,19 +135,19 @@ impl Output {
     }
 
     /// `NAME.part` for a regular file, locked and new.
-    fn unfinished(name: PathBuf) -> Result<Self, SinkError> {
-        let mut part = name.clone().into_os_string();
-        part.push(UNFINISHED);
-        let part = PathBuf::from(part);
-        let shown = part.display().to_string();
-        let (file, set_aside) = match lock(&part) {
+    fn unfinished(found: output::Entry) -> Result<Self, SinkError> {
+        let mut entry = found.name.clone();
+        entry.push(UNFINISHED);
+        let part = Part { directory: found.directory, entry, whole: found.name, name: found.path };
+        let shown = part.path().display().to_string();
+        let (file, set_aside) = match part.lock() {
             Ok(locked) => locked,
             Err(source) if source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(SinkError::Busy { file: shown });
             }
             Err(source) => return Err(SinkError::create(shown, source)),
         };
-        Ok(Self { file, place: Place::Renamed { part, name }, bytes: 0, regular: true, set_aside })
+        Ok(Self { file, place: Place::Renamed(part), bytes: 0, regular: true, set_aside })
     }
 
     /// Writes the header. A file that cannot hold even that is removed again.
@@ -145,8 +155,10 @@ impl Output {
         let (written, result) = write_all(&mut self.file, header);
         self.bytes = written as u64;
         let Err(cause) = result else { return Ok(self) };
-        if let Place::Renamed { part, .. } = &self.place {
-            let _ = fs::remove_file(part);
+        if let Place::Renamed(part) = &self.place
+            && part.is_entry_of(&self.file)
+        {
+            let _ = unlinkat(&part.directory, &part.entry, AtFlags::empty());
         }
         Err(SinkError::begin(self.name(), cause))
     }
@@ -173,48 +185,113 @@ fn describe(target: &Target) -> String {
     }
 }
 
-/// Opens and locks `part`, a regular file that is new or empty and this user's own. `WouldBlock`:
-/// another process has the lock. A file system without locks is no reason not to capture. Returns
-/// the name of a file that was set aside, too.
-fn lock(part: &Path) -> io::Result<(File, Option<PathBuf>)> {
-    let mut aside = None;
-    for _ in 0..LOCK_TRIES {
-        let created = OpenOptions::new().write(true).create_new(true).open(part);
-        let is_new = created.is_ok();
-        let file = match created {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match open_left(part) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                opened => opened?,
-            },
-            created => created?,
-        };
-        // Not truncated here: it may be another capture's until the lock says otherwise.
-        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        // Its owner may have renamed it after we opened it: then it is a complete capture.
-        if !is_at(&file, part) {
-            continue;
-        }
-        if is_new || is_ours_and_empty(&file)? {
-            return Ok((file, aside));
-        }
-        aside = Some(set_aside(part)?);
+impl Part {
+    fn path(&self) -> PathBuf {
+        self.name.with_file_name(&self.entry)
     }
-    Err(io::ErrorKind::WouldBlock.into())
+
+    /// Opens and locks the part, a regular file that is new or empty and this user's own.
+    /// `WouldBlock`: another process has the lock. A file system without locks is no reason not to
+    /// capture. Returns the name of a file that was set aside, too.
+    fn lock(&self) -> io::Result<(File, Option<PathBuf>)> {
+        let mut aside = None;
+        for _ in 0..LOCK_TRIES {
+            let created = self.open(OFlags::CREATE | OFlags::EXCL);
+            let is_new = created.is_ok();
+            let file = match created {
+                Err(Errno::EXIST) => match self.open_left() {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    opened => opened?,
+                },
+                created => created?,
+            };
+            // Not truncated here: it may be another capture's until the lock says otherwise.
+            if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            // Its owner may have renamed it after we opened it: then it is a complete capture.
+            if !self.is_entry_of(&file) {
+                continue;
+            }
+            if is_new || is_ours_and_empty(&file)? {
+                return Ok((file, aside));
+            }
+            aside = Some(self.set_aside()?);
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn open(&self, flags: OFlags) -> rustix::io::Result<File> {
+        let flags = flags | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        Ok(openat(&self.directory, &self.entry, flags, NEW)?.into())
+    }
+
+    /// Opens a part that is there already. Another user may have planted a link or a named pipe
+    /// under that name: neither is followed, written to or waited for.
+    fn open_left(&self) -> io::Result<File> {
+        let is_file = |file: &File| file.metadata().is_ok_and(|found| found.is_file());
+        match self.open(OFlags::NOFOLLOW | OFlags::NONBLOCK) {
+            Ok(file) if is_file(&file) => Ok(file),
+            Err(Errno::NOENT) => Err(Errno::NOENT.into()),
+            Err(error) if self.is_file() => Err(error.into()),
+            _ => Err(io::Error::other("there is something else than a file under that name: remove it")),
+        }
+    }
+
+    fn is_file(&self) -> bool {
+        let found = statat(&self.directory, &self.entry, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile)
+    }
+
+    /// Keeps what a killed capture left, its last packets, under the first free name of
+    /// `NAME.part.1` and on.
+    fn set_aside(&self) -> io::Result<PathBuf> {
+        for number in 1..=SET_ASIDE_MAX {
+            let mut name = self.entry.clone();
+            name.push(format!(".{number}"));
+            let (directory, flags) = (&self.directory, RenameFlags::NOREPLACE);
+            match renameat_with(directory, &self.entry, directory, &name, flags) {
+                Ok(()) => return Ok(self.name.with_file_name(name)),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(io::Error::other(format!(
+            "{SET_ASIDE_MAX} files that killed captures left are there: move them away"
+        )))
+    }
+
+    /// Returns true if the part is still `file`.
+    fn is_entry_of(&self, file: &File) -> bool {
+        let entry = statat(&self.directory, &self.entry, AtFlags::SYMLINK_NOFOLLOW);
+        let own = file.metadata();
+        matches!((entry, own), (Ok(entry), Ok(own)) if (entry.st_dev, entry.st_ino) == (own.dev(), own.ino()))
+    }
+
+    /// Gives `file` its name. In a directory that others write to, another user may have replaced
+    /// the part: that file does not get the name.
+    fn complete(self, file: &File) -> Result<PathBuf, SinkError> {
+        let from = self.path().display().to_string();
+        if !self.is_entry_of(file) {
+            return Err(SinkError::Replaced { file: from, fate: fate(file) });
+        }
+        match renameat(&self.directory, &self.entry, &self.directory, &self.whole) {
+            Ok(()) => Ok(self.name),
+            Err(errno) => {
+                let to = self.name.display().to_string();
+                Err(SinkError::Rename { from, to, source: Arc::new(errno.into()) })
+            }
+        }
+    }
 }
 
-/// Opens a part that is there already. Another user may have planted a link or a named pipe under that name: neither is
-/// followed, written to or waited for.
-fn open_left(part: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let opened = OpenOptions::new().write(true).custom_flags(flags.bits().cast_signed()).open(part);
-    let is_file = |file: &File| file.metadata().is_ok_and(|found| found.is_file());
-    match opened {
-        Ok(file) if is_file(&file) => Ok(file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
-        Err(error) if fs::symlink_metadata(part).is_ok_and(|found| found.is_file()) => Err(error),
-        _ => Err(io::Error::other("there is something else than a file under that name: remove it")),
+/// Tells where the capture is that another process took the name from.
+fn fate(file: &File) -> String {
+    let is_deleted = file.metadata().is_ok_and(|found| found.nlink() == 0);
+    match fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) {
+        Ok(path) if !is_deleted => format!("the capture is in {}", path.display()),
+        _ if is_deleted => "the capture is deleted".into(),
+        _ => "the capture has another name".into(),
     }
 }
 
@@ -222,27 +299,6 @@ fn open_left(part: &Path) -> io::Result<File> {
 fn is_ours_and_empty(file: &File) -> io::Result<bool> {
     let found = file.metadata()?;
     Ok(found.len() == 0 && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw())
-}
-
-/// Keeps what a killed capture left, its last packets, under the first free name of `NAME.part.1` and on.
-fn set_aside(part: &Path) -> io::Result<PathBuf> {
-    for number in 1..=SET_ASIDE_MAX {
-        let mut name = part.as_os_str().to_owned();
-        name.push(format!(".{number}"));
-        match renameat_with(CWD, part, CWD, &name, RenameFlags::NOREPLACE) {
-            Ok(()) => return Ok(name.into()),
-            Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Err(io::Error::other(format!(
-        "{SET_ASIDE_MAX} files that killed captures left are there: move them away"
-    )))
-}
-
-fn is_at(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(named)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
-    (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
 /// Writes all of `bytes`, waiting where a pipe is full, and says how many were written.

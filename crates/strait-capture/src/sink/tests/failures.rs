@@ -238,3 +238,28 @@ fn a_planted_part_is_neither_followed_nor_waited_for() {
     assert_eq!(fs::metadata(&elsewhere).unwrap().len(), 0);
     assert_eq!(listing(directory.path()), ["elsewhere", "out.pcapng", "out.pcapng.part.1"]);
 }
+
+#[test]
+fn a_part_that_was_replaced_does_not_get_the_name() {
+    for is_moved in [true, false] {
+        let directory = directory();
+        let path = directory.path().join("out.pcapng");
+        let moved = directory.path().join("moved");
+        let mut sink = FileSink::create(options(&path)).expect("a sink");
+        write(&mut sink, 0, 60).expect("room");
+        fs::rename(part_of(&path), &moved).unwrap();
+        if !is_moved {
+            fs::remove_file(&moved).unwrap();
+        }
+        fs::write(part_of(&path), "forged").unwrap();
+        let refused = sink.close(&[]).expect_err("a forged part").to_string();
+        assert!(!path.exists());
+        assert_eq!(fs::read(part_of(&path)).unwrap(), b"forged");
+        if is_moved {
+            assert!(refused.contains(&format!("the capture is in {}", moved.display())), "{refused}");
+            assert_eq!(numbers(&moved), [0]);
+        } else {
+            assert!(refused.contains("the capture is deleted"), "{refused}");
+        }
+    }
+}
