@@ -35,6 +35,9 @@ pub const FLUSH_BYTES: usize = 256 << 10;
 /// The longest that [`FileSink::flush_due`] leaves blocks in memory.
 pub const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
+/// Other names to try where the name of a later file is refused.
+const OTHER_NAMES_MAX: usize = 3;
+
 /// What was written, all files together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -229,7 +232,7 @@ impl FileSink {
     fn rotate(&mut self, opened_ns: u64) -> Result<(), SinkError> {
         self.complete()?;
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
-        let opened = Output::create(&self.series.target(opened_ns)?, &self.buffer);
+        let opened = self.series.target(opened_ns).and_then(|target| open_next(&target, &self.buffer));
         self.buffer.clear();
         self.output = Some(opened?);
         let deleted = self.series.delete_oldest();
@@ -286,6 +289,19 @@ impl Drop for FileSink {
             let _ = self.flush();
         }
     }
+}
+
+/// Opens the next file of a rotation. Its name can be predicted, so that another user may plant it
+/// or its part in a directory such as /tmp: the file gets another name then.
+fn open_next(target: &Target, header: &[u8]) -> Result<Output, SinkError> {
+    let opened = Output::create(target, header);
+    let Err(SinkError::Create { .. } | SinkError::Busy { .. }) = &opened else { return opened };
+    for _ in 0..OTHER_NAMES_MAX {
+        if let Ok(output) = Output::create(&Series::instead_of(target), header) {
+            return Ok(output);
+        }
+    }
+    opened
 }
 
 /// A captured frame as the sink takes it, under the number that its interface has in the file.

@@ -185,6 +185,13 @@ fn describe(target: &Target) -> String {
     }
 }
 
+/// Path of the unfinished file of `path`.
+pub(super) fn unfinished(path: &Path) -> PathBuf {
+    let mut part = path.as_os_str().to_owned();
+    part.push(UNFINISHED);
+    part.into()
+}
+
 impl Part {
     fn path(&self) -> PathBuf {
         self.name.with_file_name(&self.entry)

@@ -9,13 +9,18 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use strait_packet::summary::date;
 use strait_sys::clock;
 
+use super::output::unfinished;
 use super::{SinkError, SinkOptions, Target};
+
+/// Names that are looked at for one file before it gets a random one.
+const TAKEN_MAX: u64 = 10_000;
 
 /// The files of one capture.
 #[derive(Debug)]
@@ -70,21 +75,30 @@ impl Series {
         })
     }
 
+    /// Another name for `refused`, the next file. It is random: another user may plant every name
+    /// that can be predicted.
+    pub(super) fn instead_of(refused: &Target) -> Target {
+        match refused {
+            Target::Stdout => Target::Stdout,
+            Target::Path(path) => Target::Path(with_random(path)),
+        }
+    }
+
     /// `name`, or where a file has that name, the first free one of `STEM_00002.EXT` and on.
     fn untaken(&mut self, name: PathBuf) -> PathBuf {
         if self.last.0 != name {
             self.last = (name, 0);
         }
-        loop {
+        for _ in 0..TAKEN_MAX {
             self.last.1 += 1;
             let (name, number) = &self.last;
             let candidate =
                 if *number == 1 { name.clone() } else { with_suffix(name, &format!("_{number:05}")) };
-            // A dangling link is a name too.
-            if fs::symlink_metadata(&candidate).is_err() {
+            if !is_taken(&candidate) && !is_taken(&unfinished(&candidate)) {
                 return candidate;
             }
         }
+        with_random(&self.last.0)
     }
 
     /// How many files were opened.
@@ -115,6 +129,15 @@ impl Series {
         }
         deleted
     }
+}
+
+/// Returns true if there is such a name; that of a dangling link is one too.
+fn is_taken(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+fn with_random(path: &Path) -> PathBuf {
+    with_suffix(path, &format!("_{:016x}", RandomState::new().build_hasher().finish()))
 }
 
 fn is_regular(target: &Target) -> bool {

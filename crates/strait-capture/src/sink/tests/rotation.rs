@@ -116,3 +116,35 @@ fn options_that_cannot_be_meant_are_refused() {
     }
     assert!(listing(directory.path()).is_empty());
 }
+
+#[test]
+fn a_planted_name_of_a_later_file_does_not_end_the_capture() {
+    for planted in ["out_00002_20231114221420.pcapng", "out_00002_20231114221420.pcapng.part"] {
+        let directory = directory();
+        fs::create_dir(directory.path().join(planted)).unwrap();
+        let rotate_every = Some(Duration::from_mins(1));
+        let options = SinkOptions { rotate_every, ..options(&directory.path().join("out.pcapng")) };
+        let mut sink = FileSink::create(options).expect("a sink");
+        for second in [0, 60] {
+            let timestamp_ns = START_NS + second * 1_000_000_000;
+            sink.write(&FrameRef { timestamp_ns, ..FrameRef::default() }).expect("another name");
+        }
+        assert_eq!(sink.close(&[]).expect("complete files").files, 2);
+        assert_eq!(listing(directory.path()).len(), 3);
+    }
+}
+
+#[test]
+fn a_planted_part_of_a_format_is_passed_over() {
+    let directory = directory();
+    std::os::unix::fs::symlink("/dev/full", directory.path().join("out%_00002.pcapng.part")).unwrap();
+    let rotate_every = Some(Duration::from_mins(1));
+    let options = SinkOptions { rotate_every, ..options(&directory.path().join("out%%.pcapng")) };
+    let mut sink = FileSink::create(options).expect("a sink");
+    for second in [0, 60] {
+        let timestamp_ns = START_NS + second * 1_000_000_000;
+        sink.write(&FrameRef { timestamp_ns, ..FrameRef::default() }).expect("another name");
+    }
+    assert_eq!(sink.close(&[]).expect("complete files").files, 2);
+    assert!(listing(directory.path()).contains(&"out%_00003.pcapng".into()));
+}
