@@ -88,7 +88,8 @@ impl Args {
         const STICKY: u32 = 0o1000;
         let file = self.write.as_deref().filter(|file| *file != "-");
         let Some(entry) = file.and_then(|file| output::file(Path::new(file)).ok()) else { return vec![] };
-        let directory = entry.directory.try_clone().and_then(|directory| fs::File::from(directory).metadata());
+        let directory =
+            entry.directory.try_clone().and_then(|directory| fs::File::from(directory).metadata());
         let is_other_and_sticky = directory.is_ok_and(|directory| {
             directory.mode() & STICKY != 0 && directory.uid() != rustix::process::geteuid().as_raw()
         });
