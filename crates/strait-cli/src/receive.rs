@@ -52,7 +52,8 @@ pub(crate) struct Args {
     /// Do not hash a file to compare it with what was sent
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that a sender may be silent, once it has connected; one that only waits for its own input is not
+    /// Seconds that a sender may be silent, once it has connected; one that waits for its own input is
+    /// not, but makes room for another one before its first byte
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
     /// Print the account as one JSON object, on standard error where the bytes go to standard output
