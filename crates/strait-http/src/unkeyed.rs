@@ -40,7 +40,7 @@ const OVERRIDES: [&str; 21] = [
 /// fields by which scripts, browsers and surrogates request another form of a page
 /// (Surrogate-Capability: one with ESI tags, which a browser does not process). Gateways of mobile
 /// browsers send the browser's User-Agent in fields of their own.
-const KEYED: [&str; 59] = [
+const KEYED: [&str; 58] = [
     "cf-visitor",
     "cloudfront-forwarded-proto",
     "device-stock-ua",
@@ -70,7 +70,6 @@ const KEYED: [&str; 59] = [
     "x-arr-ssl",
     "x-bolt-phone-ua",
     "x-device-user-agent",
-    "x-forwarded",
     "x-host",
     "x-host-override",
     "x-http-host-override",
