@@ -1,4 +1,5 @@
-//! Tells the program where Cargo builds it, and so the library of `strait run`: `cargo install` installs programs alone.
+//! Tells the program where Cargo builds it, and so the library of `strait run`: `cargo install`
+//! installs programs alone.
 
 use std::path::Path;
 

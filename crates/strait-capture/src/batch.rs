@@ -1,7 +1,7 @@
 //! What a lane lends: a batch of frames, whichever path they came by.
 //!
-//! Every frame that leaves the iterator is booked as delivered, its bytes cut to the snaplen; what is left in the
-//! batch when it drops goes back to the kernel unread.
+//! Every frame that leaves the iterator is booked as delivered, its bytes cut to the snaplen; what
+//! is left in the batch when it drops goes back to the kernel unread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -83,8 +83,9 @@ impl<'lane> Batch<'lane> {
         Frames { source, booking: self.booking.reborrow() }
     }
 
-    /// Hands the frames, oldest first and `limit` at most, to `take`, and stops at its first error. It does what a loop
-    /// over [`Batch::frames`] does, at half the cost for a short frame: the path is looked at once a batch.
+    /// Hands the frames, oldest first and `limit` at most, to `take`, and stops at its first error.
+    /// It does what a loop over [`Batch::frames`] does, at half the cost for a short frame: the
+    /// path is looked at once a batch.
     pub fn try_each<E>(
         &mut self,
         limit: usize,
@@ -104,7 +105,8 @@ impl<'lane> Batch<'lane> {
 }
 
 impl Booking<'_> {
-    /// Books a frame as delivered and cuts it to the snaplen; or, where the filter rejects it, as discarded: then false.
+    /// Books a frame as delivered and cuts it to the snaplen; or, where the filter rejects it, as
+    /// discarded: then false.
     #[inline]
     fn book(&mut self, frame: &mut Frame<'_>) -> bool {
         let mut kept = self.snaplen as usize;

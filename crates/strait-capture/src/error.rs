@@ -1,4 +1,5 @@
-//! The one error of this crate. Doors print it as it is and take the exit code from [`Error::kind`].
+//! The one error of this crate. Doors print it as it is and take the exit code from
+//! [`Error::kind`].
 
 use strait_sys::Kind;
 

@@ -1,7 +1,9 @@
-//! Reads a capture file, pcap or pcapng, from a path or standard input, and lends one packet at a time.
+//! Reads a capture file, pcap or pcapng, from a path or standard input, and lends one packet at a
+//! time.
 //!
-//! The `file` path of a session and `strait replay` call it. A packet is lent from the read buffer itself, so
-//! it must be let go before the next one is asked for. It never seeks, so pipes work; it writes nothing.
+//! The `file` path of a session and `strait replay` call it. A packet is lent from the read buffer
+//! itself, so it must be let go before the next one is asked for. It never seeks, so pipes work; it
+//! writes nothing.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,8 +16,8 @@ use strait_sys::wait;
 
 use crate::frame::Direction;
 
-/// Bytes read at once. The buffer grows past it only for a longer block, to that block's length; the decoder
-/// refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
+/// Bytes read at once. The buffer grows past it only for a longer block, to that block's length;
+/// the decoder refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
 const READ_BYTES: usize = 256 << 10;
 
 /// Why a capture file could not be read.
@@ -51,8 +53,8 @@ pub enum FileError {
         /// What is wrong, and at which byte.
         source: strait_pcapng::Error,
     },
-    /// A packet's link type is not that of the file's first interface, for which the filter was compiled. Every packet
-    /// before was lent.
+    /// A packet's link type is not that of the file's first interface, for which the filter was
+    /// compiled. Every packet before was lent.
     #[error(
         "{file}: a packet of link type {link_type} among those of link type {first}: split it by link type first"
     )]
@@ -159,7 +161,8 @@ impl FileReader {
         }
     }
 
-    /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` is over. A file never waits.
+    /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` is over. A
+    /// file never waits.
     pub fn wait(&self, timeout: Duration) -> Result<(), FileError> {
         self.is_readable(timeout).map(drop)
     }

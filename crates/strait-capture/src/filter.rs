@@ -1,7 +1,8 @@
 //! From filter text to the programs that the kernel runs.
 //!
-//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it what the kernel runs, and
-//! the engines attach that. A filter that the kernel does not take runs in this process, as libpcap does it.
+//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it
+//! what the kernel runs, and the engines attach that. A filter that the kernel does not take runs
+//! in this process, as libpcap does it.
 
 use strait_filter::cbpf::{Instruction, Program};
 use strait_sys::libpcap::Compiler;
@@ -13,8 +14,8 @@ use crate::link::{self, Link};
 /// The largest snaplen, libpcap's MAXIMUM_SNAPLEN.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
-/// Compiles `text` for live capture on `interface`; no text matches everything. The program returns at most
-/// `snaplen` bytes.
+/// Compiles `text` for live capture on `interface`; no text matches everything. The program returns
+/// at most `snaplen` bytes.
 pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
     match text.filter(|text| !text.trim().is_empty()) {
         None => Ok(Program::accept_all(snaplen)),
@@ -30,8 +31,9 @@ fn compiler(interface: &str, link: Link) -> Result<Compiler, Error> {
     })
 }
 
-/// Compiles filters for a capture that runs, [`crate::Session::set_filter`]. libpcap does so on a handle of its own, which
-/// needs the privilege to open the interface: make this before that is given up.
+/// Compiles filters for a capture that runs, [`crate::Session::set_filter`]. libpcap does so on a
+/// handle of its own, which needs the privilege to open the interface: make this before that is
+/// given up.
 #[derive(Debug)]
 pub struct FilterCompiler {
     compiler: Compiler,
@@ -64,8 +66,8 @@ pub(crate) fn offline(linktype: u32, text: Option<&str>, snaplen: u32) -> Result
     }
 }
 
-/// The number that libpcap's own calls know a link type by: files number it differently where systems disagree
-/// (pcap-linktype(7)).
+/// The number that libpcap's own calls know a link type by: files number it differently where
+/// systems disagree (pcap-linktype(7)).
 fn dlt(linktype: u32) -> i32 {
     const LINKTYPE_RAW: u32 = 101;
     const DLT_RAW: i32 = 12;
@@ -90,22 +92,23 @@ pub fn check(instructions: Vec<Instruction>) -> Result<Program, Error> {
 /// How [`crate::Session::notes`] begins to tell of a filter that the kernel does not run.
 const HERE: &str = "the filter runs in this process: ";
 
-/// Puts into `notes` why the filter runs in this process, in the place of what they say of an earlier filter.
+/// Puts into `notes` why the filter runs in this process, in the place of what they say of an
+/// earlier filter.
 pub(crate) fn note(notes: &mut Vec<String>, why: Option<String>) {
     notes.retain(|note| !note.starts_with(HERE));
     notes.extend(why.map(|why| format!("{HERE}{why}")));
 }
 
-/// Returns true if `error` may mean that a filter is too large for the kernel: its answer (net.core.optmem_max), or
-/// the limit of instructions, where the socket's own are added.
+/// Returns true if `error` may mean that a filter is too large for the kernel: its answer
+/// (net.core.optmem_max), or the limit of instructions, where the socket's own are added.
 pub(crate) fn may_be_too_large(error: &Error) -> bool {
     const ENOMEM: i32 = 12;
     const EINVAL: i32 = 22;
     matches!(error, Error::Filter(_)) || matches!(error.errno(), Some(ENOMEM | EINVAL))
 }
 
-/// Refuses a program that AF_XDP cannot run. In this process it would come too late: what the XDP program matches never
-/// reaches the host.
+/// Refuses a program that AF_XDP cannot run. In this process it would come too late: what the XDP
+/// program matches never reaches the host.
 pub(crate) fn refuse_on_xdp(program: &Program) -> Result<(), Error> {
     match program.refusal() {
         None => Ok(()),
@@ -121,7 +124,8 @@ pub(crate) fn cut(program: &Program, snaplen: u32) -> Result<Program, Error> {
     program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
 }
 
-/// Puts `program` in the place of a packet socket's filter; a program that keeps everything is not worth its cost.
+/// Puts `program` in the place of a packet socket's filter; a program that keeps everything is not
+/// worth its cost.
 pub(crate) fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     if *program == Program::accept_all(SNAPLEN_MAX) {
         return Ok(socket.detach_filter()?);

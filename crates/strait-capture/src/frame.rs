@@ -17,9 +17,11 @@ pub struct Frame<'a> {
     pub vlan: Option<Vlan>,
     /// Whether this host received or sent it.
     pub direction: Direction,
-    /// The flow hash that the NIC or the kernel computed; 0 where there is none, or none was asked for.
+    /// The flow hash that the NIC or the kernel computed; 0 where there is none, or none was asked
+    /// for.
     pub rx_hash: u32,
-    /// When the NIC took the frame, in nanoseconds of the NIC's own clock; 0 where it does not say, or was not asked.
+    /// When the NIC took the frame, in nanoseconds of the NIC's own clock; 0 where it does not say,
+    /// or was not asked.
     pub hardware_ns: u64,
 }
 

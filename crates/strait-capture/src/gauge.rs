@@ -1,4 +1,5 @@
-//! What a lane's capture has come to so far, for whoever may not touch the lane: another thread, a signal handler.
+//! What a lane's capture has come to so far, for whoever may not touch the lane: another thread, a
+//! signal handler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::Error;
 use crate::{packet, xdp, zerocopy};
 
-/// Reads the counters of a [`crate::Lane`] at any time, while the lane is in use and from a signal handler too: it takes
-/// no lock and allocates nothing.
+/// Reads the counters of a [`crate::Lane`] at any time, while the lane is in use and from a signal
+/// handler too: it takes no lock and allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Gauge {
     source: Source,
@@ -26,8 +27,8 @@ pub(crate) enum Source {
 /// What a [`Gauge`] shows: frames since the capture was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Frames that the filter matched, those dropped included. It never falls: frames that a reading counted and that
-    /// another filter took out of the ring afterwards still count.
+    /// Frames that the filter matched, those dropped included. It never falls: frames that a
+    /// reading counted and that another filter took out of the ring afterwards still count.
     pub received: u64,
     /// Frames of those that found no room.
     pub dropped: u64,
@@ -36,7 +37,8 @@ pub struct Reading {
 /// The part of a lane's count that the kernel does not know.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Received frames that are not lent: an earlier filter matched them, or the userspace filter rejects them.
+    /// Received frames that are not lent: an earlier filter matched them, or the userspace filter
+    /// rejects them.
     pub(crate) discarded: AtomicU64,
     /// Frames of those that a reading had counted before another filter took them out of the ring.
     kept: AtomicU64,
@@ -64,8 +66,8 @@ impl Gauge {
         Ok(reading)
     }
 
-    /// Lets frames that were discarded count on as far as a reading has counted them: those that come later must raise
-    /// the count at once, not only when they have made up for these.
+    /// Lets frames that were discarded count on as far as a reading has counted them: those that
+    /// come later must raise the count at once, not only when they have made up for these.
     pub(crate) fn keep_shown(&self) -> Result<(), Error> {
         let shown = self.tally.shown.load(Ordering::Relaxed);
         // Without a reading so far the kernel need not be asked.

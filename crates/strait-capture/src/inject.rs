@@ -1,7 +1,8 @@
 //! The mirror of capture: frames out of an interface, in batches, at a given pace.
 //!
-//! [`Injector::buffer`] lends the next free buffer, [`Injector::push`] queues it, and a full batch goes out by itself.
-//! When the device's queue is full it waits, within five seconds; nothing is queued beyond one batch or one ring.
+//! [`Injector::buffer`] lends the next free buffer, [`Injector::push`] queues it, and a full batch
+//! goes out by itself. When the device's queue is full it waits, within five seconds; nothing is
+//! queued beyond one batch or one ring.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,7 +108,8 @@ impl Sender {
         Ok(Self(Way::ZeroCopy(zerocopy::Single::new(socket, interface)?)))
     }
 
-    /// Sends one frame, from its link header on, or says why the kernel did not take it. Nothing is kept.
+    /// Sends one frame, from its link header on, or says why the kernel did not take it. Nothing is
+    /// kept.
     pub fn send(&self, frame: &[u8]) -> Result<(), Error> {
         match &self.0 {
             Way::Stack(socket) => Ok(socket.send(frame)?),
@@ -158,7 +160,8 @@ impl Injector {
         }
     }
 
-    /// The next free buffer, for one frame. Sends what is queued where there is none left, and waits for room.
+    /// The next free buffer, for one frame. Sends what is queued where there is none left, and
+    /// waits for room.
     ///
     /// # Errors
     /// The interface went down, or its queue stayed full for five seconds.
@@ -194,7 +197,8 @@ impl Injector {
         Ok(())
     }
 
-    /// Sends what is queued, then waits until `due_ns` of `CLOCK_MONOTONIC`; returns at once when that is past.
+    /// Sends what is queued, then waits until `due_ns` of `CLOCK_MONOTONIC`; returns at once when
+    /// that is past.
     pub fn wait_until(&mut self, due_ns: u64) -> Result<(), Error> {
         if clock::monotonic_ns() >= due_ns {
             return Ok(());
@@ -222,7 +226,8 @@ impl Injector {
         Ok(self.account())
     }
 
-    /// The account so far. What is queued, or handed over and not yet reported as sent, counts as unfinished.
+    /// The account so far. What is queued, or handed over and not yet reported as sent, counts as
+    /// unfinished.
     pub fn account(&mut self) -> ledger::Send {
         let mut account = self.account.clone();
         let (mut parts, mut dropped) = (self.engine.pending(), self.engine.dropped());
@@ -245,8 +250,9 @@ impl Injector {
         account
     }
 
-    /// Whether a buffer holds the frame and the link takes it. `sendmmsg` tells of one that the link does not take; from a
-    /// ring the kernel drops it without a word, so it must not get there.
+    /// Whether a buffer holds the frame and the link takes it. `sendmmsg` tells of one that the
+    /// link does not take; from a ring the kernel drops it without a word, so it must not get
+    /// there.
     fn takes(&mut self, len: usize) -> bool {
         if len > FRAME_BYTES_MAX || matches!(self.engine, Engine::Sendmmsg { .. }) {
             return len <= FRAME_BYTES_MAX;
@@ -361,8 +367,8 @@ impl Engine {
     }
 }
 
-/// Lengths of the frames pushed last: those that the kernel has not reported as sent are among them, since it takes
-/// frames in order.
+/// Lengths of the frames pushed last: those that the kernel has not reported as sent are among
+/// them, since it takes frames in order.
 struct Recent {
     lengths: Box<[u16; Self::FRAMES]>,
     pushed: usize,

@@ -8,7 +8,8 @@ use rustix::io;
 
 use crate::error::Error;
 
-/// Ends the wait of the [`crate::Lane`] that it was given to, or its next one: from another thread or a signal handler.
+/// Ends the wait of the [`crate::Lane`] that it was given to, or its next one: from another thread
+/// or a signal handler.
 #[derive(Clone, Debug)]
 pub struct Interrupter(Arc<OwnedFd>);
 

@@ -113,8 +113,8 @@ impl Lane {
         self.queue
     }
 
-    /// Prepares the calling thread to read this lane: pins it to the lane's CPU, if it has one, and makes its sleeps
-    /// precise.
+    /// Prepares the calling thread to read this lane: pins it to the lane's CPU, if it has one, and
+    /// makes its sleeps precise.
     pub fn enter_thread(&self) -> Result<(), Error> {
         if let Some(cpu) = self.cpu {
             strait_sys::process::pin_thread(cpu)?;
@@ -122,9 +122,10 @@ impl Lane {
         Ok(strait_sys::process::sharpen_sleep()?)
     }
 
-    /// Lends the next frames: as soon as there are some, or an empty batch at `deadline` or after a signal. `None`
-    /// when there will be no more: the session has stopped and the ring is drained, or the file has ended. A file is read no further
-    /// once the session has stopped. An interface that is set down ends nothing, see [`crate::Session::link`].
+    /// Lends the next frames: as soon as there are some, or an empty batch at `deadline` or after a
+    /// signal. `None` when there will be no more: the session has stopped and the ring is
+    /// drained, or the file has ended. A file is read no further once the session has stopped.
+    /// An interface that is set down ends nothing, see [`crate::Session::link`].
     ///
     /// # Errors
     /// The interface is gone, or the file is damaged; what was captured before is lent first.
@@ -141,8 +142,8 @@ impl Lane {
         }
     }
 
-    /// What becomes readable when a frame comes, for a program with a poll loop of its own. It tells of frames that come
-    /// after [`Lane::prepare_to_wait`], and of some that came before.
+    /// What becomes readable when a frame comes, for a program with a poll loop of its own. It
+    /// tells of frames that come after [`Lane::prepare_to_wait`], and of some that came before.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match &self.engine {
             Engine::Packet(engine) => engine.descriptors(),
@@ -152,8 +153,8 @@ impl Lane {
         }
     }
 
-    /// Makes the next frame wake whoever polls the descriptors. True where frames are ready already, of which they may
-    /// say nothing.
+    /// Makes the next frame wake whoever polls the descriptors. True where frames are ready
+    /// already, of which they may say nothing.
     pub fn prepare_to_wait(&mut self) -> Result<bool, Error> {
         if let Engine::Packet(engine) = &mut self.engine
             && let Err(error) = engine.prepare_to_wait()
@@ -192,8 +193,9 @@ impl Lane {
         }
     }
 
-    /// Has the kernel run `program` from now on, on packet sockets, and `sieve` run here. Frames that are in the ring are
-    /// thrown away: they came by an earlier filter. On packet sockets the intake must have ended by [`Lane::reject_all`].
+    /// Has the kernel run `program` from now on, on packet sockets, and `sieve` run here. Frames
+    /// that are in the ring are thrown away: they came by an earlier filter. On packet sockets
+    /// the intake must have ended by [`Lane::reject_all`].
     pub(crate) fn set_filter(&mut self, program: &Program, sieve: Option<Sieve>) -> Result<(), Error> {
         match &mut self.engine {
             Engine::Packet(_) => {
@@ -217,7 +219,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Throws away the frames that are in the ring, on packet sockets; the next ones come by `program`.
+    /// Throws away the frames that are in the ring, on packet sockets; the next ones come by
+    /// `program`.
     fn discard_frames(&mut self, program: &Program) -> Result<(), Error> {
         let Engine::Packet(engine) = &mut self.engine else { return Ok(()) };
         engine.discard_waiting(program, &mut self.account, &self.tally.discarded)
@@ -236,8 +239,8 @@ impl Lane {
         self.tally.discarded.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Takes back `frames` that were lent and that the program did not look at: they count as unread. Their bytes stay
-    /// counted.
+    /// Takes back `frames` that were lent and that the program did not look at: they count as
+    /// unread. Their bytes stay counted.
     pub fn return_unread(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
     }
@@ -274,8 +277,8 @@ impl Lane {
 
     /// While the link is down: looks now and then what became of it.
     fn look_at_link(&mut self) -> Result<(), Error> {
-        // A socket that was told to stop says nothing of the link any more. An error that waits for the ring to be empty
-        // is not followed by another one: `fail` would end the lane at once.
+        // A socket that was told to stop says nothing of the link any more. An error that waits for the
+        // ring to be empty is not followed by another one: `fail` would end the lane at once.
         let is_over = self.shared.stopping.load(Ordering::Acquire) || self.failure.is_some();
         if is_over || self.link_looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
             return Ok(());
@@ -300,8 +303,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Leaves out frames that this host sends, or no longer, before the next [`Lane::set_filter`]; all but packet sockets
-    /// do anyhow.
+    /// Leaves out frames that this host sends, or no longer, before the next [`Lane::set_filter`];
+    /// all but packet sockets do anyhow.
     pub(crate) fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
         match &mut self.engine {
             Engine::Packet(engine) => engine.ignore_outgoing(ignore),
@@ -322,21 +325,22 @@ impl Lane {
         Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
-    /// Books `frames` frames that were lent but that the program could not keep. Their bytes stay counted: they were
-    /// lent, and copied.
+    /// Books `frames` frames that were lent but that the program could not keep. Their bytes stay
+    /// counted: they were lent, and copied.
     pub fn book_sink_loss(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
         self.account.lost.sink += frames;
     }
 
-    /// Ends the lane and returns its account; frames that are still in the ring count as unread: they were to be read, and
-    /// something prevented that.
+    /// Ends the lane and returns its account; frames that are still in the ring count as unread:
+    /// they were to be read, and something prevented that.
     pub fn finish(mut self) -> Result<ledger::Lane, Error> {
         self.account()
     }
 
-    /// Ends the lane with the last frame that it lent, because the program wants no more. Frames behind that one do not
-    /// belong to the capture: neither those in the ring nor those that found it full are in the account.
+    /// Ends the lane with the last frame that it lent, because the program wants no more. Frames
+    /// behind that one do not belong to the capture: neither those in the ring nor those that
+    /// found it full are in the account.
     pub fn finish_here(mut self) -> Result<ledger::Lane, Error> {
         let mut lane = self.account()?;
         let capture = &mut lane.capture;

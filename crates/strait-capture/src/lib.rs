@@ -1,9 +1,10 @@
 //! Receive and inject packets: one API over every kernel packet path.
 //!
-//! [`Session::builder`] opens an interface on a [`Path`]; the session has one [`Lane`] a queue, each with a ring of
-//! its own and free to move to its own thread. [`Lane::next_batch`] lends a [`Batch`] of [`Frame`]s straight from the
-//! ring; dropping the batch gives the frames back to the kernel. When the session has stopped and its lanes are
-//! drained, the ledger says where every packet went. [`sink`] writes frames to files, [`Injector`] sends them.
+//! [`Session::builder`] opens an interface on a [`Path`]; the session has one [`Lane`] a queue,
+//! each with a ring of its own and free to move to its own thread. [`Lane::next_batch`] lends a
+//! [`Batch`] of [`Frame`]s straight from the ring; dropping the batch gives the frames back to the
+//! kernel. When the session has stopped and its lanes are drained, the ledger says where every
+//! packet went. [`sink`] writes frames to files, [`Injector`] sends them.
 //!
 //! ```no_run
 //! use std::time::{Duration, Instant};

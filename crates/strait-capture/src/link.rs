@@ -1,4 +1,5 @@
-//! What a packet socket's packets begin with, and the program that the kernel runs so that the filter sees just that.
+//! What a packet socket's packets begin with, and the program that the kernel runs so that the
+//! filter sees just that.
 
 use std::fmt::Display;
 
@@ -18,7 +19,8 @@ pub(crate) fn find(name: &str) -> Result<Interface, Error> {
     Ok(if name == ANY { Interface::any() } else { Interface::find(name)? })
 }
 
-/// Returns true if both names are of one interface, which may have several (ip-link(8), altname), or one stands for all.
+/// Returns true if both names are of one interface, which may have several (ip-link(8), altname),
+/// or one stands for all.
 pub fn is_shared(one: &str, two: &str) -> bool {
     let index = |name| Interface::find(name).map(|found| found.index).ok();
     one == two || [one, two].contains(&ANY) || index(one).is_some_and(|found| index(two) == Some(found))
@@ -39,7 +41,8 @@ pub(crate) enum Link {
     /// All interfaces, one header for all kinds of link.
     Cooked {
         header: Cooked,
-        /// The index of the loopback interface: what goes out there comes in again, and is wanted once.
+        /// The index of the loopback interface: what goes out there comes in again, and is wanted
+        /// once.
         loopback: u32,
     },
 }

@@ -1,6 +1,8 @@
-//! The `file` path: a capture file read as if it were an interface, with the same filter language and ledger.
+//! The `file` path: a capture file read as if it were an interface, with the same filter language
+//! and ledger.
 //!
-//! A frame is copied once, out of the read buffer, so that it can be lent after the next one was looked for.
+//! A frame is copied once, out of the read buffer, so that it can be lent after the next one was
+//! looked for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -61,8 +63,9 @@ impl Engine {
         self.ended
     }
 
-    /// Reads on to the next frame that the filter matches. False at the end of the file, where a pipe has no more yet,
-    /// and once the session is `stopping`: a file has no intake that could be ended before.
+    /// Reads on to the next frame that the filter matches. False at the end of the file, where a
+    /// pipe has no more yet, and once the session is `stopping`: a file has no intake that
+    /// could be ended before.
     pub(crate) fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
         while self.current.is_none() && !self.ended && !stopping.load(Ordering::Acquire) {
             // After an error there is nothing more to read.

@@ -1,8 +1,8 @@
 //! The `AF_PACKET` paths: `recv`, `v2` and `v3` behind one [`Engine`].
 //!
-//! A lane calls [`Engine::ready`] until something is, waits by [`Engine::wait`] where nothing is, and borrows the
-//! frames by [`Engine::take`]. The ring modules of `strait-sys` own the memory; this one knows when to wait and what
-//! the kernel's counters mean.
+//! A lane calls [`Engine::ready`] until something is, waits by [`Engine::wait`] where nothing is,
+//! and borrows the frames by [`Engine::take`]. The ring modules of `strait-sys` own the memory;
+//! this one knows when to wait and what the kernel's counters mean.
 
 mod doorbell;
 mod ring;
@@ -34,10 +34,11 @@ use crate::wait::{RING_SHARE, Step};
 
 /// How long a reader that was rung looks for the frame that the kernel is still writing.
 const SETTLE: Duration = Duration::from_micros(50);
-/// How long a frame may take into the ring after its doorbell was heard and thrown away: the two sockets are served
-/// one after the other.
+/// How long a frame may take into the ring after its doorbell was heard and thrown away: the two
+/// sockets are served one after the other.
 const CROSSING: Duration = Duration::from_micros(2);
-/// How long a reader relies on its doorbell alone: the kernel may have no memory for the frame that would ring.
+/// How long a reader relies on its doorbell alone: the kernel may have no memory for the frame that
+/// would ring.
 const TRUST: Duration = Duration::from_secs(1);
 /// Longer pauses are those of a load that lasts (`wait.rs`).
 const BURST: Duration = Duration::from_millis(1);
@@ -72,7 +73,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// A bound socket with its ring, which takes `program` and rejects every frame until [`Engine::admit`].
+    /// A bound socket with its ring, which takes `program` and rejects every frame until
+    /// [`Engine::admit`].
     pub(crate) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
         let socket = shape.socket(&interface.name)?;
         // What the kernel has against the filter shows here, before anything is bound.
@@ -107,13 +109,14 @@ impl Engine {
         if !(self.grouped && self.ignores_outgoing) {
             return filter::attach(program, &self.socket);
         }
-        // Frames of a group come by the group's hook, which knows nothing of its members' PACKET_IGNORE_OUTGOING.
+        // Frames of a group come by the group's hook, which knows nothing of its members'
+        // PACKET_IGNORE_OUTGOING.
         let received = program.without_pkttype_outgoing();
         filter::attach(&received.map_err(|error| Error::Filter(error.to_string()))?, &self.socket)
     }
 
-    /// Rejects every frame. One that is on its way may still enter the ring until the kernel's receive path has left
-    /// what it was doing (`strait_sys::process::wait_for_readers`).
+    /// Rejects every frame. One that is on its way may still enter the ring until the kernel's
+    /// receive path has left what it was doing (`strait_sys::process::wait_for_readers`).
     pub(crate) fn reject_all(&self) -> Result<(), Error> {
         Ok(self.socket.reject_all()?)
     }
@@ -185,7 +188,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Passes a moment; looks now and then whether the interface is still there, which no ring tells.
+    /// Passes a moment; looks now and then whether the interface is still there, which no ring
+    /// tells.
     fn spin(&mut self) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
@@ -206,8 +210,8 @@ impl Engine {
             (true, true) => 2 * pause,
             (true, false) => pause,
             (false, false) => timeout,
-            // At a high rate several blocks fill up in one sleep; one wake-up does for all. Of large frames the ring holds
-            // fewer than the pause was made for.
+            // At a high rate several blocks fill up in one sleep; one wake-up does for all. Of large frames
+            // the ring holds fewer than the pause was made for.
             (false, true) => {
                 let pause = pause.min(self.fill_time() / RING_SHARE);
                 strait_sys::wait::sleep(pause.min(timeout));
@@ -308,9 +312,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives frames that came by an earlier filter back unseen and counts them in `discarded`: `program`, which
-    /// [`Engine::admit`] is to put in place after this, may reject them. The intake must have ended by
-    /// [`Engine::reject_all`].
+    /// Gives frames that came by an earlier filter back unseen and counts them in `discarded`:
+    /// `program`, which [`Engine::admit`] is to put in place after this, may reject them. The
+    /// intake must have ended by [`Engine::reject_all`].
     pub(crate) fn discard_waiting(
         &mut self,
         program: &Program,
@@ -331,7 +335,8 @@ impl Engine {
         }
     }
 
-    /// State of the link. What the sockets have to say of it is taken with it, or one flap would count for each socket.
+    /// State of the link. What the sockets have to say of it is taken with it, or one flap would
+    /// count for each socket.
     pub(crate) fn link_state(&self) -> Result<LinkState, Error> {
         let bell = self.doorbell.iter().map(Doorbell::socket);
         for socket in bell.chain([&self.socket]) {
@@ -349,7 +354,8 @@ impl Engine {
         Ok(self.socket.take_error()?)
     }
 
-    /// Leaves out frames that this host sends, or no longer; in a fanout group from the next filter on.
+    /// Leaves out frames that this host sends, or no longer; in a fanout group from the next filter
+    /// on.
     pub(crate) fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
         self.ignores_outgoing = ignore;
         self.socket.ignore_outgoing(ignore)?;
@@ -362,8 +368,8 @@ impl Engine {
         self.ring.set_cooked(Some(cooked));
     }
 
-    /// Waits for the frames that the kernel counted and has not handed over yet, the intake having ended. False when
-    /// there are none, or when they did not come in time.
+    /// Waits for the frames that the kernel counted and has not handed over yet, the intake having
+    /// ended. False when there are none, or when they did not come in time.
     pub(crate) fn drain(
         &mut self,
         account: &mut Capture,
@@ -371,7 +377,8 @@ impl Engine {
         since: Instant,
     ) -> Result<bool, Error> {
         self.account(account, discarded)?;
-        // Not `unread`: frames of a batch that was dropped before its end are unread, and do not come again.
+        // Not `unread`: frames of a batch that was dropped before its end are unread, and do not come
+        // again.
         let left = account.received.saturating_sub(account.lost.ring_full);
         if left <= self.taken || since.elapsed() > DRAIN_MAX {
             return Ok(false);
@@ -381,8 +388,8 @@ impl Engine {
     }
 }
 
-/// The kernel's counters of a socket, which reading sets to zero: whoever reads adds what was there. Nothing is locked,
-/// so that a signal handler may read.
+/// The kernel's counters of a socket, which reading sets to zero: whoever reads adds what was
+/// there. Nothing is locked, so that a signal handler may read.
 #[derive(Debug)]
 pub(crate) struct Counts {
     socket: Socket,
@@ -412,11 +419,13 @@ impl Counts {
     }
 }
 
-/// Makes the engines' sockets one fanout group, so that each frame goes to one of them; their doorbells another, so
-/// that each rings for its own lane. Members are numbered in the order in which they join.
+/// Makes the engines' sockets one fanout group, so that each frame goes to one of them; their
+/// doorbells another, so that each rings for its own lane. Members are numbered in the order in
+/// which they join.
 ///
-/// A socket has to be bound before it can join, so that it receives every frame meanwhile: the engines must not admit
-/// any before this returns. Returns when no frame is on its way to a socket by its own hook any more.
+/// A socket has to be bound before it can join, so that it receives every frame meanwhile: the
+/// engines must not admit any before this returns. Returns when no frame is on its way to a socket
+/// by its own hook any more.
 pub(crate) fn join_fanout(engines: &mut [Engine], fanout: Fanout) -> Result<(), Error> {
     if engines.len() < 2 {
         return Ok(());
@@ -428,7 +437,8 @@ pub(crate) fn join_fanout(engines: &mut [Engine], fanout: Fanout) -> Result<(), 
     let sockets: Vec<&Socket> = engines.iter().map(|engine| &engine.socket).collect();
     let bells: Vec<&Socket> =
         engines.iter().filter_map(|engine| Some(engine.doorbell.as_ref()?.socket())).collect();
-    // The kernel serves the hook that was added last first: a frame is in its ring before the bell rings.
+    // The kernel serves the hook that was added last first: a frame is in its ring before the bell
+    // rings.
     for group in [bells, sockets] {
         if let Some((founder, others)) = group.split_first() {
             let id = founder.found_fanout(fanout)?;
@@ -439,7 +449,8 @@ pub(crate) fn join_fanout(engines: &mut [Engine], fanout: Fanout) -> Result<(), 
     Ok(())
 }
 
-/// Frames of a V2 ring lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache.
+/// Frames of a V2 ring lent at once: enough to make the batch's own cost vanish, few enough to stay
+/// in the cache.
 const V2_BATCH_MAX: usize = 256;
 
 /// Frames lent by a packet socket.

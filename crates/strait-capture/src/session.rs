@@ -70,7 +70,8 @@ pub(crate) enum Source {
     File,
 }
 
-/// The sockets of all lanes, to end their intake, and the interface's counters, to know what they filtered.
+/// The sockets of all lanes, to end their intake, and the interface's counters, to know what they
+/// filtered.
 pub(crate) struct PacketSource {
     pub(crate) sockets: Vec<Socket>,
     pub(crate) counters: Counters,
@@ -103,11 +104,12 @@ impl Session {
         std::mem::take(&mut self.lanes)
     }
 
-    /// What sends single frames on the interface. It is handed out once, and needs no privilege from then on.
+    /// What sends single frames on the interface. It is handed out once, and needs no privilege
+    /// from then on.
     ///
     /// # Errors
-    /// On `PF_ZEROCOPY`: the session was not opened to send ([`Builder::sends`]), or no more memory may be locked. A file takes
-    /// no frames.
+    /// On `PF_ZEROCOPY`: the session was not opened to send ([`Builder::sends`]), or no more memory
+    /// may be locked. A file takes no frames.
     pub fn take_sender(&mut self) -> Result<Sender, Error> {
         match &mut self.source {
             Source::Packet(_) | Source::Xdp(_) => Sender::open(&self.info.interface),
@@ -134,7 +136,8 @@ impl Session {
         &self.info.mode
     }
 
-    /// The geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired after 8ms`; empty for a file.
+    /// The geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired after 8ms`;
+    /// empty for a file.
     pub fn ring(&self) -> &str {
         &self.info.ring
     }
@@ -149,15 +152,16 @@ impl Session {
         &self.info.notes
     }
 
-    /// Puts another filter in place on `lanes`, which are all those of this session: no frame that the new one rejects is
-    /// lent after this. Frames that came by the old one and were not lent are filtered.
+    /// Puts another filter in place on `lanes`, which are all those of this session: no frame that
+    /// the new one rejects is lent after this. Frames that came by the old one and were not
+    /// lent are filtered.
     ///
-    /// Packet sockets need no privilege for it, and where the kernel does not take the filter it runs in this process
-    /// ([`Session::notes`]). AF_XDP needs the privilege to load a program.
+    /// Packet sockets need no privilege for it, and where the kernel does not take the filter it
+    /// runs in this process ([`Session::notes`]). AF_XDP needs the privilege to load a program.
     ///
     /// # Errors
-    /// EPERM on AF_XDP where that has been given up, and there a filter that the kernel cannot run; a file has the filter
-    /// that it was opened with. The earlier filter is then in place.
+    /// EPERM on AF_XDP where that has been given up, and there a filter that the kernel cannot run;
+    /// a file has the filter that it was opened with. The earlier filter is then in place.
     pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
         let program = filter::cut(program, self.info.snaplen)?;
         match (&mut self.source, self.info.link) {
@@ -193,7 +197,8 @@ impl Session {
         Ok(())
     }
 
-    /// Tells how much of a frame a filter in this process sees, where a ring of slots was made for the snaplen.
+    /// Tells how much of a frame a filter in this process sees, where a ring of slots was made for
+    /// the snaplen.
     fn sight(&self) -> String {
         match (self.info.path, self.info.snaplen) {
             ("recv" | "v2", snaplen @ ..SLOT_BYTES_MAX) => {
@@ -203,8 +208,8 @@ impl Session {
         }
     }
 
-    /// Captures in other directions from now on, on `lanes`, which are all those of this session. Frames that were not lent
-    /// are filtered.
+    /// Captures in other directions from now on, on `lanes`, which are all those of this session.
+    /// Frames that were not lent are filtered.
     ///
     /// # Errors
     /// AF_XDP sees received frames only; a file knows no directions.
@@ -231,9 +236,9 @@ impl Session {
         }
     }
 
-    /// Puts the other cooked header (`LINKTYPE_LINUX_SLL`, `LINKTYPE_LINUX_SLL2`) before the packets of a capture on all
-    /// interfaces, on `lanes`, which are all those of this session. A filter that was set before is forgotten: it was for
-    /// the other header.
+    /// Puts the other cooked header (`LINKTYPE_LINUX_SLL`, `LINKTYPE_LINUX_SLL2`) before the
+    /// packets of a capture on all interfaces, on `lanes`, which are all those of this session.
+    /// A filter that was set before is forgotten: it was for the other header.
     pub fn set_link_type(&mut self, lanes: &mut [Lane], link_type: u32) -> Result<(), Error> {
         let Some(link) = self.info.link else {
             return Err(Error::Usage("a file has the link type that it has".into()));
@@ -254,8 +259,9 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. A file has no intake: it is
-    /// read no further. After an error the intake goes on, at least in part; call it again.
+    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. A file
+    /// has no intake: it is read no further. After an error the intake goes on, at least in
+    /// part; call it again.
     pub fn stop(&mut self) -> Result<(), Error> {
         if self.elapsed.is_none() {
             match &mut self.source {
@@ -281,13 +287,14 @@ impl Session {
         }
     }
 
-    /// State of the interface, and how often and how long it was away. It reads what the kernel has reported.
+    /// State of the interface, and how often and how long it was away. It reads what the kernel has
+    /// reported.
     pub fn link(&self) -> LinkStatus {
         self.shared.link.read(Instant::now())
     }
 
-    /// The account of the whole session from those of its lanes. While the session runs it is a snapshot that need
-    /// not close; after [`Session::stop`] and the lanes' end it does.
+    /// The account of the whole session from those of its lanes. While the session runs it is a
+    /// snapshot that need not close; after [`Session::stop`] and the lanes' end it does.
     pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
         let mut unattributed = match &self.source {
             Source::Packet(source) => {
@@ -311,8 +318,9 @@ impl Session {
     }
 }
 
-/// Gives the kernel's program to all lanes, and each the filter that runs here. Returns why it does, if it does. All
-/// lanes reject frames first, so that none that passed the old filter comes after a ring was emptied.
+/// Gives the kernel's program to all lanes, and each the filter that runs here. Returns why it
+/// does, if it does. All lanes reject frames first, so that none that passed the old filter comes
+/// after a ring was emptied.
 fn set_lanes(lanes: &mut [Lane], split: Split) -> Result<Option<String>, Error> {
     let Split { kernels, sieve, why_here } = split;
     lanes.iter().try_for_each(Lane::reject_all)?;
@@ -323,7 +331,8 @@ fn set_lanes(lanes: &mut [Lane], split: Split) -> Result<Option<String>, Error> 
 
 impl PacketSource {
     fn stop(&mut self) -> Result<(), Error> {
-        // First, so that what comes while the sockets are told one after the other does not count as filtered.
+        // First, so that what comes while the sockets are told one after the other does not count as
+        // filtered.
         self.counters.stop();
         for socket in &self.sockets {
             socket.reject_all()?;

@@ -1,5 +1,5 @@
-//! A filter that runs here, on frames that reached the ring before it could: where the kernel cannot run it, and for
-//! frames that were lent before it was set.
+//! A filter that runs here, on frames that reached the ring before it could: where the kernel
+//! cannot run it, and for frames that were lent before it was set.
 
 use strait_filter::cbpf::{Program, opcode as op};
 use strait_filter::{Metadata, Vlan};

@@ -1,7 +1,9 @@
-//! When to sleep and how long: D2's question, answered by measuring instead of by a timer the user must know.
+//! When to sleep and how long: D2's question, answered by measuring instead of by a timer the user
+//! must know.
 //!
-//! [`Pacer`] is a pure state machine: a lane tells it how many frames each look at the ring found and at what time,
-//! and asks it what to do when the ring is empty. It reads no clock and makes no call.
+//! [`Pacer`] is a pure state machine: a lane tells it how many frames each look at the ring found
+//! and at what time, and asks it what to do when the ring is empty. It reads no clock and makes no
+//! call.
 
 use std::time::Duration;
 
@@ -10,8 +12,8 @@ use std::time::Duration;
 pub enum Wait {
     /// Wake for the first packet, always.
     Latency,
-    /// Wake for the first packet while the line is quiet; under load let packets gather, so that waking costs
-    /// little.
+    /// Wake for the first packet while the line is quiet; under load let packets gather, so that
+    /// waking costs little.
     #[default]
     Balanced,
     /// Never sleep.
@@ -40,22 +42,26 @@ pub(crate) enum Step {
     Spin,
 }
 
-/// Above this rate, packets are left to gather: a wake-up costs some 5 us, so here they would cost a tenth of a CPU.
+/// Above this rate, packets are left to gather: a wake-up costs some 5 us, so here they would cost
+/// a tenth of a CPU.
 const BUSY_PPS: u64 = 20_000;
 /// The rate is measured over at least this long.
 const WINDOW_NS: u64 = 500_000;
-/// The longest that packets gather at first: what looks like load may be a burst, and the next one should not wait.
+/// The longest that packets gather at first: what looks like load may be a burst, and the next one
+/// should not wait.
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// The longest that they gather once the load has lasted for [`SUSTAINED_NS`]; the delay that `Balanced` adds then.
+/// The longest that they gather once the load has lasted for [`SUSTAINED_NS`]; the delay that
+/// `Balanced` adds then.
 const GATHER_SUSTAINED_MAX: Duration = Duration::from_millis(4);
 const SUSTAINED_NS: u64 = 50_000_000;
 /// A sleep lasts some 50 us longer than it was meant to; a pause below this would be all delay.
 const GATHER_MIN: Duration = Duration::from_micros(50);
-/// Gathering may fill this share of the ring, so that a burst of four times the measured rate still fits.
+/// Gathering may fill this share of the ring, so that a burst of four times the measured rate still
+/// fits.
 pub(crate) const RING_SHARE: u32 = 4;
 
-/// How late a reader can wake on a busy machine: a time slice of another task, two ticks at 250 Hz. The ring must hold the frames of that
-/// time beyond those of the pause.
+/// How late a reader can wake on a busy machine: a time slice of another task, two ticks at 250 Hz.
+/// The ring must hold the frames of that time beyond those of the pause.
 const LATE_MAX: Duration = Duration::from_millis(8);
 
 /// Decides between waking per packet and gathering, from the measured rate.

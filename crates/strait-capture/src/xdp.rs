@@ -1,9 +1,10 @@
 //! The `AF_XDP` path: one socket a queue on one shared UMEM, fed by an XDP program that filters.
 //!
-//! [`open`] tries the fastest way that the interface has. A lane then calls [`Engine::ready`], waits by
-//! [`Engine::wait`], borrows frames by [`Engine::take`] and reads the kernel's counters by [`Engine::account`].
-//! `docs/internals/af-xdp.md` draws the rings, `docs/internals/xdp-program.md` the program. Frames that match the
-//! filter are taken away from the host; all others go on to it untouched.
+//! [`open`] tries the fastest way that the interface has. A lane then calls [`Engine::ready`],
+//! waits by [`Engine::wait`], borrows frames by [`Engine::take`] and reads the kernel's counters by
+//! [`Engine::account`]. `docs/internals/af-xdp.md` draws the rings, `docs/internals/xdp-program.md`
+//! the program. Frames that match the filter are taken away from the host; all others go on to it
+//! untouched.
 
 mod account;
 mod batch;
@@ -38,8 +39,9 @@ use crate::gauge::Reading;
 use crate::lane::Wakers;
 use crate::wait::{Step, Wait};
 
-/// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was prefetched is still
-/// in the first-level cache when it is read. It is what the kernel handles at a time, too (`NAPI_POLL_WEIGHT`).
+/// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was
+/// prefetched is still in the first-level cache when it is read. It is what the kernel handles at a
+/// time, too (`NAPI_POLL_WEIGHT`).
 const BATCH_MAX: usize = 64;
 /// How long a sleeping lane may miss that its interface is gone: poll(2) does not tell.
 const LINK_CHECK: Duration = Duration::from_millis(200);
@@ -217,7 +219,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs the driver, or just passes a moment; looks now and then whether the interface is still there.
+    /// Runs the driver, or just passes a moment; looks now and then whether the interface is still
+    /// there.
     fn spin(&mut self) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
         if self.abilities.busy_poll
@@ -250,12 +253,14 @@ impl Engine {
         }
     }
 
-    /// Reads the kernel's counters; sets received, filtered, lost and events (not delivered, bytes).
+    /// Reads the kernel's counters; sets received, filtered, lost and events (not delivered,
+    /// bytes).
     pub(crate) fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
         self.book(account, discarded).map(drop)
     }
 
-    /// After the intake has ended: whether frames are still to come. Ends by itself within a few seconds.
+    /// After the intake has ended: whether frames are still to come. Ends by itself within a few
+    /// seconds.
     pub(crate) fn drain(
         &mut self,
         account: &mut Capture,
@@ -321,8 +326,8 @@ fn refresh(clock: &mut Clock, batch: &RxBatch<'_>) {
     }
 }
 
-/// Puts tags that the device took out back into their frames; `goes_on` says that the first descriptor continues a
-/// frame.
+/// Puts tags that the device took out back into their frames; `goes_on` says that the first
+/// descriptor continues a frame.
 fn restore_tags(batch: &mut RxBatch<'_>, mut goes_on: bool) {
     for index in 0..batch.len() {
         let Some(part) = batch.get(index) else { break };

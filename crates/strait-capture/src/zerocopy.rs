@@ -1,8 +1,8 @@
 //! The `PF_ZEROCOPY` path: one socket whose ring the NIC fills itself (D1).
 //!
-//! A lane calls [`Engine::ready`], waits by [`Engine::wait`], borrows frames by [`Engine::take`] and reads the counters by
-//! [`Engine::account`]. The interface is the capture's alone: its NIC has no other queue. Filters run in this process.
-//! `docs/internals/pf-zerocopy.md` draws the ring.
+//! A lane calls [`Engine::ready`], waits by [`Engine::wait`], borrows frames by [`Engine::take`]
+//! and reads the counters by [`Engine::account`]. The interface is the capture's alone: its NIC has
+//! no other queue. Filters run in this process. `docs/internals/pf-zerocopy.md` draws the ring.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Binds a ring of about `ring_bytes` to `interface`, which receives from here on; with one for sending, if that
-    /// `sends` and as much memory may be locked.
+    /// Binds a ring of about `ring_bytes` to `interface`, which receives from here on; with one for
+    /// sending, if that `sends` and as much memory may be locked.
     ///
     /// # Errors
     /// The module is not loaded, another driver or program has the interface, no privilege.
@@ -142,8 +142,8 @@ impl Engine {
         }
     }
 
-    /// Passes a moment; looks now and then whether the interface is still there, which no ring tells, and gives the NIC
-    /// its slots back, should all be here.
+    /// Passes a moment; looks now and then whether the interface is still there, which no ring
+    /// tells, and gives the NIC its slots back, should all be here.
     fn spin(&mut self) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(LINK_CHECK_SPINS) {

@@ -1,4 +1,5 @@
-//! `strait bench`: what each way to capture or to send, and each caching proxy, can do on this machine.
+//! `strait bench`: what each way to capture or to send, and each caching proxy, can do on this
+//! machine.
 
 mod kept;
 mod measured;
@@ -38,9 +39,11 @@ enum Command {
     Capture(CaptureArgs),
     /// How late packets reach the program, for each path and wait policy, against the rate
     Latency(LatencyArgs),
-    /// What a send costs with and without a copy, over loopback, veth and a route that copies nothing
+    /// What a send costs with and without a copy, over loopback, veth and a route that copies
+    /// nothing
     Send(send::Args),
-    /// Caching proxies beside each other: response time, throughput and CPU time by Web Polygraph's axes
+    /// Caching proxies beside each other: response time, throughput and CPU time by Web Polygraph's
+    /// axes
     Proxy(proxy::Args),
     /// Ratios of two results, with their spread
     Compare(CompareArgs),
@@ -75,7 +78,9 @@ struct Common {
     /// Interface to send on
     #[arg(short = 'o', long, value_name = "TX", requires = "interface")]
     send_on: Option<String>,
-    /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, xdp (the best of the three), libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all that this machine has]
+    /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, xdp (the best of the three),
+    /// libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all
+    /// that this machine has]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     paths: Vec<Way>,
     /// CPUs of the receivers [default: all but the first]
@@ -84,7 +89,8 @@ struct Common {
     /// CPUs of the generator [default: the first]
     #[arg(long, value_name = "LIST")]
     generator_cpus: Option<NumberList>,
-    /// Path of the generator: live, sendmmsg, ring, xdp [default: sendmmsg, or live where a private pair needs it]
+    /// Path of the generator: live, sendmmsg, ring, xdp [default: sendmmsg, or live where a private
+    /// pair needs it]
     #[arg(long, value_name = "PATH", value_parser = ["live", "sendmmsg", "ring", "xdp"])]
     generator: Option<String>,
     #[command(flatten)]

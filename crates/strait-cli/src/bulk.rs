@@ -1,5 +1,5 @@
-//! What `strait send`, `strait receive` and `strait relay` have in common: addresses, the connection, the lines of the protocol, the
-//! line that shows how far they are.
+//! What `strait send`, `strait receive` and `strait relay` have in common: addresses, the
+//! connection, the lines of the protocol, the line that shows how far they are.
 
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -60,8 +60,8 @@ pub(crate) fn say(mut stream: &TcpStream, line: &impl std::fmt::Display) -> Resu
     stream.write_all(line.to_string().as_bytes()).map_err(|error| talk("talk to", stream, &error))
 }
 
-/// Runs `work`, which may take longer than the other end waits, and says `wait` meanwhile. Once its flag is set `work` has to
-/// end soon: its result is not wanted any more.
+/// Runs `work`, which may take longer than the other end waits, and says `wait` meanwhile. Once its
+/// flag is set `work` has to end soon: its result is not wanted any more.
 ///
 /// # Errors
 /// A signal came, or the other end is gone.
@@ -96,7 +96,8 @@ fn wait_for<T>(result: &Receiver<T>, stream: &TcpStream, terminated: &AtomicBool
     }
 }
 
-/// The lines of the protocol that the other end says. No byte behind a line is taken: those are for the kernel to move.
+/// The lines of the protocol that the other end says. No byte behind a line is taken: those are for
+/// the kernel to move.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// The beginning of a line.
@@ -190,8 +191,9 @@ pub(crate) fn readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Error>
     }
 }
 
-/// Ends a transfer with a reason, which the other end gets unless it is gone. What it still sends is thrown away meanwhile: a
-/// connection that is closed with unread bytes is reset, and the reason with it.
+/// Ends a transfer with a reason, which the other end gets unless it is gone. What it still sends
+/// is thrown away meanwhile: a connection that is closed with unread bytes is reset, and the reason
+/// with it.
 pub(crate) fn refuse(stream: &TcpStream, reason: &str) {
     let deadline = Instant::now() + REFUSAL_MAX;
     let line = Refused(reason.to_owned()).to_string();
@@ -213,8 +215,8 @@ pub(crate) fn refuse(stream: &TcpStream, reason: &str) {
     }
 }
 
-/// Says that this end is alive, from a thread of its own, until it is dropped: also while the disk or the reader of the output
-/// takes its time.
+/// Says that this end is alive, from a thread of its own, until it is dropped: also while the disk
+/// or the reader of the output takes its time.
 #[derive(Debug)]
 pub(crate) struct Beat {
     ended: Option<SyncSender<()>>,
@@ -276,7 +278,8 @@ pub(crate) fn name(stream: &TcpStream) -> String {
     stream.peer_addr().map_or_else(|_| "the other end".into(), |address| address.to_string())
 }
 
-/// A connection whose process dies is reset, so that nobody takes the part for the whole; one that is done ends in order.
+/// A connection whose process dies is reset, so that nobody takes the part for the whole; one that
+/// is done ends in order.
 pub(crate) fn reset_on_death(stream: &TcpStream, reset: bool) -> Result<(), Error> {
     let linger = reset.then_some(Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(stream, linger)

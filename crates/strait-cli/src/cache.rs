@@ -1,4 +1,5 @@
-//! `strait cache`: what a proxy has stored; of one that runs through its admin address, else in its directory.
+//! `strait cache`: what a proxy has stored; of one that runs through its admin address, else in its
+//! directory.
 
 mod remote;
 

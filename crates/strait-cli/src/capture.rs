@@ -1,4 +1,5 @@
-//! `strait capture`: packets from an interface or a file, to a file or the terminal, with the ledger at the end.
+//! `strait capture`: packets from an interface or a file, to a file or the terminal, with the
+//! ledger at the end.
 
 mod interfaces;
 
@@ -23,7 +24,8 @@ pub(crate) use self::interfaces::Chosen;
 #[derive(ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Interface to capture on, any for all of them [default: the one of the default route, else the first that is up]
+    /// Interface to capture on, any for all of them [default: the one of the default route, else
+    /// the first that is up]
     #[arg(short, long, value_name = "IF", conflicts_with = "read")]
     interface: Option<String>,
     /// List the interfaces and the paths that can capture on each
@@ -75,17 +77,19 @@ struct KernelArgs {
     /// How to wait for packets
     #[arg(long, value_enum, default_value_t = WaitArg::Balanced, conflicts_with = "read")]
     wait: WaitArg,
-    /// With xdp receive queues, one lane each; with packet sockets as many lanes: all, or as in 0,2,5-7 [default: one lane; for xdp all queues]
+    /// With xdp receive queues, one lane each; with packet sockets as many lanes: all, or as in
+    /// 0,2,5-7 [default: one lane; for xdp all queues]
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     queues: Option<Queues>,
-    /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow together [default: hash]
+    /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow
+    /// together [default: hash]
     #[arg(long, value_enum, conflicts_with = "read")]
     fanout: Option<FanoutArg>,
     /// CPUs to pin the lanes to, in turn, as in 0,2,5-7
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     cpus: Option<NumberList>,
-    /// Ring memory for each lane, in MiB or as in 512KiB or 1GiB [default: 8; for recv 16; for v2 136
-    /// where the NIC joins segments; for xdp 32, or 64 for one queue]
+    /// Ring memory for each lane, in MiB or as in 512KiB or 1GiB [default: 8; for recv 16; for v2
+    /// 136 where the NIC joins segments; for xdp 32, or 64 for one queue]
     #[arg(long, value_name = "SIZE", value_parser = ring_mebibytes, conflicts_with = "read")]
     ring_mib: Option<usize>,
     /// Ring memory for each lane, in KiB as tcpdump's -B
@@ -198,8 +202,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let source = chosen.as_ref().map(|chosen| &*chosen.name).or(args.read.as_deref()).unwrap_or_default();
     let filter = args.filter()?;
     let session = args.open(source, &filter)?;
-    // Not before: while libpcap compiles the filter, only the default action ends the process. Nothing needs cleaning up
-    // yet; the kernel takes back rings and programs.
+    // Not before: while libpcap compiles the filter, only the default action ends the process. Nothing
+    // needs cleaning up yet; the kernel takes back rings and programs.
     let terminated = strait_sys::process::on_termination()?;
     let mut output = args.output.open(&output::Source {
         interface: source,
@@ -325,7 +329,8 @@ impl Args {
         Ok(if self.read.is_some() { builder.open_file()? } else { builder.open()? })
     }
 
-    /// Says on standard error that the capture is open, of which interface and by which path; then each fallback.
+    /// Says on standard error that the capture is open, of which interface and by which path; then
+    /// each fallback.
     fn announce(&self, session: &Session, source: &str, chosen: Option<&Chosen>) {
         if !self.json {
             let link_type = session.link_type();
@@ -353,7 +358,8 @@ impl Args {
         }
     }
 
-    /// Everything is open: from here on the program needs no privilege, except to rename and create files.
+    /// Everything is open: from here on the program needs no privilege, except to rename and create
+    /// files.
     fn drop_privileges(&self) -> Result<(), Error> {
         Ok(strait_sys::process::drop_capabilities_except(&self.output.capabilities())?)
     }

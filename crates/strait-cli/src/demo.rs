@@ -1,8 +1,10 @@
 //! `strait demo`: the same traffic on every path, a burst beside tcpdump, the delay of a libpcap
-//! program, a miss and a hit of the proxy, a resumed transfer. It claims what it has just measured and no more.
+//! program, a miss and a hit of the proxy, a resumed transfer. It claims what it has just measured
+//! and no more.
 //!
-//! It needs nothing but itself and, for one line, tcpdump: the two namespaces have no names and go with the process, however it
-//! ends. Without root it works in a user namespace, where AF_XDP is not allowed: that path is skipped and said to be.
+//! It needs nothing but itself and, for one line, tcpdump: the two namespaces have no names and go
+//! with the process, however it ends. Without root it works in a user namespace, where AF_XDP is
+//! not allowed: that path is skipped and said to be.
 
 mod burst;
 mod child;
@@ -179,7 +181,8 @@ fn interrupted() -> Error {
 /// How long a capture may go on after the last packet was sent.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// Waits until `done`, for at most [`SETTLE_MAX`]. False if it did not come or the user wants to end.
+/// Waits until `done`, for at most [`SETTLE_MAX`]. False if it did not come or the user wants to
+/// end.
 fn settle(terminated: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + SETTLE_MAX;
     while Instant::now() < deadline && !terminated.load(Ordering::Relaxed) {

@@ -1,7 +1,8 @@
 //! `strait doctor`: what will I get here, why, and what would improve it.
 //!
-//! Each finding is asked of the kernel or the driver, never guessed from a version, and says what to do as a command.
-//! Nothing is changed, and no packet is sent or taken but where `--probe` or `--to` asks for it.
+//! Each finding is asked of the kernel or the driver, never guessed from a version, and says what
+//! to do as a command. Nothing is changed, and no packet is sent or taken but where `--probe` or
+//! `--to` asks for it.
 
 mod capture;
 mod device;
@@ -51,12 +52,12 @@ pub(crate) struct Args {
     /// How the capture is to wait for packets
     #[arg(long, value_enum, default_value_t = WaitArg::Balanced, requires = "interface")]
     wait: WaitArg,
-    /// Bind AF_XDP in each mode for a moment, to the first of --queues or to an idle one, with a program that takes no
-    /// packet: some NICs reset their link for it
+    /// Bind AF_XDP in each mode for a moment, to the first of --queues or to an idle one, with a
+    /// program that takes no packet: some NICs reset their link for it
     #[arg(long, requires = "interface")]
     probe: bool,
-    /// Send a datagram to the discard port of this address, to see whether that route goes without a copy; a link-local
-    /// one has its interface behind it, as in fe80::1%eth0
+    /// Send a datagram to the discard port of this address, to see whether that route goes without
+    /// a copy; a link-local one has its interface behind it, as in fe80::1%eth0
     #[arg(long, value_name = "ADDRESS")]
     to: Option<Address>,
     /// Directory for the proxy's cache

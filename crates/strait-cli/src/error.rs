@@ -50,7 +50,8 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// 1 failed, 2 usage, 3 refused; of a program that was to be run, 126 not started and 127 not found.
+    /// 1 failed, 2 usage, 3 refused; of a program that was to be run, 126 not started and 127 not
+    /// found.
     pub(crate) fn exit_code(&self) -> u8 {
         let kind = match self {
             Self::Capture(error) => error.kind(),

@@ -1,4 +1,5 @@
-//! `strait generate`: numbered, time-stamped, valid traffic, so that loss, order and delay can be told at the other end.
+//! `strait generate`: numbered, time-stamped, valid traffic, so that loss, order and delay can be
+//! told at the other end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

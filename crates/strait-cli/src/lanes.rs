@@ -1,7 +1,8 @@
-//! Runs the lanes of a session, each on a thread of its own, until the capture ends; then closes the ledger.
+//! Runs the lanes of a session, each on a thread of its own, until the capture ends; then closes
+//! the ledger.
 //!
-//! Whichever lane ends first, by the count, by an error or because the session was stopped, stops the session, so that
-//! all lanes drain and their accounts belong to one moment.
+//! Whichever lane ends first, by the count, by an error or because the session was stopped, stops
+//! the session, so that all lanes drain and their accounts belong to one moment.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -45,7 +46,8 @@ pub(crate) trait Taker: Send {
     }
 }
 
-/// Runs the session to its end and returns the ledger, with the error that ended it early, if one did.
+/// Runs the session to its end and returns the ledger, with the error that ended it early, if one
+/// did.
 pub(crate) fn run<T: Taker>(
     mut session: Session,
     taker: &mut T,
@@ -82,8 +84,8 @@ pub(crate) fn run<T: Taker>(
     (session.report(accounts), failure)
 }
 
-/// Moves the frames that the sink has lost from delivered to lost. The sink does not know which lane a frame came from:
-/// no lane is charged with more than it delivered.
+/// Moves the frames that the sink has lost from delivered to lost. The sink does not know which
+/// lane a frame came from: no lane is charged with more than it delivered.
 fn book_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
     for ledger::Lane { capture, .. } in accounts {
         let share = lost.min(capture.delivered);
@@ -102,8 +104,8 @@ fn lane_died() -> (ledger::Lane, Option<Error>) {
 struct Run<'a, T> {
     session: Mutex<Session>,
     taker: Mutex<&'a mut T>,
-    /// The taker's number as of the last snapshot, if files are written. A lane that is blocked in write(2) holds the
-    /// taker's lock, for which the watch must not wait.
+    /// The taker's number as of the last snapshot, if files are written. A lane that is blocked in
+    /// write(2) holds the taker's lock, for which the watch must not wait.
     written_bytes: Option<AtomicU64>,
     snapshots: Mutex<Vec<ledger::Lane>>,
     /// Packets that may still be delivered; it changes under the taker's lock alone.
@@ -259,7 +261,8 @@ fn carrier_again(link: LinkStatus) -> String {
     format!("has a carrier again; it had none for {:.3} s in all", link.no_carrier_for.as_secs_f64())
 }
 
-/// Counts a lane out when it ends. One that panics stops the session as others do, or the rest would never end.
+/// Counts a lane out when it ends. One that panics stops the session as others do, or the rest
+/// would never end.
 struct Leaving<'r, 'a, T>(&'r Run<'a, T>);
 
 impl<T> Drop for Leaving<'_, '_, T> {
@@ -272,7 +275,8 @@ impl<T> Drop for Leaving<'_, '_, T> {
     }
 }
 
-/// A lane that panicked leaves its lock poisoned; what the lock protects stays usable for the final account.
+/// A lane that panicked leaves its lock poisoned; what the lock protects stays usable for the final
+/// account.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,8 @@
 //! The program `strait`: its commands, their exit codes and what they print.
 //!
-//! Each command is a module with an `Args` and a `run`. This file parses the line, calls the command and turns its
-//! error into one line on stderr and an exit code: 0 done, 1 failed, 2 usage, 3 refused.
+//! Each command is a module with an `Args` and a `run`. This file parses the line, calls the
+//! command and turns its error into one line on stderr and an exit code: 0 done, 1 failed, 2 usage,
+//! 3 refused.
 
 mod bench;
 mod bulk;
@@ -36,7 +37,8 @@ use mimalloc::MiMalloc;
 pub(crate) use error::Error;
 use standard::Streams;
 
-/// A response on its way takes some twenty pieces of memory, a few of them of kilobytes: the C library keeps only smaller ones ready.
+/// A response on its way takes some twenty pieces of memory, a few of them of kilobytes: the C
+/// library keeps only smaller ones ready.
 #[global_allocator]
 static MEMORY: MiMalloc = MiMalloc;
 
@@ -73,11 +75,13 @@ enum Command {
     Cache(cache::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
-    /// Measure what each way to capture and to send, and each caching proxy, can do on this machine.
+    /// Measure what each way to capture and to send, and each caching proxy, can do on this
+    /// machine.
     Bench(Box<bench::Args>),
     /// Say what this machine and an interface allow, why, and what would improve it.
     Doctor(doctor::Args),
-    /// See what it is for: five short parts on traffic of its own, in network namespaces of its own.
+    /// See what it is for: five short parts on traffic of its own, in network namespaces of its
+    /// own.
     Demo(demo::Args),
     /// Print a completion script for a shell.
     Completions(shell::CompletionArgs),

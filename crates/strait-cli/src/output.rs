@@ -1,4 +1,5 @@
-//! Where captured packets go: to a file, to a line each on standard output, or nowhere but the count.
+//! Where captured packets go: to a file, to a line each on standard output, or nowhere but the
+//! count.
 
 mod file;
 mod lines;
@@ -50,7 +51,8 @@ impl Output {
         matches!(self, Self::Text(_))
     }
 
-    /// Ends the output: a file gets its statistics and its name, text is flushed. Returns what is in the files.
+    /// Ends the output: a file gets its statistics and its name, text is flushed. Returns what is
+    /// in the files.
     pub(crate) fn close(self, report: &Report) -> Result<Option<Summary>, Error> {
         match self {
             Self::File(file) => file.close(report).map(Some),

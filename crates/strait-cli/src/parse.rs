@@ -1,7 +1,8 @@
-//! Values on the command line that are more than a number: durations, sizes, rates, addresses, lists of queues.
+//! Values on the command line that are more than a number: durations, sizes, rates, addresses,
+//! lists of queues.
 //!
-//! Every command parses them here, so that `10s`, `100k`, `10GiB` and `:9000` mean the same in each option. A plain number
-//! has the unit that the option names.
+//! Every command parses them here, so that `10s`, `100k`, `10GiB` and `:9000` mean the same in each
+//! option. A plain number has the unit that the option names.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;

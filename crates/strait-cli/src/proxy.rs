@@ -61,7 +61,8 @@ pub(crate) struct Args {
     /// Print a configuration with every key, its default, and what it is for
     #[arg(long)]
     print_default_config: bool,
-    /// Print the account as one JSON object; it goes to standard error where standard output is the log
+    /// Print the account as one JSON object; it goes to standard error where standard output is the
+    /// log
     #[arg(long)]
     json: bool,
     /// Read stored bodies and send them, in place of sendfile: to compare
@@ -82,9 +83,11 @@ impl Args {
 
 /// How often it is looked what the process is told by signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
-/// Open files for each connection: the client's and the origin's, and as many again for the store and for pipes.
+/// Open files for each connection: the client's and the origin's, and as many again for the store
+/// and for pipes.
 const FILES_EACH: u64 = 4;
-/// Open files beside those: listeners, idle connections to origins; and those that there have to be.
+/// Open files beside those: listeners, idle connections to origins; and those that there have to
+/// be.
 const FILES_BESIDE: u64 = 4096;
 const FILES_BESIDE_MIN: u64 = 256;
 
@@ -229,8 +232,8 @@ fn as_checked(config: &Config) -> String {
     listen.chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
 }
 
-/// The configuration for a reload, checked. A file without a key is being written or was truncated: it is
-/// refused, although it would be a valid configuration to start with.
+/// The configuration for a reload, checked. A file without a key is being written or was truncated:
+/// it is refused, although it would be a valid configuration to start with.
 fn again(args: &Args) -> Result<Config, Error> {
     if let Some(path) = &args.config
         && std::fs::read_to_string(path).is_ok_and(|text| Config::is_blank(&text))

@@ -40,7 +40,8 @@ pub(crate) struct Args {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(short, long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = crate::parse::listen)]
     listen: SocketAddr,
-    /// File to write: it is FILE.part until it is whole, and a transfer that broke off goes on there [default: standard output]
+    /// File to write: it is FILE.part until it is whole, and a transfer that broke off goes on
+    /// there [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Take no more than this
@@ -52,11 +53,12 @@ pub(crate) struct Args {
     /// Do not hash a file to compare it with what was sent
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that a sender may be silent, once it has connected; one that waits for its own input is
-    /// not, but makes room for another one before its first byte
+    /// Seconds that a sender may be silent, once it has connected; one that waits for its own input
+    /// is not, but makes room for another one before its first byte
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
-    /// Print the account as one JSON object, on standard error where the bytes go to standard output
+    /// Print the account as one JSON object, on standard error where the bytes go to standard
+    /// output
     #[arg(long)]
     json: bool,
 }

@@ -36,10 +36,12 @@ pub(crate) struct Args {
     /// Host and port that connections go to; the name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
-    /// Copy what passes to files: PREFIX.N.up from client N, PREFIX.N.down to it; numbers go on after those that are there
+    /// Copy what passes to files: PREFIX.N.up from client N, PREFIX.N.down to it; numbers go on
+    /// after those that are there
     #[arg(long, value_name = "PREFIX")]
     tee: Option<PathBuf>,
-    /// Connections at a time; more wait until one ends [default: 10000, or as many as open files are allowed for]
+    /// Connections at a time; more wait until one ends [default: 10000, or as many as open files
+    /// are allowed for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: Option<u32>,
     /// Reset connections on which nothing moved for so many seconds
@@ -48,7 +50,8 @@ pub(crate) struct Args {
     /// Seconds that the server may take to accept
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     connect_timeout: Duration,
-    /// Seconds that connections, idle ones too, may go on after SIGTERM or SIGINT; then they are reset, as after a second signal
+    /// Seconds that connections, idle ones too, may go on after SIGTERM or SIGINT; then they are
+    /// reset, as after a second signal
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds_or_none)]
     drain: Duration,
     /// Tell the server who its client is: v1 or v2 of the PROXY protocol
@@ -57,7 +60,8 @@ pub(crate) struct Args {
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: u32,
-    /// Print a JSON object a connection, when it has ended; while nothing reads them, --log-queue are kept and more are dropped and counted
+    /// Print a JSON object a connection, when it has ended; while nothing reads them, --log-queue
+    /// are kept and more are dropped and counted
     #[arg(long)]
     json_log: bool,
     /// Lines of --json-log that are kept while nothing reads them
@@ -72,12 +76,15 @@ pub(crate) struct Args {
 const BACKLOG: i32 = 4096;
 /// Connections at a time unless told otherwise.
 const CONNECTIONS_MAX: u32 = 10_000;
-/// Descriptors that a connection has beside its sockets while both its ends take less than comes: a pipe each way.
+/// Descriptors that a connection has beside its sockets while both its ends take less than comes: a
+/// pipe each way.
 const DESCRIPTORS_HELD_UP: u64 = 4;
-/// Descriptors beside those: standard streams and the log; a listener, an epoll set and a socket to the server's next address a worker.
+/// Descriptors beside those: standard streams and the log; a listener, an epoll set and a socket to
+/// the server's next address a worker.
 const DESCRIPTORS_BESIDE: u64 = 16;
 const DESCRIPTORS_WORKER: u64 = 3;
-/// Descriptors that connections never take: those of 128 pipes a worker, so that streams that move need no copy.
+/// Descriptors that connections never take: those of 128 pipes a worker, so that streams that move
+/// need no copy.
 const DESCRIPTORS_PIPES_MIN: u64 = 2 * 128;
 
 /// Maximum number of a copy that is counted on from: another user may have planted a file with a
@@ -129,7 +136,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     print_notice(&line)
 }
 
-/// Connections that the limit of open files allows, and the descriptors that these share with pipes.
+/// Connections that the limit of open files allows, and the descriptors that these share with
+/// pipes.
 struct Room {
     connections: u32,
     descriptors: Arc<Budget>,
@@ -177,7 +185,8 @@ fn first_number(args: &Args) -> Result<u64, Error> {
     Ok(numbers.max().unwrap_or(0))
 }
 
-/// Raises the limit of open files to `wanted`, or as far as this process may; returns what it is then.
+/// Raises the limit of open files to `wanted`, or as far as this process may; returns what it is
+/// then.
 pub(crate) fn allow_files(wanted: u64) -> Result<u64, Error> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(current) = current.filter(|current| *current < wanted) else { return Ok(wanted) };

@@ -1,4 +1,5 @@
-//! `strait replay`: the packets of a capture file out of an interface, at their own pace, another, or none.
+//! `strait replay`: the packets of a capture file out of an interface, at their own pace, another,
+//! or none.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -123,7 +124,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Waits until a packet is due that the file has `since_ns` after its first. False if a signal came instead.
+    /// Waits until a packet is due that the file has `since_ns` after its first. False if a signal
+    /// came instead.
     fn wait(&mut self, pass_start_ns: u64, since_ns: u64) -> Result<bool, Error> {
         let due_ns = match self.args.rate {
             Some(rate) => rate.due_ns(self.sequence).map_or(0, |due_ns| self.start_ns + due_ns),

@@ -1,7 +1,7 @@
 //! `strait run`: a libpcap program, unmodified, on Strait's engine.
 //!
-//! It preloads `libstrait_pcap.so`, puts it in libpcap's place for programs that open libpcap by themselves, and becomes
-//! the program: same process, same terminal, same exit code.
+//! It preloads `libstrait_pcap.so`, puts it in libpcap's place for programs that open libpcap by
+//! themselves, and becomes the program: same process, same terminal, same exit code.
 
 mod trust;
 
@@ -104,8 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Err(Error::NotStarted(format!("run {}: {error}", path.display())))
 }
 
-/// Fails if the file of `--report` cannot be written to, or if another user may have planted it: the
-/// library would name its environment variable.
+/// Fails if the file of `--report` cannot be written to, or if another user may have planted it:
+/// the library would name its environment variable.
 fn check_report(file: &str) -> Result<(), Error> {
     if matches!(file, "" | "0" | "1") {
         return Ok(());
@@ -177,7 +177,8 @@ fn refuse_static(path: &Path) -> Result<(), Error> {
 /// More than the header and the program headers of any program.
 const ELF_HEAD_BYTES: u64 = 64 << 10;
 
-/// Whether a 64-bit ELF program of this machine's byte order has a PT_INTERP (elf(5)); `None` for other files.
+/// Whether a 64-bit ELF program of this machine's byte order has a PT_INTERP (elf(5)); `None` for
+/// other files.
 fn names_a_loader(head: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     const HEADER: [u8; 5] = [0x7f, b'E', b'L', b'F', 2];
@@ -195,7 +196,8 @@ fn names_a_loader(head: &[u8]) -> Option<bool> {
     Some(kinds?.contains(&PT_INTERP))
 }
 
-/// The library: the file that the variable names, one beside this program, or one where a package or Cargo puts it.
+/// The library: the file that the variable names, one beside this program, or one where a package
+/// or Cargo puts it.
 fn library() -> Result<PathBuf, Error> {
     if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         let named = PathBuf::from(named);
@@ -206,7 +208,8 @@ fn library() -> Result<PathBuf, Error> {
     }
     let program = env::current_exe().ok();
     let own = program.as_deref().and_then(Path::parent);
-    // `cargo build` leaves it beside the program or, as a dependency, in `deps`; `make install` in `lib/strait`.
+    // `cargo build` leaves it beside the program or, as a dependency, in `deps`; `make install` in
+    // `lib/strait`.
     let near = ["", "deps", "../lib/strait"].into_iter().filter_map(|place| Some(own?.join(place)));
     let installed: Vec<PathBuf> = near.chain(PLACES.map(PathBuf::from)).collect();
     let built = [BUILT_IN.into(), Path::new(BUILT_IN).join("deps")];
@@ -251,7 +254,8 @@ fn loadable(library: PathBuf) -> Result<PathBuf, Error> {
     Ok(library)
 }
 
-/// The directory beside the library that has it under libpcap's names. A package brings it; after a build it is made.
+/// The directory beside the library that has it under libpcap's names. A package brings it; after a
+/// build it is made.
 fn stand_in(library: &Path) -> Result<PathBuf, Error> {
     let directory = library.with_file_name("libpcap");
     make_links(&directory, library).map_err(|error| {

@@ -1,4 +1,5 @@
-//! `strait send`: a file or standard input to a listening `strait receive`, or to any program that reads a connection.
+//! `strait send`: a file or standard input to a listening `strait receive`, or to any program that
+//! reads a connection.
 
 use std::fs::{File, Metadata};
 use std::io::{Read as _, Seek as _};
@@ -49,10 +50,12 @@ pub(crate) struct Args {
     /// receive needs --raw too
     #[arg(long)]
     raw: bool,
-    /// Do not hash a file so that the other end can compare what it got; of a pipe no byte is seen, and only their number is compared
+    /// Do not hash a file so that the other end can compare what it got; of a pipe no byte is seen,
+    /// and only their number is compared
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that the other end may be silent; one that only waits for its disk or its reader is not
+    /// Seconds that the other end may be silent; one that only waits for its disk or its reader is
+    /// not
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
     /// Print the account as one JSON object
@@ -172,7 +175,8 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
     Err(last.unwrap_or_else(|| no_address(to)))
 }
 
-/// Offers the bytes, hears what the receiver has, and says from where they come; the hash of those before.
+/// Offers the bytes, hears what the receiver has, and says from where they come; the hash of those
+/// before.
 fn agree(
     stream: &TcpStream,
     lines: &mut Lines,
@@ -230,7 +234,8 @@ impl Source {
                 "{name} is a directory: tar c {name} | strait send - HOST:PORT"
             )));
         }
-        // A file of the kernel's own says that it has no bytes, and one on standard input may be read in part: streams both.
+        // A file of the kernel's own says that it has no bytes, and one on standard input may be read in
+        // part: streams both.
         let is_stream = metadata.len() == 0 || (&file).stream_position().is_ok_and(|at| at > 0);
         let length = (metadata.is_file() && !is_stream).then_some(metadata.len());
         let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&metadata.file_type());

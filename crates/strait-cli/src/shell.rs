@@ -1,4 +1,5 @@
-//! What packagers and shells want: completion scripts and man pages, made from the command line's own definition.
+//! What packagers and shells want: completion scripts and man pages, made from the command line's
+//! own definition.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,8 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> Result<(), Error> {
         .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", args.directory.display())))
 }
 
-/// What the help says last is examples: man-pages(7) has a heading for them, and their lines stay as they are.
+/// What the help says last is examples: man-pages(7) has a heading for them, and their lines stay
+/// as they are.
 fn with_examples(page: &str) -> String {
     let Some((before, behind)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
     if let Some(codes) = behind.strip_prefix("Exit codes: ") {

@@ -1,7 +1,7 @@
 //! `strait top`: what is on a line right now, in the terminal or as a stream of JSON objects.
 //!
-//! A thread reads the lanes and counts ([`reader`], [`tally`]); once an interval this one takes the counts into what is
-//! shown ([`model`]), draws it ([`view`]) and looks at the keys.
+//! A thread reads the lanes and counts ([`reader`], [`tally`]); once an interval this one takes the
+//! counts into what is shown ([`model`]), draws it ([`view`]) and looks at the keys.
 
 mod keyboard;
 mod model;
@@ -86,7 +86,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_sys::process::on_termination()?;
     let title = format!("{interface}, path {} ({})", session.path(), session.mode());
     let source = Source::new(session, &interface);
-    // Before the thread is started: it parses what strangers send, and capabilities are each thread's own.
+    // Before the thread is started: it parses what strangers send, and capabilities are each thread's
+    // own.
     strait_sys::process::drop_capabilities(false)?;
     let reader = Reader::start(source)?;
     let mut model = Model::new(title, filter);
@@ -109,7 +110,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     told.or_else(|error| if output::is_reader_gone(&error) { Ok(()) } else { Err(error) })
 }
 
-/// One JSON object an interval, until the end; none is of less than an interval, whatever held this process up.
+/// One JSON object an interval, until the end; none is of less than an interval, whatever held this
+/// process up.
 fn stream(args: &Args, reader: &Reader, model: &mut Model, terminated: &AtomicBool) -> Result<(), Error> {
     let mut next = Instant::now() + args.interval;
     while !terminated.load(Ordering::Relaxed) {
@@ -163,7 +165,8 @@ enum Ended {
     Gone,
 }
 
-/// The picture, until the end. It is drawn where something in it is new: counts, a key, another size.
+/// The picture, until the end. It is drawn where something in it is new: counts, a key, another
+/// size.
 fn show(
     args: &Args,
     reader: &Reader,

@@ -1,4 +1,5 @@
-//! What there is to tell of one exchange: the lines of the access log and the counters are made of it.
+//! What there is to tell of one exchange: the lines of the access log and the counters are made of
+//! it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -158,8 +159,8 @@ impl Account<'_, '_> {
         self.moved.sent + self.moved.sendfile + self.moved.spliced
     }
 
-    /// Bytes of the body sent to the client, without head and chunk framing. A client that left while
-    /// the head was sent got none.
+    /// Bytes of the body sent to the client, without head and chunk framing. A client that left
+    /// while the head was sent got none.
     pub(crate) fn body_bytes(&self) -> u64 {
         self.sent_bytes().saturating_sub(self.told.overhead_bytes)
     }

@@ -1,4 +1,5 @@
-//! A response of which parts are stored: what is missing is asked of the origin, gap by gap, while what is there is sent.
+//! A response of which parts are stored: what is missing is asked of the origin, gap by gap, while
+//! what is there is sent.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,7 +19,8 @@ use crate::object::{Object, Pinned};
 use crate::select::Selected;
 use crate::socket::Gone;
 
-/// Pieces that one response is put together from at most: parts, the gaps between them, and what is left of gaps that broke off.
+/// Pieces that one response is put together from at most: parts, the gaps between them, and what is
+/// left of gaps that broke off.
 const STEPS_MAX: usize = 4 * RECORDS_MAX;
 
 /// A gap that is being filled.

@@ -1,7 +1,7 @@
 //! Memory to read into, that is there only while there is something in it.
 //!
-//! Ten thousand connections wait for their next request, and a few dozen have one: so a buffer that runs empty gives its memory to
-//! the others of its thread.
+//! Ten thousand connections wait for their next request, and a few dozen have one: so a buffer that
+//! runs empty gives its memory to the others of its thread.
 
 use std::cell::RefCell;
 

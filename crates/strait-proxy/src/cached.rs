@@ -1,4 +1,5 @@
-//! GET and HEAD, by the cache: from the store, from a fill that is under way, or from the origin into the store.
+//! GET and HEAD, by the cache: from the store, from a fill that is under way, or from the origin
+//! into the store.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,13 +22,15 @@ use crate::miss::{self, Led, Miss, Wanted};
 use crate::object::{Object, Pinned};
 use crate::select::{Selected, select};
 
-/// How often a request looks for what is stored or coming, which may change each time; and how often before it asks on its own.
+/// How often a request looks for what is stored or coming, which may change each time; and how
+/// often before it asks on its own.
 const ATTEMPTS_MAX: usize = 8;
 const WAITS_MAX: usize = 5;
-/// Longest that a request waits for the head of a response that another one has asked for. An origin
-/// may be slow for that one alone.
+/// Longest that a request waits for the head of a response that another one has asked for. An
+/// origin may be slow for that one alone.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
-/// How long a request for what is not found waits for the index that is still being loaded, and how often it looks.
+/// How long a request for what is not found waits for the index that is still being loaded, and how
+/// often it looks.
 const LOADING: Duration = Duration::from_secs(1);
 const LOADING_LOOKS: u32 = 100;
 
@@ -39,10 +42,12 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let worker = exchange.worker;
     let directives = worker.directives(exchange.peer.ip(), &exchange.request.fields);
     let wanted = Wanted { uri, key, hash, directives };
-    // A fill is requested without Expect: an expectation that the origin may refuse is for this client's request alone.
+    // A fill is requested without Expect: an expectation that the origin may refuse is for this
+    // client's request alone.
     let mut is_alone =
         exchange.wish.is_head || wanted.directives.no_store || expects_more(&exchange.request.fields);
-    // A response that is on its way was asked for before this request: one that wants a new response does not wait for it.
+    // A response that is on its way was asked for before this request: one that wants a new response
+    // does not wait for it.
     let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
     let mut variant = None;
     let mut patience = HEAD_WAIT.min(worker.settings().timeouts.origin);
@@ -89,13 +94,15 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
 }
 
-/// A miss that asks for the whole response: the answer to a request that is not shared must be what its client has asked for.
+/// A miss that asks for the whole response: the answer to a request that is not shared must be what
+/// its client has asked for.
 fn for_all_bytes(miss: Miss) -> Miss {
     if miss.gap.is_some() { Miss { stored: None, gap: None, ..miss } } else { miss }
 }
 
-/// Lets a plain request store its response although the last one was for one client alone. That one's Cookie may have caused this, so one
-/// client could otherwise keep a resource out of the cache. Others do not wait: at most one such fill of a key is under way.
+/// Lets a plain request store its response although the last one was for one client alone. That
+/// one's Cookie may have caused this, so one client could otherwise keep a resource out of the
+/// cache. Others do not wait: at most one such fill of a key is under way.
 fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<Leading> {
     const OF_ONE_CLIENT: [&str; 7] = [
         "authorization",
@@ -187,11 +194,13 @@ fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) ->
 enum Looked {
     Answered,
     Missed(Miss),
-    /// It was found, and gone before it was pinned. Nothing is sent; the next look finds a successor or nothing.
+    /// It was found, and gone before it was pinned. Nothing is sent; the next look finds a
+    /// successor or nothing.
     Evicted,
 }
 
-/// Answers from the store, if it may. Where that has answers to other requests alone, `variant` is what this one is asked by.
+/// Answers from the store, if it may. Where that has answers to other requests alone, `variant` is
+/// what this one is asked by.
 async fn look(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -314,7 +323,8 @@ enum Followed {
     Answered(bool),
     /// It is over: the store may have it.
     Again,
-    /// What is coming is for requests that have said something else of the fields that it varies with; this one has said that.
+    /// What is coming is for requests that have said something else of the fields that it varies
+    /// with; this one has said that.
     Differs(Variant),
     /// What is coming are other bytes.
     Outside,
@@ -322,8 +332,8 @@ enum Followed {
     Private,
 }
 
-/// Waits for what is coming, and follows it if it answers. What is told of first counts: nobody waits for a head where another says that
-/// the response varies.
+/// Waits for what is coming, and follows it if it answers. What is told of first counts: nobody
+/// waits for a head where another says that the response varies.
 async fn follow_one(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -376,8 +386,8 @@ async fn follow_one(
     Ok(outcome)
 }
 
-/// Waits for the head of a fill while `patience` lasts, and takes the time from it; `None` if the head
-/// has not come by then.
+/// Waits for the head of a fill while `patience` lasts, and takes the time from it; `None` if the
+/// head has not come by then.
 async fn head_within(fill: &Fill, patience: &mut Duration) -> Option<Option<Arc<Object>>> {
     let begun = Instant::now();
     let head = timeout(*patience, fill.object()).await;

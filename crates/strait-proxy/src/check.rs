@@ -1,8 +1,8 @@
-//! Checks of a configuration beyond the form of its values: bounds that depend on each other, and the
-//! system's directories, files and room.
+//! Checks of a configuration beyond the form of its values: bounds that depend on each other, and
+//! the system's directories, files and room.
 //!
-//! [`crate::settings`] asks for the bounds at each start and reload, `--check-config` for the system too.
-//! Nothing is made or changed.
+//! [`crate::settings`] asks for the bounds at each start and reload, `--check-config` for the
+//! system too. Nothing is made or changed.
 
 use std::path::{Path, PathBuf};
 

@@ -26,12 +26,15 @@ pub struct Config {
     /// The server that this one stands before (a reverse proxy), as `http://HOST[:PORT]` or `https://HOST[:PORT]`; without it clients
     /// name the server themselves (a forward proxy).
     pub origin: Option<String>,
-    /// The name that this proxy gives itself in Via (RFC 9110, section 7.6.3) and Cache-Status, and that no other on the way to the origin
-    /// has. Without one it is `strait` in Cache-Status, and in Via `strait-` with a number that it draws when it starts.
+    /// The name that this proxy gives itself in Via (RFC 9110, section 7.6.3) and Cache-Status, and
+    /// that no other on the way to the origin has. Without one it is `strait` in Cache-Status,
+    /// and in Via `strait-` with a number that it draws when it starts.
     pub name: Option<String>,
-    /// Hosts that a reverse proxy answers for, as `www.example.org`; requests for others are refused (421). Without any it answers for all.
+    /// Hosts that a reverse proxy answers for, as `www.example.org`; requests for others are
+    /// refused (421). Without any it answers for all.
     pub hosts: Vec<String>,
-    /// What origins are told of clients; nothing by a forward proxy, and by a reverse one `replace`, unless it is said.
+    /// What origins are told of clients; nothing by a forward proxy, and by a reverse one
+    /// `replace`, unless it is said.
     pub forwarded: Option<Forwarded>,
     /// What is kept.
     pub cache: Cache,
@@ -93,7 +96,8 @@ pub struct ProxyProtocol {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// The file of the access log, a line a request; `-` is standard output. Without it there is none.
+    /// The file of the access log, a line a request; `-` is standard output. Without it there is
+    /// none.
     pub access: Option<PathBuf>,
     /// How its lines are written.
     pub format: Format,
@@ -113,16 +117,19 @@ pub struct Cache {
     pub memory_object: ByteSize,
     /// Objects that are larger are not stored.
     pub object: ByteSize,
-    /// Seconds between two times that what was stored is made to last through a power loss; 0 never does.
+    /// Seconds between two times that what was stored is made to last through a power loss; 0 never
+    /// does.
     pub sync: u64,
-    /// Seconds for which a 404 or 410 is kept that says nothing of it; 0 for as long as any other response.
+    /// Seconds for which a 404 or 410 is kept that says nothing of it; 0 for as long as any other
+    /// response.
     pub negative: u64,
-    /// Statuses of errors that are stored where the response allows it. Statuses that one request's fields can cause (400, 416,
-    /// 431 and the like) are refused here.
+    /// Statuses of errors that are stored where the response allows it. Statuses that one request's
+    /// fields can cause (400, 416, 431 and the like) are refused here.
     pub store_errors: Vec<u16>,
     /// Store responses with Set-Cookie, and send the cookie to every client that gets a hit.
     pub store_set_cookie: bool,
-    /// Fields of a request that are part of the key of every response, in addition to the URI and to what Vary names.
+    /// Fields of a request that are part of the key of every response, in addition to the URI and
+    /// to what Vary names.
     pub key_fields: Vec<String>,
     /// Fields with which a request goes past the cache.
     pub bypass_fields: Vec<String>,
@@ -147,7 +154,8 @@ pub enum Abandoned {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
-    /// Networks of clients, as `10.0.0.0/8`; without any the clients of this machine, and of a reverse proxy all.
+    /// Networks of clients, as `10.0.0.0/8`; without any the clients of this machine, and of a
+    /// reverse proxy all.
     pub allow: Vec<String>,
     /// Ports that CONNECT may open.
     pub connect_ports: Vec<u16>,
@@ -155,8 +163,9 @@ pub struct Access {
     pub reach: Vec<String>,
     /// Networks of clients that may use PURGE.
     pub purge: Vec<String>,
-    /// Networks of clients whose requests may demand a new response (`Cache-Control: no-cache`, `max-age`, `min-fresh`; `Pragma:
-    /// no-cache`). Unset: all clients of a forward proxy, none of a reverse proxy.
+    /// Networks of clients whose requests may demand a new response (`Cache-Control: no-cache`,
+    /// `max-age`, `min-fresh`; `Pragma: no-cache`). Unset: all clients of a forward proxy, none
+    /// of a reverse proxy.
     pub refresh: Option<Vec<String>>,
 }
 
@@ -196,8 +205,8 @@ pub struct Limits {
     pub connections: u32,
     /// Connections of one client's address at a time; 0 for as many as of all.
     pub connections_per_client: u32,
-    /// Connections in use to one origin at a time, of all workers. Requests wait for `timeouts.connect`
-    /// for a free one, then get 503.
+    /// Connections in use to one origin at a time, of all workers. Requests wait for
+    /// `timeouts.connect` for a free one, then get 503.
     pub origin_connections: usize,
     /// Of these, those of one client; unset a quarter, 0 for as many as of all.
     pub origin_connections_per_client: Option<usize>,
@@ -211,14 +220,16 @@ pub struct Limits {
     pub request_body: ByteSize,
     /// Bytes per second that a request's body must bring after `timeouts.body_grace`; 0 for none.
     pub request_body_rate: ByteSize,
-    /// A request is sent to its origin once this much of its body has come, or all of it; 0 at once.
+    /// A request is sent to its origin once this much of its body has come, or all of it; 0 at
+    /// once.
     pub request_ahead: ByteSize,
     /// Memory for bodies that are read ahead, of all workers; 0: none is. Requests wait for
     /// `timeouts.connect` for it, then get 503.
     pub request_ahead_memory: ByteSize,
     /// Of this, that of one client; unset a quarter, 0 for all.
     pub request_ahead_memory_per_client: Option<ByteSize>,
-    /// Bytes per second that a client must take of responses after `timeouts.response_grace`; 0 for none.
+    /// Bytes per second that a client must take of responses after `timeouts.response_grace`; 0 for
+    /// none.
     pub response_rate: ByteSize,
     /// Idle connections to one origin that a worker keeps.
     pub origin_idle: usize,
@@ -244,11 +255,13 @@ pub struct Transfer {
 pub struct Tls {
     /// Addresses where clients begin with TLS, beside `listen`.
     pub listen: Vec<SocketAddr>,
-    /// The file of this server's certificate, with those of the authorities behind it but the last, in PEM.
+    /// The file of this server's certificate, with those of the authorities behind it but the last,
+    /// in PEM.
     pub certificate: Option<PathBuf>,
     /// The file of its private key, in PEM.
     pub key: Option<PathBuf>,
-    /// A file of authorities, in PEM, that sign for the origin, beside those that the system trusts.
+    /// A file of authorities, in PEM, that sign for the origin, beside those that the system
+    /// trusts.
     pub origin_ca: Option<PathBuf>,
     /// The kernel encrypts where it can (kTLS), so that sendfile and splice serve TLS, too.
     pub kernel: bool,
@@ -364,8 +377,8 @@ impl Config {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// It is not TOML, or has keys or values that are not known: a line of the message for each, with
-    /// its line in the file.
+    /// It is not TOML, or has keys or values that are not known: a line of the message for each,
+    /// with its line in the file.
     pub fn from_toml(text: &str) -> Result<Self> {
         let table: toml::Table = toml::from_str(text).map_err(|error| not_toml(text, &error))?;
         let problems = schema::problems(&table);

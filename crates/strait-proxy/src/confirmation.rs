@@ -1,5 +1,6 @@
-//! What a 304, or a response to HEAD, says of stored responses (RFC 9111, sections 4.3.4 and 4.3.5): which it is about, and what it
-//! changes of them. [`crate::miss`] asks; nothing here sends a request or a response.
+//! What a 304, or a response to HEAD, says of stored responses (RFC 9111, sections 4.3.4 and
+//! 4.3.5): which it is about, and what it changes of them. [`crate::miss`] asks; nothing here sends
+//! a request or a response.
 
 use std::sync::Arc;
 
@@ -30,14 +31,15 @@ pub(crate) fn is_about_another(
     confirms_another(exchange.worker, wanted.hash, stored, &exchange.request.fields, incoming)
 }
 
-/// Returns true for a 304 that neither confirms what is stored nor is what the client has asked for.
+/// Returns true for a 304 that neither confirms what is stored nor is what the client has asked
+/// for.
 pub(crate) fn is_unusable(exchange: &Exchange<'_, '_>, order: &Order, incoming: &Incoming) -> bool {
     let said = &incoming.response().fields;
     order.is_misunderstood(incoming) && !is_not_modified(&exchange.request.fields, said)
 }
 
-/// Whether it is a 304, and about something else than what is stored (RFC 9111, section 4.3.4): one without a validator is about nothing
-/// where several stored responses could be meant.
+/// Whether it is a 304, and about something else than what is stored (RFC 9111, section 4.3.4): one
+/// without a validator is about nothing where several stored responses could be meant.
 pub(crate) fn confirms_another(
     worker: &Worker,
     hash: u64,
@@ -78,8 +80,8 @@ pub(crate) fn update_by_head(
     }
 }
 
-/// A 304 has confirmed what is stored. Its strong tag confirms other stored responses that have the same and match the request, too (RFC
-/// 9111, section 4.3.4).
+/// A 304 has confirmed what is stored. Its strong tag confirms other stored responses that have the
+/// same and match the request, too (RFC 9111, section 4.3.4).
 pub(crate) fn confirm(
     worker: &Worker,
     hash: u64,
@@ -102,7 +104,8 @@ pub(crate) fn confirm(
 const OF_FRESHNESS: [&str; 8] =
     ["age", "cache-control", "cdn-cache-control", "connection", "date", "etag", "expires", "last-modified"];
 
-/// Updates a stored response that a 304 has confirmed. What it says is kept if a response that says so may be.
+/// Updates a stored response that a 304 has confirmed. What it says is kept if a response that says
+/// so may be.
 fn freshen(
     worker: &Worker,
     hash: u64,

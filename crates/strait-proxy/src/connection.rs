@@ -1,7 +1,7 @@
 //! A client's connection: one request after the other.
 //!
-//! What a worker has at hand is answered right here, without allocation and under one short lock; everything else goes through
-//! [`crate::exchange`].
+//! What a worker has at hand is answered right here, without allocation and under one short lock;
+//! everything else goes through [`crate::exchange`].
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -96,8 +96,9 @@ impl Client {
         self.socket.secure(settings.tls.accept()?, settings.timeouts.head).await.ok()
     }
 
-    /// Reads who the client is, from a header before its first request, and counts the connection for it; `None` where that is not told, or
-    /// it may not use the proxy, or not with another connection.
+    /// Reads who the client is, from a header before its first request, and counts the connection
+    /// for it; `None` where that is not told, or it may not use the proxy, or not with another
+    /// connection.
     async fn learn_client(&mut self, worker: &Worker, share: &mut Share) -> Option<()> {
         let settings = worker.settings();
         let told = loop {
@@ -191,7 +192,8 @@ impl Client {
     async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, Gone> {
         let Hit { object, pinned, selected, wish, head_len } = hit;
         let settings = worker.settings();
-        // The log tells what was asked. Without one nobody does, and a client that takes its time holds no memory.
+        // The log tells what was asked. Without one nobody does, and a client that takes its time holds no
+        // memory.
         let kept = if settings.log.is_some() { head_len } else { 0 };
         self.buffer.consume(head_len - kept);
         let ttl = Some(object.times.ttl(worker.now()));

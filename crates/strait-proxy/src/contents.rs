@@ -1,5 +1,5 @@
-//! What is stored, for whoever runs the proxy: told, forgotten, checked. Objects are named by their URIs, or by patterns in which `*` stands
-//! for anything.
+//! What is stored, for whoever runs the proxy: told, forgotten, checked. Objects are named by their
+//! URIs, or by patterns in which `*` stands for anything.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -106,7 +106,8 @@ impl Pattern {
 pub struct Contents(Arc<Store>);
 
 impl Contents {
-    /// Opens a directory that no proxy uses, to look at it: nothing in it is changed, and what is forgotten is so for this one alone.
+    /// Opens a directory that no proxy uses, to look at it: nothing in it is changed, and what is
+    /// forgotten is so for this one alone.
     ///
     /// # Errors
     /// It is none, or it is in use.

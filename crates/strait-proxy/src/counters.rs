@@ -1,7 +1,7 @@
 //! What a worker has done, in numbers that others may read at any time.
 //!
-//! One thread writes to a block, so that adding is a load and a store, without a lock and without a bus that is held; whoever reads gets
-//! a number that was right a moment ago.
+//! One thread writes to a block, so that adding is a load and a store, without a lock and without a
+//! bus that is held; whoever reads gets a number that was right a moment ago.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -203,7 +203,8 @@ impl Times {
         self.buckets.iter().sum()
     }
 
-    /// Microseconds in which this part of them was done, an eighth too many at most; 0 where there are none.
+    /// Microseconds in which this part of them was done, an eighth too many at most; 0 where there
+    /// are none.
     pub(crate) fn quantile_us(&self, part: f64) -> u64 {
         let wanted = (self.count() as f64 * part).ceil() as u64;
         let mut seen = 0;

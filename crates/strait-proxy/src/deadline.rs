@@ -1,7 +1,8 @@
 //! How long a phase of a connection may take.
 //!
-//! A timer for each phase of each request would cost more than many a request. So a connection has one, which is looked at only when
-//! there is something to wait for, and moved only when it rings too early or would ring too late.
+//! A timer for each phase of each request would cost more than many a request. So a connection has
+//! one, which is looked at only when there is something to wait for, and moved only when it rings
+//! too early or would ring too late.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -39,8 +40,8 @@ impl Deadline {
         self.timed(limit, work).await.0
     }
 
-    /// Like [`Deadline::within`]; also returns how long it has waited. Work that is done at once costs no
-    /// look at the clock.
+    /// Like [`Deadline::within`]; also returns how long it has waited. Work that is done at once
+    /// costs no look at the clock.
     pub(crate) async fn timed<F: Future>(
         &mut self,
         limit: Duration,

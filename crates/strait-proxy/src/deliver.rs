@@ -36,8 +36,8 @@ pub(crate) async fn send_pinned(
     sent
 }
 
-/// Pins what was selected of an object, before anything of the response is sent; `None` if it has been evicted since it was found:
-/// the request is then a miss.
+/// Pins what was selected of an object, before anything of the response is sent; `None` if it has
+/// been evicted since it was found: the request is then a miss.
 pub(crate) fn pinned(object: &Object, selected: &Selected, wish: Wish) -> Option<Pinned> {
     let length = object.length.unwrap_or(0);
     let range = match selected {
@@ -82,7 +82,8 @@ pub(crate) async fn send_head(
     sent
 }
 
-/// Writes the head for what was selected, which is not several parts; and the bytes that are to follow.
+/// Writes the head for what was selected, which is not several parts; and the bytes that are to
+/// follow.
 fn write_head(
     head: &mut Vec<u8>,
     worker: &Worker,
@@ -195,7 +196,8 @@ async fn send_parts(
     Ok(())
 }
 
-/// Sends a response while it comes: the head, and the bytes of `range` as they are there; without one all, framed as they must be.
+/// Sends a response while it comes: the head, and the bytes of `range` as they are there; without
+/// one all, framed as they must be.
 pub(crate) async fn follow(
     worker: &Worker,
     socket: &mut Socket,
@@ -231,7 +233,8 @@ pub(crate) async fn follow(
     if reached == end { Ok(()) } else { Err(Gone::Closed) }
 }
 
-/// Sends bytes of a known range as they come; which byte it has come to: the end of the range, unless the origin has failed.
+/// Sends bytes of a known range as they come; which byte it has come to: the end of the range,
+/// unless the origin has failed.
 pub(crate) async fn follow_range(
     worker: &Worker,
     socket: &mut Socket,

@@ -1,4 +1,5 @@
-//! A request that is not answered from memory at once: from the request as it was read to the response that was sent.
+//! A request that is not answered from memory at once: from the request as it was read to the
+//! response that was sent.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -336,8 +337,9 @@ impl Exchange<'_, '_> {
 
     /// Tells the client why there is no response; whether another request may follow.
     async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, Gone> {
-        // What cannot be told apart is not read on. Bytes behind CONNECT are for the other end of the tunnel, which the client may
-        // have taken for open (RFC 9110, section 9.3.6): they may come from someone else and must not be read as requests.
+        // What cannot be told apart is not read on. Bytes behind CONNECT are for the other end of the
+        // tunnel, which the client may have taken for open (RFC 9110, section 9.3.6): they may come
+        // from someone else and must not be read as requests.
         let is_readable = status != 400 && status != 431 && self.request.method != "CONNECT";
         let stays = self.wish.keeps_alive && !self.upload.has_body() && is_readable;
         let wish = Wish { keeps_alive: stays, ..self.wish };

@@ -154,7 +154,8 @@ impl Order {
         self.is_conditional |= is_condition(name);
     }
 
-    /// Returns true if a 304 answers the request although it has no condition: it is of no use to a client.
+    /// Returns true if a 304 answers the request although it has no condition: it is of no use to a
+    /// client.
     pub(crate) fn is_misunderstood(&self, incoming: &Incoming) -> bool {
         incoming.status == 304 && !self.is_conditional && matches!(self.method(), "GET" | "HEAD")
     }
@@ -187,8 +188,8 @@ fn is_continue(field: &Field<'_>) -> bool {
     field.name.eq_ignore_ascii_case("expect") && field.value.eq_ignore_ascii_case(b"100-continue")
 }
 
-/// Fields that make an origin answer one request otherwise than a plain GET. Vary names none of them, so a request for a
-/// response that is stored goes without.
+/// Fields that make an origin answer one request otherwise than a plain GET. Vary names none of
+/// them, so a request for a response that is stored goes without.
 const OF_ONE_REQUEST: [&str; 6] =
     ["a-im", "expect", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
 
@@ -226,8 +227,9 @@ impl Incoming {
 /// The client that a request is for: its socket, and the body that it sends.
 pub(crate) type Client<'a> = (&'a mut Socket, &'a mut Upload);
 
-/// Sends a request, with the client's body if there is one, and reads the head of the response. A connection that was idle may have been
-/// closed just then: a request that may be sent twice is sent again, on a new one (RFC 9112, section 9.3.1).
+/// Sends a request, with the client's body if there is one, and reads the head of the response. A
+/// connection that was idle may have been closed just then: a request that may be sent twice is
+/// sent again, on a new one (RFC 9112, section 9.3.1).
 pub(crate) async fn fetch(
     worker: &Worker,
     order: &mut Order,
@@ -277,7 +279,8 @@ async fn exchange(
     Ok(incoming)
 }
 
-/// Reads the head of a response. Interim ones go to the client, if it takes them; but 100, which this proxy sends itself.
+/// Reads the head of a response. Interim ones go to the client, if it takes them; but 100, which
+/// this proxy sends itself.
 async fn final_response(
     worker: &Worker,
     mut connection: Box<Connection>,
@@ -305,9 +308,9 @@ async fn final_response(
     Err(Failure::Malformed(MANY).into())
 }
 
-/// Sends an interim response; returns false if the client takes no more. Where other clients wait for
-/// the final response it is dropped unless the socket takes it at once: a client that does not read
-/// would hold up the others.
+/// Sends an interim response; returns false if the client takes no more. Where other clients wait
+/// for the final response it is dropped unless the socket takes it at once: a client that does not
+/// read would hold up the others.
 async fn send_interim(socket: &mut Socket, head: &[u8], is_shared: bool) -> Result<bool, Trouble> {
     let is_sent = if is_shared {
         match socket.write_at_once(head).await {
@@ -353,7 +356,8 @@ struct Read {
     keeps_alive: bool,
 }
 
-/// The head that was read in answer to a request of `method`, and its length; `None` while it is not whole.
+/// The head that was read in answer to a request of `method`, and its length; `None` while it is
+/// not whole.
 fn read_head(bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malformed> {
     let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
     let body = framing::of_response(&response, method)?;

@@ -1,4 +1,5 @@
-//! A response that is on its way from its origin into the store, and those who are sent what is there of it.
+//! A response that is on its way from its origin into the store, and those who are sent what is
+//! there of it.
 //!
 //! ```text
 //! Ready ──▶ Waiting ──▶ Spliced ──▶ Done          the states of a fetch (D4)
@@ -6,7 +7,8 @@
 //!   └──────────┴──────────────────▶ Private       the response is for one client alone
 //! ```
 //!
-//! One worker's task moves the body; whoever asked for it, the first client too, is a follower with a place and a speed of its own.
+//! One worker's task moves the body; whoever asked for it, the first client too, is a follower with
+//! a place and a speed of its own.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -74,7 +76,8 @@ pub(crate) struct Filled {
 #[derive(Debug)]
 pub(crate) struct Fill {
     key: Box<str>,
-    /// What its request said of the fields that another response for the key varies with, if that is why there is this one.
+    /// What its request said of the fields that another response for the key varies with, if that
+    /// is why there is this one.
     variant: Option<Box<str>>,
     state: Mutex<State>,
     changed: Notify,
@@ -121,7 +124,8 @@ impl Fill {
         Self { key: key.into(), variant, state: Mutex::new(state), changed: Notify::new() }
     }
 
-    /// Whether it may be for a request that says so of what the response varies with; while nobody knows what that is, any may be.
+    /// Whether it may be for a request that says so of what the response varies with; while nobody
+    /// knows what that is, any may be.
     fn may_be_for(&self, key: &str, variant: Option<&str>) -> bool {
         *self.key == *key && (variant.is_none() || self.variant.as_deref() == variant)
     }
@@ -131,7 +135,8 @@ impl Fill {
         &self.key
     }
 
-    /// A panic elsewhere has left a state that is as good as before: each change is one assignment or is told last.
+    /// A panic elsewhere has left a state that is as good as before: each change is one assignment
+    /// or is told last.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,13 +179,15 @@ impl Fill {
         self.state().failure.clone()
     }
 
-    /// The store takes no more of it: whoever has been sent all that is there may go on with the rest.
+    /// The store takes no more of it: whoever has been sent all that is there may go on with the
+    /// rest.
     pub(crate) fn hand_over(&self, rest: Rest) {
         self.state().rest = Some(Box::new(rest));
     }
 
-    /// Returns the rest of it to the first follower that has been sent all bytes before. One that waits for a later byte
-    /// would send the bytes between to a client that has not asked for them.
+    /// Returns the rest of it to the first follower that has been sent all bytes before. One that
+    /// waits for a later byte would send the bytes between to a client that has not asked for
+    /// them.
     pub(crate) fn take_over(&self, at: u64) -> Option<Box<Rest>> {
         self.state().rest.take_if(|rest| rest.first == at)
     }
@@ -302,8 +309,8 @@ impl Fills {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fills that are under way of a key, and of a variant where the caller knows of one, the newest last; or, if there are none,
-    /// the one that the caller is to see to.
+    /// The fills that are under way of a key, and of a variant where the caller knows of one, the
+    /// newest last; or, if there are none, the one that the caller is to see to.
     pub(crate) fn join(&self, hash: u64, key: &str, variant: Option<&str>) -> Joined {
         let mut map = self.map();
         let fills = map.entry(hash).or_default();

@@ -118,7 +118,8 @@ impl Unfinished {
 }
 
 impl Filling {
-    /// A fill of what `incoming` brings; `None` where there is no room for it, and it is to be passed on instead.
+    /// A fill of what `incoming` brings; `None` where there is no room for it, and it is to be
+    /// passed on instead.
     pub(crate) fn new(
         leading: Leading,
         object: Arc<Object>,
@@ -197,8 +198,8 @@ impl Filling {
         }
     }
 
-    /// Stores a body that is here already, all of it, from where it was read; the object, and what it came with, whose next bytes are the
-    /// body.
+    /// Stores a body that is here already, all of it, from where it was read; the object, and what
+    /// it came with, whose next bytes are the body.
     pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Box<Incoming>), Self> {
         let worker = self.leading.worker.clone();
         let Some((store, len)) = worker.shared.store.as_ref().zip(self.whole_length()) else {
@@ -241,8 +242,8 @@ impl Filling {
         self.range.end == u64::MAX || self.range.start + self.stored == self.range.end
     }
 
-    /// What came of a representation whose bytes can be told again is a part of it (RFC 9111, section 3.3): the rest is asked for when
-    /// somebody wants it. Abandoned is not complete.
+    /// What came of a representation whose bytes can be told again is a part of it (RFC 9111,
+    /// section 3.3): the rest is asked for when somebody wants it. Abandoned is not complete.
     fn keep_part(self) {
         let Self { leading, object, range, sink, stored, .. } = self;
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
@@ -389,8 +390,9 @@ impl Filling {
         }
     }
 
-    /// Of so many bytes as many as end at an even place of the file, if any do: no page is written twice, and the kernel keeps the file
-    /// in larger folios, which cost less whenever it is sent.
+    /// Of so many bytes as many as end at an even place of the file, if any do: no page is written
+    /// twice, and the kernel keeps the file in larger folios, which cost less whenever it is
+    /// sent.
     fn even_piece(&self, held: usize) -> usize {
         let Sink::Store(writer) = &self.sink else { return held };
         let beyond = (writer.extent().offset + self.stored + held as u64) % EVEN_BYTES;
@@ -407,7 +409,8 @@ impl Filling {
         Ok(())
     }
 
-    /// Sees to room for so many bytes more: a body that grows too large for memory goes into the store.
+    /// Sees to room for so many bytes more: a body that grows too large for memory goes into the
+    /// store.
     fn make_room(&mut self, more: u64) -> Result<(), Unfinished> {
         let worker = &self.leading.worker;
         let len = self.stored + more;

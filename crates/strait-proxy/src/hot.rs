@@ -1,7 +1,8 @@
-//! The memory cache of all workers: objects whose heads are read already, and small bodies. Its shards are locked for a lookup or an
-//! insertion, never for I/O.
+//! The memory cache of all workers: objects whose heads are read already, and small bodies. Its
+//! shards are locked for a lookup or an insertion, never for I/O.
 //!
-//! Room is made in the order of arrival; what was asked for since it came, or since its last turn, gets another turn.
+//! Room is made in the order of arrival; what was asked for since it came, or since its last turn,
+//! gets another turn.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -23,8 +24,8 @@ const SHARDS_MAX: usize = 16;
 const BODIES_PER_SHARD_MIN: usize = 8;
 /// Objects that are looked at at a time.
 const SWEPT: usize = 4096;
-/// Entries of removed objects that a shard's queue may hold beside as many as there are objects; each is as large as a slot, for the
-/// object itself is freed at once.
+/// Entries of removed objects that a shard's queue may hold beside as many as there are objects;
+/// each is as large as a slot, for the object itself is freed at once.
 const REMOVED_MAX: usize = 64;
 
 /// The memory cache, shared by all workers.
@@ -66,8 +67,8 @@ impl Hot {
         self.0.iter().map(|shard| Self::lock(shard).forget(&is_meant)).sum()
     }
 
-    /// The object of the highest rank of that hash that is wanted, counted as a hit. `None` also where the store has one of a higher rank
-    /// for a request with these fields.
+    /// The object of the highest rank of that hash that is wanted, counted as a hit. `None` also
+    /// where the store has one of a higher rank for a request with these fields.
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -87,9 +88,9 @@ impl Hot {
         self.shard(hash).peek(hash, is_meant).cloned()
     }
 
-    /// Adds an object that was found in the store, with one hit, in place of one that answers the same requests; not one that
-    /// `is_current` rejects. That is asked under the lock: an invalidation outdates first and removes then, so that it meets every
-    /// insertion.
+    /// Adds an object that was found in the store, with one hit, in place of one that answers the
+    /// same requests; not one that `is_current` rejects. That is asked under the lock: an
+    /// invalidation outdates first and removes then, so that it meets every insertion.
     pub(crate) fn insert(
         &self,
         hash: u64,
@@ -103,9 +104,10 @@ impl Hot {
         }
     }
 
-    /// Notes an object that has just come, in place of what answered the same requests, unless that is more recent or `is_current`
-    /// rejects the object. It is added if an older one was here, or if nothing else has it. Objects that yield to it are removed: to be
-    /// here again they are compared with what the store has.
+    /// Notes an object that has just come, in place of what answered the same requests, unless that
+    /// is more recent or `is_current` rejects the object. It is added if an older one was here,
+    /// or if nothing else has it. Objects that yield to it are removed: to be here again they
+    /// are compared with what the store has.
     pub(crate) fn replace(
         &self,
         hash: u64,
@@ -138,7 +140,8 @@ impl Hot {
     }
 }
 
-/// Variants that the store has of objects of the same key with a higher rank: a request that one of them matches is theirs to answer.
+/// Variants that the store has of objects of the same key with a higher rank: a request that one of
+/// them matches is theirs to answer.
 pub(crate) type Rivals = SmallVec<[Arc<str>; 0]>;
 
 /// The objects of one part of all hashes, under one lock.
@@ -208,7 +211,8 @@ impl Shard {
         meant.len()
     }
 
-    /// The object of the highest rank of that hash that is wanted, unless a rival answers such a request.
+    /// The object of the highest rank of that hash that is wanted, unless a rival answers such a
+    /// request.
     fn find(
         &self,
         hash: u64,
@@ -236,7 +240,8 @@ impl Shard {
         slots.map(|slot| &slot.object).filter(|object| is_meant(object)).cloned().collect()
     }
 
-    /// Adds an object that was asked for so often, in place of one that answers the same requests and is not more recent.
+    /// Adds an object that was asked for so often, in place of one that answers the same requests
+    /// and is not more recent.
     fn insert(&mut self, hash: u64, object: Arc<Object>, rivals: Rivals, hits: u64, keys: &[String]) {
         if self.peek(hash, |other| other.outranks(&object)).is_some() {
             return;

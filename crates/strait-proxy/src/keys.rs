@@ -1,5 +1,6 @@
-//! Fields of requests that the operator adds to the key of responses, or with which requests go past the cache: their names, checked.
-//! [`crate::settings`] asks at each start and reload; strait-http has the lists of fields for which this makes no sense.
+//! Fields of requests that the operator adds to the key of responses, or with which requests go
+//! past the cache: their names, checked. [`crate::settings`] asks at each start and reload;
+//! strait-http has the lists of fields for which this makes no sense.
 
 use strait_http::forwarded::Policy;
 use strait_http::unkeyed::{why_no_bypass, why_no_key};

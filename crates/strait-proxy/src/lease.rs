@@ -1,7 +1,9 @@
-//! Generations of keys: what was fetched or read before an invalidation is not put into the memory cache after it.
+//! Generations of keys: what was fetched or read before an invalidation is not put into the memory
+//! cache after it.
 //!
-//! Keys share places, and nobody outside can tell which do. To end one key's leases ends those of a few others on their way, which
-//! are not kept in memory. A ban ends the leases of the keys that match it.
+//! Keys share places, and nobody outside can tell which do. To end one key's leases ends those of a
+//! few others on their way, which are not kept in memory. A ban ends the leases of the keys that
+//! match it.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};

@@ -6,8 +6,9 @@
 //!    └───── sendfile ──────┘                              a hit; small ones from memory, in one system call
 //! ```
 //!
-//! Each worker is a thread with its own listener, connections and objects at hand; they share the store and what is being fetched. What
-//! is stored and reused follows RFC 9111, by the pure functions of `strait-http`.
+//! Each worker is a thread with its own listener, connections and objects at hand; they share the
+//! store and what is being fetched. What is stored and reused follows RFC 9111, by the pure
+//! functions of `strait-http`.
 
 mod account;
 mod admin;

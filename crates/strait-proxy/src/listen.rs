@@ -1,5 +1,5 @@
-//! The sockets that listen: each worker has its own on each address, and the kernel spreads connections over them (SO_REUSEPORT,
-//! socket(7)).
+//! The sockets that listen: each worker has its own on each address, and the kernel spreads
+//! connections over them (SO_REUSEPORT, socket(7)).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -53,8 +53,8 @@ impl Listeners {
         Ok(opened)
     }
 
-    /// Takes sockets that somebody else has opened, in place of those that the settings ask for: what these say of their addresses holds.
-    /// All workers accept from the same.
+    /// Takes sockets that somebody else has opened, in place of those that the settings ask for:
+    /// what these say of their addresses holds. All workers accept from the same.
     pub(crate) fn inherit(settings: &Settings, sockets: Vec<TcpListener>) -> Result<Self> {
         let mut taken = Self::none(settings.workers);
         for socket in sockets {

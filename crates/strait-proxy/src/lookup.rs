@@ -1,4 +1,5 @@
-//! Stored responses in the store: found by their key, put together from their parts, replaced and removed.
+//! Stored responses in the store: found by their key, put together from their parts, replaced and
+//! removed.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ const FINDS_MAX: usize = 4;
 pub(crate) enum Found<T> {
     /// A response that answers the request.
     Answer(T),
-    /// Responses to other requests; this one has said that of the fields with which the newest of them varies.
+    /// Responses to other requests; this one has said that of the fields with which the newest of
+    /// them varies.
     Others(Variant),
     Nothing,
 }
@@ -64,7 +66,8 @@ impl Seen {
     }
 }
 
-/// The response of the highest rank in the store that answers a request. Bodies of up to `body_max` bytes come with it.
+/// The response of the highest rank in the store that answers a request. Bodies of up to `body_max`
+/// bytes come with it.
 pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> Found<First> {
     for _ in 1..FINDS_MAX {
         let records = store.find(sought.hash);
@@ -98,7 +101,8 @@ fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &
     others.filter(is_rival).map(|other| other.variant().clone()).collect()
 }
 
-/// The responses in the store that answer a request, in the order of their rank, without their bodies.
+/// The responses in the store that answer a request, in the order of their rank, without their
+/// bodies.
 pub(crate) fn candidates(store: &Store, sought: &Sought<'_, '_>) -> Vec<Object> {
     let all = responses(store, &store.find(sought.hash), sought.key, 0);
     all.into_iter()
@@ -106,7 +110,8 @@ pub(crate) fn candidates(store: &Store, sought: &Sought<'_, '_>) -> Vec<Object> 
         .collect()
 }
 
-/// The responses for a key, one for each variant, in the order of their rank, with all parts of the same representation.
+/// The responses for a key, one for each variant, in the order of their rank, with all parts of the
+/// same representation.
 fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize) -> SmallVec<[Object; 1]> {
     // Of several one is asked for.
     let at_once_max = if records.len() > 1 { 0 } else { body_max };
@@ -124,7 +129,8 @@ fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize)
     all
 }
 
-/// The same with its body in memory, if it is stored in one piece of at most so many bytes; `None` if that is damaged.
+/// The same with its body in memory, if it is stored in one piece of at most so many bytes; `None`
+/// if that is damaged.
 fn with_body(store: &Store, object: Object, body_max: usize) -> Option<Object> {
     let is_short = object.length.is_some_and(|length| length <= body_max as u64);
     match &object.body {
@@ -155,10 +161,11 @@ fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Opti
     Some((object, part))
 }
 
-/// Removes what `object` stands in place of: what answered the same requests, and is neither one of its parts nor another part of the
-/// same representation; what lacks a field of `keys`, and answers no request any more; and records of its key that are used least where
-/// there are too many. Returns what it was compared with; `None`, and removes `object` instead, if a more recent response stands in its
-/// place already.
+/// Removes what `object` stands in place of: what answered the same requests, and is neither one of
+/// its parts nor another part of the same representation; what lacks a field of `keys`, and answers
+/// no request any more; and records of its key that are used least where there are too many.
+/// Returns what it was compared with; `None`, and removes `object` instead, if a more recent
+/// response stands in its place already.
 pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]) -> Option<Seen> {
     let is_own = |record: &Arc<Record>| object.records().any(|own| Arc::ptr_eq(own, record));
     let records = store.find(hash);

@@ -1,4 +1,5 @@
-//! What is kept beside a body in the store: the head of the response, and what the cache knew of it. `docs/internals/proxy.md` draws it.
+//! What is kept beside a body in the store: the head of the response, and what the cache knew of
+//! it. `docs/internals/proxy.md` draws it.
 
 /// The version of this layout and of the rules for what is stored; records of others are not read.
 /// Version 1 may hold errors and variants that one request caused and that would answer all

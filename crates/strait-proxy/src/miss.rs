@@ -133,8 +133,8 @@ pub(crate) async fn lead(
     }
 }
 
-/// Sends `order`. A 304 about another response is followed by the request without conditions; a 304 to
-/// that is an error of the origin. Returns the miss as it was sent at last.
+/// Sends `order`. A 304 about another response is followed by the request without conditions; a 304
+/// to that is an error of the origin. Returns the miss as it was sent at last.
 async fn fetch_and_repeat(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -168,7 +168,8 @@ fn lacks_bytes(exchange: &Exchange<'_, '_>, miss: &Miss) -> bool {
     missing(stored, &selected(exchange, stored), exchange.wish.is_head).is_some()
 }
 
-/// Whoever waits for the response is told the same as the client, unless it may be otherwise the next time.
+/// Whoever waits for the response is told the same as the client, unless it may be otherwise the
+/// next time.
 fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
     let is_lasting = matches!(&trouble, Trouble::Origin(failure) if failure.is_lasting());
     let stop = trouble.into();
@@ -178,7 +179,8 @@ fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
     stop
 }
 
-/// What is stored and may stand in for an origin that fails (RFC 5861, section 4), and the status with which it did.
+/// What is stored and may stand in for an origin that fails (RFC 5861, section 4), and the status
+/// with which it did.
 fn spare(
     worker: &Worker,
     wanted: &Wanted<'_>,
@@ -286,7 +288,8 @@ pub(crate) fn object(
     is_of_use(&response.fields, &own, &object.times).then_some((object, range))
 }
 
-/// The object as its first client is sent it: with the fields that are for it alone (RFC 9111, section 5.2.2.7), if there are any.
+/// The object as its first client is sent it: with the fields that are for it alone (RFC 9111,
+/// section 5.2.2.7), if there are any.
 fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
     if !matches!(object.directives.private, Scope::Fields(_)) {
         return object.clone();
@@ -353,8 +356,8 @@ async fn store_or_pass(
     }
 }
 
-/// Whether a response that is not stored tells that the next will not be, either: it does not where that is for what this request has
-/// asked, or where the origin has failed.
+/// Whether a response that is not stored tells that the next will not be, either: it does not where
+/// that is for what this request has asked, or where the origin has failed.
 fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     !request.fields.has("authorization")
         // A field of the request may have caused an error: the next request gets a response that is stored.
@@ -362,8 +365,9 @@ fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming)
         && !varies_with_dropped(keys, request, incoming)
 }
 
-/// Whether a response varies with a field that the origin has not seen, as Connection names it: it would answer others wrongly. Fields in
-/// `keys` count as if Vary named them, and so do those that are part of the key wherever a request has them.
+/// Whether a response varies with a field that the origin has not seen, as Connection names it: it
+/// would answer others wrongly. Fields in `keys` count as if Vary named them, and so do those that
+/// are part of the key wherever a request has them.
 pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     let is_dropped =
         |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
@@ -377,7 +381,8 @@ pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incomi
     request.fields.has("connection") && (is_varied || is_key())
 }
 
-/// Passes on what is not to be stored, unless it is a part that completes nothing any more and the client has not asked for.
+/// Passes on what is not to be stored, unless it is a part that completes nothing any more and the
+/// client has not asked for.
 async fn pass_part(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -413,7 +418,8 @@ async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Box<Incoming>, why: Why
     exchange.pass_response(incoming, why).await.map(Led::Answered)
 }
 
-/// Has the body moved into the store, and follows it as others do; what is here already is stored and sent at once.
+/// Has the body moved into the store, and follows it as others do; what is here already is stored
+/// and sent at once.
 async fn fill(exchange: &mut Exchange<'_, '_>, filling: Filling, why: Why) -> Result<Led, Stop> {
     let object = filling.object.clone();
     let shown = for_its_client(&object, &filling.incoming);
@@ -508,8 +514,8 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     });
 }
 
-/// Validates a stored response; what takes its place is stored. The second request is for the case that the first, which has
-/// conditions, gets a 304 that confirms nothing.
+/// Validates a stored response; what takes its place is stored. The second request is for the case
+/// that the first, which has conditions, gets a 304 that confirms nothing.
 async fn validate(
     leading: Leading,
     [mut order, mut anew]: [Order; 2],
@@ -541,8 +547,8 @@ async fn validate(
     let Some((object, range)) =
         object(worker.settings(), false, &request, &directives, &stored.key, &incoming)
     else {
-        // RFC 9111 s4.3.3: it is not what was stored any more. Of the errors 404 and 410 alone are about the resource; a field of
-        // this client's request may have caused any other.
+        // RFC 9111 s4.3.3: it is not what was stored any more. Of the errors 404 and 410 alone are about
+        // the resource; a field of this client's request may have caused any other.
         if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
             worker.forget(leading.hash, &stored.key);
         }

@@ -1,8 +1,10 @@
 //! The addresses of names, looked up once for all who ask and kept for a while.
 //!
-//! The system's resolver (getaddrinfo(3)) blocks a thread and does not tell how long an answer lasts. Here few lookups are under way at a
-//! time, and answers are kept for a fixed time; an old one serves while a new one is awaited or is not to be had (RFC 8767). What is kept are addresses and no permission: whoever connects asks for each whether the
-//! proxy may go there, each time, so that a name whose addresses change gives nobody anything.
+//! The system's resolver (getaddrinfo(3)) blocks a thread and does not tell how long an answer
+//! lasts. Here few lookups are under way at a time, and answers are kept for a fixed time; an old
+//! one serves while a new one is awaited or is not to be had (RFC 8767). What is kept are addresses
+//! and no permission: whoever connects asks for each whether the proxy may go there, each time, so
+//! that a name whose addresses change gives nobody anything.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +20,8 @@ use tokio::time::Instant;
 const FOUND_FOR: Duration = Duration::from_secs(30);
 /// How long old addresses serve in place of new ones.
 const OLD_FOR: Duration = Duration::from_mins(10);
-/// How long it is kept that there are none, and for how long addresses are good at which nobody answers.
+/// How long it is kept that there are none, and for how long addresses are good at which nobody
+/// answers.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 /// Names that are kept at most.
 const NAMES_MAX: usize = 1024;
@@ -82,7 +85,8 @@ impl Names {
         addresses.unwrap_or_else(|| Err("the lookup has ended".into())).map_err(|why| io::Error::other(&*why))
     }
 
-    /// Somebody has answered at one of the addresses of a host, not the first: it is the first to be tried from now on.
+    /// Somebody has answered at one of the addresses of a host, not the first: it is the first to
+    /// be tried from now on.
     pub(crate) fn prefer(&self, host: &str, address: IpAddr) {
         let mut known = self.known.borrow_mut();
         let Some(known) = known.get_mut(&*host.to_ascii_lowercase()) else { return };
@@ -94,7 +98,8 @@ impl Names {
         }
     }
 
-    /// Nobody has answered at the addresses of a host: they are looked up anew, unless they have just been.
+    /// Nobody has answered at the addresses of a host: they are looked up anew, unless they have
+    /// just been.
     pub(crate) fn doubt(&self, host: &str) {
         let mut known = self.known.borrow_mut();
         let host = host.to_ascii_lowercase();
@@ -172,8 +177,8 @@ fn is_good(found: &Lookup) -> bool {
     }
 }
 
-/// Addresses of IPv6 and IPv4 in turns, beginning as they do and otherwise in their order: where one of them leads nowhere, the next but
-/// one is not tried first (RFC 8305, section 4).
+/// Addresses of IPv6 and IPv4 in turns, beginning as they do and otherwise in their order: where
+/// one of them leads nowhere, the next but one is not tried first (RFC 8305, section 4).
 fn alternating(addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
     let is_first_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =

@@ -1,4 +1,5 @@
-//! A stored response: its head and times, ready to be decided on and to be sent, and where its body is.
+//! A stored response: its head and times, ready to be decided on and to be sent, and where its body
+//! is.
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +27,8 @@ pub(crate) struct Object {
     /// The URI that it is kept for.
     pub(crate) key: Arc<str>,
     pub(crate) status: u16,
-    /// Its head as it is sent, without how the body is framed and how old it is; ends with an empty line.
+    /// Its head as it is sent, without how the body is framed and how old it is; ends with an empty
+    /// line.
     head: Arc<[u8]>,
     /// Where in it the fields begin.
     fields_at: usize,
@@ -80,8 +82,8 @@ pub(crate) struct Part {
     pub(crate) record: Arc<Record>,
 }
 
-/// Stored bytes that stay readable while a response is sent. A pin holds whole files of the store: take it when the response begins,
-/// and drop it with the response.
+/// Stored bytes that stay readable while a response is sent. A pin holds whole files of the store:
+/// take it when the response begins, and drop it with the response.
 #[derive(Debug, Default)]
 pub(crate) struct Pinned(SmallVec<[(Range<u64>, Extent); 1]>);
 
@@ -116,7 +118,8 @@ impl Object {
         })
     }
 
-    /// The same, fresh for so many seconds if it tells that nothing is there and not for how long; 0: nothing is chosen.
+    /// The same, fresh for so many seconds if it tells that nothing is there and not for how long;
+    /// 0: nothing is chosen.
     pub(crate) fn with_negative(mut self, seconds: u64) -> Self {
         if seconds > 0 && matches!(self.status, 404 | 410) {
             let times = self.times.with_negative(self.status, &self.fields(), &self.directives, seconds);
@@ -167,28 +170,33 @@ impl Object {
         }
     }
 
-    /// Whether it may answer a request with such fields (RFC 9111, section 4.1), where the fields in `keys` are part of every key.
+    /// Whether it may answer a request with such fields (RFC 9111, section 4.1), where the fields
+    /// in `keys` are part of every key.
     pub(crate) fn matches(&self, asked: &Fields<'_>, keys: &[String]) -> bool {
         self.has_keys(keys) && says(asked, &self.variant)
     }
 
-    /// Returns true if it was stored with all of these fields as a part of its key. One that was not answers no request any more.
+    /// Returns true if it was stored with all of these fields as a part of its key. One that was
+    /// not answers no request any more.
     pub(crate) fn has_keys(&self, keys: &[String]) -> bool {
         has_keys(&self.variant, keys)
     }
 
-    /// Returns true if all fields of a request that are part of the key wherever a request has them are part of its key.
+    /// Returns true if all fields of a request that are part of the key wherever a request has them
+    /// are part of its key.
     pub(crate) fn has_keyed_of(&self, asked: &Fields<'_>) -> bool {
         has_keyed_of(&self.variant, asked)
     }
 
-    /// Returns true if it answers requests without any of the fields that are part of the key by themselves.
+    /// Returns true if it answers requests without any of the fields that are part of the key by
+    /// themselves.
     pub(crate) fn is_plain(&self, keys: &[String]) -> bool {
         is_plain(&self.variant, keys)
     }
 
-    /// What the one that answers has the most of, where several match: a Vary, as many origins leave it out where a request prefers
-    /// nothing (RFC 9111, section 4.1), then the Date (section 4).
+    /// What the one that answers has the most of, where several match: a Vary, as many origins
+    /// leave it out where a request prefers nothing (RFC 9111, section 4.1), then the Date
+    /// (section 4).
     pub(crate) fn rank(&self) -> (bool, (u64, u64)) {
         (self.has_vary, self.times.recency())
     }
@@ -198,8 +206,8 @@ impl Object {
         other.rank() > self.rank() && self.key == other.key && overlap(&self.variant, &other.variant)
     }
 
-    /// Returns true if it stays where `other`, which answers the same requests, was to take its place: `other` is older. Both were on
-    /// their way at the same time.
+    /// Returns true if it stays where `other`, which answers the same requests, was to take its
+    /// place: `other` is older. Both were on their way at the same time.
     pub(crate) fn outranks(&self, other: &Self) -> bool {
         let completes = !self.is_whole() && self.combines_with(other);
         self.is_for_same(other) && !completes && !other.times.supersedes(&self.times)
@@ -298,7 +306,8 @@ impl Object {
         }
     }
 
-    /// Returns true if nothing has invalidated it since it was fetched, as far as memory alone holds it.
+    /// Returns true if nothing has invalidated it since it was fetched, as far as memory alone
+    /// holds it.
     pub(crate) fn is_current(&self) -> bool {
         match &self.body {
             Body::Memory(_, Home::Memory(lease)) => lease.holds(&self.key),
@@ -358,8 +367,9 @@ impl Object {
         parts.iter().find(|part| part.range.contains(&at)).map(|part| part.range.end - at)
     }
 
-    /// Pins the stored bytes of a range, so that they can be read to the end of a response though their records are evicted
-    /// meanwhile; `None` if some have gone from the store. Bytes in memory need no pin.
+    /// Pins the stored bytes of a range, so that they can be read to the end of a response though
+    /// their records are evicted meanwhile; `None` if some have gone from the store. Bytes in
+    /// memory need no pin.
     pub(crate) fn pin(&self, range: &Range<u64>) -> Option<Pinned> {
         let Body::Stored(parts) = &self.body else { return Some(Pinned::default()) };
         #[cfg(test)]
@@ -372,8 +382,9 @@ impl Object {
     }
 }
 
-/// Writes the head of a response with such fields, as it is stored: without what is told anew whenever it is sent, and with the Date that
-/// it has or, since it came, should have had (RFC 9110, section 6.6.1).
+/// Writes the head of a response with such fields, as it is stored: without what is told anew
+/// whenever it is sent, and with the Date that it has or, since it came, should have had (RFC 9110,
+/// section 6.6.1).
 pub(crate) fn stored_head<'f, 'b: 'f>(
     status: u16,
     fields: impl Iterator<Item = &'f Field<'b>>,

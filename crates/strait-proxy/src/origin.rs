@@ -316,8 +316,8 @@ async fn first<T>(
     Err(failure)
 }
 
-/// The addresses that the proxy may connect to, and one of the others. It is asked for each connection: what a name stands for may be
-/// another each time.
+/// The addresses that the proxy may connect to, and one of the others. It is asked for each
+/// connection: what a name stands for may be another each time.
 fn split(worker: &Worker, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<IpAddr>) {
     let is_allowed = |address: &IpAddr| may_reach(worker.settings(), *address);
     let (allowed, forbidden): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_allowed);
@@ -329,7 +329,8 @@ fn may_reach(settings: &Settings, address: IpAddr) -> bool {
     settings.behind.is_some() || settings.access.reaches(address)
 }
 
-/// How long an address may take, of the time that is left for so many: the next ones are to have their turn.
+/// How long an address may take, of the time that is left for so many: the next ones are to have
+/// their turn.
 fn share(left: Duration, addresses: usize) -> Duration {
     (left / u32::try_from(addresses).unwrap_or(u32::MAX)).max(ADDRESS_LEAST).min(left)
 }

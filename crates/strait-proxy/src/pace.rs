@@ -1,8 +1,8 @@
 //! Least pace of a request's body, with a limit for the whole of it, and of a client that takes
 //! responses: a rate after a grace period.
 //!
-//! Only time spent waiting for the client counts towards the rate: a slow origin is not the client's
-//! fault. Pure; [`crate::socket`] waits and passes times in.
+//! Only time spent waiting for the client counts towards the rate: a slow origin is not the
+//! client's fault. Pure; [`crate::socket`] waits and passes times in.
 
 use std::time::Duration;
 
@@ -43,9 +43,9 @@ impl Pace {
 
 /// Pace at which a client takes responses, for as long as it is connected.
 ///
-/// Waits are added up, and compared with the acknowledged bytes only when the time that is left is used
-/// up: a client that keeps up costs no system call. Bytes earn time up to the grace period, so that no
-/// fast beginning pays for a long hold.
+/// Waits are added up, and compared with the acknowledged bytes only when the time that is left is
+/// used up: a client that keeps up costs no system call. Bytes earn time up to the grace period, so
+/// that no fast beginning pays for a long hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uptake {
     grace: Duration,
@@ -74,8 +74,8 @@ impl Uptake {
         self.waited = self.waited.saturating_add(waited);
     }
 
-    /// Compares the waits with the bytes that the client has acknowledged since it connected. Returns
-    /// false if they were too few.
+    /// Compares the waits with the bytes that the client has acknowledged since it connected.
+    /// Returns false if they were too few.
     pub(crate) fn keeps_pace(&mut self, acknowledged_bytes: u64) -> bool {
         let taken = acknowledged_bytes.saturating_sub(self.acknowledged_bytes);
         let earned = Duration::from_millis(taken.saturating_mul(1000) / self.rate.max(1));

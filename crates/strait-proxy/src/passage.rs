@@ -1,7 +1,8 @@
 //! A body on its way from one socket to another.
 //!
-//! Framing is read; data that is long enough stays in the kernel (splice(2)). What was read with the framing is sent from memory, and a
-//! pipe is emptied before anything else is done, so that nothing is left in it when the sender closes.
+//! Framing is read; data that is long enough stays in the kernel (splice(2)). What was read with
+//! the framing is sent from memory, and a pipe is emptied before anything else is done, so that
+//! nothing is left in it when the sender closes.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -21,8 +22,8 @@ use crate::worker::Worker;
 pub(crate) enum What {
     /// Its data.
     Data,
-    /// Its data, in chunks of the proxy's own making: extensions of chunks go no further than to whom they were said (RFC 9112, section
-    /// 7.1.1).
+    /// Its data, in chunks of the proxy's own making: extensions of chunks go no further than to
+    /// whom they were said (RFC 9112, section 7.1.1).
     Chunks,
 }
 
@@ -38,7 +39,8 @@ pub(crate) struct From<'a> {
     /// What was read of it already.
     pub(crate) buffer: &'a mut Buffer,
     pub(crate) framed: &'a mut Framed,
-    /// Which of its trailers go on where it goes on in chunks; `None`: none (RFC 9110, section 6.5.1).
+    /// Which of its trailers go on where it goes on in chunks; `None`: none (RFC 9110, section
+    /// 6.5.1).
     pub(crate) trailers: Option<Trailers>,
 }
 
@@ -267,7 +269,8 @@ async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket, what: Wha
     Ok(())
 }
 
-/// What reading from the sender comes to, unless the receiver says something first and that is listened for.
+/// What reading from the sender comes to, unless the receiver says something first and that is
+/// listened for.
 async fn unless_answered<T>(
     to: &mut Socket,
     reading: impl Future<Output = Result<T, Gone>>,

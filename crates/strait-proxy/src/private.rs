@@ -1,6 +1,8 @@
-//! Keys whose response was for one client alone, not long ago: those who ask for them do not wait for one another.
+//! Keys whose response was for one client alone, not long ago: those who ask for them do not wait
+//! for one another.
 //!
-//! A table of one place a hash, where the latest has it: what is forgotten costs one request that waits for another.
+//! A table of one place a hash, where the latest has it: what is forgotten costs one request that
+//! waits for another.
 
 use std::cell::Cell;
 

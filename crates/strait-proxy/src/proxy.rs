@@ -25,7 +25,8 @@ use crate::serving::{Control, work};
 use crate::settings::{Port, Settings};
 use crate::worker::{Shared, descriptors};
 
-/// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may give up privileges.
+/// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may
+/// give up privileges.
 #[derive(Debug)]
 pub struct Bound {
     config: Config,
@@ -37,7 +38,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Opens its sockets and its access log. Where there are `inherited` sockets that listen, it takes those in place of its own.
+    /// Opens its sockets and its access log. Where there are `inherited` sockets that listen, it
+    /// takes those in place of its own.
     ///
     /// # Errors
     /// The configuration is refused, or the system refuses what it asks for.
@@ -148,7 +150,8 @@ impl Proxy {
         self.settings().tls.note.iter().cloned().collect()
     }
 
-    /// Waits until all that is stored can be found: whether that was in time. Before, it is fetched again.
+    /// Waits until all that is stored can be found: whether that was in time. Before, it is fetched
+    /// again.
     pub fn wait_loaded(&self, limit: Duration) -> bool {
         self.shared.store.as_ref().is_none_or(|store| store.wait_loaded(limit))
     }
@@ -167,9 +170,9 @@ impl Proxy {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Goes by another configuration from the next request of each connection on. No connection is closed; addresses that are not listened
-    /// on any more are let go of once those who have connected there are accepted. Returns the keys that count from the next start on
-    /// only.
+    /// Goes by another configuration from the next request of each connection on. No connection is
+    /// closed; addresses that are not listened on any more are let go of once those who have
+    /// connected there are accepted. Returns the keys that count from the next start on only.
     ///
     /// # Errors
     /// The configuration is refused, or the system refuses what it asks for: then all is as it was.
@@ -208,8 +211,8 @@ impl Proxy {
         Ok(kept)
     }
 
-    /// A reverse proxy that loses its origin would connect wherever its clients say. That is the effect
-    /// of a file that is half written, never of a reload that was meant.
+    /// A reverse proxy that loses its origin would connect wherever its clients say. That is the
+    /// effect of a file that is half written, never of a reload that was meant.
     fn refuse_other_kind(&self, config: &Config) -> Result<()> {
         let change = match (&self.config.origin, &config.origin) {
             (Some(_), None) => "missing; this reverse proxy would become a forward proxy",
@@ -250,7 +253,8 @@ impl Proxy {
         Report::of(&self.shared)
     }
 
-    /// Ends it: no more connections, idle ones end at once, and the others with the response that they are at. Returns what it has done.
+    /// Ends it: no more connections, idle ones end at once, and the others with the response that
+    /// they are at. Returns what it has done.
     pub fn stop(mut self) -> Report {
         self.end();
         self.report()

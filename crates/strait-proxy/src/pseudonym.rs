@@ -1,7 +1,8 @@
 //! What the proxy calls itself in Via, and knows itself again by.
 //!
-//! A message that has passed through a proxy of the same pseudonym before goes round in circles. A proxy that is given no name draws a
-//! pseudonym when it starts, so that two of them in a row are no circle; it tells nothing of the machine.
+//! A message that has passed through a proxy of the same pseudonym before goes round in circles. A
+//! proxy that is given no name draws a pseudonym when it starts, so that two of them in a row are
+//! no circle; it tells nothing of the machine.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -26,7 +27,8 @@ impl Pseudonym {
         Self { is_drawn: true, ..Self::given(&format!("{name}-{number:08x}")) }
     }
 
-    /// What a proxy is called from now on that was called `before`: one that was drawn stays, for messages may be on their way.
+    /// What a proxy is called from now on that was called `before`: one that was drawn stays, for
+    /// messages may be on their way.
     pub(crate) fn after(self, before: &Self) -> Self {
         if self.is_drawn && before.is_drawn { before.clone() } else { self }
     }

@@ -177,7 +177,8 @@ pub(crate) fn write_interim(head: &mut Vec<u8>, settings: &Settings, response: &
     head.extend_from_slice(b"\r\n");
 }
 
-/// Writes the head of a response behind which the connection speaks another protocol (RFC 9110, section 7.8).
+/// Writes the head of a response behind which the connection speaks another protocol (RFC 9110,
+/// section 7.8).
 pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
     push_status_line(head, response.status);
     for field in passed_on(&response.fields).chain(response.fields.all("upgrade")) {

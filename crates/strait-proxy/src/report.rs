@@ -1,4 +1,5 @@
-//! What a proxy has done and holds, for people and for programs: the account when it ends, and the numbers of the admin page.
+//! What a proxy has done and holds, for people and for programs: the account when it ends, and the
+//! numbers of the admin page.
 
 use std::fmt;
 

@@ -36,7 +36,8 @@ pub(crate) enum Beside<'b> {
     Purge(Uri<'b>),
 }
 
-/// Reads a request, without the fields that are dropped from every request; `None` while its head is not complete.
+/// Reads a request, without the fields that are dropped from every request; `None` while its head
+/// is not complete.
 pub(crate) fn read_request<'b>(
     settings: &Settings,
     bytes: &'b [u8],
@@ -60,7 +61,8 @@ pub(crate) fn route<'b>(
         return Err(too_long(most));
     }
     let target = Target::parse(request.method, request.target).map_err(malformed)?;
-    // It is looked at whichever form the target has, and counts beside a path alone (RFC 9112, section 3.2.2).
+    // It is looked at whichever form the target has, and counts beside a path alone (RFC 9112, section
+    // 3.2.2).
     let host = host(request).map_err(malformed)?;
     let hops = hops(request.method, &request.fields).map_err(malformed)?;
     let uri = match target {
@@ -95,7 +97,8 @@ pub(crate) fn malformed(error: Malformed) -> Refusal {
 }
 
 /// Returns true for a request to change to WebSocket (RFC 6455). Other protocols would bypass every
-/// check. Upgrade in HTTP/1.0 is ignored (RFC 9110, section 7.8), and so is one with another method.
+/// check. Upgrade in HTTP/1.0 is ignored (RFC 9110, section 7.8), and so is one with another
+/// method.
 pub(crate) fn upgrades(request: &Request<'_>) -> bool {
     let fields = &request.fields;
     if request.version < Version::Http11 || request.method != "GET" {
@@ -105,9 +108,9 @@ pub(crate) fn upgrades(request: &Request<'_>) -> bool {
     fields.has("upgrade") && names("upgrade", WEBSOCKET) && names("connection", "upgrade")
 }
 
-/// Whether what is stored is not asked: what the origin has is to be compared (RFC 9110, sections 13.1.1 and 13.1.4), or no response is
-/// wanted, or a field replaces the method or the target and so the key, or the
-/// operator has it so.
+/// Whether what is stored is not asked: what the origin has is to be compared (RFC 9110, sections
+/// 13.1.1 and 13.1.4), or no response is wanted, or a field replaces the method or the target and
+/// so the key, or the operator has it so.
 fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
     let fields = &request.fields;
     fields.has("if-match")
@@ -139,8 +142,8 @@ fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result
     }
 }
 
-/// A path at a server that Host names. HTTP/1.0 may leave Host out: a reverse proxy takes the authority of its origin then, for the
-/// key of the response as well as for the request.
+/// A path at a server that Host names. HTTP/1.0 may leave Host out: a reverse proxy takes the
+/// authority of its origin then, for the key of the response as well as for the request.
 fn relative<'b>(
     settings: &'b Settings,
     host: Option<Authority<'b>>,

@@ -1,7 +1,7 @@
 //! Keys of `strait.toml` and the values that they take, in Strait's own words.
 //!
-//! [`crate::config`] asks before the file becomes a [`Config`], so that all wrong values are reported at
-//! once, each with its key, its value, what is accepted and an example. Pure.
+//! [`crate::config`] asks before the file becomes a [`Config`], so that all wrong values are
+//! reported at once, each with its key, its value, what is accepted and an example. Pure.
 
 use std::net::SocketAddr;
 
@@ -105,8 +105,8 @@ const KEYS: &[(&str, Kind)] = &[
     ("proxy_protocol.from", Kind::Networks),
 ];
 
-/// Everything that is wrong with the keys and values of a file, in its order. Each text begins with the
-/// key.
+/// Everything that is wrong with the keys and values of a file, in its order. Each text begins with
+/// the key.
 pub(crate) fn problems(file: &Table) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, value) in file {

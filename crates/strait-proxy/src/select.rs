@@ -1,4 +1,5 @@
-//! What of a stored response a request is answered with: all of it, parts, or that it has not changed.
+//! What of a stored response a request is answered with: all of it, parts, or that it has not
+//! changed.
 
 use std::ops::Range;
 
@@ -24,7 +25,8 @@ pub(crate) enum Selected {
     Unsatisfiable,
 }
 
-/// What a request with such fields is answered with, of an object whose length is known (RFC 9110, section 13.2.2).
+/// What a request with such fields is answered with, of an object whose length is known (RFC 9110,
+/// section 13.2.2).
 pub(crate) fn select(object: &Object, length: u64, asked: &Fields<'_>, is_head: bool) -> Selected {
     let is_conditional = asked.has("if-none-match") || asked.has("if-modified-since");
     if object.status != 200 || !(is_conditional || asked.has("range")) {

@@ -1,4 +1,5 @@
-//! What a worker's thread does: it accepts connections, serves them, and does what it is told meanwhile.
+//! What a worker's thread does: it accepts connections, serves them, and does what it is told
+//! meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,7 +30,8 @@ const TIDYING: Duration = Duration::from_secs(1);
 /// What a worker is told.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// To go by these settings from the next request on, and to listen on these sockets too; on what is not asked for any more no longer.
+    /// To go by these settings from the next request on, and to listen on these sockets too; on
+    /// what is not asked for any more no longer.
     Adopt(Arc<Settings>, Vec<Listener>),
     /// To end once all connections have done what they do.
     Drain,
@@ -151,7 +153,8 @@ impl Serving {
         }
     }
 
-    /// Accepts connections until it is told to end; those that the kernel holds by then are served still.
+    /// Accepts connections until it is told to end; those that the kernel holds by then are served
+    /// still.
     async fn accept(self: Rc<Self>, socket: std::net::TcpListener, port: Port, ends: Rc<Notify>) {
         let Ok(listener) = TcpListener::from_std(socket) else { return };
         let mut ends = std::pin::pin!(ends.notified());

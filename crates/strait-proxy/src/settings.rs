@@ -268,8 +268,8 @@ impl Settings {
         Arc::new(Self { log: None, ..self.clone() })
     }
 
-    /// The scheme of what clients ask for. An origin that is told how they came may answer the others otherwise, with a redirection to
-    /// https for example: then they are kept apart.
+    /// The scheme of what clients ask for. An origin that is told how they came may answer the
+    /// others otherwise, with a redirection to https for example: then they are kept apart.
     pub(crate) fn scheme(&self, is_encrypted: bool) -> Scheme {
         if is_encrypted && self.forwarded != Policy::Off { Scheme::Https } else { Scheme::Http }
     }
@@ -315,8 +315,8 @@ impl Admin {
         contains(&self.change, client)
     }
 
-    /// Whether it may be asked for by that name. A name that anybody may have pointed here is one through which a page of theirs would
-    /// read what only its own may (DNS rebinding).
+    /// Whether it may be asked for by that name. A name that anybody may have pointed here is one
+    /// through which a page of theirs would read what only its own may (DNS rebinding).
     pub(crate) fn answers_for(&self, host: &Host<'_>) -> bool {
         match host {
             Host::Name(name) => {
@@ -425,7 +425,8 @@ impl Access {
         self.refresh.as_ref().is_none_or(|allowed| contains(allowed, client))
     }
 
-    /// Whether the forward proxy may connect to an address: one of the open Internet, or one that is named.
+    /// Whether the forward proxy may connect to an address: one of the open Internet, or one that
+    /// is named.
     pub(crate) fn reaches(&self, address: IpAddr) -> bool {
         is_public(address.to_canonical()) || contains(&self.reach, address)
     }
@@ -471,8 +472,8 @@ fn is_public(address: IpAddr) -> bool {
                 || (first == 198 && second & 0xfe == 18);
             !is_special
         }
-        // Of IPv6 what is handed out (RFC 4291, section 2.4), without what embeds an IPv4 address or is for examples: 2001::/23
-        // (RFC 2928), 2001:db8::/32 (RFC 3849), 2002::/16 (RFC 3056).
+        // Of IPv6 what is handed out (RFC 4291, section 2.4), without what embeds an IPv4 address or is for
+        // examples: 2001::/23 (RFC 2928), 2001:db8::/32 (RFC 3849), 2002::/16 (RFC 3056).
         IpAddr::V6(address) => {
             let [first, second, ..] = address.segments();
             let is_special = (first == 0x2001 && (second < 0x200 || second == 0xdb8)) || first == 0x2002;

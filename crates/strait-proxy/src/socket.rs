@@ -1,8 +1,8 @@
 //! A connection, and every way in which bytes get in and out of it.
 //!
-//! All of them try first and wait only if there is nothing to do; all that wait give up in time. Bytes that go out are counted by the
-//! way they went. Where TLS is encrypted in user space nothing can stay in the kernel: [`Socket::can_splice`] says so beforehand, and
-//! files are read and sent.
+//! All of them try first and wait only if there is nothing to do; all that wait give up in time.
+//! Bytes that go out are counted by the way they went. Where TLS is encrypted in user space nothing
+//! can stay in the kernel: [`Socket::can_splice`] says so beforehand, and files are read and sent.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -24,7 +24,8 @@ use crate::pace::{Pace, Uptake};
 use crate::stream::{Stream, poll_io};
 use crate::tls::Session;
 
-/// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others want their turn.
+/// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others
+/// want their turn.
 const SENDFILE_MAX: u64 = 1 << 20;
 /// Where sendfile is not wanted: bytes that are read and sent at a time.
 const COPY_BYTES: usize = 64 << 10;
@@ -59,8 +60,8 @@ impl From<TimedOut> for Gone {
     }
 }
 
-/// Gives whoever else has something to read their turn. What is sent one behind the other then costs less than each by itself: a
-/// receiver that sleeps is woken by the first.
+/// Gives whoever else has something to read their turn. What is sent one behind the other then
+/// costs less than each by itself: a receiver that sleeps is woken by the first.
 pub(crate) async fn after_others_have_read() {
     tokio::task::yield_now().await;
 }
@@ -119,7 +120,8 @@ pub(crate) struct Socket {
     deadline: Deadline,
     /// How long the peer may do nothing.
     pub(crate) patience: Duration,
-    /// Whether nothing more is sent once the peer says something: it has answered before it had all.
+    /// Whether nothing more is sent once the peer says something: it has answered before it had
+    /// all.
     pub(crate) listens: bool,
     /// Least pace of the body that is being read, and when that began.
     pub(crate) pace: Option<(Pace, Instant)>,
@@ -173,7 +175,8 @@ impl Socket {
         paced(deadline, pace, *patience, read).await
     }
 
-    /// Reads what there is into the buffer, which has room; 0 at the end. Memory is taken when there is something to read.
+    /// Reads what there is into the buffer, which has room; 0 at the end. Memory is taken when
+    /// there is something to read.
     pub(crate) async fn read(&mut self, buffer: &mut Buffer) -> Result<usize, Gone> {
         self.read_within(self.patience, buffer).await
     }
@@ -247,7 +250,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends bytes that are not worth a packet of their own, for more follow at once (MSG_MORE, send(2)).
+    /// Sends bytes that are not worth a packet of their own, for more follow at once (MSG_MORE,
+    /// send(2)).
     pub(crate) async fn write_all_and_more(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
         if self.stream.is_encrypted_here() {
             return self.write(bytes, &[]).await;
@@ -296,7 +300,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those that can.
+    /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those
+    /// that can.
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
         let Self { stream, deadline, patience, pace, .. } = self;
         let moved = poll_fn(|context| stream.poll_splice(context, pipe, most));
@@ -334,8 +339,8 @@ impl Socket {
         self.stream.is_quiet()
     }
 
-    /// Ends the connection so that the peer gets what was sent to it: bytes that nobody reads would make the kernel reset it (RFC 9112,
-    /// section 9.6).
+    /// Ends the connection so that the peer gets what was sent to it: bytes that nobody reads would
+    /// make the kernel reset it (RFC 9112, section 9.6).
     pub(crate) async fn close(&mut self, buffer: &mut Buffer) -> Result<(), Gone> {
         let Self { stream, deadline, patience, .. } = self;
         deadline.within(*patience, poll_fn(|context| stream.poll_finish(context))).await??;
@@ -380,9 +385,9 @@ impl Socket {
         self.taken(send).await
     }
 
-    /// Polls `send` until the peer lets it, for its patience at most and, of a client, no longer than its
-    /// pace allows. A client that is too slow is reset: bytes that wait for it would hold the kernel's
-    /// memory long after the connection is closed.
+    /// Polls `send` until the peer lets it, for its patience at most and, of a client, no longer
+    /// than its pace allows. A client that is too slow is reset: bytes that wait for it would
+    /// hold the kernel's memory long after the connection is closed.
     async fn taken<T>(
         &mut self,
         mut send: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<Result<T, Gone>>,

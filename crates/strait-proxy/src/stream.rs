@@ -1,6 +1,8 @@
-//! A connection's bytes, be they as they are or inside TLS: what to do now, and whom to wake when there is more.
+//! A connection's bytes, be they as they are or inside TLS: what to do now, and whom to wake when
+//! there is more.
 //!
-//! [`crate::socket`] waits for it, and gives up in time. A connection without TLS pays one look at an empty `Option`.
+//! [`crate::socket`] waits for it, and gives up in time. A connection without TLS pays one look at
+//! an empty `Option`.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker, ready};
@@ -46,7 +48,8 @@ impl Stream {
         }
     }
 
-    /// Leaves the rest to the kernel, if it takes it. After an error the connection is shut: nothing is to go over it as it is.
+    /// Leaves the rest to the kernel, if it takes it. After an error the connection is shut:
+    /// nothing is to go over it as it is.
     pub(crate) fn hand_over(&mut self) -> io::Result<()> {
         if let Some(Tls::Session(session)) = self.tls.take() {
             let taken = session.hand_over(&self.tcp).inspect_err(|_| {
@@ -70,7 +73,8 @@ impl Stream {
         matches!(self.tls, Some(Tls::Session(_)))
     }
 
-    /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end. Memory is taken when there is something to read.
+    /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end. Memory is
+    /// taken when there is something to read.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -84,7 +88,8 @@ impl Stream {
         }
     }
 
-    /// Sends some of `parts`, or takes it to be sent with what follows: [`Stream::poll_send`] comes last.
+    /// Sends some of `parts`, or takes it to be sent with what follows: [`Stream::poll_send`] comes
+    /// last.
     pub(crate) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -119,8 +124,9 @@ impl Stream {
         })
     }
 
-    /// Moves what more is here behind what a pipe holds, without waiting; 0 if there is nothing, or nothing that fits. It says nothing of
-    /// which: what is known of the socket stays as it is. An error is told once, and here.
+    /// Moves what more is here behind what a pipe holds, without waiting; 0 if there is nothing, or
+    /// nothing that fits. It says nothing of which: what is known of the socket stays as it is.
+    /// An error is told once, and here.
     pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> io::Result<usize> {
         if self.tls.is_some() {
             return Ok(0);
@@ -198,7 +204,8 @@ fn poll_drain(tcp: &TcpStream, context: &mut Context<'_>, parts: &[IoSlice<'_>])
     poll_io(tcp, context, Interest::WRITABLE, || Ok(send()?))
 }
 
-/// What `call`, which does not wait, comes to once the connection is ready to be read from, or written to.
+/// What `call`, which does not wait, comes to once the connection is ready to be read from, or
+/// written to.
 pub(crate) fn poll_io<T>(
     tcp: &TcpStream,
     context: &mut Context<'_>,

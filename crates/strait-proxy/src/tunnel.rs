@@ -1,5 +1,5 @@
-//! Bytes both ways between two sockets, which stay in the kernel: CONNECT (RFC 9110, section 9.3.6) and what Upgrade leads to. Where
-//! one of them is encrypted, or there is no pipe, they are copied.
+//! Bytes both ways between two sockets, which stay in the kernel: CONNECT (RFC 9110, section 9.3.6)
+//! and what Upgrade leads to. Where one of them is encrypted, or there is no pipe, they are copied.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,7 +16,8 @@ use crate::socket::{Gone, Socket};
 use crate::stream::Stream;
 use crate::worker::Worker;
 
-/// Moves bytes until both ends have finished, one is gone, or nothing has moved for too long. What was read of either is sent first.
+/// Moves bytes until both ends have finished, one is gone, or nothing has moved for too long. What
+/// was read of either is sent first.
 pub(crate) async fn run(
     worker: &Worker,
     client: (&mut Socket, &mut Buffer),
@@ -104,8 +105,8 @@ async fn pass(worker: &Worker, from: &TcpStream, to: &TcpStream, moved: &Moved) 
     }
 }
 
-/// A pipe that the worker gets back, however its use ends. A tunnel, which is idle most of the time, has one only while something is in
-/// it.
+/// A pipe that the worker gets back, however its use ends. A tunnel, which is idle most of the
+/// time, has one only while something is in it.
 struct Held<'a> {
     pipes: &'a RefCell<Pipes>,
     pipe: Option<Pipe>,

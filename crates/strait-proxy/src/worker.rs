@@ -128,7 +128,8 @@ fn files_allowed() -> usize {
     allowed.unwrap_or(usize::MAX)
 }
 
-/// Connections of clients for which there are files: most are idle, and those to origins find room once others are let go of.
+/// Connections of clients for which there are files: most are idle, and those to origins find room
+/// once others are let go of.
 pub(crate) fn connections_max() -> usize {
     files_shared(files_allowed())
 }
@@ -138,7 +139,8 @@ fn files_shared(allowed: usize) -> usize {
     allowed / FILES_PARTS * (FILES_PARTS - 1)
 }
 
-/// Budget of the files that connections and pipes share. A pipe leaves some for connections, whichever worker has it.
+/// Budget of the files that connections and pipes share. A pipe leaves some for connections,
+/// whichever worker has it.
 pub(crate) fn descriptors() -> Arc<Budget> {
     budget(files_allowed())
 }
@@ -224,7 +226,8 @@ impl Worker {
         variant.map_or(Found::Nothing, Found::Others)
     }
 
-    /// The stored responses that could answer a request with such fields, fresh or not; one for each variant.
+    /// The stored responses that could answer a request with such fields, fresh or not; one for
+    /// each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Vec<Arc<Object>> {
         let sought = self.sought(hash, key, asked);
         let is_meant =
@@ -251,8 +254,8 @@ impl Worker {
         self.shared.hot.find(hash, asked, is_wanted)
     }
 
-    /// Keeps an object in place of what answered the same requests, unless that is more recent. What the store has is at hand once it is
-    /// asked for: most never are.
+    /// Keeps an object in place of what answered the same requests, unless that is more recent.
+    /// What the store has is at hand once it is asked for: most never are.
     pub(crate) fn keep(&self, hash: u64, object: &Arc<Object>) {
         let (keys, store) = (&self.settings.key_fields, self.shared.store.as_ref());
         let seen = match store {
@@ -273,7 +276,8 @@ impl Worker {
         self.shared.hot.remove(hash, |other| other.is_for_same(object));
     }
 
-    /// Directives of a request from `client`, without those that the client is not allowed to give (access.refresh).
+    /// Directives of a request from `client`, without those that the client is not allowed to give
+    /// (access.refresh).
     pub(crate) fn directives(&self, client: IpAddr, fields: &Fields<'_>) -> OfRequest {
         let directives = OfRequest::of(fields);
         if self.settings.access.allows_refresh(client) { directives } else { directives.without_refresh() }
@@ -285,7 +289,8 @@ impl Worker {
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
     }
 
-    /// Counts the descriptor of a connection; `None` where all are counted for others, so that there are no pipes until some are free.
+    /// Counts the descriptor of a connection; `None` where all are counted for others, so that
+    /// there are no pipes until some are free.
     pub(crate) fn count_connection(&self) -> Option<Share> {
         let take = || self.shared.descriptors.take_for_connection(1);
         take().or_else(|| {

@@ -1,5 +1,5 @@
-//! What the proxy does, one behaviour at a time: the files in `scenarios`, in the language of `docs/internals/scenarios.md`; and what
-//! needs TLS; and the table of the rules for caches.
+//! What the proxy does, one behaviour at a time: the files in `scenarios`, in the language of
+//! `docs/internals/scenarios.md`; and what needs TLS; and the table of the rules for caches.
 
 mod rules;
 mod tls;

@@ -1,7 +1,9 @@
-//! Budget of file descriptors that the connections and pipes of a process share, so that neither has a fixed part.
+//! Budget of file descriptors that the connections and pipes of a process share, so that neither
+//! has a fixed part.
 //!
-//! Connections may take any free descriptor. Pipes leave an eighth of the budget for new connections, as long as more connections are
-//! allowed at all. A [`Share`] returns its descriptors when it is dropped. Counts only; opens nothing.
+//! Connections may take any free descriptor. Pipes leave an eighth of the budget for new
+//! connections, as long as more connections are allowed at all. A [`Share`] returns its descriptors
+//! when it is dropped. Counts only; opens nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +59,8 @@ impl Budget {
         self.limit.saturating_sub(self.used()) < self.reserved()
     }
 
-    /// Descriptors that pipes leave: those that new connections may still take, up to the reserved part.
+    /// Descriptors that pipes leave: those that new connections may still take, up to the reserved
+    /// part.
     fn reserved(&self) -> u64 {
         let used = self.used_by_connections.load(Ordering::Relaxed);
         self.connections_limit.saturating_sub(used).min(self.limit / RESERVED_PART)

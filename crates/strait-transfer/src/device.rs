@@ -1,9 +1,11 @@
-//! Knowledge about a device by which packets leave: whether the kernel copied what was lent by it, and which way to send costs less,
-//! by size class. Shared by all connections of the process. Pure: times and costs are arguments.
+//! Knowledge about a device by which packets leave: whether the kernel copied what was lent by it,
+//! and which way to send costs less, by size class. Shared by all connections of the process. Pure:
+//! times and costs are arguments.
 //!
-//! A new route begins with what is known of its device. So a thousand short connections learn as much as a long one, and where
-//! the device copies, few of them probe. Before the first report of a device that may send without a copy, several routes
-//! probe at once: its first connections would all be copied otherwise. The hope is bounded, and ends with the first copy.
+//! A new route begins with what is known of its device. So a thousand short connections learn as
+//! much as a long one, and where the device copies, few of them probe. Before the first report of a
+//! device that may send without a copy, several routes probe at once: its first connections would
+//! all be copied otherwise. The hope is bounded, and ends with the first copy.
 
 use std::time::Duration;
 
@@ -12,34 +14,38 @@ use crate::route::{THRESHOLD_MAX, THRESHOLD_MIN};
 /// Size classes, a power of two each, from [`THRESHOLD_MIN`] to [`THRESHOLD_MAX`].
 const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
 
-/// The cost of a way is learned from runs of so many sends in a row, for sends next to each other share packets; the first of a run
-/// still share them with those of the other way and do not count.
+/// The cost of a way is learned from runs of so many sends in a row, for sends next to each other
+/// share packets; the first of a run still share them with those of the other way and do not count.
 const RUN: u32 = 16;
 const RUN_UNCOUNTED: u32 = 4;
-/// Runs of a round in a size class in which lending is expected to pay, and the lent sends before each round: one send in nine
-/// is copied to compare, also where few are made. A shorter one costs little either way, and is compared without a pause.
+/// Runs of a round in a size class in which lending is expected to pay, and the lent sends before
+/// each round: one send in nine is copied to compare, also where few are made. A shorter one costs
+/// little either way, and is compared without a pause.
 const ROUND_RUNS: u32 = 3;
 const REST: u32 = 6 * RUN;
-/// Each run is compared with the one before it: the cost of a send falls by a factor while a connection starts, so that runs far
-/// apart tell nothing. A way is taken when it has won so many comparisons more than the other.
+/// Each run is compared with the one before it: the cost of a send falls by a factor while a
+/// connection starts, so that runs far apart tell nothing. A way is taken when it has won so many
+/// comparisons more than the other.
 const LEAD: i32 = 6;
-/// So many runs are made at most before a way is taken: where none takes the lead, it matters little.
+/// So many runs are made at most before a way is taken: where none takes the lead, it matters
+/// little.
 const RUNS_MAX: u32 = 20;
 /// Then each way has one run again in so many sends, so that the other way can win the lead back.
 const EXPLORED_EACH: u32 = 1024;
-/// A device by which the kernel copied is tried again after a while, longer each time; not as rarely as a route, for other
-/// routes may leave by it.
+/// A device by which the kernel copied is tried again after a while, longer each time; not as
+/// rarely as a route, for other routes may leave by it.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A probe whose report does not come is given up after this.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// So many routes in a row that copy, and the device counts as one that copies.
 const COPIED_MAX: u32 = 4;
-/// Sends that are lent by a device before its first report, at most, and their bytes. Where the kernel copies all the same, so many
-/// are copied at a higher cost.
+/// Sends that are lent by a device before its first report, at most, and their bytes. Where the
+/// kernel copies all the same, so many are copied at a higher cost.
 const HOPES_MAX: u32 = 32;
 const HOPED_BYTES_MAX: usize = 32 << 20;
-/// Shorter buffers wait for the first report: at 16 KiB a lent send costs a fifth less than a copied one, at 4 KiB more.
+/// Shorter buffers wait for the first report: at 16 KiB a lent send costs a fifth less than a
+/// copied one, at 4 KiB more.
 pub const HOPE_BYTES_MIN: usize = 16 << 10;
 
 /// Expectation for a route of which nothing is known.
@@ -76,7 +82,8 @@ enum State {
 pub struct Device {
     state: State,
     pause: Duration,
-    /// Sends that may be lent before the first report, and their bytes; `None` until somebody has looked at the device.
+    /// Sends that may be lent before the first report, and their bytes; `None` until somebody has
+    /// looked at the device.
     hopes: Option<(u32, usize)>,
     classes: [Class; CLASSES],
 }
@@ -93,7 +100,8 @@ impl Default for Device {
 }
 
 impl Device {
-    /// Whether the device may send without a copy: it gathers, and is not the loopback. Counts once.
+    /// Whether the device may send without a copy: it gathers, and is not the loopback. Counts
+    /// once.
     pub fn found(&mut self, may_lend: bool) {
         self.hopes.get_or_insert(if may_lend { (HOPES_MAX, HOPED_BYTES_MAX) } else { (0, 0) });
     }

@@ -1,7 +1,8 @@
-//! What all senders of a thread share: the io_uring, the memory that it may send from, what is lent to the kernel, and what
-//! is known of each route.
+//! What all senders of a thread share: the io_uring, the memory that it may send from, what is lent
+//! to the kernel, and what is known of each route.
 //!
-//! Where io_uring is forbidden everything is copied, and the accounts say so. Nothing here waits but [`Engine::wait`].
+//! Where io_uring is forbidden everything is copied, and the accounts say so. Nothing here waits
+//! but [`Engine::wait`].
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -52,13 +53,15 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// How many there are.
     pub buffers: u32,
-    /// Whether their memory is registered with the kernel: it counts as locked, and sends from it cost less.
+    /// Whether their memory is registered with the kernel: it counts as locked, and sends from it
+    /// cost less.
     pub register: bool,
 }
 
 impl Default for Options {
-    /// For some hundred connections that send files or messages: 6 MiB of buffers, which an ordinary user's limit of locked memory (8 MiB)
-    /// has room for, and 256 MiB lent at most: 4 MiB, the kernel's largest send buffer by default, for each of 64 peers.
+    /// For some hundred connections that send files or messages: 6 MiB of buffers, which an
+    /// ordinary user's limit of locked memory (8 MiB) has room for, and 256 MiB lent at most: 4
+    /// MiB, the kernel's largest send buffer by default, for each of 64 peers.
     fn default() -> Self {
         Self {
             zero_copy: ZeroCopy::Adaptive,
@@ -153,14 +156,16 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Memory that is not registered is lent all the same, for a little more: that it cannot be is no failure.
+    /// Memory that is not registered is lent all the same, for a little more: that it cannot be is
+    /// no failure.
     fn register(&mut self) {
         if let Some(ring) = self.ring.as_mut().filter(|_| self.options.register) {
             self.no_ring = ring.register(&self.pool).err();
         }
     }
 
-    /// Why nothing can be lent, or only memory that is not registered; `None` where all is well or nothing was asked for.
+    /// Why nothing can be lent, or only memory that is not registered; `None` where all is well or
+    /// nothing was asked for.
     pub fn no_zero_copy(&self) -> Option<&strait_sys::Error> {
         self.no_ring.as_ref()
     }
@@ -170,8 +175,9 @@ impl Engine {
         self.pool.take()
     }
 
-    /// Copies small pieces together, so that they can go as one, and be lent where that pays: headers, chunks' sizes, many short
-    /// records. While no buffer has room for them they stand on the heap.
+    /// Copies small pieces together, so that they can go as one, and be lent where that pays:
+    /// headers, chunks' sizes, many short records. While no buffer has room for them they stand
+    /// on the heap.
     pub fn gather<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>) -> Segment {
         let pieces = pieces.into_iter();
         let bytes = pieces.clone().map(<[u8]>::len).sum();
@@ -214,7 +220,8 @@ impl Engine {
         self.routes.find(ends)
     }
 
-    /// Whether a buffer of `bytes` bytes is worth a closer look. What is short is never lent, whatever is known of the route.
+    /// Whether a buffer of `bytes` bytes is worth a closer look. What is short is never lent,
+    /// whatever is known of the route.
     pub(crate) fn may_lend(&self, bytes: usize, route: &SharedRoute) -> bool {
         let is_long = match self.options.zero_copy {
             ZeroCopy::From(least) => bytes >= least,
@@ -244,7 +251,8 @@ impl Engine {
         }
     }
 
-    /// Sends `views` without a copy, if that is what the route is for; what happens to the bytes is the kernel's to say.
+    /// Sends `views` without a copy, if that is what the route is for; what happens to the bytes is
+    /// the kernel's to say.
     pub(crate) fn lend(
         &mut self,
         socket: &Arc<OwnedFd>,
@@ -291,8 +299,8 @@ impl Engine {
         Ok(outcome(result, &mut tally.borrow_mut().account))
     }
 
-    /// Has the route know the device that it leaves by, where that is to be looked at. One that cannot be found is left
-    /// to the probe.
+    /// Has the route know the device that it leaves by, where that is to be looked at. One that
+    /// cannot be found is left to the probe.
     fn look_at_device(&self, (own, peer): Ends, route: &SharedRoute, tally: &RefCell<Tally>) {
         let now = now();
         let mut route = route.borrow_mut();
@@ -317,7 +325,8 @@ impl Engine {
         self.loans.remove(loan).tally.borrow_mut().lent -= 1;
     }
 
-    /// Hands over what was pushed and returns the result of `token`, and whether a notification follows.
+    /// Hands over what was pushed and returns the result of `token`, and whether a notification
+    /// follows.
     fn submit(&mut self, token: u64) -> Result<(std::result::Result<usize, i32>, bool)> {
         // The socket does not block, so that the result is there at once; a full queue may hold it back.
         let mut want = 0;
@@ -336,8 +345,8 @@ impl Engine {
         }
     }
 
-    /// Enters the ring. One that the kernel does not serve any more is let go: what it still has in its queue would stand in the stream
-    /// twice. All is copied from then on.
+    /// Enters the ring. One that the kernel does not serve any more is let go: what it still has in
+    /// its queue would stand in the stream twice. All is copied from then on.
     fn enter(&mut self, want: usize, timeout: Duration) -> Result<()> {
         let Some(ring) = &mut self.ring else { unreachable!("whoever enters it has seen it") };
         let entered = ring.enter(want, timeout);
@@ -371,7 +380,8 @@ impl Engine {
         }
     }
 
-    /// Takes the notifications that have come: memory is returned, routes learn. It costs next to nothing where none has.
+    /// Takes the notifications that have come: memory is returned, routes learn. It costs next to
+    /// nothing where none has.
     pub fn collect(&mut self) -> Result<()> {
         let Some(ring) = &mut self.ring else { return Ok(()) };
         if !ring.has_news() {
@@ -386,8 +396,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until `socket` is as the flags say or, without one, until notifications have come or none is to come. Takes those that
-    /// have. Returns whether what was waited for came before the timeout.
+    /// Waits until `socket` is as the flags say or, without one, until notifications have come or
+    /// none is to come. Takes those that have. Returns whether what was waited for came before
+    /// the timeout.
     ///
     /// # Errors
     /// poll(2)'s and io_uring_enter(2)'s.
@@ -412,19 +423,22 @@ impl Engine {
         ready
     }
 
-    /// The descriptor that tells of notifications between [`Engine::listen`] and [`Engine::quiet`], for whoever waits with a
-    /// reactor and not with [`Engine::wait`]; `None` where nothing can be lent. It is to be polled, not read.
+    /// The descriptor that tells of notifications between [`Engine::listen`] and [`Engine::quiet`],
+    /// for whoever waits with a reactor and not with [`Engine::wait`]; `None` where nothing can
+    /// be lent. It is to be polled, not read.
     ///
-    /// Level-triggered (poll(2)) it is readable until `quiet`: listen, wait, be quiet, collect. Edge-triggered (`EPOLLET`)
-    /// there is an edge for what comes after each `listen`, which takes what came before: listen after each edge, and be
-    /// quiet when nobody waits any more. Where several wait on one descriptor, `quiet` takes an edge from those who have
-    /// not seen it.
+    /// Level-triggered (poll(2)) it is readable until `quiet`: listen, wait, be quiet, collect.
+    /// Edge-triggered (`EPOLLET`) there is an edge for what comes after each `listen`, which
+    /// takes what came before: listen after each edge, and be quiet when nobody waits any more.
+    /// Where several wait on one descriptor, `quiet` takes an edge from those who have not seen
+    /// it.
     pub fn notifications(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes the notifications that have come, and has [`Engine::notifications`] tell of those to come until [`Engine::quiet`]
-    /// or the end of a [`Engine::wait`]. Returns whether any are to come.
+    /// Takes the notifications that have come, and has [`Engine::notifications`] tell of those to
+    /// come until [`Engine::quiet`] or the end of a [`Engine::wait`]. Returns whether any are
+    /// to come.
     ///
     /// # Errors
     /// io_uring_enter(2)'s.
@@ -436,8 +450,9 @@ impl Engine {
         Ok(!self.loans.is_empty())
     }
 
-    /// Ends what [`Engine::listen`] began, and has the descriptor not be readable. While it listens every send that is lent
-    /// costs a signal more. Notifications that were told of are still to be collected.
+    /// Ends what [`Engine::listen`] began, and has the descriptor not be readable. While it listens
+    /// every send that is lent costs a signal more. Notifications that were told of are still
+    /// to be collected.
     pub fn quiet(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.quiet();
@@ -455,8 +470,8 @@ fn poll_one(fd: PollFd<'_>, timeout: Duration) -> Result<bool> {
     }
 }
 
-/// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have no report, `began` that its
-/// cost is wanted.
+/// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have
+/// no report, `began` that its cost is wanted.
 fn learn(
     route: &mut Way,
     bytes: usize,
@@ -475,7 +490,8 @@ fn learn(
     }
 }
 
-/// A send for which there is no room beside those that are lent; a probe that did not take place tells nothing.
+/// A send for which there is no room beside those that are lent; a probe that did not take place
+/// tells nothing.
 fn not_lent(reason: &'static str, route: &SharedRoute, tally: &RefCell<Tally>) -> Lent {
     route.borrow_mut().abandon();
     tally.borrow_mut().account.fall_back(reason);

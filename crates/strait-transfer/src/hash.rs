@@ -1,8 +1,9 @@
 //! Hashes of whole files, made while the kernel moves their bytes past user space.
 //!
-//! `strait send` and `strait receive` compare them at the end of a transfer. The hash (rapidhash v3, 64 bits) finds accidents: flipped
-//! bits, a source that was overwritten. It is no defence against forgery, as the protocol itself has none. Pages are read right
-//! behind the transfer, so that they still are in the page cache.
+//! `strait send` and `strait receive` compare them at the end of a transfer. The hash (rapidhash
+//! v3, 64 bits) finds accidents: flipped bits, a source that was overwritten. It is no defence
+//! against forgery, as the protocol itself has none. Pages are read right behind the transfer, so
+//! that they still are in the page cache.
 
 use std::fmt;
 use std::fs::File;
@@ -54,8 +55,8 @@ impl Hasher {
         self.hash.finish()
     }
 
-    /// Adds the bytes of `file` from where it is up to `end`, or to the end of the file if that comes before. `stop` is
-    /// looked at before each chunk of 256 KiB.
+    /// Adds the bytes of `file` from where it is up to `end`, or to the end of the file if that
+    /// comes before. `stop` is looked at before each chunk of 256 KiB.
     ///
     /// # Errors
     /// pread(2)'s; [`ErrorKind::Interrupted`] once `stop` is set.

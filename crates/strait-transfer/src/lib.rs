@@ -1,10 +1,11 @@
-//! Moves bytes: what is to be sent is planned, each part goes by the mechanism that costs least, and every byte is counted by
-//! the way it went.
+//! Moves bytes: what is to be sent is planned, each part goes by the mechanism that costs least,
+//! and every byte is counted by the way it went.
 //!
-//! A [`Plan`] lists segments: bytes, shared buffers, parts of files, what a socket receives. The planner, which is pure, makes
-//! runs of them; a [`Sender`] moves those on its connection by send, zero-copy send (io_uring's `SEND_ZC`), sendfile or
-//! splice. An [`Engine`] holds what the senders of a thread share. Zero-copy sends are adaptive: a route on which the kernel
-//! copies after all, or on which copying costs less, is copied on.
+//! A [`Plan`] lists segments: bytes, shared buffers, parts of files, what a socket receives. The
+//! planner, which is pure, makes runs of them; a [`Sender`] moves those on its connection by send,
+//! zero-copy send (io_uring's `SEND_ZC`), sendfile or splice. An [`Engine`] holds what the senders
+//! of a thread share. Zero-copy sends are adaptive: a route on which the kernel copies after all,
+//! or on which copying costs less, is copied on.
 //!
 //! ```
 //! use std::io::Read;

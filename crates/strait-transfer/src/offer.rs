@@ -10,8 +10,9 @@
 //! receiver: done=1048576
 //! ```
 //!
-//! Between its own lines and bytes each end says `wait` at any time, so that the other one knows that it is alive. Instead of any
-//! line stands `refused=REASON`, which ends the transfer. The lines are ASCII and end with LF. An unexpected line is an error.
+//! Between its own lines and bytes each end says `wait` at any time, so that the other one knows
+//! that it is alive. Instead of any line stands `refused=REASON`, which ends the transfer. The
+//! lines are ASCII and end with LF. An unexpected line is an error.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! Pipes to splice through (splice(2), tee(2)), kept for the next one: making a pipe and growing it costs more than a small
-//! transfer. A pipe knows how much is in it. Nothing here waits.
+//! Pipes to splice through (splice(2), tee(2)), kept for the next one: making a pipe and growing it
+//! costs more than a small transfer. A pipe knows how much is in it. Nothing here waits.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
 
-/// Bytes that a pipe is to hold. The kernel allows an ordinary user 1 MiB (`/proc/sys/fs/pipe-max-size`); past some hundred KiB
-/// nothing is gained.
+/// Bytes that a pipe is to hold. The kernel allows an ordinary user 1 MiB
+/// (`/proc/sys/fs/pipe-max-size`); past some hundred KiB nothing is gained.
 const PIPE_BYTES: usize = 256 << 10;
 /// Pipes that are kept.
 const KEPT_MAX: usize = 64;
@@ -49,8 +49,9 @@ impl Pipe {
         self.held >= self.bytes
     }
 
-    /// Moves up to `most` bytes of what `from` has behind what it holds; 0 at its end, or where the pipe is full. Where it is not empty,
-    /// EAGAIN says that `from` has nothing now, or that nothing more fits.
+    /// Moves up to `most` bytes of what `from` has behind what it holds; 0 at its end, or where the
+    /// pipe is full. Where it is not empty, EAGAIN says that `from` has nothing now, or that
+    /// nothing more fits.
     pub fn fill(&mut self, from: impl AsFd, most: u64) -> Result<usize, Errno> {
         let asked = most.min((self.bytes - self.held) as u64) as usize;
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
@@ -146,7 +147,8 @@ impl Pipes {
         self.out -= 1;
     }
 
-    /// Keeps an empty pipe for the next; one that is not is closed with its bytes, and so is each while new connections lack descriptors.
+    /// Keeps an empty pipe for the next; one that is not is closed with its bytes, and so is each
+    /// while new connections lack descriptors.
     pub fn give_back(&mut self, pipe: Pipe) {
         self.out -= 1;
         let is_short = self.budget.as_ref().is_some_and(|budget| budget.is_short());

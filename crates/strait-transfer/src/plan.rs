@@ -1,8 +1,8 @@
 //! What is to be sent, and by which mechanism each part of it goes (D5). No I/O, no clock.
 //!
-//! A [`Plan`] is a list of segments in the order of the stream. [`Plan::runs`] joins and splits them into [`Run`]s, each of
-//! which is one system call or one request, as long as the peer takes what it is given. The order is kept, no byte is
-//! lost or added, and no run is empty.
+//! A [`Plan`] is a list of segments in the order of the stream. [`Plan::runs`] joins and splits
+//! them into [`Run`]s, each of which is one system call or one request, as long as the peer takes
+//! what it is given. The order is kept, no byte is lost or added, and no run is empty.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,12 +15,14 @@ use strait_sys::buffer::Frozen;
 
 /// Pieces that one gathering send takes (`UIO_MAXIOV`, linux/uio.h).
 pub const PIECES_MAX: usize = 1024;
-/// Buffers that one zero-copy request takes (`MAX_SKB_FRAGS` as kernels are built): more go into a second packet anyway.
+/// Buffers that one zero-copy request takes (`MAX_SKB_FRAGS` as kernels are built): more go into a
+/// second packet anyway.
 pub const FRAGMENTS_MAX: usize = 17;
 /// Pieces of this size and less are cheaper to copy together than to hand to the kernel one by one.
 pub const TINY_BYTES_MAX: usize = 1024;
-/// So many tiny pieces ride with a body in its request as they are; more are copied together first. Measured: up to 8
-/// pieces one request is a quarter to two fifths faster than two, and past that every fragment costs more than its copy.
+/// So many tiny pieces ride with a body in its request as they are; more are copied together first.
+/// Measured: up to 8 pieces one request is a quarter to two fifths faster than two, and past that
+/// every fragment costs more than its copy.
 pub const TINY_PIECES_MAX: usize = 8;
 
 /// The length of what a socket or pipe has up to its end.
@@ -191,7 +193,8 @@ pub enum Run {
     ZeroCopy {
         /// Tiny pieces to be copied together into one buffer that goes first; often none.
         gathered: Pieces,
-        /// The buffers that are lent: at least one, at most [`FRAGMENTS_MAX`] together with the gathered one.
+        /// The buffers that are lent: at least one, at most [`FRAGMENTS_MAX`] together with the
+        /// gathered one.
         lent: Views,
     },
     /// sendfile(2).

@@ -1,6 +1,8 @@
-//! What a connection receives, into a file or a pipe, through a pipe of its own (splice(2)): no byte comes to user space.
+//! What a connection receives, into a file or a pipe, through a pipe of its own (splice(2)): no
+//! byte comes to user space.
 //!
-//! Where the output does no splice (a terminal, a file opened to append) bytes are read and written, and counted so.
+//! Where the output does no splice (a terminal, a file opened to append) bytes are read and
+//! written, and counted so.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -50,8 +52,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver on a connected stream, which does not block from now on; `output` is the name that errors give to what is
-    /// written to.
+    /// A receiver on a connected stream, which does not block from now on; `output` is the name
+    /// that errors give to what is written to.
     ///
     /// # Errors
     /// No pipe can be made.
@@ -62,10 +64,12 @@ impl Receiver {
         Ok(Self { stream, pipe, output, ended: false, way: Way::Splice, account: Transfer::default() })
     }
 
-    /// Moves what has come, up to `limit` bytes, to `output`: at `offset` if it is a file, which then moves on.
+    /// Moves what has come, up to `limit` bytes, to `output`: at `offset` if it is a file, which
+    /// then moves on.
     ///
     /// # Errors
-    /// The connection was reset, or the output cannot be written to: the disk is full, its reader is gone.
+    /// The connection was reset, or the output cannot be written to: the disk is full, its reader
+    /// is gone.
     pub fn step(&mut self, output: &File, offset: Option<&mut u64>, limit: u64) -> Result<Received> {
         if self.way == Way::Write {
             return self.read_and_write(output, offset, limit);

@@ -1,7 +1,9 @@
-//! Relays TCP connections: what comes on one goes out on another, in the kernel (D4's splicing as a product).
+//! Relays TCP connections: what comes on one goes out on another, in the kernel (D4's splicing as a
+//! product).
 //!
-//! One thread runs one [`Relay`]: an epoll set, its connections in a table of fixed size, pipes that are shared. Several may
-//! listen on one address (`SO_REUSEPORT`). Half-closed streams stay half-closed, and a slow reader slows its writer down.
+//! One thread runs one [`Relay`]: an epoll set, its connections in a table of fixed size, pipes
+//! that are shared. Several may listen on one address (`SO_REUSEPORT`). Half-closed streams stay
+//! half-closed, and a slow reader slows its writer down.
 
 mod connection;
 mod direction;
@@ -54,11 +56,13 @@ const LISTENER: u64 = u64::MAX;
 pub struct Options {
     /// Where connections go: the first of these that is reached.
     pub to: Vec<SocketAddr>,
-    /// Copies of what passes: connection n leaves `PREFIX.n.up` (from its client) and `PREFIX.n.down`.
+    /// Copies of what passes: connection n leaves `PREFIX.n.up` (from its client) and
+    /// `PREFIX.n.down`.
     pub tee: Option<PathBuf>,
     /// Connections at a time; more wait in the listener's queue.
     pub connections_max: usize,
-    /// Descriptors for the connections and pipes of all relays that share it; where it leaves no pipe bytes are copied.
+    /// Descriptors for the connections and pipes of all relays that share it; where it leaves no
+    /// pipe bytes are copied.
     pub descriptors: Arc<Budget>,
     /// A connection on which nothing moves for so long is closed.
     pub idle: Option<Duration>,
@@ -145,14 +149,16 @@ pub struct Account {
     pub copied: u64,
     /// Bytes that went to files as well.
     pub teed: u64,
-    /// Times that the listener had to wait, because there were as many connections or descriptors as may be.
+    /// Times that the listener had to wait, because there were as many connections or descriptors
+    /// as may be.
     pub full: u64,
     /// The most connections at a time.
     pub connections_max: u64,
 }
 
 impl Account {
-    /// Adds the account of another relay that ran beside it: `connections_max` is then a bound, for the two may have had theirs apart.
+    /// Adds the account of another relay that ran beside it: `connections_max` is then a bound, for
+    /// the two may have had theirs apart.
     pub fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.failed += other.failed;
@@ -164,7 +170,8 @@ impl Account {
     }
 }
 
-/// A slot of the table. The generation tells an event for a connection that is gone from one for the next in its slot.
+/// A slot of the table. The generation tells an event for a connection that is gone from one for
+/// the next in its slot.
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
@@ -217,8 +224,8 @@ impl Relay {
         self.slots.len() - self.free.len()
     }
 
-    /// Relays until `terminated`, then until the last connection has ended or the time for that is over. `ended` hears of
-    /// each connection.
+    /// Relays until `terminated`, then until the last connection has ended or the time for that is
+    /// over. `ended` hears of each connection.
     ///
     /// # Errors
     /// epoll_wait(2)'s. A connection's own failure ends that connection.
@@ -350,7 +357,8 @@ impl Relay {
         now: Instant,
     ) -> Result<()> {
         let failed = |error: Errno| Error::os("take", "a connection", error);
-        // Bytes are passed on as they come, not gathered; and whoever sees it end early sees it reset, also if this process dies.
+        // Bytes are passed on as they come, not gathered; and whoever sees it end early sees it reset, also
+        // if this process dies.
         sockopt::set_tcp_nodelay(&client, true).map_err(failed)?;
         sockopt::set_socket_linger(&client, Some(Duration::ZERO)).map_err(failed)?;
         let server = self.reach(0)?;
@@ -364,7 +372,8 @@ impl Relay {
         self.put(connection)
     }
 
-    /// Begins to connect to the first of the server's addresses from `first` on that there is a way to.
+    /// Begins to connect to the first of the server's addresses from `first` on that there is a way
+    /// to.
     fn reach(&self, first: usize) -> Result<(OwnedFd, usize)> {
         let mut last = Errno::ADDRNOTAVAIL;
         for (number, to) in self.options.to.iter().enumerate().skip(first) {
@@ -382,7 +391,8 @@ impl Relay {
         names.join(" or ")
     }
 
-    /// Goes on with the server's next address, where a connection did not reach one; false where there is none.
+    /// Goes on with the server's next address, where a connection did not reach one; false where
+    /// there is none.
     fn reach_next(&mut self, index: usize) -> bool {
         let slot = &self.slots[index];
         let Some(connection) = slot.connection.as_ref().filter(|connection| connection.is_connecting())
@@ -437,7 +447,8 @@ impl Relay {
     }
 
     fn go_on(&mut self, index: usize, now: Instant, ended: &mut dyn FnMut(&Ended)) {
-        // The slot may have another connection by now, which is not to be touched before its server is reached.
+        // The slot may have another connection by now, which is not to be touched before its server is
+        // reached.
         let connection =
             self.slots[index].connection.as_mut().filter(|connection| !connection.is_connecting());
         let Some(connection) = connection else { return };

@@ -1,5 +1,6 @@
-//! Whether the kernel copies what is lent on a route, learned from its reports. What sends cost, and what to expect of a new route, is
-//! the [`Device`]'s. Pure: times, sizes and reports are arguments.
+//! Whether the kernel copies what is lent on a route, learned from its reports. What sends cost,
+//! and what to expect of a new route, is the [`Device`]'s. Pure: times, sizes and reports are
+//! arguments.
 //!
 //! ```text
 //!            probe sent            not copied
@@ -10,34 +11,39 @@
 //!                        after a while, longer each time
 //! ```
 //!
-//! With several zero-copy sends in flight on one connection the kernel may report a copy that did not happen, where it joins
-//! their notifications. So a route is judged by a probe that is alone on its connection; later reports only raise the
-//! suspicion that asks for the next probe.
+//! With several zero-copy sends in flight on one connection the kernel may report a copy that did
+//! not happen, where it joins their notifications. So a route is judged by a probe that is alone on
+//! its connection; later reports only raise the suspicion that asks for the next probe.
 //!
-//! Where the device is known not to copy, a route lends beside its first probe, too; where it is known to copy, a new route is not
-//! probed until the device is tried again. Before the first report of a hopeful device it lends beside the probe as far as the
-//! device's hopes go.
+//! Where the device is known not to copy, a route lends beside its first probe, too; where it is
+//! known to copy, a new route is not probed until the device is tried again. Before the first
+//! report of a hopeful device it lends beside the probe as far as the device's hopes go.
 //!
-//! Where the device has no scatter-gather the kernel copies and may not report it: such a route is not probed at all, and
-//! what is lent on it nevertheless counts as copied, whatever the report says.
+//! Where the device has no scatter-gather the kernel copies and may not report it: such a route is
+//! not probed at all, and what is lent on it nevertheless counts as copied, whatever the report
+//! says.
 
 use std::time::Duration;
 
 use crate::device::{Device, HOPE_BYTES_MIN, Outlook};
 
-/// Buffers smaller than this are never lent, whatever they cost: pages, notifications and packets are worth more.
+/// Buffers smaller than this are never lent, whatever they cost: pages, notifications and packets
+/// are worth more.
 pub const THRESHOLD_MIN: usize = 4 << 10;
 /// Buffers of this size and above are lent wherever the kernel does not copy them.
 pub const THRESHOLD_MAX: usize = 1 << 20;
 
-/// How long a route stays with copying before it is probed again; doubled with each probe that says the same.
+/// How long a route stays with copying before it is probed again; doubled with each probe that says
+/// the same.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
-/// Sends that are copied before it is probed again, however long they take: of a slow route's few sends most would be probes.
+/// Sends that are copied before it is probed again, however long they take: of a slow route's few
+/// sends most would be probes.
 const COPIED_SENDS: u32 = 64;
 /// So many reports of copies in a row ask for a probe.
 const SUSPICIONS_MAX: u32 = 16;
-/// A route that is zero-copy is probed as often as this all the same, when nothing else is lent on it: it may have changed.
+/// A route that is zero-copy is probed as often as this all the same, when nothing else is lent on
+/// it: it may have changed.
 const TRUST: Duration = Duration::from_secs(10);
 /// A probe whose report does not come is given up after this.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -120,7 +126,8 @@ impl Default for Route {
 }
 
 impl Route {
-    /// Whether somebody is to look at the device before something is lent: nobody has, or it may have changed.
+    /// Whether somebody is to look at the device before something is lent: nobody has, or it may
+    /// have changed.
     pub fn asks_for_device(&self, now: Duration) -> bool {
         self.device.is_none_or(|device| {
             now.saturating_sub(device.seen) >= if device.gathers { TRUST } else { PAUSE_MIN }
@@ -140,7 +147,8 @@ impl Route {
         self.device.is_some_and(|device| !device.gathers)
     }
 
-    /// What to do with a buffer of `bytes` at the time `now`; `alone` says that nothing is lent on the connection.
+    /// What to do with a buffer of `bytes` at the time `now`; `alone` says that nothing is lent on
+    /// the connection.
     pub fn advise(&mut self, device: &mut Device, bytes: usize, now: Duration, alone: bool) -> Advice {
         if bytes < THRESHOLD_MIN {
             return Advice::Copy;
@@ -197,7 +205,8 @@ impl Route {
         }
     }
 
-    /// Size from which buffers are worth asking about; `None` while all are copied. To be asked before each send.
+    /// Size from which buffers are worth asking about; `None` while all are copied. To be asked
+    /// before each send.
     pub fn threshold(&mut self, device: &Device, now: Duration) -> Option<usize> {
         let outlook = device.outlook(HOPE_BYTES_MIN, now);
         let copies = match &mut self.state {
@@ -246,7 +255,8 @@ impl Route {
         }
     }
 
-    /// The kernel refused to lend: copy for a while. It may have been a probe, which will have no report.
+    /// The kernel refused to lend: copy for a while. It may have been a probe, which will have no
+    /// report.
     pub fn refuse(&mut self, device: &mut Device, reason: Reason, now: Duration) {
         self.abandon(device);
         self.copy(reason, now);

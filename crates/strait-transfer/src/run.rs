@@ -65,7 +65,8 @@ impl Current {
         }
     }
 
-    /// Sends what the kernel takes at once of a segment in memory. A run of the segment, or of what is left of it.
+    /// Sends what the kernel takes at once of a segment in memory. A run of the segment, or of what
+    /// is left of it.
     pub(crate) fn begin_at_once(segment: &Segment, engine: &mut Engine, to: &To<'_>) -> Result<Option<Self>> {
         match segment {
             Segment::Shared(view) if engine.may_lend(view.len(), to.route) => memory::lend(view, engine, to),

@@ -1,8 +1,9 @@
 //! Sends plans on one connection, each part by the mechanism that costs least, in order.
 //!
-//! A sender does not wait unless it is asked to ([`Sender::send`], [`Sender::finish`]): [`Sender::advance`] moves what can be
-//! moved and says what to wait for, so that one thread serves many. Buffers that are lent stay the kernel's until their
-//! notification, also when the sender is dropped before.
+//! A sender does not wait unless it is asked to ([`Sender::send`], [`Sender::finish`]):
+//! [`Sender::advance`] moves what can be moved and says what to wait for, so that one thread serves
+//! many. Buffers that are lent stay the kernel's until their notification, also when the sender is
+//! dropped before.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,7 +22,8 @@ use crate::pipe::Pipes;
 use crate::plan::{Plan, Run};
 use crate::run::{Current, Step, To};
 
-/// Calls that one [`Sender::advance`] makes at most, so that one connection does not starve the others.
+/// Calls that one [`Sender::advance`] makes at most, so that one connection does not starve the
+/// others.
 const STEPS_MAX: usize = 64;
 
 /// What a sender waits for.
@@ -88,8 +90,8 @@ impl Sender {
     /// Moves what can be moved without waiting.
     ///
     /// # Errors
-    /// The connection is closed, or a file or socket ended early. What was planned and not sent stays so; a stream that
-    /// broke off in the middle is of no use.
+    /// The connection is closed, or a file or socket ended early. What was planned and not sent
+    /// stays so; a stream that broke off in the middle is of no use.
     pub fn advance(&mut self, engine: &mut Engine) -> Result<Progress> {
         for _ in 0..STEPS_MAX {
             let Some(current) = &mut self.current else {
@@ -164,8 +166,9 @@ impl Sender {
         }
     }
 
-    /// Puts a plan behind the others or, where it is one segment and nothing is before it, sends what the kernel takes at once. Most
-    /// plans are: of a short one the runs and their queue would cost a tenth of the send.
+    /// Puts a plan behind the others or, where it is one segment and nothing is before it, sends
+    /// what the kernel takes at once. Most plans are: of a short one the runs and their queue
+    /// would cost a tenth of the send.
     fn begin(&mut self, engine: &mut Engine, plan: Plan) -> Result<()> {
         let is_idle = self.current.is_none() && self.runs.is_empty();
         let Some(segment) = plan.only().filter(|_| is_idle) else {
@@ -193,8 +196,8 @@ impl Sender {
         self.tally.borrow().lent
     }
 
-    /// Waits until every lent buffer is back, which is when the peer has acknowledged, or `patience` is over. Returns how
-    /// many are not.
+    /// Waits until every lent buffer is back, which is when the peer has acknowledged, or
+    /// `patience` is over. Returns how many are not.
     ///
     /// # Errors
     /// poll(2)'s and io_uring_enter(2)'s.

@@ -3,8 +3,8 @@
 
 use std::os::fd::AsFd;
 
-/// Returns the bytes that the peer has acknowledged since the connection began; `None` where the kernel
-/// does not count them, or where it is no TCP connection.
+/// Returns the bytes that the peer has acknowledged since the connection began; `None` where the
+/// kernel does not count them, or where it is no TCP connection.
 pub fn acknowledged(socket: impl AsFd) -> Option<u64> {
     strait_sys::tcp::acknowledged(socket).ok()
 }

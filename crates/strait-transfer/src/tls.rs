@@ -1,4 +1,5 @@
-//! TLS that the kernel encrypts and decrypts (kTLS): on such a socket sendfile and splice move data as on any other.
+//! TLS that the kernel encrypts and decrypts (kTLS): on such a socket sendfile and splice move data
+//! as on any other.
 //!
 //! Whoever has shaken hands hands over the keys here, and asks for what the peer says besides data.
 

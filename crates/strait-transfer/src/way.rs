@@ -1,5 +1,5 @@
-//! Routes in use, each with the device by which it leaves. What is known of a device is shared by all threads of the process; routes
-//! belong to an engine.
+//! Routes in use, each with the device by which it leaves. What is known of a device is shared by
+//! all threads of the process; routes belong to an engine.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,9 +10,11 @@ use crate::device::Device;
 use crate::engine::{Ends, SharedRoute};
 use crate::route::{Advice, Reason, Route};
 
-/// Routes that are remembered. One more takes the place of the eighth that was not asked for the longest.
+/// Routes that are remembered. One more takes the place of the eighth that was not asked for the
+/// longest.
 const ROUTES_MAX: usize = 4096;
-/// Devices that are remembered, by index in a namespace: containers come and go. Past that all are learned anew.
+/// Devices that are remembered, by index in a namespace: containers come and go. Past that all are
+/// learned anew.
 const DEVICES_MAX: usize = 256;
 
 type SharedDevice = Arc<Mutex<Device>>;

@@ -1,8 +1,10 @@
-//! The kernel as a generator: an XDP program that runs over frames of its own making and redirects them to an interface.
+//! The kernel as a generator: an XDP program that runs over frames of its own making and redirects
+//! them to an interface.
 //!
-//! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) costs no system call, copy or socket buffer a frame, so one core
-//! sends millions a second, as long as the driver takes redirected frames (`ndo_xdp_xmit`). A veth does where its
-//! peer receives in batches: GRO or an XDP program at the other end.
+//! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) costs no system call, copy or socket buffer a
+//! frame, so one core sends millions a second, as long as the driver takes redirected frames
+//! (`ndo_xdp_xmit`). A veth does where its peer receives in batches: GRO or an XDP program at the
+//! other end.
 
 use strait_filter::xdp::{
     GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, SEQUENCE_BYTES, generator_program,
@@ -32,8 +34,8 @@ pub struct LiveGenerator {
 }
 
 impl LiveGenerator {
-    /// Loads the program for the first template of `traffic`, to send `count` frames at most, `rate_pps` a second or as
-    /// fast as it goes. The pace counts from now.
+    /// Loads the program for the first template of `traffic`, to send `count` frames at most,
+    /// `rate_pps` a second or as fast as it goes. The pace counts from now.
     ///
     /// # Errors
     /// No privilege (CAP_BPF, CAP_NET_ADMIN), or a kernel without live frames.
@@ -58,8 +60,9 @@ impl LiveGenerator {
         Ok(Self { program, sequence, frame, interface, before })
     }
 
-    /// Runs the program `runs` times; each sends a frame if one is due. Returns how many were sent since the start. A
-    /// signal ends it early. Each call costs the kernel some 20 ms beside its frames, to set up and clear their pages.
+    /// Runs the program `runs` times; each sends a frame if one is due. Returns how many were sent
+    /// since the start. A signal ends it early. Each call costs the kernel some 20 ms beside
+    /// its frames, to set up and clear their pages.
     pub fn run(&mut self, runs: u32) -> Result<u64, Error> {
         self.forget_time()?;
         let run = TestRun {
@@ -90,7 +93,8 @@ impl LiveGenerator {
         Ok(u64::from_ne_bytes(*made))
     }
 
-    /// The account: frames made, and of those the ones that the interface's own counters say it sent.
+    /// The account: frames made, and of those the ones that the interface's own counters say it
+    /// sent.
     ///
     /// # Errors
     /// Refused if the interface took none at all.

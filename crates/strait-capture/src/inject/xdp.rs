@@ -1,11 +1,11 @@
 //! AF_XDP TX: frames written into the UMEM and sent from there.
 //!
-//! A frame that fits a chunk is written where it is sent from. On an interface whose MTU exceeds a chunk, frames go
-//! through a buffer of their own and are cut into fragments. The kernel copies them once more where the driver has no
-//! zero-copy.
+//! A frame that fits a chunk is written where it is sent from. On an interface whose MTU exceeds a
+//! chunk, frames go through a buffer of their own and are cut into fragments. The kernel copies
+//! them once more where the driver has no zero-copy.
 //!
-//! With zero-copy the queue receives into the UMEM too: the driver copies what comes for the host out of it, so it has
-//! chunks for that, which nobody here reads.
+//! With zero-copy the queue receives into the UMEM too: the driver copies what comes for the host
+//! out of it, so it has chunks for that, which nobody here reads.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,8 @@ use crate::xdp::{bind, is_for_want_of_ability};
 pub(super) const SLOTS: u32 = 2048;
 /// Chunks: as many as slots, so that a full ring is the only limit.
 const CHUNKS: u32 = SLOTS;
-/// Chunks that the host receives by, with zero-copy: as many as the longest receive queue of common NICs has.
+/// Chunks that the host receives by, with zero-copy: as many as the longest receive queue of common
+/// NICs has.
 const RX_CHUNKS: u32 = 4096;
 /// How long a link may take to come back: copper negotiates for three seconds and more.
 const LINK_MAX: Duration = Duration::from_secs(15);
@@ -117,7 +118,8 @@ impl Transmitter {
         }
     }
 
-    /// Submits what is queued and wakes the kernel where it asks for it, as often as it takes frames.
+    /// Submits what is queued and wakes the kernel where it asks for it, as often as it takes
+    /// frames.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         self.rings.submit();
         let mut queued = self.rings.queued();
@@ -142,8 +144,8 @@ impl Transmitter {
     }
 }
 
-/// Attaches a program that passes everything, where the driver sends from a UMEM only while it has one. It sets up its
-/// rings anew for that, and its link goes and comes back.
+/// Attaches a program that passes everything, where the driver sends from a UMEM only while it has
+/// one. It sets up its rings anew for that, and its link goes and comes back.
 fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Error> {
     const ENXIO: i32 = 6;
     const EINVAL: i32 = 22;

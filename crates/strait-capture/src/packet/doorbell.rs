@@ -1,12 +1,13 @@
-//! The doorbell: a second packet socket on the same interface with the same filter, that wakes a V3 reader.
+//! The doorbell: a second packet socket on the same interface with the same filter, that wakes a V3
+//! reader.
 //!
-//! TPACKET_V3 wakes its reader when a block is retired, up to its timer late (D2). The doorbell's queue holds a packet
-//! or two: the first packet after [`Doorbell::arm`] makes it readable, and as long as nobody empties it the kernel
-//! drops further packets for it at once. So it rings while the reader sleeps. Its packets are not captured packets;
-//! they are thrown away and in no ledger.
+//! TPACKET_V3 wakes its reader when a block is retired, up to its timer late (D2). The doorbell's
+//! queue holds a packet or two: the first packet after [`Doorbell::arm`] makes it readable, and as
+//! long as nobody empties it the kernel drops further packets for it at once. So it rings while the
+//! reader sleeps. Its packets are not captured packets; they are thrown away and in no ledger.
 //!
-//! Even a packet that is dropped has a price, which whoever delivers it pays: about a sixth of what a packet costs
-//! there in all. Under load the doorbell therefore leaves:
+//! Even a packet that is dropped has a price, which whoever delivers it pays: about a sixth of what
+//! a packet costs there in all. Under load the doorbell therefore leaves:
 //!
 //! ```text
 //!   Present -- rested for a while --> Leaving --> Absent
@@ -14,12 +15,13 @@
 //!      +------------------ Coming <----- arm -------+
 //! ```
 //!
-//! Leaving and coming wait for every CPU's receive path to let go (`synchronize_net` in net/packet/af_packet.c), some
-//! ten milliseconds; a thread waits for it, so that the reader does not. A member of a fanout group may not leave; its
-//! doorbell gets a filter that rejects all, which saves a part.
+//! Leaving and coming wait for every CPU's receive path to let go (`synchronize_net` in
+//! net/packet/af_packet.c), some ten milliseconds; a thread waits for it, so that the reader does
+//! not. A member of a fanout group may not leave; its doorbell gets a filter that rejects all,
+//! which saves a part.
 //!
-//! The doorbell only saves time. A move that fails leaves it where it was; what ails the interface is told by the
-//! ring's own socket.
+//! The doorbell only saves time. A move that fails leaves it where it was; what ails the interface
+//! is told by the ring's own socket.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -33,7 +35,8 @@ use super::Shape;
 use crate::error::Error;
 use crate::filter;
 
-/// Asked of the kernel, which grants its minimum (SOCK_MIN_RCVBUF): room for two or three small packets.
+/// Asked of the kernel, which grants its minimum (SOCK_MIN_RCVBUF): room for two or three small
+/// packets.
 const QUEUE_BYTES: u32 = 1;
 /// More than its queue can hold, so that one call empties it.
 const EMPTIED_AT_ONCE: usize = 16;

@@ -1,4 +1,5 @@
-//! Which ring, how large: geometry from MTU, snaplen and the memory asked for; shrunk where the kernel has less.
+//! Which ring, how large: geometry from MTU, snaplen and the memory asked for; shrunk where the
+//! kernel has less.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ pub(crate) struct Shape {
     pub(crate) asked_bytes: Option<usize>,
     /// Lanes of the session, among which frames are spread.
     pub(crate) lanes: usize,
-    /// Bytes of the largest frame to be captured whole: the smaller of what the interface delivers and the snaplen.
+    /// Bytes of the largest frame to be captured whole: the smaller of what the interface delivers
+    /// and the snaplen.
     pub(crate) frame_bytes: usize,
     pub(crate) rx_hash: bool,
     pub(crate) promiscuous: bool,
@@ -74,14 +76,14 @@ impl Shape {
     }
 }
 
-/// Bytes of a ring by default where it then holds [`HELD_FRAMES`]: some tens of milliseconds of small
-/// frames at a million a second, and small enough to stay in a shared cache.
+/// Bytes of a ring by default where it then holds [`HELD_FRAMES`]: some tens of milliseconds of
+/// small frames at a million a second, and small enough to stay in a shared cache.
 pub(super) const RING_BYTES: usize = 8 << 20;
 /// Frames of up to the MTU that a ring holds by default, all lanes together: 100 ms at 20,000 a
 /// second. A busy machine keeps a reader from its CPU for tens of milliseconds.
 pub(super) const HELD_FRAMES: usize = 2048;
-/// Charged to a socket for a frame of up to 1,514 bytes (`skb->truesize`) by drivers that receive into
-/// whole pages, with a margin.
+/// Charged to a socket for a frame of up to 1,514 bytes (`skb->truesize`) by drivers that receive
+/// into whole pages, with a margin.
 pub(super) const QUEUED_FRAME_BYTES_MAX: usize = 8 << 10;
 /// A ring takes this part of the machine's memory at most by default.
 pub(super) const MEMORY_SHARE: usize = 8;
@@ -94,13 +96,14 @@ const RECEIVE_BATCH: usize = 64;
 const QUEUED_FRAME_BYTES: usize = 1024;
 /// A minimum-size frame in a V3 block, its header and alignment included.
 const BLOCK_FRAME_BYTES: usize = 144;
-/// Blocks of this size are retired a few hundred times a second at a million minimum-size frames a second.
+/// Blocks of this size are retired a few hundred times a second at a million minimum-size frames a
+/// second.
 const BLOCK_BYTES: usize = 1 << 18;
 /// The longest that the kernel keeps a block that is not full, where the reader depends on it.
 const RETIRE: Duration = Duration::from_millis(8);
-/// The same where it does not: while the line is quiet it is rung, or spins, and reads the open block. A block is used up
-/// when its time is over, however little is in it, so that this many times the number of blocks is how long a reader may
-/// pause without a loss.
+/// The same where it does not: while the line is quiet it is rung, or spins, and reads the open
+/// block. A block is used up when its time is over, however little is in it, so that this many
+/// times the number of blocks is how long a reader may pause without a loss.
 const RETIRE_PATIENT: Duration = Duration::from_millis(128);
 /// By default a lane's V2 ring has this many slots at least, however many lanes there are.
 const SLOTS_MIN: usize = 256;

@@ -104,7 +104,8 @@ impl Builder {
         self
     }
 
-    /// Bytes kept of each frame, 1 to 262144; frames whole unless given. Packet sockets cut in the kernel.
+    /// Bytes kept of each frame, 1 to 262144; frames whole unless given. Packet sockets cut in the
+    /// kernel.
     #[must_use]
     pub fn snaplen(mut self, snaplen: u32) -> Self {
         self.snaplen = snaplen;
@@ -139,10 +140,11 @@ impl Builder {
         self
     }
 
-    /// Bytes of ring for each lane, 256 KiB to 2 GiB. The default holds 2,000 frames or more, 100 ms
-    /// at 20,000 a second: 8 MiB for V3, 16 MiB for `recv`, 8 MiB for V2 or 136 MiB where the
-    /// interface joins segments, shared by several lanes; for AF_XDP, where each frame takes 2 KiB,
-    /// 32 MiB, or 64 MiB where there is one queue. The kernel may have less: see [`Session::notes`].
+    /// Bytes of ring for each lane, 256 KiB to 2 GiB. The default holds 2,000 frames or more, 100
+    /// ms at 20,000 a second: 8 MiB for V3, 16 MiB for `recv`, 8 MiB for V2 or 136 MiB where
+    /// the interface joins segments, shared by several lanes; for AF_XDP, where each frame
+    /// takes 2 KiB, 32 MiB, or 64 MiB where there is one queue. The kernel may have less: see
+    /// [`Session::notes`].
     #[must_use]
     pub fn ring(mut self, bytes: usize) -> Self {
         self.ring_bytes = Some(bytes);
@@ -156,7 +158,8 @@ impl Builder {
         self
     }
 
-    /// The filter as a program, for whoever compiled it; it goes before the text, and is for interfaces only.
+    /// The filter as a program, for whoever compiled it; it goes before the text, and is for
+    /// interfaces only.
     #[must_use]
     pub fn program(mut self, program: Program) -> Self {
         self.program = Some(program);
@@ -170,24 +173,26 @@ impl Builder {
         self
     }
 
-    /// Whether frames carry a flow hash; no unless given. TPACKET_V3 computes one where the NIC gave none, AF_XDP asks
-    /// the driver, the other paths have none.
+    /// Whether frames carry a flow hash; no unless given. TPACKET_V3 computes one where the NIC
+    /// gave none, AF_XDP asks the driver, the other paths have none.
     #[must_use]
     pub fn rx_hash(mut self, rx_hash: bool) -> Self {
         self.rx_hash = rx_hash;
         self
     }
 
-    /// Whether AF_XDP asks the driver when the NIC took each frame, see [`crate::Frame::hardware_ns`]; no unless given.
-    /// The NIC must have been told to take times (`SIOCSHWTSTAMP`).
+    /// Whether AF_XDP asks the driver when the NIC took each frame, see
+    /// [`crate::Frame::hardware_ns`]; no unless given. The NIC must have been told to take
+    /// times (`SIOCSHWTSTAMP`).
     #[must_use]
     pub fn hardware_time(mut self, hardware_time: bool) -> Self {
         self.hardware_time = hardware_time;
         self
     }
 
-    /// Whether AF_XDP's program stamps each frame as it comes, for tens of nanoseconds; yes unless given. Without, a frame
-    /// has the time at which its batch was read. The kernel stamps what comes by the other paths anyhow.
+    /// Whether AF_XDP's program stamps each frame as it comes, for tens of nanoseconds; yes unless
+    /// given. Without, a frame has the time at which its batch was read. The kernel stamps what
+    /// comes by the other paths anyhow.
     #[must_use]
     pub fn timestamps(mut self, timestamps: bool) -> Self {
         self.timestamps = timestamps;
@@ -201,8 +206,9 @@ impl Builder {
         self
     }
 
-    /// Whether the session is to send as well, see [`Session::take_sender`]; no unless given. `PF_ZEROCOPY` needs another
-    /// 128 KiB of locked memory for it, the other paths need nothing.
+    /// Whether the session is to send as well, see [`Session::take_sender`]; no unless given.
+    /// `PF_ZEROCOPY` needs another 128 KiB of locked memory for it, the other paths need
+    /// nothing.
     #[must_use]
     pub fn sends(mut self, sends: bool) -> Self {
         self.sends = sends;
@@ -212,7 +218,8 @@ impl Builder {
     /// Opens the capture; frames arrive from here on.
     ///
     /// # Errors
-    /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing privilege or ability.
+    /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing
+    /// privilege or ability.
     pub fn open(mut self) -> Result<Session, Error> {
         self.check()?;
         let interface = link::find(&self.interface)?;
@@ -273,8 +280,8 @@ impl Builder {
         Ok(())
     }
 
-    /// V3 where the kernel has it: the doorbell gives it V2's delay, its blocks the least cost. Where the open block
-    /// cannot be read there is no doorbell, and V2 is the prompt one.
+    /// V3 where the kernel has it: the doorbell gives it V2's delay, its blocks the least cost.
+    /// Where the open block cannot be read there is no doorbell, and V2 is the prompt one.
     fn open_auto(&self, target: &Target) -> Result<Session, Error> {
         let mut notes = Vec::new();
         let prompt = self.wait == Wait::Latency && !READS_EARLY;
@@ -481,7 +488,8 @@ impl Builder {
         }
     }
 
-    /// Whether a doorbell would do any good. With rollover it would ring the next lane whenever one is awake.
+    /// Whether a doorbell would do any good. With rollover it would ring the next lane whenever one
+    /// is awake.
     fn can_ring(&self) -> bool {
         READS_EARLY && self.fanout != Fanout::Rollover
     }
@@ -532,8 +540,8 @@ fn frame_bytes_max(interface: &Interface) -> usize {
     bytes as usize
 }
 
-/// Whether frames may be longer than the MTU: segments joined on receipt, or not yet cut on sending. Where the driver
-/// does not say, expect it.
+/// Whether frames may be longer than the MTU: segments joined on receipt, or not yet cut on
+/// sending. Where the driver does not say, expect it.
 fn joins_segments(interface: &Interface) -> bool {
     let Ok(ethtool) = Ethtool::open(&interface.name) else { return true };
     [Offload::Gro, Offload::Gso, Offload::Tso]

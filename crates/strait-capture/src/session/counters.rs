@@ -1,4 +1,5 @@
-//! The interfaces' own counters: a packet socket counts what its filter matched, the interface what came.
+//! The interfaces' own counters: a packet socket counts what its filter matched, the interface what
+//! came.
 
 use strait_ledger::{self as ledger, Capture, Since};
 use strait_sys::interface::Interface;
@@ -58,7 +59,8 @@ impl Counters {
     pub(super) fn stop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
         for link in &mut self.links {
-            // An interface that is gone has no counters: the ledger then knows nothing of what the filter rejected.
+            // An interface that is gone has no counters: the ledger then knows nothing of what the filter
+            // rejected.
             if let Ok(now) = netlink.stats(link.index) {
                 link.received.advance(now.rx_packets);
                 link.sent.advance(now.tx_packets);
@@ -87,8 +89,8 @@ impl Counters {
         self.links.iter().filter_map(missed).sum()
     }
 
-    /// Frames that the interface saw and no lane counted: those that the filter rejected, and those that the NIC missed.
-    /// `beyond` matched too late to belong to the capture.
+    /// Frames that the interface saw and no lane counted: those that the filter rejected, and those
+    /// that the NIC missed. `beyond` matched too late to belong to the capture.
     pub(super) fn filtered_and_missed(&self, lanes: &[ledger::Lane], beyond: u64) -> Capture {
         let matched = beyond + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
         let mut account = self.missed();

@@ -1,4 +1,5 @@
-//! The kernel packet paths by name: which interfaces, filters and directions each is for. Opening them is the builder's.
+//! The kernel packet paths by name: which interfaces, filters and directions each is for. Opening
+//! them is the builder's.
 
 use strait_filter::cbpf::Program;
 use strait_sys::interface::Interface;
@@ -33,7 +34,8 @@ pub enum Path {
 }
 
 impl Path {
-    /// Whether the path is for interfaces of this kind; whether the driver can do it shows when it is opened.
+    /// Whether the path is for interfaces of this kind; whether the driver can do it shows when it
+    /// is opened.
     pub fn suits(self, interface: &str) -> bool {
         let Ok(found) = Interface::find(interface) else { return false };
         match self {

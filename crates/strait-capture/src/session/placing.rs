@@ -1,7 +1,8 @@
-//! Putting a filter in the place of another one: in the kernel, or in this process where it is too large for the kernel.
+//! Putting a filter in the place of another one: in the kernel, or in this process where it is too
+//! large for the kernel.
 //!
-//! A change that fails half-way is taken back, as its lanes reject every frame until a filter is in place. The lanes are
-//! set by the caller: nothing here makes a kernel call.
+//! A change that fails half-way is taken back, as its lanes reject every frame until a filter is in
+//! place. The lanes are set by the caller: nothing here makes a kernel call.
 
 use strait_filter::cbpf::Program;
 
@@ -27,7 +28,8 @@ pub(super) struct Replaced {
 }
 
 impl Placing {
-    /// Puts `new` in the place of `old`; after an error, `old` again. `set` gives all lanes their part.
+    /// Puts `new` in the place of `old`; after an error, `old` again. `set` gives all lanes their
+    /// part.
     ///
     /// # Errors
     /// `old` cannot be put back: the lanes reject every frame.

@@ -10,7 +10,8 @@ pub enum Queues {
     Default,
     /// A lane for each receive queue.
     All,
-    /// A lane for each of these. Packet sockets take the number alone and spread by [`crate::Fanout`].
+    /// A lane for each of these. Packet sockets take the number alone and spread by
+    /// [`crate::Fanout`].
     These(Vec<u32>),
 }
 

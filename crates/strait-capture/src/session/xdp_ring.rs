@@ -4,8 +4,8 @@
 
 use std::fmt::Display;
 
-/// Bytes of UMEM for each queue, where a frame takes a chunk of 2 KiB however short it is: 5 ms at three
-/// million packets a second.
+/// Bytes of UMEM for each queue, where a frame takes a chunk of 2 KiB however short it is: 5 ms at
+/// three million packets a second.
 const BYTES: usize = 32 << 20;
 /// Bytes for a single queue, which gets all packets: 11 ms.
 const BYTES_ALONE: usize = 64 << 20;
@@ -15,7 +15,8 @@ pub(super) fn default_bytes(queues: usize) -> usize {
     if queues == 1 { BYTES_ALONE } else { BYTES }
 }
 
-/// A smaller size to try where `tried` bytes could not be locked; none where the user `asked` for a size.
+/// A smaller size to try where `tried` bytes could not be locked; none where the user `asked` for a
+/// size.
 pub(super) fn smaller_bytes(asked: Option<usize>, tried: usize) -> Option<usize> {
     (asked.is_none() && tried > BYTES).then_some(BYTES)
 }

@@ -1,7 +1,7 @@
 //! The two formats behind one face, and where whole blocks end in what was written.
 //!
-//! [`FileSink`](super::FileSink) encodes through it; [`Output`](super::output::Output) asks it how much of a short
-//! write is whole. It touches no file.
+//! [`FileSink`](super::FileSink) encodes through it; [`Output`](super::output::Output) asks it how
+//! much of a short write is whole. It touches no file.
 
 use strait_pcapng::{Error, Format, Interface, Packet, Section, Statistics, pcap, pcapng};
 
@@ -85,7 +85,8 @@ impl Blocks {
         }
     }
 
-    /// The bytes of `written`, a run of blocks cut anywhere, that are whole blocks, and the packets in them.
+    /// The bytes of `written`, a run of blocks cut anywhere, that are whole blocks, and the packets
+    /// in them.
     pub(super) fn whole(&self, written: &[u8]) -> (usize, u64) {
         let (mut end, mut packets) = (0, 0);
         while let Some((bytes, packet)) = self.first(&written[end..]) {

@@ -1,11 +1,13 @@
-//! Writes captured frames to pcapng or pcap files: one buffer of whole blocks, one `write(2)` for many packets.
+//! Writes captured frames to pcapng or pcap files: one buffer of whole blocks, one `write(2)` for
+//! many packets.
 //!
-//! `strait capture -w` and every program that keeps packets calls it, from one thread. A file is written as
-//! `NAME.part` and renamed to `NAME` when it is complete; a capture killed at any moment leaves a `.part`
-//! that reads up to the last flush, and a full disk leaves whole blocks only. docs/internals/files.md draws it.
+//! `strait capture -w` and every program that keeps packets calls it, from one thread. A file is
+//! written as `NAME.part` and renamed to `NAME` when it is complete; a capture killed at any moment
+//! leaves a `.part` that reads up to the last flush, and a full disk leaves whole blocks only.
+//! docs/internals/files.md draws it.
 //!
-//! It reads no clock for a packet: rotation goes by the frames' timestamps, flushing by the caller's `now`.
-//! It never calls `fsync`, never drops a packet silently and never prints.
+//! It reads no clock for a packet: rotation goes by the frames' timestamps, flushing by the
+//! caller's `now`. It never calls `fsync`, never drops a packet silently and never prints.
 
 mod blocks;
 mod error;
@@ -28,8 +30,9 @@ use output::Output;
 use series::Series;
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
 
-/// Bytes of whole blocks that are gathered before a `write(2)`. Tuned for the copy into the page cache to find
-/// them still in a 1 MiB second-level cache, and for system calls to cost nothing beside it.
+/// Bytes of whole blocks that are gathered before a `write(2)`. Tuned for the copy into the page
+/// cache to find them still in a 1 MiB second-level cache, and for system calls to cost nothing
+/// beside it.
 pub const FLUSH_BYTES: usize = 256 << 10;
 
 /// The longest that [`FileSink::flush_due`] leaves blocks in memory.
@@ -92,7 +95,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Opens the first file and writes its header, so that whatever is wrong with the target shows now.
+    /// Opens the first file and writes its header, so that whatever is wrong with the target shows
+    /// now.
     pub fn create(options: SinkOptions) -> Result<Self, SinkError> {
         options.check()?;
         let mut series = Series::new(&options)?;
@@ -118,10 +122,11 @@ impl FileSink {
         })
     }
 
-    /// Takes one frame; its bytes are copied. Opens the next file first where the frame goes past a limit.
+    /// Takes one frame; its bytes are copied. Opens the next file first where the frame goes past a
+    /// limit.
     ///
-    /// After a failed write every call fails alike. A frame that the format cannot hold is refused alone. Every
-    /// frame handed over ends in [`Summary::packets`] or in [`FileSink::lost`].
+    /// After a failed write every call fails alike. A frame that the format cannot hold is refused
+    /// alone. Every frame handed over ends in [`Summary::packets`] or in [`FileSink::lost`].
     #[inline]
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
         if self.failure.is_some() || self.is_past_a_limit(frame) {
@@ -136,7 +141,8 @@ impl FileSink {
         if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes out the whole blocks gathered so far. For a quiet moment; [`FileSink::flush_due`] is for others.
+    /// Writes out the whole blocks gathered so far. For a quiet moment; [`FileSink::flush_due`] is
+    /// for others.
     pub fn flush(&mut self) -> Result<(), SinkError> {
         let Some(output) = &mut self.output else { return Ok(()) };
         let result = output.write(&self.buffer, &self.blocks);
@@ -153,7 +159,8 @@ impl FileSink {
         Err(error)
     }
 
-    /// Flushes if [`FLUSH_EVERY`] has passed since it last did. Cheap enough to call for every batch.
+    /// Flushes if [`FLUSH_EVERY`] has passed since it last did. Cheap enough to call for every
+    /// batch.
     pub fn flush_due(&mut self, now: Instant) -> Result<(), SinkError> {
         let since = *self.flushed_at.get_or_insert(now);
         if now.saturating_duration_since(since) < FLUSH_EVERY || self.failure.is_some() {
@@ -185,10 +192,11 @@ impl FileSink {
         self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + self.buffer.len() as u64
     }
 
-    /// Writes the statistics blocks (the last noted ones if none are given), completes the file and renames it.
+    /// Writes the statistics blocks (the last noted ones if none are given), completes the file and
+    /// renames it.
     ///
-    /// After a failed write this still completes what is safe, and succeeds if that does: the failure was
-    /// returned when it happened.
+    /// After a failed write this still completes what is safe, and succeeds if that does: the
+    /// failure was returned when it happened.
     pub fn close(mut self, statistics: &[Statistics]) -> Result<Summary, SinkError> {
         if !statistics.is_empty() {
             self.note_statistics(statistics);
@@ -244,8 +252,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Ends the file: statistics, what is in the buffer, the rename. Also where a step fails, the next ones are
-    /// tried, so that what is safe gets its name; the first error is returned.
+    /// Ends the file: statistics, what is in the buffer, the rename. Also where a step fails, the
+    /// next ones are tried, so that what is safe gets its name; the first error is returned.
     fn complete(&mut self) -> Result<(), SinkError> {
         let interfaces = self.options.interfaces.len() as u32;
         for statistics in self.closing_statistics(interfaces) {

@@ -1,6 +1,7 @@
 //! What a sink is asked to do, and the check that it can be meant.
 //!
-//! The door fills it from its options; [`FileSink::create`](super::FileSink::create) checks it once.
+//! The door fills it from its options; [`FileSink::create`](super::FileSink::create) checks it
+//! once.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,8 +60,8 @@ pub struct SinkOptions {
     pub format: Format,
     /// A file is completed before it would grow past this; at least [`ROTATE_BYTES_MIN`].
     pub rotate_bytes: Option<u64>,
-    /// A file is completed when a frame comes this long after the file's period began; periods count from
-    /// `start_ns`.
+    /// A file is completed when a frame comes this long after the file's period began; periods
+    /// count from `start_ns`.
     pub rotate_every: Option<Duration>,
     /// With rotation: how many files to keep, the one being written included.
     pub ring_files: Option<usize>,
@@ -68,7 +69,8 @@ pub struct SinkOptions {
     pub files_max: Option<u64>,
     /// The interfaces, in the order of the numbers that frames give.
     pub interfaces: Vec<SinkInterface>,
-    /// When the capture began, in nanoseconds since the epoch: in the statistics and in the first file's name.
+    /// When the capture began, in nanoseconds since the epoch: in the statistics and in the first
+    /// file's name.
     pub start_ns: u64,
     /// The program that writes, for the section header.
     pub application: String,

@@ -1,7 +1,8 @@
 //! One file being written: made as `NAME.part`, written in whole blocks, renamed to `NAME`.
 //!
-//! [`FileSink`](super::FileSink) opens one for each file. Standard output, devices and FIFOs are written in place. An
-//! advisory lock keeps two captures from sharing one `.part`. It knows nothing of rotation.
+//! [`FileSink`](super::FileSink) opens one for each file. Standard output, devices and FIFOs are
+//! written in place. An advisory lock keeps two captures from sharing one `.part`. It knows nothing
+//! of rotation.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -104,7 +105,8 @@ impl Output {
         self.set_aside.take()
     }
 
-    /// Writes a run of whole blocks. If that fails halfway, cuts the file back to the last whole one.
+    /// Writes a run of whole blocks. If that fails halfway, cuts the file back to the last whole
+    /// one.
     pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
         let (written, result) = write_all(&mut self.file, blocks);
         let Err(cause) = result else {
@@ -304,7 +306,8 @@ fn fate(file: &File) -> String {
     }
 }
 
-/// Returns true for an empty file of this user with one name. Any other could be read or changed by its owner.
+/// Returns true for an empty file of this user with one name. Any other could be read or changed by
+/// its owner.
 fn is_ours_and_empty(file: &File) -> io::Result<bool> {
     let found = file.metadata()?;
     Ok(found.len() == 0 && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw())

@@ -118,8 +118,8 @@ impl Series {
         }
     }
 
-    /// Deletes the files that the ring has no place for, now that one more is being written; returns how many.
-    /// One that cannot be deleted stays.
+    /// Deletes the files that the ring has no place for, now that one more is being written;
+    /// returns how many. One that cannot be deleted stays.
     pub(super) fn delete_oldest(&mut self) -> u64 {
         let keep = self.ring.map_or(usize::MAX, |files| files - 1);
         let mut deleted = 0;

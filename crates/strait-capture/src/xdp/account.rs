@@ -1,7 +1,8 @@
 //! What the kernel's counters mean in the ledger.
 //!
-//! The XDP program counts each frame as passed, redirected or unbound; the socket counts what it dropped of the
-//! redirected ones. What is left reached the RX ring: the engine took it, or it is still there.
+//! The XDP program counts each frame as passed, redirected or unbound; the socket counts what it
+//! dropped of the redirected ones. What is left reached the RX ring: the engine took it, or it is
+//! still there.
 
 use strait_filter::xdp::Counter;
 use strait_ledger::Capture;
@@ -47,8 +48,9 @@ pub(super) struct Known {
     pub(super) zero_copy: bool,
 }
 
-/// Sets received, filtered, lost and events. Frames redirected that were neither dropped nor taken are unread; once no
-/// more can come, only as many as the ring holds, and the rest is lost without a name.
+/// Sets received, filtered, lost and events. Frames redirected that were neither dropped nor taken
+/// are unread; once no more can come, only as many as the ring holds, and the rest is lost without
+/// a name.
 ///
 /// Returns how many were redirected and have neither been dropped nor taken.
 pub(super) fn book(seen: Seen, socket: &Statistics, known: Known, account: &mut Capture) -> u64 {

@@ -68,7 +68,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Tells what the program left with a frame; `now_ns` is the time of one with which it left none.
+    /// Tells what the program left with a frame; `now_ns` is the time of one with which it left
+    /// none.
     #[inline]
     fn tell(&self, frame: &mut Frame<'_>, metadata: Option<Metadata>, now_ns: u64) {
         let metadata = metadata.unwrap_or_default();

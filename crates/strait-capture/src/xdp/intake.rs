@@ -1,4 +1,5 @@
-//! The XDP program on the interface: it filters, counts, stamps and hands frames to the sockets, until it is stopped.
+//! The XDP program on the interface: it filters, counts, stamps and hands frames to the sockets,
+//! until it is stopped.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -86,8 +87,8 @@ impl Intake {
         Self { link: Some(link), template, _promiscuous: promiscuous }
     }
 
-    /// Puts a program with another filter in the place of the one there, between two frames. No frame enters the rings by
-    /// the old one after this.
+    /// Puts a program with another filter in the place of the one there, between two frames. No
+    /// frame enters the rings by the old one after this.
     ///
     /// # Errors
     /// EPERM where the privilege to load programs has been given up; the old program goes on.

@@ -1,13 +1,15 @@
 //! Frames of several descriptors made whole.
 //!
-//! Almost every frame is one descriptor and is lent where it lies. A frame that the kernel had to spread over several
-//! chunks is copied together here, into memory that was allocated once; a frame whose end has not come yet waits for
-//! the next batch. Nothing here knows of sockets: it is given parts in their order.
+//! Almost every frame is one descriptor and is lent where it lies. A frame that the kernel had to
+//! spread over several chunks is copied together here, into memory that was allocated once; a frame
+//! whose end has not come yet waits for the next batch. Nothing here knows of sockets: it is given
+//! parts in their order.
 
 use strait_filter::xdp::Metadata;
 use strait_sys::xdp::RxBatch;
 
-/// The longest frame that is joined; of a longer one the rest is cut, as libpcap's largest snaplen would.
+/// The longest frame that is joined; of a longer one the rest is cut, as libpcap's largest snaplen
+/// would.
 const FRAME_BYTES_MAX: usize = 262_144;
 
 /// One frame of a batch.

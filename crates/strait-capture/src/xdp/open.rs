@@ -6,8 +6,8 @@
 //! | 2 | native | the kernel copies | yes; without, where the kernel has none |
 //! | 3 | generic | the kernel copies | yes; without, where the kernel has none |
 //!
-//! A way that the driver or the kernel does not have is left for the next, and the reason is noted; an error that the
-//! next way would meet as well (no privilege, a queue in use, no memory) ends it.
+//! A way that the driver or the kernel does not have is left for the next, and the reason is noted;
+//! an error that the next way would meet as well (no privilege, a queue in use, no memory) ends it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ impl Way {
 /// Opens the fastest way that there is.
 ///
 /// # Errors
-/// A queue that the interface has not; another XDP program on the interface; another AF_XDP socket on a queue; no
-/// privilege; no zero-copy where it was insisted on.
+/// A queue that the interface has not; another XDP program on the interface; another AF_XDP socket
+/// on a queue; no privilege; no zero-copy where it was insisted on.
 pub(crate) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     check_link(options.interface)?;
     check_queues(options)?;
@@ -156,17 +156,17 @@ fn chunk_bytes(longest: u32, mode: Mode) -> u32 {
     if fits(longest, 2048, mode) { 2048 } else { 4096 }
 }
 
-/// Whether a frame fits one chunk. NICs know the size of a receive buffer in KiB: what a chunk has beyond a whole number of
-/// them is lost to one that writes there itself, and igb, given such a chunk, splits a frame in two without a word
-/// (SRRCTL.BSIZEPKT of the 82576).
+/// Whether a frame fits one chunk. NICs know the size of a receive buffer in KiB: what a chunk has
+/// beyond a whole number of them is lost to one that writes there itself, and igb, given such a
+/// chunk, splits a frame in two without a word (SRRCTL.BSIZEPKT of the 82576).
 fn fits(longest: u32, chunk_bytes: u32, mode: Mode) -> bool {
     const KIB: u32 = 1024;
     let room = Geometry { chunk_bytes, chunks: 1, headroom_bytes: 0 }.frame_bytes();
     longest <= if mode == Mode::ZeroCopy { room / KIB * KIB } else { room }
 }
 
-/// The ways to try, fastest first. Fragments cost nothing until one comes, and without them what receive offload has
-/// joined is lost; but a driver may have zero-copy without them.
+/// The ways to try, fastest first. Fragments cost nothing until one comes, and without them what
+/// receive offload has joined is lost; but a driver may have zero-copy without them.
 fn ways(options: &Options<'_>) -> Vec<Way> {
     let longest = options.interface.mtu + LINK_OVERHEAD;
     let way = |attach, mode, multi_buffer| Way {
@@ -231,8 +231,8 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
     Ok(Opened { engines, intake, mode: way.name(), ring, notes: Vec::new() })
 }
 
-/// Loads and attaches the program: one that asks the driver for VLAN tags where that can be. The template is then what
-/// was attached.
+/// Loads and attaches the program: one that asks the driver for VLAN tags where that can be. The
+/// template is then what was attached.
 fn attach(options: &Options<'_>, template: &mut Template, notes: &mut Vec<String>) -> Result<Link, Error> {
     if template.functions == MetadataFunctions::default() {
         return template.attach(options.program);
@@ -247,9 +247,9 @@ fn attach(options: &Options<'_>, template: &mut Template, notes: &mut Vec<String
     }
 }
 
-/// The driver's functions, where this kernel has them (Linux 6.3; tags 6.8) and the driver does not say that it has nothing
-/// to tell: for tags that the device takes out, and for hash and time if they were asked for. Generic programs are nobody's
-/// driver's.
+/// The driver's functions, where this kernel has them (Linux 6.3; tags 6.8) and the driver does not
+/// say that it has nothing to tell: for tags that the device takes out, and for hash and time if
+/// they were asked for. Generic programs are nobody's driver's.
 fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
     if way.attach != AttachMode::Native {
         return MetadataFunctions::default();
@@ -346,8 +346,8 @@ fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Resul
     Ok(ports)
 }
 
-/// Binds; a queue that was just given up stays busy for a moment, because the kernel frees it from a work queue
-/// (`xp_put_pool`).
+/// Binds; a queue that was just given up stays busy for a moment, because the kernel frees it from
+/// a work queue (`xp_put_pool`).
 pub(crate) fn bind(socket: &mut Socket, binding: &Binding, first: Option<&Socket>) -> Result<(), Error> {
     const EBUSY: i32 = 16;
     let deadline = Instant::now() + QUEUE_RELEASE_MAX;
@@ -365,7 +365,8 @@ pub(crate) fn bind(socket: &mut Socket, binding: &Binding, first: Option<&Socket
     }
 }
 
-/// Chunks of a queue, and slots of its RX ring: a power of two, so that the rings have no slot without a chunk.
+/// Chunks of a queue, and slots of its RX ring: a power of two, so that the rings have no slot
+/// without a chunk.
 fn chunks(options: &Options<'_>, chunk_bytes: u32) -> u32 {
     let most = SLOTS_MAX / (options.queues.len() as u32).next_power_of_two();
     let asked = u32::try_from(options.ring_bytes / chunk_bytes as usize).unwrap_or(SLOTS_MAX);

@@ -1,7 +1,8 @@
-//! `CLOCK_MONOTONIC`, which the XDP program stamps with, as `CLOCK_REALTIME`, which captures are in.
+//! `CLOCK_MONOTONIC`, which the XDP program stamps with, as `CLOCK_REALTIME`, which captures are
+//! in.
 //!
-//! The distance between the two changes when the wall clock is set or slewed, so it is measured anew once a second of
-//! the frames' own time: no clock is read for a frame, or for a batch.
+//! The distance between the two changes when the wall clock is set or slewed, so it is measured
+//! anew once a second of the frames' own time: no clock is read for a frame, or for a batch.
 
 use strait_sys::clock;
 

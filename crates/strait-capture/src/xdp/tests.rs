@@ -1,6 +1,8 @@
-//! The AF_XDP engine on real links: fragments, the fallback to generic mode, refusals, losses, waiting.
+//! The AF_XDP engine on real links: fragments, the fallback to generic mode, refusals, losses,
+//! waiting.
 //!
-//! What is the same on every path (filters, snaplen, metadata) is tested with the other paths, in `tests/`.
+//! What is the same on every path (filters, snaplen, metadata) is tested with the other paths, in
+//! `tests/`.
 
 mod tags;
 

@@ -1,7 +1,8 @@
-//! What a driver tells an XDP program of a frame: its metadata functions, on a veth pair, which has all three.
+//! What a driver tells an XDP program of a frame: its metadata functions, on a veth pair, which has
+//! all three.
 //!
-//! veth keeps a tag that a VLAN interface put on beside the frame, as a NIC does that takes tags out. Then no XDP program
-//! finds it in the bytes, and only the driver's function tells of it.
+//! veth keeps a tag that a VLAN interface put on beside the frame, as a NIC does that takes tags
+//! out. Then no XDP program finds it in the bytes, and only the driver's function tells of it.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -16,7 +17,8 @@ use super::frames::{DEVICE_MAC, OTHER_MAC};
 use super::wire::{LIMIT, Sender};
 use super::xdp::Port;
 
-/// The metadata functions of this kernel, or `None`, with the reason printed, if it has not all of them.
+/// The metadata functions of this kernel, or `None`, with the reason printed, if it has not all of
+/// them.
 fn functions() -> Option<MetadataFunctions> {
     let names = ["bpf_xdp_metadata_rx_timestamp", "bpf_xdp_metadata_rx_hash", "bpf_xdp_metadata_rx_vlan_tag"];
     let [rx_timestamp, rx_hash, rx_vlan_tag] =

@@ -1,5 +1,5 @@
-//! Frames as filters meet them: plain and tagged, whole and cut, of the protocols and addresses that
-//! [`super::texts`] asks for, and noise.
+//! Frames as filters meet them: plain and tagged, whole and cut, of the protocols and addresses
+//! that [`super::texts`] asks for, and noise.
 
 use super::rng::Rng;
 
@@ -31,7 +31,8 @@ pub(crate) fn frame(rng: &mut Rng, len_max: usize) -> Vec<u8> {
     frame
 }
 
-/// An IPv6 packet with extension headers of several lengths, the last of which may be cut, or an IPv4 packet with AH.
+/// An IPv6 packet with extension headers of several lengths, the last of which may be cut, or an
+/// IPv4 packet with AH.
 pub(crate) fn chained(rng: &mut Rng) -> Vec<u8> {
     let mut frame = addresses(rng);
     let headers: Vec<u8> = (0..rng.below(8)).map(|_| rng.pick(&[0, 43, 44, 60, 51])).collect();

@@ -1,8 +1,9 @@
-//! One filter, one answer: libpcap's interpreter, the kernel's classic BPF on a packet socket, this workspace's
-//! interpreter, and the translated eBPF that the kernel runs.
+//! One filter, one answer: libpcap's interpreter, the kernel's classic BPF on a packet socket, this
+//! workspace's interpreter, and the translated eBPF that the kernel runs.
 //!
-//! Programs and frames are made at random from fixed seeds (`STRAIT_TEST_SEED` moves them). Every program that is
-//! translated has to pass the verifier. What needs privilege is skipped, with a line that says so, where there is none.
+//! Programs and frames are made at random from fixed seeds (`STRAIT_TEST_SEED` moves them). Every
+//! program that is translated has to pass the verifier. What needs privilege is skipped, with a
+//! line that says so, where there is none.
 
 mod device;
 mod frames;
@@ -55,7 +56,8 @@ fn filters(rng: &mut Rng, place: Place, random: usize) -> impl Iterator<Item = S
     FIXED.iter().map(|text| (*text).to_owned()).chain((0..random).map(move |_| text(rng, place)))
 }
 
-/// libpcap, the interpreter and, on frames without a tag, the translation agree on what a file's filter matches.
+/// libpcap, the interpreter and, on frames without a tag, the translation agree on what a file's
+/// filter matches.
 #[test]
 fn offline_filters_agree_with_libpcap() {
     let Some(compiler) = compiler(Place::Offline) else { return };
@@ -114,7 +116,8 @@ fn raw_programs_agree_with_libpcap() {
     assert!(matches > pairs / 20, "{matches} matches of {pairs} are too few to mean anything");
 }
 
-/// On frames as they come off the wire the interpreter and the translation agree, tags, cuts and fragments included.
+/// On frames as they come off the wire the interpreter and the translation agree, tags, cuts and
+/// fragments included.
 #[test]
 fn live_filters_agree_with_their_translation() {
     if !privileged_or_skip() {
@@ -177,7 +180,8 @@ fn every_value_agrees_with_its_translation() {
     assert!(matches > 5000, "{matches} matches are too few to mean anything");
 }
 
-/// Runs `program` on frames with and without fragments; returns how many pairs there were and how many matched.
+/// Runs `program` on frames with and without fragments; returns how many pairs there were and how
+/// many matched.
 fn agree_on_the_wire(rng: &mut Rng, program: &Program, name: &dyn std::fmt::Debug) -> (usize, usize) {
     let fragments = rng.chance(50);
     let translated = Translated::load(program, fragments);
@@ -212,7 +216,8 @@ fn the_largest_programs_translate_and_load() {
     }
 }
 
-/// Programs that the kernel does not take, loops and long ones, mean the same to libpcap and the interpreter.
+/// Programs that the kernel does not take, loops and long ones, mean the same to libpcap and the
+/// interpreter.
 #[test]
 fn programs_that_the_kernel_refuses_agree_with_libpcap() {
     let Some(compiler) = compiler(Place::Offline) else { return };

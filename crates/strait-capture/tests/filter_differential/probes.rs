@@ -1,4 +1,5 @@
-//! Programs that show one value each: every fact, every load around the tag, every operation on awkward numbers.
+//! Programs that show one value each: every fact, every load around the tag, every operation on
+//! awkward numbers.
 //!
 //! Random programs seldom let a wrong value reach their return; these return it.
 
@@ -19,7 +20,8 @@ const FACTS: [u32; 11] = [
     op::SKF_AD_VLAN_TPID,
 ];
 const SIZES: [u16; 3] = [op::W, op::H, op::B];
-/// An X that makes offsets ordinary, wrap, count from the network header, from the link header, or from nowhere.
+/// An X that makes offsets ordinary, wrap, count from the network header, from the link header, or
+/// from nowhere.
 const INDICES: [u32; 6] = [0, 5, u32::MAX, op::SKF_NET_OFF as u32, op::SKF_LL_OFF as u32 + 3, 0x8000_0000];
 const OPERATIONS: [u16; 10] =
     [op::ADD, op::SUB, op::MUL, op::DIV, op::OR, op::AND, op::LSH, op::RSH, op::MOD, op::XOR];

@@ -12,8 +12,9 @@ const CELLS: u32 = 4;
 pub(crate) enum Flavour {
     /// All that XDP can translate and two runs of it agree on.
     Everything,
-    /// What libpcap's interpreter does as the kernel does: no facts but the length, no negative offsets, no shifts by
-    /// X (it gives 0 from 32 on, the kernel counts modulo 32), and no X that could wrap an offset around.
+    /// What libpcap's interpreter does as the kernel does: no facts but the length, no negative
+    /// offsets, no shifts by X (it gives 0 from 32 on, the kernel counts modulo 32), and no X
+    /// that could wrap an offset around.
     Portable,
 }
 
@@ -146,7 +147,8 @@ fn ret(rng: &mut Rng) -> Instruction {
     Instruction::statement(op::RET | op::K, keep)
 }
 
-/// Programs of `BPF_MAXINSNS` instructions that strain a translator: all loads, all branches, the longest jump.
+/// Programs of `BPF_MAXINSNS` instructions that strain a translator: all loads, all branches, the
+/// longest jump.
 pub(crate) fn extremes(rng: &mut Rng) -> Vec<(&'static str, Program)> {
     let last = INSTRUCTIONS_MAX - 1;
     let filled = |fill: &mut dyn FnMut(usize) -> Instruction| {

@@ -4,7 +4,8 @@
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The sequence of this seed. `STRAIT_TEST_SEED` adds to it, to look further than a usual run does.
+    /// The sequence of this seed. `STRAIT_TEST_SEED` adds to it, to look further than a usual run
+    /// does.
     pub(crate) fn new(seed: u64) -> Self {
         let more = std::env::var("STRAIT_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0_u64);
         Self(seed ^ more.wrapping_mul(0x2545_f491_4f6c_dd1d))

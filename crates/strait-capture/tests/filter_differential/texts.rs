@@ -1,4 +1,5 @@
-//! Filter texts of pcap-filter(7), made at random from the addresses, ports and tags of [`super::frames`].
+//! Filter texts of pcap-filter(7), made at random from the addresses, ports and tags of
+//! [`super::frames`].
 
 use super::frames::{IPV4, IPV6_TAILS, PORTS, VLAN_IDS};
 use super::rng::Rng;

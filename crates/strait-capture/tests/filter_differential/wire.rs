@@ -1,8 +1,10 @@
-//! The judge: classic BPF as the kernel itself runs it on packet sockets, beside the interpreter's idea of it.
+//! The judge: classic BPF as the kernel itself runs it on packet sockets, beside the interpreter's
+//! idea of it.
 //!
-//! Frames go over a veth pair. One socket at the far end has the filter, another has none and tells when all frames
-//! are through. That proves what the other tests take for granted: what a filter sees of a tagged frame, of its
-//! packet type, protocol and queue, and of frames too short for their header.
+//! Frames go over a veth pair. One socket at the far end has the filter, another has none and tells
+//! when all frames are through. That proves what the other tests take for granted: what a filter
+//! sees of a tagged frame, of its packet type, protocol and queue, and of frames too short for
+//! their header.
 
 use std::time::Duration;
 
@@ -102,7 +104,8 @@ struct Rig {
 impl Rig {
     fn new(wire: &Wire) -> Self {
         let sender = Sender::open(wire.right());
-        // The kernel serves the socket that was bound last first: the filter has run when the other has the frame.
+        // The kernel serves the socket that was bound last first: the filter has run when the other has the
+        // frame.
         let everything = Tap::open(wire.left());
         let filtered = Tap::open(wire.left());
         let ifindex = wire.left().interface().index;
@@ -165,7 +168,8 @@ fn the_kernels_classic_bpf_agrees() {
     assert!(matches > 1000, "{matches} matches are too few to mean anything");
 }
 
-/// Every value that a program can have in A, raw programs, and filter texts where there is a libpcap to compile them.
+/// Every value that a program can have in A, raw programs, and filter texts where there is a
+/// libpcap to compile them.
 fn programs_to_judge(end: &End) -> Vec<(String, Program)> {
     let mut rng = Rng::new(9);
     let mut programs: Vec<_> = (0..150)

@@ -1,4 +1,5 @@
-//! The assembled XDP programs in the kernel: what they redirect, what they leave alone, what they count and write.
+//! The assembled XDP programs in the kernel: what they redirect, what they leave alone, what they
+//! count and write.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -61,7 +62,8 @@ impl Capture {
             .map(|counter| self.counters.load(0, counter.slot(0)))
     }
 
-    /// Runs it on `frame`, of which the first buffer holds `linear` bytes; returns its verdict and what it left.
+    /// Runs it on `frame`, of which the first buffer holds `linear` bytes; returns its verdict and
+    /// what it left.
     fn run(&self, frame: &[u8], linear: Option<u32>) -> (u32, Vec<u8>) {
         let mut left = vec![0; frame.len() + 256];
         let context = XdpContext { linear_bytes: linear, ..XdpContext::default() };
@@ -149,7 +151,8 @@ fn metadata_stands_in_front_of_a_redirected_frame() {
     }
 }
 
-/// Over a veth pair the socket gets exactly what the interpreter matches, and the host everything else.
+/// Over a veth pair the socket gets exactly what the interpreter matches, and the host everything
+/// else.
 #[test]
 fn socket_and_host_share_the_traffic_by_the_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
@@ -271,7 +274,8 @@ fn the_generator_writes_the_frames_of_user_space() {
     }
 }
 
-/// A frame that is not due, too close behind the one before, or beyond the last, is not sent and its number not taken.
+/// A frame that is not due, too close behind the one before, or beyond the last, is not sent and
+/// its number not taken.
 #[test]
 fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
     if !privileged_or_skip() {

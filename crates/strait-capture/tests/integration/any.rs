@@ -35,8 +35,8 @@ fn incoming(path: Path) -> Builder {
     Session::builder("any").path(path).directions(Directions::In).ring(32 << 20)
 }
 
-/// The corpus, less frames with two tags: of these the kernel's filter knows the outer type and its packet header the
-/// inner one (`vlan_get_protocol_dgram` of net/packet/af_packet.c).
+/// The corpus, less frames with two tags: of these the kernel's filter knows the outer type and its
+/// packet header the inner one (`vlan_get_protocol_dgram` of net/packet/af_packet.c).
 fn frames() -> Vec<Vec<u8>> {
     let inner = |frame: &[u8]| matches!(frame[16..18], [0x81, 0] | [0x88, 0xa8]);
     corpus::frames().into_iter().filter(|frame| tag(frame).is_none() || !inner(frame)).collect()

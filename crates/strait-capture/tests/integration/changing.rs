@@ -1,4 +1,5 @@
-//! A capture that is changed while it runs: another filter, another direction, and who reads its counters meanwhile.
+//! A capture that is changed while it runs: another filter, another direction, and who reads its
+//! counters meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -100,7 +101,8 @@ fn without_privilege_a_packet_socket_has_a_new_filter_and_af_xdp_keeps_the_earli
     }
 }
 
-/// Frames in the ring that a reading has counted count on when another filter takes them out, and later ones on top.
+/// Frames in the ring that a reading has counted count on when another filter takes them out, and
+/// later ones on top.
 #[test]
 fn another_filter_takes_nothing_off_a_count_that_was_read() {
     let Some(wire) = Wire::builder().or_skip() else { return };
@@ -121,7 +123,8 @@ fn another_filter_takes_nothing_off_a_count_that_was_read() {
     }
 }
 
-/// Runs `test` with a filter that is longer than a socket may hold (net.core.optmem_max), and so runs in this process.
+/// Runs `test` with a filter that is longer than a socket may hold (net.core.optmem_max), and so
+/// runs in this process.
 fn with_long_filter(wire: &Wire, test: impl FnOnce(&Program)) {
     let ports: Vec<String> = (1..300).map(|port| format!("udp port {}", 2 * port)).collect();
     let long = compiled(wire, &format!("{} or udp port 20000", ports.join(" or ")));

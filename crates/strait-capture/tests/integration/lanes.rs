@@ -1,4 +1,5 @@
-//! Several lanes of packet sockets: each frame is counted and lent once, from the first one to the last.
+//! Several lanes of packet sockets: each frame is counted and lent once, from the first one to the
+//! last.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! The ledger closes: sent = delivered + filtered + lost, on every path, with several lanes, and when rings overflow.
+//! The ledger closes: sent = delivered + filtered + lost, on every path, with several lanes, and
+//! when rings overflow.
 
 use lab::{Offload, Wire};
 use strait_capture::{Directions, Fanout, Path, Queues, Session};

@@ -1,4 +1,5 @@
-//! What users get wrong and what the world does meanwhile: each ends in one clear error, and loses nothing.
+//! What users get wrong and what the world does meanwhile: each ends in one clear error, and loses
+//! nothing.
 
 use std::time::{Duration, Instant};
 

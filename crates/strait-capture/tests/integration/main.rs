@@ -1,4 +1,5 @@
-//! The capture engine over real veth pairs: the same answer on every path, ledgers that close, errors that say why.
+//! The capture engine over real veth pairs: the same answer on every path, ledgers that close,
+//! errors that say why.
 
 mod any;
 mod changing;

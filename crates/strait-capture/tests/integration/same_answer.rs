@@ -1,4 +1,5 @@
-//! The promise that one filter has one meaning: the same traffic gives the same capture on every path.
+//! The promise that one filter has one meaning: the same traffic gives the same capture on every
+//! path.
 
 use lab::Wire;
 use strait_capture::{Path, Queues};
@@ -29,7 +30,8 @@ fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<
     captures.into_iter().map(finish).collect()
 }
 
-/// Several lanes hold together what one lane holds: no frame less, none twice, fragments as they came.
+/// Several lanes hold together what one lane holds: no frame less, none twice, fragments as they
+/// came.
 #[test]
 fn lanes_share_the_frames_among_them() {
     let Some(wire) = Wire::builder().or_skip() else { return };
@@ -54,7 +56,8 @@ fn seen(captured: &[Captured]) -> Vec<&Seen> {
     captured.iter().map(|captured| &captured.seen).collect()
 }
 
-/// Every path against `recv`; the packet sockets capture side by side, AF_XDP alone, as it takes its frames away.
+/// Every path against `recv`; the packet sockets capture side by side, AF_XDP alone, as it takes
+/// its frames away.
 fn compare(wire: &Wire, filter: &str, snaplen: u32) -> usize {
     let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Auto], filter, snaplen);
     let xdp = capture(wire, &[Path::Xdp], filter, snaplen);

@@ -1,4 +1,5 @@
-//! Filters that the kernel does not take: they run in this process, count the same, and are refused on AF_XDP.
+//! Filters that the kernel does not take: they run in this process, count the same, and are refused
+//! on AF_XDP.
 
 use std::time::{Duration, Instant};
 
@@ -105,7 +106,8 @@ fn a_filter_over_the_kernels_limit_runs_in_this_process() {
     }
 }
 
-/// `net.core.optmem_max` bounds what a socket may hold: the kernel says so when the filter is attached.
+/// `net.core.optmem_max` bounds what a socket may hold: the kernel says so when the filter is
+/// attached.
 #[test]
 fn a_filter_that_the_socket_may_not_hold_runs_in_this_process_from_the_start() {
     let Some(wire) = Wire::builder().or_skip() else { return };

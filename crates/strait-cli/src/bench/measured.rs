@@ -1,4 +1,5 @@
-//! The programs that the benchmarks start: the receiver, and what puts a program on its CPUs and into its namespace.
+//! The programs that the benchmarks start: the receiver, and what puts a program on its CPUs and
+//! into its namespace.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -26,7 +26,8 @@ pub(super) struct Args {
     only: Vec<Contestant>,
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["figures", "axes"], help = help_of_work())]
     work: Vec<String>,
-    /// Repeat D4's experiments, by their figures: 6 (hits), 8 (uncacheable), 10 (stored), 12 (mixed) [default: all four]
+    /// Repeat D4's experiments, by their figures: 6 (hits), 8 (uncacheable), 10 (stored), 12
+    /// (mixed) [default: all four]
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, value_parser = figure, conflicts_with = "axes")]
     figures: Option<Vec<Figure>>,
     #[command(flatten)]
@@ -66,7 +67,8 @@ pub(super) struct Axes {
     /// Share of the requests that the proxy can answer by itself, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     hits: f64,
-    /// Share of the requests that ask for something cacheable, 0 to 1 [default: as many as are hits]
+    /// Share of the requests that ask for something cacheable, 0 to 1 [default: as many as are
+    /// hits]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     cacheable: Option<f64>,
     /// Objects that hits are spread over

@@ -27,7 +27,8 @@ pub(super) struct Args {
     /// What is sent
     #[arg(value_enum, default_value = "buffer")]
     load: LoadArg,
-    /// Routes: loopback, veth, no-copy [default: all three; of a relay loopback, of peers veth and no-copy]
+    /// Routes: loopback, veth, no-copy [default: all three; of a relay loopback, of peers veth and
+    /// no-copy]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     over: Vec<Over>,
     /// Send to this host and port, where somebody reads
@@ -36,10 +37,14 @@ pub(super) struct Args {
     /// The interface by which --to must be reached
     #[arg(short, long, value_name = "IFACE", requires = "to")]
     interface: Option<String>,
-    /// Ways: send (copies), coalesce (into one buffer, and send), zc (SEND_ZC always), zc-registered (from registered memory), mmap-zc (SEND_ZC always, of a mapped file), split (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default: all that carry the load]
+    /// Ways: send (copies), coalesce (into one buffer, and send), zc (SEND_ZC always),
+    /// zc-registered (from registered memory), mmap-zc (SEND_ZC always, of a mapped file), split
+    /// (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default:
+    /// all that carry the load]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ways: Vec<Way>,
-    /// Bytes of the buffer or file, or numbers of pieces [default: a range that shows where each way pays]
+    /// Bytes of the buffer or file, or numbers of pieces [default: a range that shows where each
+    /// way pays]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     at: Vec<u32>,
     /// CPUs of the sender [default: the first]

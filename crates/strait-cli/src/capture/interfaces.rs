@@ -1,6 +1,8 @@
-//! Which interfaces there are, which one a capture takes unless told, and which paths can capture on each.
+//! Which interfaces there are, which one a capture takes unless told, and which paths can capture
+//! on each.
 //!
-//! `strait capture` and `strait top` call it. Nothing is opened on an interface, and nothing is changed.
+//! `strait capture` and `strait top` call it. Nothing is opened on an interface, and nothing is
+//! changed.
 
 use serde::Serialize;
 use strait_sys::ethtool::Ethtool;
@@ -13,7 +15,8 @@ use crate::output::{print_line, print_text};
 
 /// The name that stands for all interfaces at once.
 const ANY: &str = "any";
-/// An address beyond any local network (RFC 5737): the way to it is the default route. Nothing is sent there.
+/// An address beyond any local network (RFC 5737): the way to it is the default route. Nothing is
+/// sent there.
 const FAR: &str = "192.0.2.1:9";
 /// The same for IPv6 (RFC 3849).
 const FAR_V6: &str = "[2001:db8::1]:9";
@@ -28,8 +31,9 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// The named interface, by name or by its number in the list of -D; without a name the interface of the default
-    /// route, else the first that has a carrier, else the first that is up, else the loopback.
+    /// The named interface, by name or by its number in the list of -D; without a name the
+    /// interface of the default route, else the first that has a carrier, else the first that
+    /// is up, else the loopback.
     ///
     /// # Errors
     /// No interface is up.
@@ -86,7 +90,8 @@ fn default(interfaces: Vec<Interface>, route: Option<u32>) -> Result<Chosen, Err
     }
 }
 
-/// The interface that was given as a filter, as in `strait capture eth0`; none where the words are a filter.
+/// The interface that was given as a filter, as in `strait capture eth0`; none where the words are
+/// a filter.
 pub(super) fn mistaken(words: &[String]) -> Option<&str> {
     let first = words.first().filter(|word| Interface::find(word).is_ok() || *word == ANY)?;
     // Some interfaces have names that are filters too.

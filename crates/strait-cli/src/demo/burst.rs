@@ -1,4 +1,5 @@
-//! A burst that neither tcpdump nor `strait capture` can hold: what each says of the packets that it lost.
+//! A burst that neither tcpdump nor `strait capture` can hold: what each says of the packets that
+//! it lost.
 
 use std::process::Command;
 use std::sync::atomic::AtomicBool;

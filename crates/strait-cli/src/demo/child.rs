@@ -135,8 +135,8 @@ impl Ended {
     }
 }
 
-/// Error of a program that ended with an exit code, `None` if it did not end or a signal ended it. That
-/// something is missing for it stays distinguishable.
+/// Error of a program that ended with an exit code, `None` if it did not end or a signal ended it.
+/// That something is missing for it stays distinguishable.
 fn failed(name: &str, stderr: &str, code: Option<i32>) -> Error {
     let said = match (stderr.trim(), code) {
         ("", Some(code)) => format!("{name}: ended with exit code {code} and no message"),

@@ -1,5 +1,5 @@
-//! How late packets reach a libpcap program, alone and under `strait run`. The program is this one: it opens libpcap as others do,
-//! with tcpdump's read timeout.
+//! How late packets reach a libpcap program, alone and under `strait run`. The program is this one:
+//! it opens libpcap as others do, with tcpdump's read timeout.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

@@ -83,8 +83,9 @@ fn origin() -> std::io::Result<String> {
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n"
             );
-            // Body bytes that come with the head are copied, as they are read with it: an origin that works for a moment before
-            // it sends the body is the usual one. A client that left needs no body.
+            // Body bytes that come with the head are copied, as they are read with it: an origin that works
+            // for a moment before it sends the body is the usual one. A client that left needs no
+            // body.
             let _ = stream.write_all(head.as_bytes()).and_then(|()| {
                 thread::sleep(THINKING);
                 stream.write_all(&vec![b'z'; BODY_BYTES])

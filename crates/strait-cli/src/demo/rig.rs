@@ -20,7 +20,8 @@ use crate::Error;
 use crate::lanes::Taker;
 use crate::output::{self, Output};
 
-/// Real clients' packets: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments. `scripts/make-demo-pcap` made it.
+/// Real clients' packets: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments.
+/// `scripts/make-demo-pcap` made it.
 const PROTOCOLS: &[u8] = include_bytes!("../../data/demo.pcap");
 /// How long a lane waits before it looks whether it is to end.
 const TICK: Duration = Duration::from_millis(20);

@@ -1,4 +1,5 @@
-//! What a capture gets here: privileges, memory, libpcap; and of an interface, see `link.rs` and `xdp.rs`.
+//! What a capture gets here: privileges, memory, libpcap; and of an interface, see `link.rs` and
+//! `xdp.rs`.
 
 use std::path::Path;
 
@@ -44,7 +45,8 @@ pub(super) fn examine(
     Ok(())
 }
 
-/// Names the kernel and does not judge it: distributions carry abilities back, and the findings below tried them.
+/// Names the kernel and does not judge it: distributions carry abilities back, and the findings
+/// below tried them.
 fn kernel(notebook: &mut Notebook<'_>) {
     notebook.ok("kernel", format!("Linux {}", finding::kernel()));
 }

@@ -1,4 +1,5 @@
-//! What kind of device an interface is: some are only the kernel's own, and their settings mean something else.
+//! What kind of device an interface is: some are only the kernel's own, and their settings mean
+//! something else.
 //!
 //! The findings on joined packets, queues and sends ask here.
 
@@ -44,8 +45,8 @@ impl Device {
         self != Self::Nic
     }
 
-    /// Whether each packet that is sent here is copied, for it goes to a receiver of this machine (the kernel's
-    /// `skb_orphan_frags`).
+    /// Whether each packet that is sent here is copied, for it goes to a receiver of this machine
+    /// (the kernel's `skb_orphan_frags`).
     pub(super) fn always_copies(self) -> bool {
         matches!(self, Self::Loopback | Self::Veth | Self::Tun)
     }

@@ -73,8 +73,8 @@ impl<'a> Notebook<'a> {
     }
 }
 
-/// The findings as one JSON object: the `interface` that was asked for or null, the program's `version`, the `kernel`,
-/// the worst state as `verdict`.
+/// The findings as one JSON object: the `interface` that was asked for or null, the program's
+/// `version`, the `kernel`, the worst state as `verdict`.
 pub(super) fn json(interface: Option<&str>, findings: &[Finding]) -> String {
     let has = |state| findings.iter().any(|finding| finding.state == state);
     let verdict = [State::Broken, State::Better].into_iter().find(|&state| has(state)).unwrap_or(State::Ok);
@@ -98,7 +98,8 @@ const MARGIN: usize = 2 + 6 + 2 + 2;
 /// The fewest columns of text that are worth wrapping to.
 const TEXT_COLUMNS_MIN: usize = 24;
 
-/// The findings as a page of text, as wide as the terminal but for commands; lines are whole where there is none, for grep(1).
+/// The findings as a page of text, as wide as the terminal but for commands; lines are whole where
+/// there is none, for grep(1).
 pub(super) fn text(findings: &[Finding]) -> String {
     let terminal = std::io::stdout().is_terminal();
     let coloured = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -107,7 +108,8 @@ pub(super) fn text(findings: &[Finding]) -> String {
     page(findings, coloured, columns(terminal.then(own), exported.as_deref()))
 }
 
-/// Columns of a line: those of $COLUMNS, which is `exported`, else those of the terminal; none where there is no terminal.
+/// Columns of a line: those of $COLUMNS, which is `exported`, else those of the terminal; none
+/// where there is no terminal.
 fn columns(terminal: Option<usize>, exported: Option<&str>) -> Option<usize> {
     let terminal = terminal?;
     let columns = exported.and_then(|columns| columns.parse().ok()).unwrap_or(terminal);
@@ -149,7 +151,8 @@ fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String 
     page + &summary(findings)
 }
 
-/// `text` in lines of at most `room` columns, broken at blanks; a longer word has a line of its own, so that it can be copied.
+/// `text` in lines of at most `room` columns, broken at blanks; a longer word has a line of its
+/// own, so that it can be copied.
 fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

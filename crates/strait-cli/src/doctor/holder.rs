@@ -1,7 +1,8 @@
 //! Which process holds an XDP program by a bpf_link, which ip(8) cannot take off.
 //!
-//! `xdp.rs` asks. A process's descriptors tell (proc_pid_fdinfo(5), `bpf_link_show_fdinfo` of kernel/bpf/syscall.c), to
-//! root of all processes and to others of their own. Nothing is opened but those texts.
+//! `xdp.rs` asks. A process's descriptors tell (proc_pid_fdinfo(5), `bpf_link_show_fdinfo` of
+//! kernel/bpf/syscall.c), to root of all processes and to others of their own. Nothing is opened
+//! but those texts.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,8 @@ use std::path::Path;
 /// Descriptors that are looked at, at most.
 const DESCRIPTORS_MAX: usize = 1 << 18;
 
-/// Number and name of the process with an XDP link on the program `program_id`; `proc` is /proc but in tests.
+/// Number and name of the process with an XDP link on the program `program_id`; `proc` is /proc but
+/// in tests.
 pub(super) fn of_xdp_link(proc: &Path, program_id: u32) -> Option<String> {
     let processes =
         fs::read_dir(proc).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());

@@ -37,7 +37,8 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
     Ok(())
 }
 
-/// `IF_OPER_UNKNOWN` (linux/if.h): a driver that does not say whether it has a carrier, such as a tunnel's.
+/// `IF_OPER_UNKNOWN` (linux/if.h): a driver that does not say whether it has a carrier, such as a
+/// tunnel's.
 const OPER_UNKNOWN: u8 = 0;
 
 /// Whether packets can come at all: up, and with a carrier.
@@ -81,8 +82,8 @@ fn rings(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
     );
 }
 
-/// What never came as far as a capture. Drops of the kernel's own are named and not judged: a packet of a protocol that
-/// nobody here speaks counts among them, though a capture sees it.
+/// What never came as far as a capture. Drops of the kernel's own are named and not judged: a
+/// packet of a protocol that nobody here speaks counts among them, though a capture sees it.
 fn drops(name: &str, stats: &LinkStats, notebook: &mut Notebook<'_>) {
     let missed = stats.rx_missed_errors + stats.rx_fifo_errors;
     let says = format!(
@@ -110,8 +111,9 @@ fn offloads(interface: &Interface, ethtool: &Ethtool, notebook: &mut Notebook<'_
     }
 }
 
-/// Which packets are longer here than on a wire: received ones that `joins` joined, and those that a sender's stack
-/// leaves whole for the device to cut (`gso`). A device that has no wire never cuts them.
+/// Which packets are longer here than on a wire: received ones that `joins` joined, and those that
+/// a sender's stack leaves whole for the device to cut (`gso`). A device that has no wire never
+/// cuts them.
 fn joined(name: &str, device: Device, joins: &[&str], gso: bool, notebook: &mut Notebook<'_>) {
     const SUBJECT: &str = "joined packets";
     let off = (!joins.is_empty()).then(|| format!("ethtool -K {name} {} off", joins.join(" off ")));
@@ -175,8 +177,8 @@ fn interrupts(directory: &Path, notebook: &mut Notebook<'_>) {
     }
 }
 
-/// What the settings for busy polling (Documentation/networking/napi.rst) mean to the way that the capture waits: they
-/// keep interrupts away, and who sleeps until an interrupt is late by as much.
+/// What the settings for busy polling (Documentation/networking/napi.rst) mean to the way that the
+/// capture waits: they keep interrupts away, and who sleeps until an interrupt is late by as much.
 fn busy_poll(directory: &Path, wait: WaitArg, notebook: &mut Notebook<'_>) {
     const SUBJECT: &str = "busy poll";
     let setting = |file: &str| fs::read_to_string(directory.join(file)).ok()?.trim().parse::<u64>().ok();

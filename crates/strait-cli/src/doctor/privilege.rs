@@ -1,7 +1,7 @@
 //! What this process may do: packet sockets, AF_XDP, memory that is locked.
 //!
-//! The capture's and the sender's findings come here. What can be tried is tried; a capability is believed only where it
-//! reaches as far as the kernel asks for it.
+//! The capture's and the sender's findings come here. What can be tried is tried; a capability is
+//! believed only where it reaches as far as the kernel asks for it.
 
 use rustix::process::{Resource, getrlimit};
 use strait_sys::bpf::Map;
@@ -132,8 +132,8 @@ fn root_or_setcap(faces: &[Face]) -> String {
     format!("run it as root, or: {}", setcap(faces))
 }
 
-/// One command for all faces that were asked for, as setcap(8) replaces what the program had before; so what this
-/// process has stays.
+/// One command for all faces that were asked for, as setcap(8) replaces what the program had
+/// before; so what this process has stays.
 fn setcap(faces: &[Face]) -> String {
     let needs = |capability| match capability {
         CAP_IPC_LOCK => faces.contains(&Face::Capture) || faces.contains(&Face::Send),

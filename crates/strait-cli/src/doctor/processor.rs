@@ -1,7 +1,7 @@
 //! What makes a sleeping CPU slow to wake: its idle states and its frequency.
 //!
-//! Only the capture's findings come here. It reads sysfs (Documentation/admin-guide/pm/cpuidle.rst and cpufreq.rst),
-//! whose directory tests lay out as they need it.
+//! Only the capture's findings come here. It reads sysfs (Documentation/admin-guide/pm/cpuidle.rst
+//! and cpufreq.rst), whose directory tests lay out as they need it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -55,8 +55,8 @@ fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How to have `queues` receive queues, where that can be: a driver sets channels up to its limits, and a virtual link
-/// has as many queues as it was made with.
+/// How to have `queues` receive queues, where that can be: a driver sets channels up to its limits,
+/// and a virtual link has as many queues as it was made with.
 fn set_queues(name: &str, queues: u32, channels: Option<Channels>, is_virtual: bool) -> Option<String> {
     let Channels { rx, combined, rx_max, combined_max, .. } = channels.unwrap_or_default();
     // Channels of the other kind stay as they are, and each has a receive queue.

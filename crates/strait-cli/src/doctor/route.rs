@@ -1,6 +1,7 @@
 //! Whether a send to an address goes without a copy, and if not, who copies.
 //!
-//! The sender's findings end with it. Nothing is sent but one datagram, to the loopback unless `--to` names an address.
+//! The sender's findings end with it. Nothing is sent but one datagram, to the loopback unless
+//! `--to` names an address.
 
 use std::fmt;
 use std::fs;
@@ -167,8 +168,8 @@ fn switch_on(name: &str, off: &[Off]) -> String {
     format!("ethtool -K {name} {} on", keys.join(" on "))
 }
 
-/// How many packet sockets see all that is sent by interface `index`, as /proc/net/packet lists them
-/// (net/packet/af_packet.c `packet_seq_show`).
+/// How many packet sockets see all that is sent by interface `index`, as /proc/net/packet lists
+/// them (net/packet/af_packet.c `packet_seq_show`).
 fn captures(sockets: &str, index: u32) -> usize {
     const ETH_P_ALL: &str = "0003";
     let (all, this) = ("0", index.to_string());

@@ -1,6 +1,7 @@
 //! Whether PF_ZEROCOPY is there: its module, its protocol family, and a NIC that the module drives.
 //!
-//! The capture's findings come here. A socket of the family is opened and closed; no NIC is touched.
+//! The capture's findings come here. A socket of the family is opened and closed; no NIC is
+//! touched.
 
 use std::fs;
 use std::path::Path;

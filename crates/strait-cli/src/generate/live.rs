@@ -1,7 +1,8 @@
-//! `strait generate --path live`: frames made inside the kernel, in calls that are short enough to end in time.
+//! `strait generate --path live`: frames made inside the kernel, in calls that are short enough to
+//! end in time.
 //!
-//! The kernel looks for a signal between its batches, but at no clock: how many frames a call asks for follows from how
-//! long the calls before it took.
+//! The kernel looks for a signal between its batches, but at no clock: how many frames a call asks
+//! for follows from how long the calls before it took.
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +20,13 @@ const RUNS_FIRST: u32 = 1 << 13;
 const RUNS_MIN: u32 = 64;
 /// The most, whatever the measured rate is.
 const RUNS_MAX: u32 = 1 << 26;
-/// A call asks for at most this many times the runs of the one before: one call that was quick by chance must not make the
-/// next one long.
+/// A call asks for at most this many times the runs of the one before: one call that was quick by
+/// chance must not make the next one long.
 const GROWTH_MAX: u32 = 8;
-/// How long a call is meant to take at most. Each costs the kernel some 20 ms beside its frames, in which none leaves, and
-/// the program catches up by a sixteenth of the time: with calls of 50 ms half of a pace is missed. The last ones are as short as what is left of the duration, and a signal ends a
-/// call at once.
+/// How long a call is meant to take at most. Each costs the kernel some 20 ms beside its frames, in
+/// which none leaves, and the program catches up by a sixteenth of the time: with calls of 50 ms
+/// half of a pace is missed. The last ones are as short as what is left of the duration, and a
+/// signal ends a call at once.
 const CALL: Duration = Duration::from_millis(500);
 
 pub(super) fn run(
@@ -59,8 +61,8 @@ fn next_runs(runs: u32, took: Duration, left: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    /// Time that passes in a kernel that makes `per_second` frames and takes `setup` for each call, until the end of
-    /// `duration`; and the longest call.
+    /// Time that passes in a kernel that makes `per_second` frames and takes `setup` for each call,
+    /// until the end of `duration`; and the longest call.
     fn simulate(per_second: f64, setup: Duration, duration: Duration) -> (Duration, Duration) {
         let (mut passed, mut longest, mut runs) = (Duration::ZERO, Duration::ZERO, RUNS_FIRST);
         while passed < duration {

@@ -1,5 +1,5 @@
-//! A lane that panics: the run ends all the same, and the caller can still close its output. One that is blocked: it
-//! is watched all the same.
+//! A lane that panics: the run ends all the same, and the caller can still close its output. One
+//! that is blocked: it is watched all the same.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -165,9 +165,9 @@ fn options(target: Target, source: &Source<'_>) -> SinkOptions {
     SinkOptions { interfaces: vec![interface], ..SinkOptions::new(target, clock::realtime_ns()) }
 }
 
-/// Returns the format that the extension of `file` stands for; pcapng, which holds more, where it stands for none. What
-/// pcap cannot hold, directions, queues and the counts of losses, is left out of it; frames of all interfaces have a header
-/// of their own in both.
+/// Returns the format that the extension of `file` stands for; pcapng, which holds more, where it
+/// stands for none. What pcap cannot hold, directions, queues and the counts of losses, is left out
+/// of it; frames of all interfaces have a header of their own in both.
 fn format_of(file: &str) -> Format {
     let extension = std::path::Path::new(file).extension().unwrap_or_default();
     let is_pcap = ["pcap", "cap"].iter().any(|pcap| extension.eq_ignore_ascii_case(pcap));

@@ -1,4 +1,5 @@
-//! A line a packet on standard output, in tcpdump's manner, with tcpdump's options for what it shows.
+//! A line a packet on standard output, in tcpdump's manner, with tcpdump's options for what it
+//! shows.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -38,7 +39,8 @@ pub(crate) struct Args {
     /// Print the bytes as characters; -AA with the link header
     #[arg(short = 'A', long, action = ArgAction::Count)]
     ascii: u8,
-    /// -t no time, -tt seconds since 1970, -ttt since the packet before, -tttt date and time, -ttttt since the first packet
+    /// -t no time, -tt seconds since 1970, -ttt since the packet before, -tttt date and time,
+    /// -ttttt since the first packet
     #[arg(short = 't', action = ArgAction::Count, value_parser = clap::value_parser!(u8).range(..=5))]
     time: u8,
     /// Write out each line at once
@@ -80,7 +82,8 @@ pub(crate) struct Text {
     prompt: bool,
     /// Packets not written whole.
     lost: u64,
-    /// A quarter of an hour since the epoch, in which no clock is changed, and the local time's distance from UTC then.
+    /// A quarter of an hour since the epoch, in which no clock is changed, and the local time's
+    /// distance from UTC then.
     zone: (u64, i64),
     /// On all interfaces: which one.
     origin: Option<Origin>,

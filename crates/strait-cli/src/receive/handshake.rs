@@ -186,7 +186,8 @@ impl Waiting {
             Ok(Heard::Nothing | Heard::Alive) if self.since.elapsed() < args.timeout => Ok(None),
             Ok(_) => Err(Error::Failed(format!("{}: no offer in time", name(&self.stream)))),
             Err(error) => {
-                // Nothing of the sender is lost: it gets the reason if it still listens, and is not waited for.
+                // Nothing of the sender is lost: it gets the reason if it still listens, and is not waited
+                // for.
                 if !matches!(error, Error::PeerClosed { .. }) {
                     say_why(&self.stream, &error.to_string());
                 }

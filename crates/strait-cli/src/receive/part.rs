@@ -1,7 +1,9 @@
-//! The output of `strait receive`: a file that is `NAME.part` until it is whole, or something that is written as it is.
+//! The output of `strait receive`: a file that is `NAME.part` until it is whole, or something that
+//! is written as it is.
 //!
-//! The part is a directory entry of its own: no symbolic link is followed to it, it belongs to this user, has one name and can be read by
-//! no other user. It gets the mode of the source only when it is whole. The other files of the directory are never written.
+//! The part is a directory entry of its own: no symbolic link is followed to it, it belongs to this
+//! user, has one name and can be read by no other user. It gets the mode of the source only when it
+//! is whole. The other files of the directory are never written.
 
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, Metadata};
@@ -104,7 +106,8 @@ impl Output {
         self.part.is_some()
     }
 
-    /// Hashes the part or, without one, a whole file of `length` bytes; ends with an error soon after `stop` is set.
+    /// Hashes the part or, without one, a whole file of `length` bytes; ends with an error soon
+    /// after `stop` is set.
     pub(super) fn find(&self, length: u64, stop: &AtomicBool) -> Result<Found, Error> {
         let Some(part) = &self.part else { return Ok(Found::nothing()) };
         let failed = |error: io::Error| Error::Failed(format!("{}: {error}", part.path.display()));

@@ -1,7 +1,8 @@
-//! The words of `strait relay` about its connections: a JSON line for each, or a line for each that failed.
+//! The words of `strait relay` about its connections: a JSON line for each, or a line for each that
+//! failed.
 //!
-//! A thread of its own writes them. A reader that is stalled loses lines, which are counted, and holds up no connection; many failures
-//! at once become one line.
+//! A thread of its own writes them. A reader that is stalled loses lines, which are counted, and
+//! holds up no connection; many failures at once become one line.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -17,7 +18,8 @@ use strait_transfer::relay::Ended;
 use crate::Error;
 use crate::output::tell;
 
-/// Lines that wait to be written, unless the user gives another number; further lines are dropped and counted.
+/// Lines that wait to be written, unless the user gives another number; further lines are dropped
+/// and counted.
 pub(super) const LINES: u32 = 4096;
 /// Failures that are reported one by one in a period; the rest is counted.
 const FAILURES_MAX: u64 = 10;
@@ -73,7 +75,8 @@ impl Log {
         Writer { lines: self.lines.clone(), is_json: self.is_json, counts: Arc::clone(&self.counts) }
     }
 
-    /// Waits a little until all is written. Returns the number of lines that were not, and true if the reader takes none any more.
+    /// Waits a little until all is written. Returns the number of lines that were not, and true if
+    /// the reader takes none any more.
     pub(super) fn end(self) -> (u64, bool) {
         let Self { lines, counts, ended, .. } = self;
         drop(lines);

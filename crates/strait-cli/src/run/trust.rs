@@ -1,7 +1,8 @@
-//! The files that `strait run` may preload: those that only trusted users can have put where they are.
+//! The files that `strait run` may preload: those that only trusted users can have put where they
+//! are.
 //!
-//! The loader runs the library with the rights of the caller. It reads the file system and two lists of users; it changes
-//! nothing.
+//! The loader runs the library with the rights of the caller. It reads the file system and two
+//! lists of users; it changes nothing.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -24,11 +25,12 @@ const ACL_GROUP: u16 = 0x08;
 const ACL_MASK: u16 = 0x10;
 const ACL_WRITE: u16 = 0x02;
 
-/// Returns the library or the directory above it that another user may write to or owns: that user could have put a library
-/// there. Trusted are root, this user and the owner of `program`. Directories further up may have the sticky bit.
+/// Returns the library or the directory above it that another user may write to or owns: that user
+/// could have put a library there. Trusted are root, this user and the owner of `program`.
+/// Directories further up may have the sticky bit.
 ///
-/// For root, the members of a group that may write are other users, unless the group is its owner's own. Other users are
-/// taken to know with whom they share a tree.
+/// For root, the members of a group that may write are other users, unless the group is its owner's
+/// own. Other users are taken to know with whom they share a tree.
 pub(super) fn offender<'l>(library: &'l Path, program: &Path) -> Option<&'l Path> {
     let is_safe = |(depth, path): (usize, &Path)| is_safe(path, program, depth > 1);
     library.ancestors().enumerate().find(|place| !is_safe(*place)).map(|(_, path)| path)
@@ -106,14 +108,15 @@ fn grants_write(list: &[u8], is_trusted: impl Fn(u32) -> bool) -> bool {
     !rest.is_empty() || is_granted && !is_masked
 }
 
-/// Returns true if the file's group is that of its owner alone, as useradd(8) makes one for each user.
+/// Returns true if the file's group is that of its owner alone, as useradd(8) makes one for each
+/// user.
 fn has_own_group(found: &Metadata) -> bool {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     is_own_group(found.gid(), found.uid(), &read("/etc/group"), &read("/etc/passwd"))
 }
 
-/// Returns true if no user but `owner` and root is in `group`, by the lines of group(5) and passwd(5). A group that is not
-/// listed may have any member.
+/// Returns true if no user but `owner` and root is in `group`, by the lines of group(5) and
+/// passwd(5). A group that is not listed may have any member.
 fn is_own_group(group: u32, owner: u32, groups: &str, users: &str) -> bool {
     let fields = |line: &'_ str| -> Vec<String> { line.split(':').map(str::to_owned).collect() };
     let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());

@@ -1,7 +1,8 @@
 //! Keys, read from the terminal itself.
 //!
-//! crossterm's reader, once the terminal is gone, reads its end for ever and never returns; and it blocks in the middle
-//! of a sequence. This one does neither: it never waits longer than it is told to.
+//! crossterm's reader, once the terminal is gone, reads its end for ever and never returns; and it
+//! blocks in the middle of a sequence. This one does neither: it never waits longer than it is told
+//! to.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -28,7 +29,8 @@ pub(super) struct Keyboard {
 }
 
 impl Keyboard {
-    /// Of standard input if that is a terminal, else of the one that controls the process; as crossterm chooses.
+    /// Of standard input if that is a terminal, else of the one that controls the process; as
+    /// crossterm chooses.
     pub(super) fn open() -> Result<Self, Error> {
         let input = io::stdin();
         let terminal = if input.is_terminal() {
@@ -40,7 +42,8 @@ impl Keyboard {
         Ok(Self { terminal, begun: Vec::new() })
     }
 
-    /// The keys that come within `patience`, at once when there are some; `None` once the terminal is gone.
+    /// The keys that come within `patience`, at once when there are some; `None` once the terminal
+    /// is gone.
     pub(super) fn read(&mut self, patience: Duration) -> Result<Option<Vec<KeyEvent>>, Error> {
         let patience = if self.begun.is_empty() { patience } else { REST };
         let [ready] = wait::readable([Some(self.terminal.as_fd())], patience)?;

@@ -104,7 +104,8 @@ impl Model {
         }
     }
 
-    /// Takes in what came in an interval; while paused that is kept for the totals, and changes nothing.
+    /// Takes in what came in an interval; while paused that is kept for the totals, and changes
+    /// nothing.
     pub(super) fn take(&mut self, sample: Sample) {
         self.is_down = sample.is_down;
         if self.paused {
@@ -151,8 +152,8 @@ impl Model {
         self.flows.len()
     }
 
-    /// `count` flows from `first` on, in the order of the column that was chosen. The rest is not sorted: there may be
-    /// tens of thousands.
+    /// `count` flows from `first` on, in the order of the column that was chosen. The rest is not
+    /// sorted: there may be tens of thousands.
     pub(super) fn sorted_flows(&self, first: usize, count: usize) -> Vec<(&FlowKey, &Flow)> {
         let weight = |flow: &Flow| match self.sort {
             Sort::Bits => (flow.last.bytes, flow.total.bytes),

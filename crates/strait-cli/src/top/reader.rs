@@ -32,7 +32,8 @@ pub(super) struct Sample {
     pub(super) is_down: bool,
 }
 
-/// An open capture with all that reading it takes, while nobody reads it yet: between the two, capabilities are dropped.
+/// An open capture with all that reading it takes, while nobody reads it yet: between the two,
+/// capabilities are dropped.
 pub(super) struct Source {
     session: Session,
     lanes: Vec<Lane>,
@@ -84,7 +85,8 @@ impl Source {
 }
 
 impl Reader {
-    /// Reads `source` on a thread of its own, which has the capabilities of the one that calls this.
+    /// Reads `source` on a thread of its own, which has the capabilities of the one that calls
+    /// this.
     pub(super) fn start(source: Source) -> Result<Self, Error> {
         let (tally, report) = (Tally::default(), Report::default());
         let counts = Counts { tally, report, since: Instant::now(), is_down: false };
@@ -120,8 +122,8 @@ impl Reader {
         answer.recv().map_err(|_| ended())?
     }
 
-    /// Ends the capture. Returns what came since the last call of [`Reader::take`] with the whole account, also where
-    /// the reading had failed, and that failure.
+    /// Ends the capture. Returns what came since the last call of [`Reader::take`] with the whole
+    /// account, also where the reading had failed, and that failure.
     pub(super) fn finish(self) -> (Sample, Result<(), Error>) {
         self.shared.stopping.store(true, Ordering::Release);
         let died = || Err(Error::Failed("the reading thread died: a defect of strait".into()));

@@ -1,4 +1,5 @@
-//! The picture: drawn from the model alone, so that 80 by 24 characters over a slow line are enough.
+//! The picture: drawn from the model alone, so that 80 by 24 characters over a slow line are
+//! enough.
 //!
 //! ```text
 //!  title                                filter

@@ -1,4 +1,5 @@
-//! `strait capture -i any`: lines that name the interface as tcpdump's do, files that tcpdump reads.
+//! `strait capture -i any`: lines that name the interface as tcpdump's do, files that tcpdump
+//! reads.
 
 use lab::{Launch, Wire, program_or_skip};
 
@@ -8,7 +9,8 @@ const FRAMES: u64 = 40;
 const COUNT: &str = "40";
 const ARGUMENTS: [&str; 6] = ["capture", "-i", "any", "--direction", "in", "-c"];
 
-/// Lines without their times and lengths of addresses: what tcpdump and strait have in common at the beginning.
+/// Lines without their times and lengths of addresses: what tcpdump and strait have in common at
+/// the beginning.
 fn beginnings(text: &str) -> Vec<String> {
     let fields = |line: &str| line.split_whitespace().skip(1).take(6).collect::<Vec<_>>().join(" ");
     text.lines().map(fields).collect()

@@ -1,4 +1,5 @@
-//! `strait bench`: it measures, keeps what it measured, compares, and draws a page that a browser shows.
+//! `strait bench`: it measures, keeps what it measured, compares, and draws a page that a browser
+//! shows.
 
 use std::fs;
 
@@ -89,8 +90,8 @@ fn bench_send(arguments: &[&str]) -> Value {
     serde_json::from_str(&results).unwrap()
 }
 
-/// Checks that these ways, and no others, are in the results of a route, and that each moved bytes. A kernel without
-/// io_uring leaves the ways of SEND_ZC out, with that reason.
+/// Checks that these ways, and no others, are in the results of a route, and that each moved bytes.
+/// A kernel without io_uring leaves the ways of SEND_ZC out, with that reason.
 fn moves_bytes_by(results: &Value, over: &str, ways: &[&str], at: f64) {
     let names = |list: &str| -> Vec<_> {
         let entries = results[list].as_array().unwrap().iter();
@@ -120,7 +121,8 @@ fn large_buffers_go_without_a_copy_where_nothing_copies_and_only_there() {
     }
     for way in ["strait", "zc"] {
         let share = |over| figure(&results, &format!("{over} {way}"), 1_048_576.0, "zero_copy_percent");
-        // The kernel joins notifications of sends that are in flight together, and may then report a copy that was none.
+        // The kernel joins notifications of sends that are in flight together, and may then report a copy
+        // that was none.
         assert!(share("no-copy") > 75.0, "{way}: {results}");
         assert!(share("loopback") < 1.0 && share("veth") < 1.0, "{way}: {results}");
     }
@@ -178,7 +180,8 @@ fn a_mapped_file_goes_without_a_copy_where_nothing_copies_and_only_there() {
         return lab::skip(left_out["reason"].as_str().unwrap());
     }
     let share = |over| figure(&results, &format!("{over} mmap-zc"), 1_048_576.0, "zero_copy_percent");
-    // The kernel joins notifications of sends that are in flight together, and may then report a copy that was none.
+    // The kernel joins notifications of sends that are in flight together, and may then report a copy
+    // that was none.
     assert!(share("no-copy") > 75.0, "{results}");
     assert!(share("veth") < 1.0, "{results}");
 }

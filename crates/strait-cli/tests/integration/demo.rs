@@ -1,4 +1,5 @@
-//! `strait demo`: the same answer on every path, without root as far as that goes, and nothing left behind.
+//! `strait demo`: the same answer on every path, without root as far as that goes, and nothing left
+//! behind.
 
 use std::collections::HashSet;
 use std::fs;
@@ -51,7 +52,8 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
     lines.take(4).map(|line| line.split_whitespace().collect()).collect()
 }
 
-/// Each part has a sentence, or the reason why it was skipped, and a command to go on with; the end says what it was.
+/// Each part has a sentence, or the reason why it was skipped, and a command to go on with; the end
+/// says what it was.
 fn assert_explained(text: &str) {
     let count = |start: &str| text.lines().filter(|line| line.trim_start().starts_with(start)).count();
     let parts = PARTS.len();
@@ -77,7 +79,8 @@ fn assert_parts(parts: &Value) {
     let http = &parts["http"];
     assert!(http["requests"][0]["cache_status"].as_str().unwrap().contains("stored"), "{http}");
     assert!(http["requests"][1]["cache_status"].as_str().unwrap().contains("hit"), "{http}");
-    // What the proxy read of the body together with the origin's head depends on the moment; nothing else is copied.
+    // What the proxy read of the body together with the origin's head depends on the moment; nothing
+    // else is copied.
     assert_eq!(http["copied"], http["account"]["filled_copied"], "{http}");
     let resume = &parts["resume"];
     let bytes = |name: &str| resume[name].as_u64().unwrap();
@@ -173,7 +176,8 @@ fn processes() -> Vec<u32> {
     names.filter_map(|name| name.parse().ok()).collect()
 }
 
-/// The network namespaces, as `net:[INODE]`, that a process is in or holds open. Empty if it is gone.
+/// The network namespaces, as `net:[INODE]`, that a process is in or holds open. Empty if it is
+/// gone.
 fn held_by(id: u32) -> Vec<PathBuf> {
     let links = |folder: String| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

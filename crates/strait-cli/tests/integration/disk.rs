@@ -1,4 +1,5 @@
-//! A disk that fills up in mid-capture: one clear line, exit code 1, a ledger that closes and says `sink`, a valid file.
+//! A disk that fills up in mid-capture: one clear line, exit code 1, a ledger that closes and says
+//! `sink`, a valid file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,9 @@ impl SmallDisk {
 /// Frames that make about 300 KiB.
 const FRAMES: u64 = 600;
 
-/// What every capture to a full disk ends with; returns how many packets it delivered. What was in the ring when the
-/// disk filled up is unread, everything else that came is in the file or lost in the sink.
+/// What every capture to a full disk ends with; returns how many packets it delivered. What was in
+/// the ring when the disk filled up is unread, everything else that came is in the file or lost in
+/// the sink.
 fn assert_told(finished: &Finished) -> u64 {
     let (code, line) = failure(finished);
     assert_eq!(code, 1, "{line}");

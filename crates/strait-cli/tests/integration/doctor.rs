@@ -155,7 +155,8 @@ fn forbidden_io_uring_is_told_with_who_forbids_it() {
     assert_eq!(code, 0, "everything works without");
 }
 
-/// The sysctl that forbids io_uring to everybody; it is put back when this is dropped, also by a failing test.
+/// The sysctl that forbids io_uring to everybody; it is put back when this is dropped, also by a
+/// failing test.
 struct Disabled {
     before: String,
 }

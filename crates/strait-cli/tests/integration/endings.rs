@@ -1,4 +1,5 @@
-//! How a capture ends, and with what: signals, counts, durations, directions, and the one JSON object.
+//! How a capture ends, and with what: signals, counts, durations, directions, and the one JSON
+//! object.
 
 use std::net::UdpSocket;
 use std::os::unix::process::ExitStatusExt as _;
@@ -96,7 +97,8 @@ fn count_is_exact(options: &[&str], lanes: usize) {
         let ledger = ledger(&capture.wait().success());
         assert_eq!(count(&ledger, "delivered"), 100, "{ledger}");
         assert_eq!(sequence(&file).len(), 100);
-        // XDP takes one lane a queue and veth sends by the sender's CPU: which queue gets what is the kernel's choice.
+        // XDP takes one lane a queue and veth sends by the sender's CPU: which queue gets what is the
+        // kernel's choice.
         let seen = ledger["lanes"].as_array().unwrap();
         assert_eq!(seen.len(), if path == "xdp" { 3 } else { lanes }, "{ledger}");
         assert!(seen.iter().all(closes), "{ledger}");
@@ -170,7 +172,8 @@ fn a_direction_selects_what_came_in_or_went_out() {
     }
 }
 
-/// The destination ports that a capture at the right end sees of one datagram that comes in and two that go out.
+/// The destination ports that a capture at the right end sees of one datagram that comes in and two
+/// that go out.
 fn ports_seen(wire: &Wire, path: &str, direction: &str) -> Vec<u16> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture.pcapng");

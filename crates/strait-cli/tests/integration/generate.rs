@@ -1,4 +1,5 @@
-//! `strait generate`: what arrives at the other end is what was asked for, complete and valid, at the pace asked for.
+//! `strait generate`: what arrives at the other end is what was asked for, complete and valid, at
+//! the pace asked for.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,8 @@ fn generate(end: &End, options: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The same with a capture at the right end into a file of the directory; all that was sent is in it.
+/// The same with a capture at the right end into a file of the directory; all that was sent is in
+/// it.
 fn generate_and_capture(wire: &Wire, directory: &Path, options: &[&str]) -> (Value, PathBuf) {
     let file = directory.join("capture.pcapng");
     let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--ring-mib", "64", "--json"]);
@@ -169,8 +171,9 @@ fn no_live_frame_leaves_before_it_is_due() {
     assert_not_early(&wire, "live", 15.0 / 16.0);
 }
 
-/// All frames leave, and none before a `share` of the time that the rate gives it. How late they are
-/// is the machine's choice: that frames catch up is tested with a simulated clock (`parse::tests`).
+/// All frames leave, and none before a `share` of the time that the rate gives it. How late they
+/// are is the machine's choice: that frames catch up is tested with a simulated clock
+/// (`parse::tests`).
 fn assert_not_early(wire: &Wire, path: &str, share: f64) {
     const FRAMES: u64 = 1000;
     let options = ["-p", path, "--rate", "5000", "--count", &FRAMES.to_string()];

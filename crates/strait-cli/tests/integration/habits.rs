@@ -1,4 +1,5 @@
-//! Options that users know from tcpdump, alone and run together, with tcpdump as the oracle where its lines are the same.
+//! Options that users know from tcpdump, alone and run together, with tcpdump as the oracle where
+//! its lines are the same.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! `strait send` and `strait receive` end at a signal, and where the other end leaves, while they hash.
+//! `strait send` and `strait receive` end at a signal, and where the other end leaves, while they
+//! hash.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};

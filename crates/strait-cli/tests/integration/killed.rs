@@ -1,4 +1,5 @@
-//! A capture that is killed: what was flushed is there, under the name of an unfinished file, and every reader takes it.
+//! A capture that is killed: what was flushed is there, under the name of an unfinished file, and
+//! every reader takes it.
 
 use std::fs;
 use std::path::Path;

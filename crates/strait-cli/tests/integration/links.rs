@@ -1,4 +1,5 @@
-//! A link that is down, goes down or vanishes: one clear line, and nothing is lost that was captured.
+//! A link that is down, goes down or vanishes: one clear line, and nothing is lost that was
+//! captured.
 
 use lab::{End, Wire, wait_until};
 use strait_capture::file::FileReader;

@@ -1,4 +1,5 @@
-//! The program `strait` as a user meets it: its commands over real veth pairs, its files, its errors, its exit codes.
+//! The program `strait` as a user meets it: its commands over real veth pairs, its files, its
+//! errors, its exit codes.
 
 mod any;
 mod bench;

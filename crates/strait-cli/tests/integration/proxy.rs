@@ -1,4 +1,5 @@
-//! `strait proxy` as a service, and `strait cache`: configuration, signals, what it is started with, what it leaves behind.
+//! `strait proxy` as a service, and `strait cache`: configuration, signals, what it is started
+//! with, what it leaves behind.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,5 @@
-//! `strait capture -r`: whole files by any filter, damaged files up to the damage, and what is no capture file.
+//! `strait capture -r`: whole files by any filter, damaged files up to the damage, and what is no
+//! capture file.
 
 use std::fs;
 use std::io::Write as _;
@@ -197,7 +198,8 @@ fn a_file_that_is_cut_delivers_all_before_the_cut() {
     }
 }
 
-/// Packets that lie whole in the first part of a file, counted by capinfos, which says so of a cut file.
+/// Packets that lie whole in the first part of a file, counted by capinfos, which says so of a cut
+/// file.
 fn whole_packets(file: &Path) -> u64 {
     let finished = Launch::new("capinfos").arg("-Mc").arg(file).run(LIMIT).unwrap();
     let text = finished.text() + &finished.stderr;

@@ -1,4 +1,5 @@
-//! What cannot be done, in one clear line with the right code: 1 failed, 2 usage, 3 refused. Never a panic.
+//! What cannot be done, in one clear line with the right code: 1 failed, 2 usage, 3 refused. Never
+//! a panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `strait relay`: bytes both ways, ends of streams, many connections, what is left when one side dies.
+//! `strait relay`: bytes both ways, ends of streams, many connections, what is left when one side
+//! dies.
 
 mod limits;
 

@@ -69,7 +69,8 @@ fn a_rate_replaces_the_pace_of_the_file() {
 fn the_pace_of_the_file_is_kept_times_the_speed() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
-    // From the first packet to the last: half a second as recorded, and an hour that would not end without the speed.
+    // From the first packet to the last: half a second as recorded, and an hour that would not end
+    // without the speed.
     for (step_ns, options, seconds) in
         [(50_000_000, &[][..], 0.5), (360_000_000_000, &["--speed", "36000"][..], 0.1)]
     {

@@ -1,7 +1,8 @@
-//! Starts `strait` in a namespace, knows when its capture is open, sends to it and reads what it left.
+//! Starts `strait` in a namespace, knows when its capture is open, sends to it and reads what it
+//! left.
 //!
-//! Every test uses it. Waiting is for events: a capture is open when the program has given up its capabilities, frames
-//! have arrived when the receiving interface has counted them.
+//! Every test uses it. Waiting is for events: a capture is open when the program has given up its
+//! capabilities, frames have arrived when the receiving interface has counted them.
 
 use std::fs;
 use std::path::Path;
@@ -86,8 +87,8 @@ impl Capture {
     }
 }
 
-/// Waits until the process has fewer capabilities than this test, which `strait` gives up when all is open. False if
-/// it ends instead.
+/// Waits until the process has fewer capabilities than this test, which `strait` gives up when all
+/// is open. False if it ends instead.
 pub(crate) fn await_open(id: u32) -> bool {
     let mine = status("self", "CapEff");
     let id = id.to_string();
@@ -138,8 +139,8 @@ pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
     wire.await_arrival(before, frames.len() as u64);
 }
 
-/// Sends `frames` from the left end in order, whatever becomes of them: a veth drops what waits in its queue when an
-/// XDP program is taken from it.
+/// Sends `frames` from the left end in order, whatever becomes of them: a veth drops what waits in
+/// its queue when an XDP program is taken from it.
 pub(crate) fn transmit(wire: &Wire, frames: &[Vec<u8>]) {
     wire.left().run_in_order(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
@@ -209,7 +210,8 @@ pub(crate) fn without_notes(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("strait: no zero-copy: ")).collect()
 }
 
-/// The line that says what went wrong: the only one that is neither the ledger's nor a note; and the code.
+/// The line that says what went wrong: the only one that is neither the ledger's nor a note; and
+/// the code.
 pub(crate) fn failure(finished: &Finished) -> (i32, String) {
     let stderr = without_notes(&finished.stderr);
     assert!(!stderr.contains("panicked"), "{stderr}");

@@ -1,4 +1,5 @@
-//! Files that follow one another: each complete and valid, none too large, together the whole capture.
+//! Files that follow one another: each complete and valid, none too large, together the whole
+//! capture.
 
 use std::fs;
 use std::path::{Path, PathBuf};

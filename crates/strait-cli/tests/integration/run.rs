@@ -111,7 +111,8 @@ fn a_static_program_is_told() {
     }
 }
 
-/// As `cargo install` leaves it: the program alone in a directory, the library where Cargo built both.
+/// As `cargo install` leaves it: the program alone in a directory, the library where Cargo built
+/// both.
 #[test]
 fn a_program_that_was_installed_alone_finds_the_library_that_was_built_with_it() {
     let directory = tempfile::tempdir().unwrap();

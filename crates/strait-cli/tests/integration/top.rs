@@ -158,7 +158,8 @@ impl Picture {
         Self { script, keyboard }
     }
 
-    /// Types `keys` and waits until `word` is drawn once more. Blanks between words may be moves of the cursor.
+    /// Types `keys` and waits until `word` is drawn once more. Blanks between words may be moves of
+    /// the cursor.
     fn type_until(&mut self, keys: &str, word: &str) {
         let drawn = || self.script.stdout().matches(word).count();
         let before = drawn();
@@ -228,7 +229,8 @@ fn a_picture_comes_up_takes_keys_and_leaves_the_terminal_as_it_was() {
 #[test]
 fn a_terminal_that_goes_away_ends_it() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("script")) else { return };
-    // Where HUP is ignored, the end of the input alone tells; where it is not, the signal may come first.
+    // Where HUP is ignored, the end of the input alone tells; where it is not, the signal may come
+    // first.
     for trap in ["trap '' HUP;", ""] {
         let command = format!("{trap} stty rows 24 cols 80; echo \"pid <$$>\"; exec {STRAIT} top -i right");
         let (typed, _keyboard) = std::io::pipe().unwrap();

@@ -1,4 +1,5 @@
-//! `strait send` and `strait receive`: whole files by every mechanism, streams, resumed transfers, and what goes wrong.
+//! `strait send` and `strait receive`: whole files by every mechanism, streams, resumed transfers,
+//! and what goes wrong.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

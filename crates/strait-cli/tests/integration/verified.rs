@@ -1,4 +1,5 @@
-//! What `strait send` and `strait receive` guard against: planted files, changed bytes, silent connections, slow readers.
+//! What `strait send` and `strait receive` guard against: planted files, changed bytes, silent
+//! connections, slow readers.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -329,8 +330,8 @@ fn an_offer_of_another_version_is_refused_with_one_line() {
     let _ = receiver.end().success();
 }
 
-/// A timeout of many times the half second after which an end says that it is alive, so that a busy machine does not end a
-/// transfer; and a pause that is longer than that.
+/// A timeout of many times the half second after which an end says that it is alive, so that a busy
+/// machine does not end a transfer; and a pause that is longer than that.
 const TIMEOUT_SECONDS: &str = "5";
 const PAUSE: Duration = Duration::from_secs(7);
 

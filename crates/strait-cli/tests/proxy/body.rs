@@ -1,7 +1,8 @@
-//! Bodies of which every byte follows from a number, so that whoever reads one knows whether it is right.
+//! Bodies of which every byte follows from a number, so that whoever reads one knows whether it is
+//! right.
 //!
-//! A body is a stretch of one block of noise, repeated. The block's length is a prime: bytes that are off by a page, a pipe or a
-//! segment differ.
+//! A body is a stretch of one block of noise, repeated. The block's length is a prime: bytes that
+//! are off by a page, a pipe or a segment differ.
 
 use std::ops::Range;
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! A browser through the forward proxy: a page with what it is made of, which a second browser gets from the store.
+//! A browser through the forward proxy: a page with what it is made of, which a second browser gets
+//! from the store.
 
 use lab::{Launch, program_or_skip, wait_until};
 
@@ -8,7 +9,8 @@ use crate::servers::{Kind, Web, write_old};
 const BROWSER: &str = "chromium-headless-shell";
 const IMAGES: usize = 12;
 
-/// A page with a style, a script and more images than a browser has connections; the script says what was loaded.
+/// A page with a style, a script and more images than a browser has connections; the script says
+/// what was loaded.
 fn page() -> String {
     let images = (0..IMAGES).map(|image| format!("<img src='{image}.svg'>")).collect::<Vec<_>>().concat();
     format!(

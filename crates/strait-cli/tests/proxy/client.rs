@@ -1,4 +1,5 @@
-//! A client that reads as much as a test tells it to: what has come before the origin sent more is what the test is about.
+//! A client that reads as much as a test tells it to: what has come before the origin sent more is
+//! what the test is about.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -127,7 +128,8 @@ impl Client {
         len
     }
 
-    /// Throws away what comes, `most` bytes at most, where it is: in the kernel (MSG_TRUNC, tcp(7)).
+    /// Throws away what comes, `most` bytes at most, where it is: in the kernel (MSG_TRUNC,
+    /// tcp(7)).
     pub(crate) fn discard(&mut self, most: usize) -> io::Result<u64> {
         // Where nothing is copied the buffer only says how much may be taken.
         let mut room = Vec::with_capacity(most);
@@ -169,7 +171,8 @@ pub(crate) fn get(proxy: SocketAddr, target: &str, fields: &str) -> Response {
     Client::connect(proxy).unwrap().fetch(target, fields).unwrap()
 }
 
-/// Asks for a body until it comes from the store: its last byte reaches clients before the proxy is done with it.
+/// Asks for a body until it comes from the store: its last byte reaches clients before the proxy is
+/// done with it.
 #[track_caller]
 pub(crate) fn await_hit(proxy: SocketAddr, body: &Body) {
     await_hit_of(proxy, &body.target(), body);

@@ -1,5 +1,5 @@
-//! Many at once: followers of one fill, and connections on which nothing is said. Memory grows with neither, nor with the size of what
-//! is sent.
+//! Many at once: followers of one fill, and connections on which nothing is said. Memory grows with
+//! neither, nor with the size of what is sent.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::client::{Client, await_hit};
 use crate::origin::{Gate, Origin};
 use crate::rig::{LIMIT, Setup};
 
-/// Raises the limit of descriptors, for this process and the proxies that it starts; if it cannot be so high the test is skipped.
+/// Raises the limit of descriptors, for this process and the proxies that it starts; if it cannot
+/// be so high the test is skipped.
 fn descriptors_or_skip(count: u64) -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= count) {

@@ -1,4 +1,5 @@
-//! curl through the forward proxy, with nginx, Apache and Python's http.server behind it; wget, which goes on where it was stopped.
+//! curl through the forward proxy, with nginx, Apache and Python's http.server behind it; wget,
+//! which goes on where it was stopped.
 
 use std::fs;
 use std::path::Path;

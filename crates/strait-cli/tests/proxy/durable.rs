@@ -7,7 +7,8 @@ use crate::client::{Client, await_hit};
 use crate::origin::Origin;
 use crate::rig::{LIMIT, Setup};
 
-/// Objects of 100 B to 300 KB: small ones are in memory, too; middling ones in segments; large ones go by splice.
+/// Objects of 100 B to 300 KB: small ones are in memory, too; middling ones in segments; large ones
+/// go by splice.
 fn objects(count: u64) -> Vec<Body> {
     (0..count).map(|id| Body::new(id, 100 + (id * id * 3331) % 299_900)).collect()
 }

@@ -1,5 +1,5 @@
-//! A disk that is full, gone or spoilt, and descriptors that run out: clients get right bodies all the same, or are told that there are
-//! none.
+//! A disk that is full, gone or spoilt, and descriptors that run out: clients get right bodies all
+//! the same, or are told that there are none.
 
 use std::fs;
 use std::io;
@@ -148,7 +148,8 @@ fn descriptors_that_run_out_spoil_no_body() {
         .by(&["prlimit", "--nofile=64:64"])
         .config("limits.origin_idle = 0\n")
         .start();
-    // Idle connections to the origin would hold what descriptors there are. Whoever gets no connection, or is told that the proxy has none to the origin, tries again.
+    // Idle connections to the origin would hold what descriptors there are. Whoever gets no connection,
+    // or is told that the proxy has none to the origin, tries again.
     let fetch = |object: &Body| -> io::Result<bool> {
         let response = Client::connect(proxy.address)?.fetch(&object.target(), "")?;
         if response.head.status == 200 {
@@ -180,7 +181,8 @@ fn files(cache: &Path) -> Vec<fs::File> {
     paths.filter(holds).map(|path| fs::File::options().read(true).write(true).open(path).unwrap()).collect()
 }
 
-/// Stores objects, ends the proxy, spoils its files and starts it again; how often the origin was asked after that.
+/// Stores objects, ends the proxy, spoils its files and starts it again; how often the origin was
+/// asked after that.
 fn spoilt(objects: &[Body], spoil: impl Fn(&fs::File, u64)) -> usize {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();

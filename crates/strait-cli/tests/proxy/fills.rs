@@ -1,7 +1,9 @@
-//! A body of 1 MB that its origin trickles: who comes later gets what is there at once, a part of what is there too, a client that
-//! leaves stops nothing, and a part that was asked for alone is kept, used and completed.
+//! A body of 1 MB that its origin trickles: who comes later gets what is there at once, a part of
+//! what is there too, a client that leaves stops nothing, and a part that was asked for alone is
+//! kept, used and completed.
 //!
-//! The origin goes on when the test lets it, so that what a client has by then can only be what was stored.
+//! The origin goes on when the test lets it, so that what a client has by then can only be what was
+//! stored.
 
 use std::net::Shutdown;
 

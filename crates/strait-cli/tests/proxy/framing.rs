@@ -1,4 +1,5 @@
-//! Bodies in every framing, as an origin sends them: with a length, in chunks, up to the end of the connection.
+//! Bodies in every framing, as an origin sends them: with a length, in chunks, up to the end of the
+//! connection.
 
 use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpStream};

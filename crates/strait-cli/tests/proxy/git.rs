@@ -1,4 +1,5 @@
-//! git through the forward proxy: by files (the dumb protocol), which a cache keeps, and by git-http-backend, which it must not.
+//! git through the forward proxy: by files (the dumb protocol), which a cache keeps, and by
+//! git-http-backend, which it must not.
 
 use std::path::Path;
 
@@ -15,7 +16,8 @@ fn git(at: &Path, arguments: &[&str]) -> Finished {
     launch.args(who).args(arguments).run(LIMIT).unwrap().success()
 }
 
-/// A bare repository `repository.git` of some commits, in `files`, whose objects are files each, in a pack, or both.
+/// A bare repository `repository.git` of some commits, in `files`, whose objects are files each, in
+/// a pack, or both.
 fn make(files: &Path) {
     let work = tempfile::tempdir().unwrap();
     let at = work.path();

@@ -1,5 +1,5 @@
-//! The program `strait proxy` as its users meet it: between real clients and origins, while it fills, when it is killed, and when
-//! descriptors, disk or patience run out.
+//! The program `strait proxy` as its users meet it: between real clients and origins, while it
+//! fills, when it is killed, and when descriptors, disk or patience run out.
 
 mod body;
 mod browser;

@@ -1,7 +1,9 @@
-//! What others got wrong when they spliced: data left in a pipe when the sender closes, chunked bodies with a corrupted start, bodies
-//! without their tail, and what is abandoned taken for what is complete. Bodies here are longer than a pipe.
+//! What others got wrong when they spliced: data left in a pipe when the sender closes, chunked
+//! bodies with a corrupted start, bodies without their tail, and what is abandoned taken for what
+//! is complete. Bodies here are longer than a pipe.
 //!
-//! Two more, followers that wait for the end or fetch again, and all of a body where a part was asked for, are in `fills`.
+//! Two more, followers that wait for the end or fetch again, and all of a body where a part was
+//! asked for, are in `fills`.
 
 use std::io::{self, Write as _};
 
@@ -16,10 +18,12 @@ use crate::rig::{Proxy, Setup};
 /// Longer than a pipe several times over, and no multiple of anything.
 const LONG: u64 = 3_000_017;
 
-/// What a slow client has room for: less than a pipe, and more than a packet of the loopback, without which the kernel waits.
+/// What a slow client has room for: less than a pipe, and more than a packet of the loopback,
+/// without which the kernel waits.
 const WINDOW: usize = 100_000;
 
-/// Asks and takes the answer through a small window: whatever is on its way stays in the proxy for long.
+/// Asks and takes the answer through a small window: whatever is on its way stays in the proxy for
+/// long.
 fn fetch_slowly(proxy: &Proxy, framed: &Framed, version: &str) -> io::Result<Vec<u8>> {
     let mut client = Client::connect(proxy.address)?;
     set_socket_recv_buffer_size(&client.stream, WINDOW)?;

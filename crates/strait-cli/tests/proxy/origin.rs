@@ -64,7 +64,8 @@ impl Origin {
         Self { address, asked }
     }
 
-    /// One that sends the body that a target names, to be kept for an hour; or the range of it that it is asked for.
+    /// One that sends the body that a target names, to be kept for an hour; or the range of it that
+    /// it is asked for.
     pub(crate) fn of_bodies() -> Self {
         Self::new(|request, stream| send_body(request, stream, "Cache-Control: max-age=3600\r\n"))
     }

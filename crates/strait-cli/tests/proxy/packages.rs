@@ -1,5 +1,5 @@
-//! apt and pip through the forward proxy, each with a repository that is made here, and with state and caches of its own: what a second
-//! machine installs comes from the store.
+//! apt and pip through the forward proxy, each with a repository that is made here, and with state
+//! and caches of its own: what a second machine installs comes from the store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ dpkg-deb --root-owner-group --build package strait-test_1.0_all.deb >/dev/null
 } >Release
 rm -r package";
 
-/// A machine that knows this repository alone: nothing of the system's apt is read, but its programs, or written.
+/// A machine that knows this repository alone: nothing of the system's apt is read, but its
+/// programs, or written.
 struct Machine {
     folder: tempfile::TempDir,
 }

@@ -145,7 +145,8 @@ impl Proxy {
         open
     }
 
-    /// Its open files in a directory, those without a name too, as paths by which they can be looked at.
+    /// Its open files in a directory, those without a name too, as paths by which they can be
+    /// looked at.
     pub(crate) fn open_files(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
         self.links().filter(move |(_, link)| Path::new(link).starts_with(folder)).map(|(path, _)| path)
     }

@@ -1,5 +1,5 @@
-//! Origins as they are in the world: nginx, Apache and Python's http.server, each on an address of this machine that is its own, with
-//! a log that tells what it was asked for.
+//! Origins as they are in the world: nginx, Apache and Python's http.server, each on an address of
+//! this machine that is its own, with a log that tells what it was asked for.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 use crate::rig::LIMIT;
 
-/// Ports without TLS and with it. They are fixed, as these servers do not tell which one they took; the addresses differ.
+/// Ports without TLS and with it. They are fixed, as these servers do not tell which one they took;
+/// the addresses differ.
 const PORT: u16 = 8080;
 pub(crate) const TLS_PORT: u16 = 8443;
 
@@ -44,8 +45,8 @@ impl Kind {
 }
 
 impl Web {
-    /// Starts one that serves what `make` puts into its directory, and lets it be stored for an hour. Without the program the test is
-    /// skipped.
+    /// Starts one that serves what `make` puts into its directory, and lets it be stored for an
+    /// hour. Without the program the test is skipped.
     pub(crate) fn start(kind: Kind, make: impl FnOnce(&Path)) -> Option<Self> {
         Self::start_at(own_address(), kind, "", make)
     }
@@ -92,7 +93,8 @@ impl Web {
         format!("http://{}/{path}", self.address)
     }
 
-    /// The lines of its log that tell of whole and partial responses: not of those that only confirm.
+    /// The lines of its log that tell of whole and partial responses: not of those that only
+    /// confirm.
     pub(crate) fn sent(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.log).unwrap_or_else(|_| self.process.stderr());
         let is_sent = |line: &&str| line.contains("\" 200 ") || line.contains("\" 206 ");
@@ -110,7 +112,8 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if found.is_none() && program_or_skip(program) { Some(program.into()) } else { found }
 }
 
-/// An address of this machine's loopback network that nobody else has: of this process, and of each of its servers.
+/// An address of this machine's loopback network that nobody else has: of this process, and of each
+/// of its servers.
 pub(crate) fn own_address() -> Ipv4Addr {
     static TAKEN: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -163,8 +166,8 @@ ExpiresDefault \"access plus 1 hour\"
     )
 }
 
-/// Writes a file that was last changed ten days ago: a server that says nothing of its lifetime lets it be stored all the same
-/// (RFC 9111, section 4.2.2).
+/// Writes a file that was last changed ten days ago: a server that says nothing of its lifetime
+/// lets it be stored all the same (RFC 9111, section 4.2.2).
 pub(crate) fn write_old(path: &Path, bytes: &[u8]) {
     const AGE: Duration = Duration::from_hours(240);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -173,7 +176,8 @@ pub(crate) fn write_old(path: &Path, bytes: &[u8]) {
     file.set_modified(SystemTime::now() - AGE).unwrap();
 }
 
-/// A certificate for an address, and its key, as files beside each other; without openssl the test is skipped.
+/// A certificate for an address, and its key, as files beside each other; without openssl the test
+/// is skipped.
 pub(crate) fn certificate(folder: &Path, address: Ipv4Addr) -> Option<(PathBuf, PathBuf)> {
     if !program_or_skip("openssl") {
         return None;

@@ -37,7 +37,8 @@ const HUGE: u64 = (1 << 32) + 1;
 const TAIL: u64 = 100_000;
 const MARK: Body = Body::new(3, TAIL);
 
-/// An origin with a file of that length that takes no room; `fields` say whether it is to be stored.
+/// An origin with a file of that length that takes no room; `fields` say whether it is to be
+/// stored.
 fn huge(fields: &'static str) -> Origin {
     let file = tempfile::tempfile().unwrap();
     file.set_len(HUGE).unwrap();
@@ -64,7 +65,8 @@ fn huge(fields: &'static str) -> Origin {
     })
 }
 
-/// Takes it all: the zeros are thrown away in the kernel (MSG_TRUNC, tcp(7)), the tail is looked at.
+/// Takes it all: the zeros are thrown away in the kernel (MSG_TRUNC, tcp(7)), the tail is looked
+/// at.
 fn take_huge(proxy: &Proxy) -> bool {
     let mut client = Client::connect(proxy.address).unwrap();
     client.ask("GET", "/huge", "").unwrap();

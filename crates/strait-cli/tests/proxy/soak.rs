@@ -1,5 +1,6 @@
-//! Mixed load with random aborts on both sides, for as long as `STRAIT_SOAK_SECONDS` says; `scripts/soak` runs it for ten minutes. At
-//! the end every body was right, and no descriptor, pipe, memory or disk is left behind.
+//! Mixed load with random aborts on both sides, for as long as `STRAIT_SOAK_SECONDS` says;
+//! `scripts/soak` runs it for ten minutes. At the end every body was right, and no descriptor,
+//! pipe, memory or disk is left behind.
 
 use std::collections::HashMap;
 use std::fs;
@@ -78,7 +79,8 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An origin that breaks off one response of fifty, before its head or in its body, by an end or by a reset.
+/// An origin that breaks off one response of fifty, before its head or in its body, by an end or by
+/// a reset.
 fn origin(tally: &Arc<Tally>) -> Origin {
     let (thrown, tally) = (AtomicU64::new(1), Arc::clone(tally));
     Origin::new(move |request, stream| {
@@ -214,7 +216,8 @@ fn tunnel(client: &mut Client, origin: SocketAddr, object: Body, tally: &Tally) 
     Ok(false)
 }
 
-/// Bytes of disk that a proxy takes in a directory: its files, and those that it has open and that have no name any more.
+/// Bytes of disk that a proxy takes in a directory: its files, and those that it has open and that
+/// have no name any more.
 fn disk_bytes(proxy: &Proxy, folder: &Path) -> u64 {
     let named = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     let paths = named.chain(proxy.open_files(folder));
@@ -224,7 +227,8 @@ fn disk_bytes(proxy: &Proxy, folder: &Path) -> u64 {
     bytes.values().sum()
 }
 
-/// The same where files come and go while they are looked at, so that one look may count a file and what has taken its room.
+/// The same where files come and go while they are looked at, so that one look may count a file and
+/// what has taken its room.
 fn steady_disk_bytes(proxy: &Proxy, folder: &Path) -> u64 {
     let look = || disk_bytes(proxy, folder);
     (1..LOOKS).fold(look(), |least, _| if least > DISK_BYTES { least.min(look()) } else { least })

@@ -20,7 +20,8 @@ use super::{guest, pf_zerocopy, run};
 const BURST: u64 = 1000;
 /// Metered bursts.
 const BURSTS: u64 = 20;
-/// What lies between two bursts: long enough for the slowest to take one in, at a nanosecond an instruction.
+/// What lies between two bursts: long enough for the slowest to take one in, at a nanosecond an
+/// instruction.
 const PAUSE_US: u64 = 20_000;
 /// Sizes of frames with their check sequence, as users give them; the NIC counts without.
 const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
@@ -214,7 +215,8 @@ fn e1000() {
     costs.extend(measure(guest, &[ZERO_COPY, TCPDUMP_ZERO_COPY]));
     print("e1000", &costs);
     assert_independent_of_length(&costs, "zerocopy");
-    // The stock driver copies frames below 256 bytes once more (copybreak), so packet sockets differ less by length here.
+    // The stock driver copies frames below 256 bytes once more (copybreak), so packet sockets differ
+    // less by length here.
     assert_dependent_on_length(&costs, "xdp-generic");
     compare("e1000", Kernel::V7_2, &costs);
 }

@@ -1,5 +1,6 @@
-//! What the doctor says of NICs and of PF_ZEROCOPY. `xdp.rs` and `pf_zerocopy.rs` show that it is so; what it says of sends
-//! stands in `send.rs` beside what became of them, and of kTLS in `tls.rs`.
+//! What the doctor says of NICs and of PF_ZEROCOPY. `xdp.rs` and `pf_zerocopy.rs` show that it is
+//! so; what it says of sends stands in `send.rs` beside what became of them, and of kTLS in
+//! `tls.rs`.
 
 use lab::vm::{Kernel, Nic, Run, vm_or_skip};
 use serde_json::Value;

@@ -1,6 +1,8 @@
-//! The program `strait` in virtual machines: real zero-copy, which needs a NIC that reaches the program's memory.
+//! The program `strait` in virtual machines: real zero-copy, which needs a NIC that reaches the
+//! program's memory.
 //!
-//! `make test-vm` runs it, with the release build: emulation is slow, and what is metered is what users get.
+//! `make test-vm` runs it, with the release build: emulation is slow, and what is metered is what
+//! users get.
 
 mod cost;
 mod doctor;

@@ -49,7 +49,8 @@ fn frames_come_without_a_copy_as_they_were_sent() {
         return;
     }
     for kernel in KERNELS {
-        // The stock driver's frames by v3, sent once more to the module: tags, filters and the snaplen included.
+        // The stock driver's frames by v3, sent once more to the module: tags, filters and the snaplen
+        // included.
         let script = "
 up eth0 eth1
 capture reference --path v3
@@ -449,7 +450,8 @@ fn frames_that_find_no_slot_are_counted_and_the_ledger_closes() {
     if !vm_or_skip() {
         return;
     }
-    // While the receiver is stopped its 512 slots fill; when it goes on they are filled once more, and the rest is lost.
+    // While the receiver is stopped its 512 slots fill; when it goes on they are filled once more, and
+    // the rest is lost.
     let script = "
 take_for_zerocopy
 up eth0 zc0

@@ -12,7 +12,8 @@ use super::cost::{Cost, Costs, LIBPCAP, sizes};
 
 /// What a path may cost beyond the figure written down, in percent.
 const TOLERANCE: f64 = 5.0;
-/// Set, it writes the figures down and does not compare them; its value says of which commit they are.
+/// Set, it writes the figures down and does not compare them; its value says of which commit they
+/// are.
 const RECORD: &str = "STRAIT_VM_RECORD";
 
 const ABOUT: &str = "Guest instructions a received frame, in the kernel and in the program, by path and frame size (with \

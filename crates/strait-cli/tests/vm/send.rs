@@ -66,7 +66,8 @@ fn pages_of_the_program_go_out_without_a_copy_unless_somebody_listens_in() {
     if !vm_or_skip() {
         return;
     }
-    // A packet socket for all protocols has the kernel copy what it would lend: a running capture is enough.
+    // A packet socket for all protocols has the kernel copy what it would lend: a running capture is
+    // enough.
     let script = format!(
         "{TWO_HOSTS}
 for own in 127.0.0.1 10.0.0.1; do strait doctor --for send --to $own; done
@@ -108,15 +109,17 @@ transfer {name}-forced whole --threshold 1
     )
 }
 
-/// The transfer `name` went without a copy, but for what the sender copied to compare, or while a probe was on its way,
-/// and for reports that are false; the route was never taken for one that copies.
+/// The transfer `name` went without a copy, but for what the sender copied to compare, or while a
+/// probe was on its way, and for reports that are false; the route was never taken for one that
+/// copies.
 fn assert_lent(run: &Run, name: &str) {
     let [uncopied, copied] = lent(run, name);
     assert!(uncopied > SENT_BYTES / 4 && copied < uncopied / 2, "{name}: {}", run.said);
     assert_eq!(account(run, name)["fallbacks"], serde_json::json!({}), "{name}: {}", run.said);
 }
 
-/// Nothing went without a copy under `name`, whether by choice or by force, and the account gives `reason`.
+/// Nothing went without a copy under `name`, whether by choice or by force, and the account gives
+/// `reason`.
 fn assert_copied(run: &Run, name: &str, reason: &str) {
     let [chosen, forced] = ["chosen", "forced"].map(|way| format!("{name}-{way}"));
     assert_eq!(lent(run, &forced), [0, SENT_BYTES], "{}", run.said);
@@ -173,7 +176,8 @@ fn reports_of_copies_that_did_not_happen_condemn_no_route() {
     if !vm_or_skip() {
         return;
     }
-    // Several small sends are in one packet, whose notifications the kernel joins: of some it says that they were copied.
+    // Several small sends are in one packet, whose notifications the kernel joins: of some it says that
+    // they were copied.
     let script = format!(
         "{TWO_HOSTS}
 transfer chosen-4 pieces 4096

@@ -1,4 +1,5 @@
-//! HTTPS from the proxy's store: with kTLS the kernel encrypts the pages of the store, without it the proxy must.
+//! HTTPS from the proxy's store: with kTLS the kernel encrypts the pages of the store, without it
+//! the proxy must.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +13,11 @@ use super::{assert_said, guest, run};
 const TOOL_LIMIT: Duration = Duration::from_mins(1);
 /// What the object has, which is asked for twice: a fetch, then a hit.
 const OBJECT_BYTES: u64 = 1 << 20;
-/// What a hit may take through the proxy's own memory: heads, records of the handshake, lines of the log.
+/// What a hit may take through the proxy's own memory: heads, records of the handshake, lines of
+/// the log.
 const TALK_BYTES_MAX: u64 = 16 << 10;
-/// A proxy before busybox's httpd; a hit on it over TLS, with every system call of the proxy traced by the kernel.
+/// A proxy before busybox's httpd; a hit on it over TLS, with every system call of the proxy traced
+/// by the kernel.
 const HIT: &str = r#"
 mkdir www store
 dd if=/dev/urandom of=www/object bs=65536 count=16 2>/dev/null

@@ -62,7 +62,8 @@ fn frames_go_out_without_a_copy_where_the_driver_can() {
     if !vm_or_skip() {
         return;
     }
-    // igb sends from a UMEM only while an XDP program is attached. The host goes on receiving by the same queue.
+    // igb sends from a UMEM only while an XDP program is attached. The host goes on receiving by the
+    // same queue.
     let script = "
 up eth0 eth1
 receiver=eth1

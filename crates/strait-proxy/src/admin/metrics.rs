@@ -1,4 +1,5 @@
-//! The numbers in the text format that Prometheus reads (its documentation: exposition formats, version 0.0.4).
+//! The numbers in the text format that Prometheus reads (its documentation: exposition formats,
+//! version 0.0.4).
 
 use std::fmt::{Display, Write as _};
 

@@ -1,7 +1,9 @@
-//! Where the proxy tells of itself: metrics, an admin page, and what is stored. A thread of its own serves it.
+//! Where the proxy tells of itself: metrics, an admin page, and what is stored. A thread of its own
+//! serves it.
 //!
-//! Whoever is not allowed is turned away; a name that is not its own is refused, for a page from elsewhere may have had it pointed here;
-//! what changes anything is asked for by POST, and not by a page from elsewhere.
+//! Whoever is not allowed is turned away; a name that is not its own is refused, for a page from
+//! elsewhere may have had it pointed here; what changes anything is asked for by POST, and not by a
+//! page from elsewhere.
 
 mod metrics;
 mod site;
@@ -157,7 +159,8 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
     }
 }
 
-/// Whether no page from elsewhere is behind a request, as browsers tell it (the Fetch Standard: Origin and Sec-Fetch-Site).
+/// Whether no page from elsewhere is behind a request, as browsers tell it (the Fetch Standard:
+/// Origin and Sec-Fetch-Site).
 fn is_from_here(request: &Request<'_>, authority: &Authority<'_>) -> bool {
     let own = format!("http://{authority}");
     let is_own = |origin: &str| origin.eq_ignore_ascii_case(&own);

@@ -1,4 +1,5 @@
-//! The lines themselves. Whatever came from outside is escaped, so that nobody writes a line, or a field, of their own.
+//! The lines themselves. Whatever came from outside is escaped, so that nobody writes a line, or a
+//! field, of their own.
 
 use std::io::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,8 +35,8 @@ pub(super) fn write(out: &mut Vec<u8>, format: Format, account: &Account<'_, '_>
     out.push(b'\n');
 }
 
-/// `host ident authuser [date] "request" status bytes`, as the servers of NCSA and Apache write it. The
-/// size is that of the body as sent, `-` if there was none (Apache's `%b`).
+/// `host ident authuser [date] "request" status bytes`, as the servers of NCSA and Apache write it.
+/// The size is that of the body as sent, `-` if there was none (Apache's `%b`).
 fn common(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     let _ = write!(out, "{} - - [", account.client.ip().to_canonical());
     date(out, now.as_secs());
@@ -53,8 +54,8 @@ fn common(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     };
 }
 
-/// `time elapsed client code/status bytes method URL user hierarchy/peer type`, as Squid writes it. Its
-/// size includes the head (`%<st`).
+/// `time elapsed client code/status bytes method URL user hierarchy/peer type`, as Squid writes it.
+/// Its size includes the head (`%<st`).
 fn squid(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     let (method, target) = account.request.map_or(("NONE", "error:no-request"), |it| (it.method, it.target));
     let _ = write!(
@@ -174,7 +175,8 @@ fn percent(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// A string of JSON (RFC 8259, section 7), of ASCII; what is no ASCII is told byte by byte, as U+0080 to U+00FF.
+/// A string of JSON (RFC 8259, section 7), of ASCII; what is no ASCII is told byte by byte, as
+/// U+0080 to U+00FF.
 fn json_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     for byte in bytes {
@@ -203,7 +205,8 @@ fn date(out: &mut Vec<u8>, seconds: u64) {
     );
 }
 
-/// Year, month from 0 and day of so many days after the first of 1970, by counting years that begin in March: then leap days are last.
+/// Year, month from 0 and day of so many days after the first of 1970, by counting years that begin
+/// in March: then leap days are last.
 fn civil(days: u64) -> (u64, usize, u64) {
     const ERA_DAYS: u64 = 400 * 365 + 97;
     // From March 1 of the year 0.

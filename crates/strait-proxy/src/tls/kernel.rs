@@ -1,8 +1,10 @@
-//! TLS on one connection, encrypted and decrypted by the kernel (kTLS), after rustls has shaken hands.
+//! TLS on one connection, encrypted and decrypted by the kernel (kTLS), after rustls has shaken
+//! hands.
 //!
-//! Only of TLS 1.3 and AES-GCM: in TLS 1.2 the kernel would number nonces otherwise than rustls did before, and might use one twice.
-//! Tickets that a server sends behind its handshake are of no use then: rustls, which would keep them, is gone. New keys (KeyUpdate)
-//! end the connection; nobody asks for them before many gigabytes.
+//! Only of TLS 1.3 and AES-GCM: in TLS 1.2 the kernel would number nonces otherwise than rustls did
+//! before, and might use one twice. Tickets that a server sends behind its handshake are of no use
+//! then: rustls, which would keep them, is gone. New keys (KeyUpdate) end the connection; nobody
+//! asks for them before many gigabytes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,7 +20,8 @@ use tokio::net::TcpStream;
 use crate::buffer::Buffer;
 use crate::stream::poll_fill;
 
-/// Bytes of a record's head: its type, a version and the length of the rest (RFC 8446, section 5.1).
+/// Bytes of a record's head: its type, a version and the length of the rest (RFC 8446, section
+/// 5.1).
 const HEAD_BYTES: usize = 5;
 
 /// The bytes of a handshake, one record at a time: what follows is for the kernel to read.

@@ -5,7 +5,8 @@
 //! poll_read  ◀── reader ◀── records ◀── `coming` ◀── TCP
 //! ```
 //!
-//! What came and is not decrypted waits in a [`Buffer`], which has memory only then: rustls alone would read 4 KiB at a time.
+//! What came and is not decrypted waits in a [`Buffer`], which has memory only then: rustls alone
+//! would read 4 KiB at a time.
 
 use std::io::{self, IoSlice, Read as _, Write};
 use std::pin::Pin;
@@ -67,8 +68,9 @@ impl Session {
         }
     }
 
-    /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end that the peer has announced. A connection that ends
-    /// without it is cut short, by whomever (RFC 8446, section 6.1).
+    /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end that the
+    /// peer has announced. A connection that ends without it is cut short, by whomever (RFC
+    /// 8446, section 6.1).
     pub(crate) fn poll_read(
         &mut self,
         tcp: &mut TcpStream,

@@ -1,6 +1,8 @@
-//! The store under steady eviction: a working set three times the disk limit, and a memory cache larger than a segment.
+//! The store under steady eviction: a working set three times the disk limit, and a memory cache
+//! larger than a segment.
 //!
-//! `STRAIT_CHURN_SCALE` multiplies the sizes; 32 is a disk of 1 GiB, 64 MiB of memory and 196,608 objects of 16 KiB.
+//! `STRAIT_CHURN_SCALE` multiplies the sizes; 32 is a disk of 1 GiB, 64 MiB of memory and 196,608
+//! objects of 16 KiB.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,14 +23,15 @@ const EXPONENT: f64 = 0.9;
 const SEED: u64 = 19;
 /// Clients, each with one connection.
 const CLIENTS: u64 = 4;
-/// Requests of one client between two looks at the store, at scale 1: all of them together fill no more than the segments that are
-/// kept ready.
+/// Requests of one client between two looks at the store, at scale 1: all of them together fill no
+/// more than the segments that are kept ready.
 const REQUESTS_PER_ROUND: usize = 20;
 /// Rounds after the store was full once.
 const ROUNDS_FULL: usize = 100;
 /// Rounds within which the store is full.
 const ROUNDS_MAX: usize = 500;
-/// Deleted files that may be open at a time: those that a response or a look of the eviction thread holds.
+/// Deleted files that may be open at a time: those that a response or a look of the eviction thread
+/// holds.
 const DELETED_MAX: usize = 8;
 
 /// Popularity of objects: the share of object `n` of all requests is as `1 / n^EXPONENT`.
@@ -94,7 +97,8 @@ fn run_round(clients: &mut [Client], requests: usize, zipf: &Zipf, next: &Atomic
     });
 }
 
-/// Returns true if every eviction thread of this process sleeps: one that was woken and waits for a processor does not.
+/// Returns true if every eviction thread of this process sleeps: one that was woken and waits for a
+/// processor does not.
 fn eviction_sleeps() -> bool {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());

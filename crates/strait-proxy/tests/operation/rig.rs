@@ -19,8 +19,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// Interim responses before the answer to a path whose name begins with `early`, and bytes of each.
 const INTERIM: (usize, usize) = (10, 20_000);
 
-/// An origin. A path is what it answers with: `/200/60/1000/name` is status 200, fresh for 60 s, with 1000 bytes. A name that begins with
-/// `vary` has an answer for each X-Kind; before that of one that begins with `early` come interim responses.
+/// An origin. A path is what it answers with: `/200/60/1000/name` is status 200, fresh for 60 s,
+/// with 1000 bytes. A name that begins with `vary` has an answer for each X-Kind; before that of
+/// one that begins with `early` come interim responses.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -187,7 +188,8 @@ impl Client {
     }
 }
 
-/// A reverse proxy before an origin, with a directory of its own, unless that is said to be none: `cache.dir = ""`.
+/// A reverse proxy before an origin, with a directory of its own, unless that is said to be none:
+/// `cache.dir = ""`.
 pub(crate) struct Rig {
     pub(crate) proxy: Proxy,
     pub(crate) origin: Origin,

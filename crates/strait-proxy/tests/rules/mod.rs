@@ -1,4 +1,5 @@
-//! The table of the rules for caches in RFC 9111 and RFC 9213, `rules.txt`: each rule names tests that exist, or a reason.
+//! The table of the rules for caches in RFC 9111 and RFC 9213, `rules.txt`: each rule names tests
+//! that exist, or a reason.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -6,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 const TABLE: &str = include_str!("rules.txt");
 
-/// Sections with rules for caches, and the number of their rules in the table. A rule that is removed or added must be counted here.
+/// Sections with rules for caches, and the number of their rules in the table. A rule that is
+/// removed or added must be counted here.
 const SECTIONS: [(&str, usize); 46] = [
     ("RFC 9111 s1.2.2", 1),
     ("RFC 9111 s3", 7),

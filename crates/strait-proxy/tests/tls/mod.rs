@@ -1,4 +1,5 @@
-//! TLS with clients and origins, over real sockets, with an authority and certificates of the tests' own.
+//! TLS with clients and origins, over real sockets, with an authority and certificates of the
+//! tests' own.
 
 mod bodies;
 mod clients;

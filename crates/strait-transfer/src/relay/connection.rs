@@ -1,4 +1,5 @@
-//! A relayed connection: a client, the server that was connected to for it, and the two directions between them.
+//! A relayed connection: a client, the server that was connected to for it, and the two directions
+//! between them.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -160,7 +161,8 @@ impl Connection {
         (self.server, self.tried) = (server, tried);
     }
 
-    /// The server was reached, or not; it gets the header first, which always fits an empty socket buffer.
+    /// The server was reached, or not; it gets the header first, which always fits an empty socket
+    /// buffer.
     fn reached(&mut self) -> Result<()> {
         let failed = |error: Errno| Error::os("connect to", "the server", error);
         sockopt::socket_error(&self.server).map_err(failed)?.map_err(failed)?;
@@ -175,8 +177,9 @@ impl Connection {
         }
     }
 
-    /// Returns its pipes, its sockets and their descriptors' share. Those reset when they are closed (`SO_LINGER`), so that nobody takes a part for the whole,
-    /// unless all ended in order.
+    /// Returns its pipes, its sockets and their descriptors' share. Those reset when they are
+    /// closed (`SO_LINGER`), so that nobody takes a part for the whole, unless all ended in
+    /// order.
     pub(crate) fn close(mut self, in_order: bool, pipes: &mut Pipes) -> ([OwnedFd; 2], Share) {
         self.up.close(pipes);
         self.down.close(pipes);

@@ -1,13 +1,15 @@
-//! One direction of a relayed connection: bytes from one socket to the other through a pipe, and to a file beside if asked.
+//! One direction of a relayed connection: bytes from one socket to the other through a pipe, and to
+//! a file beside if asked.
 //!
 //! ```text
 //! from --splice--> pipe --splice--> to
 //!                    \--tee--> pipe --splice--> file
 //! ```
 //!
-//! A direction holds a pipe only while bytes are in it: an idle connection costs two descriptors. Where no pipe is to be had bytes are
-//! copied, and counted so. Nothing is read while the other side takes nothing, so that back-pressure reaches the sender. The end of a
-//! stream is passed on as the end of a stream, and the other direction goes on.
+//! A direction holds a pipe only while bytes are in it: an idle connection costs two descriptors.
+//! Where no pipe is to be had bytes are copied, and counted so. Nothing is read while the other
+//! side takes nothing, so that back-pressure reaches the sender. The end of a stream is passed on
+//! as the end of a stream, and the other direction goes on.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -33,7 +35,8 @@ pub(crate) enum Waits {
     Room,
     /// Nothing: it is another's turn.
     Turn,
-    /// Nothing any more: the stream has ended, and its end was passed on, or its destination is gone.
+    /// Nothing any more: the stream has ended, and its end was passed on, or its destination is
+    /// gone.
     Over,
 }
 
@@ -177,7 +180,8 @@ impl Direction {
         }
     }
 
-    /// Copies bytes to the file; how many, or `None` without one. A file that takes no more is left as it is.
+    /// Copies bytes to the file; how many, or `None` without one. A file that takes no more is left
+    /// as it is.
     fn copy_to_file(&mut self, write: impl FnOnce(&mut Tee) -> Result<usize, Errno>) -> Option<usize> {
         match write(self.tee.as_mut()?) {
             Ok(bytes) => {

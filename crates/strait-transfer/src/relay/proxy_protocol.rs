@@ -1,5 +1,5 @@
-//! The header that tells a server who its client is: the PROXY protocol, versions 1 and 2 (haproxy.org, proxy-protocol.txt).
-//! Pure.
+//! The header that tells a server who its client is: the PROXY protocol, versions 1 and 2
+//! (haproxy.org, proxy-protocol.txt). Pure.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -33,8 +33,8 @@ const PROXY: u8 = 0x21;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
-/// The header of a connection from `client` to `server`, as the relay saw both. IPv4 addresses in IPv6 form are taken for
-/// what they are; of two families the IPv6 form is given.
+/// The header of a connection from `client` to `server`, as the relay saw both. IPv4 addresses in
+/// IPv6 form are taken for what they are; of two families the IPv6 form is given.
 pub fn header(version: Version, client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let (from, to) = same_family(client.ip(), server.ip());
     match version {
@@ -94,7 +94,8 @@ pub struct NoHeader(&'static str);
 const LINE_BYTES_MAX: usize = 107;
 /// Bytes before the addresses of a version 2 header.
 const FIXED_BYTES: usize = 16;
-/// Bytes behind those at most: what is told beside the addresses is certificates' names at the longest.
+/// Bytes behind those at most: what is told beside the addresses is certificates' names at the
+/// longest.
 const BEHIND_BYTES_MAX: usize = 4 << 10;
 
 /// The header that `bytes` begin with, and its length; `None` while it is not whole.

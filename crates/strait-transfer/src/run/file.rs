@@ -10,7 +10,8 @@ use super::{Step, To};
 use crate::error::{Error, Result};
 use crate::plan::FilePart;
 
-/// Bytes asked for at a time: it returns when the socket is full anyway, and a signal is looked at in between.
+/// Bytes asked for at a time: it returns when the socket is full anyway, and a signal is looked at
+/// in between.
 const CHUNK: u64 = 1 << 20;
 /// Where a file is read, because it cannot be sent from: bytes at a time.
 const READ_CHUNK: usize = 64 << 10;

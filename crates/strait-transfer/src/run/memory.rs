@@ -136,8 +136,9 @@ fn hand_over(views: &[Frozen], engine: &mut Engine, to: &To<'_>) -> Result<Optio
     }
 }
 
-/// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that goes first. Without a buffer that
-/// holds them they are sent as they are, and the run of the lent ones, which is returned, follows.
+/// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that
+/// goes first. Without a buffer that holds them they are sent as they are, and the run of the lent
+/// ones, which is returned, follows.
 pub(super) fn gather(
     pieces: Pieces,
     lent: Views,

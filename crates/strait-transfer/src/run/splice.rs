@@ -1,4 +1,5 @@
-//! What a socket receives, to another socket through a pipe (splice(2)): the bytes stay in the kernel's pages.
+//! What a socket receives, to another socket through a pipe (splice(2)): the bytes stay in the
+//! kernel's pages.
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,5 @@
-//! What does not go well: a file that is shorter than planned, a peer that takes nothing, io_uring forbidden, memory that
-//! cannot be locked, a sender that is dropped.
+//! What does not go well: a file that is shorter than planned, a peer that takes nothing, io_uring
+//! forbidden, memory that cannot be locked, a sender that is dropped.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -109,7 +109,8 @@ fn the_loopback_is_found_to_copy_and_left_alone() {
     }
 }
 
-/// The account of what a sender of a namespace sends to the other end of its wire, whose device has no scatter-gather.
+/// The account of what a sender of a namespace sends to the other end of its wire, whose device has
+/// no scatter-gather.
 fn sent_without_scatter_gather(wire: &Wire, zero_copy: ZeroCopy) -> Transfer {
     let (left, right) = (wire.left(), wire.right());
     let name = left.name();
@@ -176,9 +177,9 @@ fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
     assert!(account.fallbacks["as much is lent as may be"] > 0 && account.sent > 0, "{account}");
 }
 
-/// What follows a lent run is announced to the kernel (`MSG_MORE`), which holds a short packet back for it: not for longer than
-/// it takes to come. A packet that is held back leaves by a timer, 200 ms later; until then everything
-/// sent is acknowledged and the rest is unsent.
+/// What follows a lent run is announced to the kernel (`MSG_MORE`), which holds a short packet back
+/// for it: not for longer than it takes to come. A packet that is held back leaves by a timer, 200
+/// ms later; until then everything sent is acknowledged and the rest is unsent.
 #[test]
 fn what_goes_on_behind_a_lent_run_is_not_held_back() {
     const ROUNDS: usize = 30;
@@ -199,7 +200,8 @@ fn what_goes_on_behind_a_lent_run_is_not_held_back() {
         sender.send(&mut engine, plan, PATIENCE).unwrap();
         let mut was_held = false;
         while !has_reply(&sender) {
-            // In this order: nothing is written meanwhile, so the two are equal only if no byte was in flight.
+            // In this order: nothing is written meanwhile, so the two are equal only if no byte was in
+            // flight.
             let outstanding = tcp::unacknowledged(sender.socket()).unwrap();
             was_held |= outstanding > 0 && tcp::unsent(sender.socket()).unwrap() == outstanding;
             std::thread::yield_now();
@@ -208,7 +210,8 @@ fn what_goes_on_behind_a_lent_run_is_not_held_back() {
         let _ = rustix::io::read(sender.socket(), &mut [0; 1]).unwrap();
     }
     echo.join().unwrap();
-    // The moment between an acknowledgement and the packets that it lets go looks alike, where one is caught.
+    // The moment between an acknowledgement and the packets that it lets go looks alike, where one is
+    // caught.
     assert!(held_back < ROUNDS / 2, "{held_back} of {ROUNDS}");
 }
 

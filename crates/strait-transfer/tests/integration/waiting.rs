@@ -12,7 +12,8 @@ use crate::rig::{PATIENCE, connection, pattern};
 /// More than the peer's socket has room for, and less than both have.
 const BYTES: usize = 200_000;
 
-/// An engine, a sender of what its peer has not read and the kernel therefore has, and the peer. `None` where nothing can be lent.
+/// An engine, a sender of what its peer has not read and the kernel therefore has, and the peer.
+/// `None` where nothing can be lent.
 fn lent() -> Option<(Engine, Sender, std::net::TcpStream)> {
     let mut engine = Engine::new(Options { zero_copy: ZeroCopy::From(1), ..Options::default() }).unwrap();
     if engine.notifications().is_none() {

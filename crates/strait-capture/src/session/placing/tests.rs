@@ -10,8 +10,9 @@ use crate::session::Directions;
 const ENOMEM: i32 = 12;
 const EIO: i32 = 5;
 
-/// Replaces one program by another, where the attempts in turn end with these errors of the kernel; those after them
-/// succeed. Returns the bytes that the program of each attempt keeps, `None` where the filter runs in this process.
+/// Replaces one program by another, where the attempts in turn end with these errors of the kernel;
+/// those after them succeed. Returns the bytes that the program of each attempt keeps, `None` where
+/// the filter runs in this process.
 fn replace(errors: &[i32]) -> (Vec<Option<u32>>, Result<Replaced, Error>) {
     let (old, new) = (Program::accept_all(1), Program::accept_all(2));
     let placing = Placing { link: Link::Own(1), directions: Directions::In };

@@ -1,6 +1,7 @@
 //! Full disks, limits, killed captures, readers that go away, targets that cannot be written.
 //!
-//! What needs a process of its own runs this test binary again, for the same test, with [`CHILD`] set.
+//! What needs a process of its own runs this test binary again, for the same test, with [`CHILD`]
+//! set.
 
 use std::env;
 use std::fs::{self, File};
@@ -115,7 +116,8 @@ fn a_killed_capture_reads_up_to_the_last_flush() {
     assert!(flushed);
     assert_eq!(listing(directory.path()), ["out.pcapng.part"]);
     assert_eq!(numbers(&part_of(&path)), (0..1000).collect::<Vec<_>>());
-    // The next capture to the same name sets aside what the killed one left, and the one after that too.
+    // The next capture to the same name sets aside what the killed one left, and the one after that
+    // too.
     FileSink::create(options(&path)).expect("no lock is left").close(&[]).expect("a complete file");
     assert_eq!(listing(directory.path()), ["out.pcapng", "out.pcapng.part.1"]);
     assert_eq!(numbers(&directory.path().join("out.pcapng.part.1")), (0..1000).collect::<Vec<_>>());

@@ -21,7 +21,8 @@ fn with_open_files(files: usize, server: &TcpListener, options: &[&str]) -> Rela
     Relay::launch(launch, &server.local_addr().unwrap().to_string(), options)
 }
 
-/// A connection with a client that does not read: the client, the server's end, and the bytes sent on it.
+/// A connection with a client that does not read: the client, the server's end, and the bytes sent
+/// on it.
 type HeldUp = (TcpStream, TcpStream, u64);
 
 /// Connects so many clients that do not read, and sends to each until as many pipes hold bytes.
@@ -69,7 +70,8 @@ fn pipes(relay: &Relay) -> usize {
     open_of_kind(relay, "pipe:").saturating_sub(3) / 2
 }
 
-/// Held-up clients take pipes until an eighth of the descriptors is left for connections: others are copied and go on.
+/// Held-up clients take pipes until an eighth of the descriptors is left for connections: others
+/// are copied and go on.
 #[test]
 fn without_a_pipe_bytes_are_copied() {
     const HELD_UP: usize = 160;
