@@ -81,6 +81,9 @@ pub(crate) struct Fill {
     variant: Option<Box<str>>,
     state: Mutex<State>,
     changed: Notify,
+    /// True if the key was invalidated since the fill began. Locked during
+    /// [`publish`](Self::publish).
+    is_outdated: Mutex<bool>,
 }
 
 #[derive(Debug)]
@@ -90,7 +93,6 @@ struct State {
     object: Option<Arc<Object>>,
     range: Range<u64>,
     followers: usize,
-    is_outdated: bool,
     failure: Option<Refusal>,
     rest: Option<Box<Rest>>,
 }
@@ -111,17 +113,15 @@ pub(crate) struct Rest {
 impl Fill {
     pub(crate) fn new(key: &str, variant: Option<&str>) -> Self {
         let view = View { phase: Phase::Ready, stored: 0, source: None };
-        let state = State {
-            view,
-            object: None,
-            range: 0..0,
-            followers: 0,
-            is_outdated: false,
-            failure: None,
-            rest: None,
-        };
+        let state = State { view, object: None, range: 0..0, followers: 0, failure: None, rest: None };
         let variant = variant.map(Box::from);
-        Self { key: key.into(), variant, state: Mutex::new(state), changed: Notify::new() }
+        Self {
+            key: key.into(),
+            variant,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            is_outdated: Mutex::default(),
+        }
     }
 
     /// Whether it may be for a request that says so of what the response varies with; while nobody
@@ -192,13 +192,18 @@ impl Fill {
         self.state().rest.take_if(|rest| rest.first == at)
     }
 
-    /// What it is about has changed since it was asked for: it is not kept.
+    /// Marks the key as invalidated: nothing of this fill is published from now on. Waits for the
+    /// end of a publication, so that an invalidation that removes objects afterwards removes the
+    /// published one, too.
     fn outdate(&self) {
-        self.state().is_outdated = true;
+        *self.is_outdated.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    pub(crate) fn is_outdated(&self) -> bool {
-        self.state().is_outdated
+    /// Calls `publish`, which puts the object into the cache; returns `None` without a call if the
+    /// key was invalidated since the fill began.
+    pub(crate) fn publish<T>(&self, publish: impl FnOnce() -> Option<T>) -> Option<T> {
+        let is_outdated = self.is_outdated.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_outdated { None } else { publish() }
     }
 
     /// The object, if its head is there.
@@ -357,16 +362,16 @@ impl Fills {
 
     /// The same of all keys that are meant.
     pub(crate) fn outdate_all(&self, is_meant: impl Fn(&str) -> bool) {
+        let mut removed = Vec::new();
         self.map().retain(|_, fills| {
-            fills.retain(|fill| {
-                let is_meant = is_meant(&fill.key);
-                if is_meant {
-                    fill.outdate();
-                }
-                !is_meant
-            });
+            removed.extend(fills.iter().filter(|fill| is_meant(&fill.key)).cloned());
+            fills.retain(|fill| !is_meant(&fill.key));
             !fills.is_empty()
         });
+        // Not under the map's lock: `outdate` can wait for a publication.
+        for fill in removed {
+            fill.outdate();
+        }
     }
 
     /// Nobody else is to find the fill.
@@ -387,4 +392,51 @@ pub(crate) enum Joined {
     First(Arc<Fill>),
     /// To follow one of these, if one answers.
     Others(SmallVec<[Arc<Fill>; 1]>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_published_after_an_invalidation_has_returned() {
+        const ROUNDS: usize = 5_000;
+        let fills = Fills::default();
+        let cache = Mutex::new(None);
+        let start = std::sync::Barrier::new(2);
+        let mut stale = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    let fill = fills.add(1, "key");
+                    start.wait();
+                    fill.publish(|| {
+                        std::thread::yield_now();
+                        *cache.lock().unwrap() = Some(round);
+                        Some(())
+                    });
+                    start.wait();
+                }
+            });
+            for _ in 0..ROUNDS {
+                start.wait();
+                fills.outdate(1, "key");
+                *cache.lock().unwrap() = None;
+                start.wait();
+                stale += usize::from(cache.lock().unwrap().is_some());
+            }
+        });
+        assert_eq!((stale, fills.count()), (0, 0));
+    }
+
+    #[test]
+    fn a_ban_outdates_the_fills_of_matching_keys_alone() {
+        let fills = Fills::default();
+        let (banned, other) = (fills.add(1, "a"), fills.add(2, "b"));
+        fills.outdate_all(|key| key == "a");
+        assert_eq!(
+            (banned.publish(|| Some(1)), other.publish(|| Some(1)), fills.count()),
+            (None, Some(1), 1)
+        );
+    }
 }

@@ -46,15 +46,17 @@ impl Leading {
         self.finish(phase);
     }
 
-    /// Puts an object into the cache, unless what it is about has changed meanwhile.
-    fn keep(&self, object: &Arc<Object>) {
-        match &self.worker.shared.store {
-            Some(store) if self.fill.is_outdated() => {
-                object.records().for_each(|record| store.remove(record));
+    /// Calls `store` and puts the object that it returns into the cache, unless the key was
+    /// invalidated since the fill began. `store` makes a record visible to readers of the store, so
+    /// the check and the call are one step.
+    fn publish(&self, store: impl FnOnce() -> Option<Object>) -> Option<Arc<Object>> {
+        self.fill.publish(|| {
+            let object = Arc::new(store()?);
+            if object.is_alive() && object.is_current() {
+                self.worker.keep(self.hash, &object);
             }
-            _ if self.fill.is_outdated() || !object.is_alive() || !object.is_current() => {}
-            _ => self.worker.keep(self.hash, object),
-        }
+            Some(object)
+        })
     }
 
     /// The origin failed before there was a head: those who wait are told the same.
@@ -207,13 +209,12 @@ impl Filling {
         };
         let meta = self.object.meta(0).encode();
         let body = &self.incoming.connection.buffer.filled()[..len];
-        let Ok(record) = store.put(worker.lane, self.object.key.as_bytes(), &meta, &[body]) else {
-            return Err(self);
-        };
-        let part = Part { range: 0..len as u64, record };
-        let object =
-            Arc::new(self.object.with_body(Some(len as u64), Body::Stored(SmallVec::from_iter([part]))));
-        self.leading.keep(&object);
+        let object = self.leading.publish(|| {
+            let record = store.put(worker.lane, self.object.key.as_bytes(), &meta, &[body]).ok()?;
+            let part = Part { range: 0..len as u64, record };
+            Some(self.object.with_body(Some(len as u64), Body::Stored(SmallVec::from_iter([part]))))
+        });
+        let Some(object) = object else { return Err(self) };
         self.leading.end(Phase::Done);
         Ok((object, self.incoming))
     }
@@ -247,8 +248,8 @@ impl Filling {
     fn keep_part(self) {
         let Self { leading, object, range, sink, stored, .. } = self;
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
-        if is_part && let Some(kept) = sink.keep(&leading, &object, range.start, stored) {
-            leading.keep(&Arc::new(kept));
+        if is_part {
+            leading.publish(|| sink.keep(&leading, &object, range.start, stored));
         }
     }
 
@@ -437,10 +438,10 @@ impl Filling {
         let Self { leading, object, incoming, range, sink, stored } = self;
         let worker = leading.worker.clone();
         let source = sink.source(range.start);
-        let kept = sink.keep(&leading, &object, range.start, stored).map(Arc::new);
-        if let Some(kept) = &kept {
-            leading.keep(kept);
-        }
+        let memory = sink.memory();
+        let kept = leading.publish(|| sink.keep(&leading, &object, range.start, stored));
+        // The client that asked before the invalidation gets the response all the same.
+        let kept = kept.or_else(|| memory?.whole(&leading, &object, range.start, stored).map(Arc::new));
         // Without that, what was told of stays readable for those who follow.
         if stored > 0 {
             leading.fill.progress(range.start + stored, source);
@@ -547,12 +548,28 @@ impl Sink {
         }
     }
 
+    /// Another handle to the bytes in memory; `None` if they are in the store.
+    fn memory(&self) -> Option<Self> {
+        match self {
+            Self::Memory(bytes) => Some(Self::Memory(bytes.clone())),
+            Self::Store(_) => None,
+        }
+    }
+
+    /// The whole object with its bytes in memory, outside the cache; `None` if bytes are missing.
+    fn whole(self, leading: &Leading, object: &Object, first: u64, stored: u64) -> Option<Object> {
+        let Self::Memory(bytes) = self else { return None };
+        let length = object.length.or(Some(first + stored));
+        let body = Body::Memory(shared(&bytes), Home::Memory(leading.lease.clone()));
+        (first == 0 && length == Some(stored)).then(|| object.with_body(length, body))
+    }
+
     /// The object of it, whole.
     fn keep(self, leading: &Leading, object: &Object, first: u64, stored: u64) -> Option<Object> {
         let length = object.length.or(Some(first + stored));
         match self {
             Self::Memory(bytes) => {
-                let bytes: Arc<[u8]> = bytes.lock().unwrap_or_else(PoisonError::into_inner).as_slice().into();
+                let bytes = shared(&bytes);
                 let whole = object.with_body(length, Body::Filling);
                 let meta = whole.meta(first).encode();
                 // Without the store it is kept in memory all the same.
@@ -580,6 +597,10 @@ impl Sink {
             }
         }
     }
+}
+
+fn shared(bytes: &Mutex<Vec<u8>>) -> Arc<[u8]> {
+    bytes.lock().unwrap_or_else(PoisonError::into_inner).as_slice().into()
 }
 
 fn write_at(extent: &strait_store::Extent, at: u64, bytes: &[u8]) -> io::Result<()> {
