@@ -41,20 +41,17 @@ impl Leading {
         Self { worker: worker.clone(), hash, fill, lease, is_over: false }
     }
 
-    /// The fill has come to its end.
     pub(crate) fn end(mut self, phase: Phase) {
         self.finish(phase);
     }
 
-    /// Calls `store` and puts the object that it returns into the cache, unless the key was
-    /// invalidated since the fill began. `store` makes a record visible to readers of the store, so
-    /// the check and the call are one step.
+    /// Calls `store`, which makes a record visible, and puts the object that it returns into the
+    /// cache; without a call if the key was invalidated since the fill began.
     fn publish(&self, store: impl FnOnce() -> Option<Object>) -> Option<Arc<Object>> {
         self.fill.publish(|| {
             let object = Arc::new(store()?);
-            if object.is_alive() && object.is_current() {
-                self.worker.keep(self.hash, &object);
-            }
+            let is_valid = object.is_alive() && object.is_current();
+            is_valid.then(|| self.worker.keep(self.hash, &object));
             Some(object)
         })
     }
@@ -112,7 +109,6 @@ pub(crate) enum Unfinished {
 }
 
 impl Unfinished {
-    /// The file system did not take a body's bytes.
     fn refused(writer: &Writer, error: &io::Error) -> Self {
         writer.failed(error);
         Self::Store(None)
@@ -438,10 +434,8 @@ impl Filling {
         let Self { leading, object, incoming, range, sink, stored } = self;
         let worker = leading.worker.clone();
         let source = sink.source(range.start);
-        let memory = sink.memory();
         let kept = leading.publish(|| sink.keep(&leading, &object, range.start, stored));
-        // The client that asked before the invalidation gets the response all the same.
-        let kept = kept.or_else(|| memory?.whole(&leading, &object, range.start, stored).map(Arc::new));
+        let kept = kept.or_else(|| unpublished(&leading.lease, &object, &source, stored));
         // Without that, what was told of stays readable for those who follow.
         if stored > 0 {
             leading.fill.progress(range.start + stored, source);
@@ -450,6 +444,13 @@ impl Filling {
         incoming.finish(&worker);
         kept
     }
+}
+
+/// The whole object outside the cache, for the client whose fill an invalidation outdated.
+fn unpublished(lease: &Lease, object: &Object, source: &Source, stored: u64) -> Option<Arc<Object>> {
+    let Source::Memory(bytes, 0) = source else { return None };
+    let body = Body::Memory(shared(bytes), Home::Memory(lease.clone()));
+    (object.length.unwrap_or(stored) == stored).then(|| Arc::new(object.with_body(Some(stored), body)))
 }
 
 /// What `work` comes to, unless all clients leave meanwhile and `check` finds that a reason to end
@@ -548,22 +549,6 @@ impl Sink {
         }
     }
 
-    /// Another handle to the bytes in memory; `None` if they are in the store.
-    fn memory(&self) -> Option<Self> {
-        match self {
-            Self::Memory(bytes) => Some(Self::Memory(bytes.clone())),
-            Self::Store(_) => None,
-        }
-    }
-
-    /// The whole object with its bytes in memory, outside the cache; `None` if bytes are missing.
-    fn whole(self, leading: &Leading, object: &Object, first: u64, stored: u64) -> Option<Object> {
-        let Self::Memory(bytes) = self else { return None };
-        let length = object.length.or(Some(first + stored));
-        let body = Body::Memory(shared(&bytes), Home::Memory(leading.lease.clone()));
-        (first == 0 && length == Some(stored)).then(|| object.with_body(length, body))
-    }
-
     /// The object of it, whole.
     fn keep(self, leading: &Leading, object: &Object, first: u64, stored: u64) -> Option<Object> {
         let length = object.length.or(Some(first + stored));
@@ -572,7 +557,6 @@ impl Sink {
                 let bytes = shared(&bytes);
                 let whole = object.with_body(length, Body::Filling);
                 let meta = whole.meta(first).encode();
-                // Without the store it is kept in memory all the same.
                 let worker = &leading.worker;
                 let put =
                     |store: &Arc<Store>| store.put(worker.lane, object.key.as_bytes(), &meta, &[&bytes]).ok();
