@@ -1,4 +1,5 @@
-//! Checks that crates depend only on lower layers, using cargo's own metadata.
+//! Checks that crates depend only on lower layers, using cargo's own metadata, and that the files
+//! of a crate form no large cycle of imports.
 //!
 //! The layers are those of ARCHITECTURE.md. A crate without a layer is a problem too, so that the
 //! table below stays complete.
@@ -8,7 +9,8 @@ use std::path::Path;
 use cargo_metadata::{DependencyKind, Package};
 
 use crate::Problem;
-use crate::source::{self, Result};
+use crate::modules::Graph;
+use crate::source::{self, File, Result};
 
 /// Layer of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,9 +61,33 @@ const SHORT_CUTS: &[(&str, &str, &str)] = &[
     ("strait-cli", "strait-sys", "`demo` makes network namespaces, `doctor` probes the kernel"),
 ];
 
-/// Returns every import that goes sideways, up, or past an engine.
+/// Files of the largest cycle of imports in a crate.
+const CYCLE_FILES_MAX: usize = 3;
+
+/// Crates with a larger cycle, and its number of files, which must not grow.
+const CYCLES: &[(&str, usize)] = &[
+    ("strait-sys", 4),
+    ("strait-filter", 4),
+    ("strait-capture", 20),
+    ("strait-transfer", 4),
+    ("strait-store", 5),
+    ("strait-proxy", 37),
+    ("strait-bench", 4),
+    ("strait-cli", 12),
+    ("xtask", 8),
+];
+
+/// Crates with layers of their own: folders from the lowest layer up. Folders of one layer do not
+/// import each other.
+const FOLDERS: &[(&str, &[&[&str]])] = &[(
+    "strait-proxy",
+    &[&["config"], &["io"], &["upstream", "observe"], &["cache"], &["serve", "admin"], &["server"]],
+)];
+
+/// Returns every import that goes sideways, up, or past an engine, and every large cycle of files.
 pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
     let mut problems = Vec::new();
+    let files = source::files(root)?;
     for workspace in source::workspaces(root)?.iter().take(1) {
         let members = workspace.workspace_packages();
         for package in &members {
@@ -69,6 +95,10 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
             let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
             let complain = |what| Problem::new(manifest, 0, what);
             problems.extend(complaints(package, &members).into_iter().map(complain));
+            for graph in graphs(package, root, &files) {
+                problems.extend(cycle(&package.name, &graph).map(complain));
+                problems.extend(wrong_imports(&package.name, &graph));
+            }
         }
     }
     Ok(problems)
@@ -104,6 +134,52 @@ fn complaint(from: &str, to: &str, for_tests: bool) -> Option<String> {
         _ => return None,
     };
     Some(format!("{from} must not depend on {to}: {reason}"))
+}
+
+/// Returns the import graph of each library and program of a crate.
+fn graphs(package: &Package, root: &Path, files: &[File]) -> Vec<Graph> {
+    let targets = package.targets.iter().filter(|target| !target.is_test() && !target.is_bench());
+    let roots = targets.filter_map(|target| target.src_path.as_std_path().strip_prefix(root).ok());
+    roots.map(|path| Graph::of(path, files)).collect()
+}
+
+/// Returns the reason why a crate's largest cycle of imports is too large. Prints the permitted
+/// ones: they are to be cut one day.
+fn cycle(name: &str, graph: &Graph) -> Option<String> {
+    let cycle = graph.largest_cycle();
+    let known = CYCLES.iter().find(|entry| entry.0 == name).map_or(CYCLE_FILES_MAX, |entry| entry.1);
+    if cycle.len() > CYCLE_FILES_MAX {
+        let (count, levels) = (cycle.len(), graph.levels());
+        println!("layers: {name}: {count} files in the largest cycle of imports, {levels} levels");
+    }
+    let files: Vec<_> = cycle.iter().map(|file| file.display().to_string()).collect();
+    (cycle.len() > known).then(|| {
+        format!(
+            "{} files import each other in a cycle; {known} are the most: {}",
+            cycle.len(),
+            files.join(", ")
+        )
+    })
+}
+
+/// Returns every import between the folders of a crate that goes sideways or up.
+fn wrong_imports(name: &str, graph: &Graph) -> Vec<Problem> {
+    let Some((_, layers)) = FOLDERS.iter().find(|entry| entry.0 == name) else { return Vec::new() };
+    let wrong = graph.imports().filter_map(|import| {
+        let (from, to) = (folder(layers, import.from)?, folder(layers, import.to)?);
+        let is_downward = from.0 > to.0 || from == to;
+        let what = format!("{} must not import {}: imports go down only", from.1, import.to.display());
+        (!is_downward).then(|| Problem::new(import.from, 0, what))
+    });
+    wrong.collect()
+}
+
+/// Returns the layer of a file, from 0, and its folder.
+fn folder<'a>(layers: &[&[&'a str]], file: &Path) -> Option<(usize, &'a str)> {
+    let is_above = |name: &&str| file.iter().skip_while(|part| *part != "src").any(|part| part == *name);
+    let find =
+        |(index, names): (usize, &&[&'a str])| Some((index, *names.iter().find(|name| is_above(name))?));
+    layers.iter().enumerate().find_map(find)
 }
 
 fn layer(name: &str) -> Option<Layer> {
@@ -153,6 +229,46 @@ mod tests {
         assert_eq!(complaint("strait-capture", "lab", FOR_TESTS), None);
         assert_eq!(complaint("strait-filter", "strait-sys", FOR_TESTS), None);
         assert!(complaint("strait-capture", "bench", FOR_TESTS).is_some());
+    }
+
+    #[test]
+    fn upward_imports_between_folders_are_reported() {
+        let files = [
+            ("src/lib.rs", "mod cache;\nmod io;\nmod observe;\nmod upstream;"),
+            ("src/cache/mod.rs", "use crate::io::Socket;\nuse crate::upstream::fetch;"),
+            ("src/io/mod.rs", "use crate::cache::Object;"),
+            ("src/observe/mod.rs", "use crate::upstream::Pool;"),
+            ("src/upstream/mod.rs", ""),
+        ];
+        let files = files.map(|(path, text)| File { path: path.into(), text: text.into() });
+        let graph = Graph::of(Path::new("src/lib.rs"), &files);
+        let mut said: Vec<_> =
+            wrong_imports("strait-proxy", &graph).iter().map(ToString::to_string).collect();
+        said.sort();
+        assert_eq!(
+            said,
+            [
+                "src/io/mod.rs: io must not import src/cache/mod.rs: imports go down only",
+                "src/observe/mod.rs: observe must not import src/upstream/mod.rs: imports go down only",
+            ]
+        );
+        assert!(wrong_imports("strait-cli", &graph).is_empty());
+    }
+
+    #[test]
+    fn large_cycle_is_reported_with_its_files() {
+        let names = ["a", "b", "c", "d"];
+        let next = |index: usize| names[(index + 1) % names.len()];
+        let mut files =
+            vec![File { path: "lib.rs".into(), text: names.map(|it| format!("mod {it};")).concat() }];
+        files.extend(names.iter().enumerate().map(|(index, name)| File {
+            path: format!("{name}.rs").into(),
+            text: format!("use crate::{}::f;", next(index)),
+        }));
+        let graph = Graph::of(Path::new("lib.rs"), &files);
+        let said = "4 files import each other in a cycle; 3 are the most: a.rs, b.rs, c.rs, d.rs";
+        assert_eq!(cycle("strait-http", &graph).as_deref(), Some(said));
+        assert_eq!(cycle("strait-cli", &graph), None);
     }
 
     #[test]

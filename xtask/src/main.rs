@@ -6,6 +6,7 @@
 //! file.
 
 mod layers;
+mod modules;
 mod prose;
 mod source;
 mod tidy;
