@@ -118,7 +118,9 @@ impl Graph {
         let components = self.components();
         let mut component_of = vec![0; self.modules.len()];
         for (number, files) in components.iter().enumerate() {
-            files.iter().for_each(|index| component_of[*index] = number);
+            for index in files {
+                component_of[*index] = number;
+            }
         }
         // Components come with their imports before them.
         let mut levels = vec![1; components.len()];
