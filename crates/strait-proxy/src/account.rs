@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::head::Request;
 
+use crate::config::settings::Settings;
 use crate::log::Format;
-use crate::settings::Settings;
 use crate::socket::{Moved, Socket};
 
 /// Where the answer to a request came from.

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::config::settings::Server;
 use crate::gate::Client;
-use crate::settings::Server;
 
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]

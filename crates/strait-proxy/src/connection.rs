@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::account::Begun;
 use crate::buffer::Buffer;
+use crate::config::settings::Port;
 use crate::deliver;
 use crate::exchange::{self, Asked, Left, wish};
 use crate::object::{Object, Pinned};
@@ -28,7 +29,6 @@ use crate::reply::{Wish, write_own};
 use crate::route::{Route, malformed, read_request, route};
 use crate::select::{Selected, select};
 use crate::serving::{Serving, Share};
-use crate::settings::Port;
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
 

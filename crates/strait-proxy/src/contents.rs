@@ -8,7 +8,7 @@ use serde::Serialize;
 use strait_http::target::Uri;
 use strait_store::{Record, Stats, Store, Verified, hash_of};
 
-use crate::error::{Error, Result};
+use crate::config::error::{Error, Result};
 use crate::lookup;
 use crate::meta::Meta;
 use crate::object::{Body, Object};

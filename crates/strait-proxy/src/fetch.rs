@@ -11,13 +11,13 @@ use strait_http::head::{self, Kept, Response};
 use strait_http::method::is_idempotent;
 use strait_http::target::Uri;
 
+use crate::config::settings::Server;
 use crate::exchange::Exchange;
 use crate::gate::{self, Place};
 use crate::incoming::Framed;
 use crate::object::{push_field, push_number};
 use crate::origin::{Connection, Failure};
 use crate::reply::{push_via, write_interim};
-use crate::settings::Server;
 use crate::socket::{Gone, Socket};
 use crate::upload::{Upload, send_continue};
 use crate::worker::Worker;

@@ -12,7 +12,7 @@ use strait_store::{Store, Writer};
 use strait_transfer::pipe::Pipe;
 
 use crate::background::Fetch;
-use crate::config::Abandoned;
+use crate::config::file::Abandoned;
 use crate::fetch::Incoming;
 use crate::fill::{Fill, Phase, Rest, Source};
 use crate::incoming::{Framed, Piece};

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::settings::Server;
+use crate::config::settings::Server;
 
 /// Bits of an IPv6 address that one client cannot choose (RFC 6177: a site gets a /64 at least).
 const SITE_BITS: u32 = 64;

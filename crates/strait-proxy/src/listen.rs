@@ -8,8 +8,8 @@ use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with};
 
-use crate::error::{Error, Result};
-use crate::settings::{Port, Settings};
+use crate::config::error::{Error, Result};
+use crate::config::settings::{Port, Settings};
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;

@@ -22,6 +22,7 @@ use strait_http::vary::{self, Variant};
 use crate::assemble;
 use crate::background::Fetch;
 use crate::cached::{Follow, follow, missing, selected, send, send_pinned};
+use crate::config::settings::Settings;
 use crate::confirmation::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
@@ -34,7 +35,6 @@ use crate::object::{Body, Object, stored_head};
 use crate::origin::Failure;
 use crate::route::read_request;
 use crate::select::Selected;
-use crate::settings::Settings;
 use crate::socket::after_others_have_read;
 use crate::worker::Worker;
 

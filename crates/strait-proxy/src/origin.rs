@@ -13,8 +13,8 @@ use tokio::time::{timeout, timeout_at};
 
 use crate::background::Fetch;
 use crate::buffer::Buffer;
+use crate::config::settings::{Server, Settings};
 use crate::gate::{Client, Key, Place};
-use crate::settings::{Server, Settings};
 use crate::socket::Socket;
 use crate::worker::Worker;
 

@@ -12,9 +12,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, Site};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::error::{Error, Result};
+use crate::config::file::Config;
+use crate::config::settings::{Port, Settings};
 use crate::counters::Counters;
-use crate::error::{Error, Result};
 use crate::fill::Fills;
 use crate::gate::Gates;
 use crate::hot::Hot;
@@ -22,7 +23,6 @@ use crate::listen::{Listener, Listeners};
 use crate::log::Log;
 use crate::report::Report;
 use crate::serving::{Control, work};
-use crate::settings::{Port, Settings};
 use crate::worker::{Shared, descriptors};
 
 /// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may

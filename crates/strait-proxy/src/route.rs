@@ -9,8 +9,8 @@ use strait_http::method::is_answered_from_store;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
 use strait_http::unkeyed::is_override;
 
+use crate::config::settings::{Server, Settings};
 use crate::fill::Refusal;
-use crate::settings::{Server, Settings};
 
 /// The protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";

@@ -16,10 +16,10 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::config::settings::{Port, Settings};
 use crate::connection::Client;
 use crate::gate;
 use crate::listen::Listener;
-use crate::settings::{Port, Settings};
 use crate::worker::{Shared, Worker};
 
 /// How long a worker waits before it accepts again where there are no descriptors left.

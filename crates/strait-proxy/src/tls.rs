@@ -20,8 +20,8 @@ use rustls::{
 };
 use strait_transfer::tls::Kind;
 
-use crate::config;
-use crate::error::{Error, Result};
+use crate::config::error::{Error, Result};
+use crate::config::file;
 
 pub(crate) use kernel::Kernel;
 pub(crate) use session::Session;
@@ -42,7 +42,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Reads certificates and keys; those of authorities if origins are asked over TLS.
-    pub(crate) fn new(config: &config::Tls, asks_origins: bool) -> Result<Self> {
+    pub(crate) fn new(config: &file::Tls, asks_origins: bool) -> Result<Self> {
         let files = files(config)?;
         let is_used = files.is_some() || asks_origins;
         let (kernel, note) = if is_used && config.kernel { probe() } else { (false, None) };
@@ -68,7 +68,7 @@ impl Tls {
 }
 
 /// The files of the certificate and its key, if there is somebody to show them to.
-fn files(config: &config::Tls) -> Result<Option<(&Path, &Path)>> {
+fn files(config: &file::Tls) -> Result<Option<(&Path, &Path)>> {
     let wrong = |what: &str| Err(Error::Config(what.to_owned()));
     match (&config.certificate, &config.key) {
         (None, None) if config.listen.is_empty() => Ok(None),

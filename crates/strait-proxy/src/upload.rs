@@ -5,12 +5,12 @@ use std::time::Instant;
 use strait_http::framing::Body;
 
 use crate::buffer::Buffer;
+use crate::config::settings::Limits;
 use crate::fetch::{Trouble, origin_gone};
 use crate::gate::{Client, Key, Place};
 use crate::incoming::{Framed, Piece, TOO_LONG};
 use crate::pace::Pace;
 use crate::passage::{self, Broken, From, What};
-use crate::settings::Limits;
 use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
 

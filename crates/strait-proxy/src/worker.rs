@@ -20,6 +20,7 @@ use strait_transfer::pipe::Pipes;
 use crate::account::Account;
 use crate::background::Background;
 use crate::clock::Clock;
+use crate::config::settings::Settings;
 use crate::contents::Pattern;
 use crate::counters::Counters;
 use crate::fill::Fills;
@@ -33,7 +34,6 @@ use crate::object::{Body, Home, Object};
 use crate::origin::Pool;
 use crate::private::Private;
 use crate::serving::ByClient;
-use crate::settings::Settings;
 
 /// What all workers share.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 pub(crate) use crate::admin::site::Site;
 use crate::buffer::Buffer;
-use crate::error::{Error, Result};
+use crate::config::error::{Error, Result};
 use crate::object::{push_field, push_number, push_status_line};
 use crate::socket::{Gone, Socket};
 

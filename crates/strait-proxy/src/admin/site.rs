@@ -8,10 +8,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{Page, metrics};
+use crate::config::settings::Settings;
 use crate::contents::{AtHand, Contents, Pattern};
 use crate::fill::Filled;
 use crate::report::Report;
-use crate::settings::Settings;
 use crate::worker::Shared;
 
 const PAGE: &str = include_str!("page.html");

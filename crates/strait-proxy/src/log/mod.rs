@@ -21,8 +21,8 @@ use strait_transfer::output;
 use tokio::sync::Notify;
 
 use crate::account::Account;
+use crate::config::error::{Error, Result};
 use crate::counters::Counter;
-use crate::error::{Error, Result};
 
 /// Bytes of lines that a worker gathers before they are handed over.
 const GATHERED_BYTES: usize = 16 << 10;

@@ -1,6 +1,6 @@
 //! Keys of `strait.toml` and the values that they take, in Strait's own words.
 //!
-//! [`crate::config`] asks before the file becomes a [`Config`], so that all wrong values are
+//! [`crate::config::file`] asks before the file becomes a [`Config`], so that all wrong values are
 //! reported at once, each with its key, its value, what is accepted and an example. Pure.
 
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use strait_ledger::quantity;
 use toml::{Table, Value};
 
-use crate::config::Config;
+use crate::config::file::Config;
 
 /// Values that a key takes.
 #[derive(Clone, Copy, Debug)]

@@ -12,14 +12,14 @@ use strait_http::target::{Authority, Host, Scheme, Uri};
 
 use crate::background;
 use crate::buffer::BUFFER_BYTES;
-use crate::check;
-use crate::config::{Abandoned, Config, Forwarded, Timeouts, Transfer};
-use crate::error::{Error, Result};
+use crate::config::check;
+use crate::config::error::{Error, Result};
+use crate::config::file::{Abandoned, Config, Forwarded, Timeouts, Transfer};
+use crate::config::keys;
+use crate::config::limits;
+use crate::config::via::Pseudonym;
 use crate::gate;
-use crate::keys;
 use crate::log::{Format, Log};
-use crate::parts;
-use crate::pseudonym::Pseudonym;
 use crate::tls::Tls;
 use crate::worker::connections_max;
 
@@ -174,8 +174,8 @@ impl Settings {
             timeouts: Limits::new(&config.timeouts),
             connections_max: (config.limits.connections as usize).min(connections_max()),
             connections_each_max: config.limits.connections_per_client,
-            gates: parts::gates(&config.limits),
-            background: parts::background(&config.limits),
+            gates: limits::gates(&config.limits),
+            background: limits::background(&config.limits),
             request_body_max: config.limits.request_body.as_u64(),
             request_body_rate: config.limits.request_body_rate.as_u64(),
             response_rate: config.limits.response_rate.as_u64(),

@@ -1,12 +1,12 @@
 //! Fields of requests that the operator adds to the key of responses, or with which requests go
-//! past the cache: their names, checked. [`crate::settings`] asks at each start and reload;
+//! past the cache: their names, checked. [`crate::config::settings`] asks at each start and reload;
 //! strait-http has the lists of fields for which this makes no sense.
 
 use strait_http::forwarded::Policy;
 use strait_http::unkeyed::{why_no_bypass, why_no_key};
 
-use crate::config::Cache;
-use crate::error::{Error, Result};
+use crate::config::error::{Error, Result};
+use crate::config::file::Cache;
 
 /// Fields at most that are added to the key: each stored response has them all.
 const KEY_FIELDS_MAX: usize = 16;

@@ -1,7 +1,7 @@
 //! Checks of a configuration beyond the form of its values: bounds that depend on each other, and
 //! the system's directories, files and room.
 //!
-//! [`crate::settings`] asks for the bounds at each start and reload, `--check-config` for the
+//! [`crate::config::settings`] asks for the bounds at each start and reload, `--check-config` for the
 //! system too. Nothing is made or changed.
 
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use rustix::fs::{Access, access, statvfs};
 use strait_transfer::output;
 
 use crate::buffer::BUFFER_BYTES;
-use crate::config::{Abandoned, Config};
-use crate::error::{Error, Result};
+use crate::config::error::{Error, Result};
+use crate::config::file::{Abandoned, Config};
 
 /// Workers at most.
 const WORKERS_MAX: usize = 256;
@@ -56,7 +56,7 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
 fn parts(config: &Config) -> impl Iterator<Item = String> {
     let limits = &config.limits;
     let (connections, memory) = (limits.origin_connections, limits.request_ahead_memory);
-    let background = crate::parts::background(limits).of_origin;
+    let background = crate::config::limits::background(limits).of_origin;
     let larger = |key: &str, part: Option<usize>, of: &str, whole: usize| {
         let part = part.filter(|part| *part > whole)?;
         Some(format!("limits.{key} = {part}: more than limits.{of} = {whole}; lower it, or raise that"))

@@ -1,14 +1,14 @@
 //! Parts of the limits: what one client has of the connections to an origin and of the memory for
 //! request bodies, and how many fetches may be in the background.
 //!
-//! [`crate::settings`] asks. A part that the file does not set follows the limit that it is a part
+//! [`crate::config::settings`] asks. A part that the file does not set follows the limit that it is a part
 //! of. Pure.
 
 use bytesize::ByteSize;
 
 use crate::background;
 use crate::buffer::BUFFER_BYTES;
-use crate::config::Limits;
+use crate::config::file::Limits;
 use crate::gate;
 
 /// Parts of limits that are not set: one client has a quarter of an origin's connections, and of
@@ -51,8 +51,8 @@ fn part(set: Option<usize>, all: usize, parts: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
-    use crate::settings::Settings;
+    use crate::config::file::Config;
+    use crate::config::settings::Settings;
 
     #[test]
     fn one_client_has_a_part_of_each_limit_unless_it_is_set() {

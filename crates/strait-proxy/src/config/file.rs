@@ -9,11 +9,11 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
-use crate::check;
-use crate::error::{Error, Result};
+use crate::config::check;
+use crate::config::error::{Error, Result};
+use crate::config::schema;
+use crate::config::settings::Settings;
 use crate::log::Format;
-use crate::schema;
-use crate::settings::Settings;
 
 /// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -1,0 +1,12 @@
+//! Configuration: the file `strait.toml`, its checks, and the settings made from it.
+//!
+//! The lowest layer. Nothing here opens a connection or knows a request.
+
+pub(crate) mod check;
+pub(crate) mod error;
+pub(crate) mod file;
+pub(crate) mod keys;
+pub(crate) mod limits;
+pub(crate) mod schema;
+pub(crate) mod settings;
+pub(crate) mod via;
