@@ -8,8 +8,8 @@ use strait_http::cache_status::{Answer, Why};
 use strait_http::head::Request;
 
 use crate::config::settings::Settings;
+use crate::io::socket::{Moved, Socket};
 use crate::log::Format;
-use crate::socket::{Moved, Socket};
 
 /// Where the answer to a request came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

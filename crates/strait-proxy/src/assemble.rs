@@ -13,11 +13,11 @@ use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, fetch};
 use crate::fill::Follower;
 use crate::filling::{Filling, Leading};
+use crate::io::socket::Gone;
 use crate::lookup::RECORDS_MAX;
 use crate::miss::{Led, Miss, Wanted, object, order};
 use crate::object::{Object, Pinned};
 use crate::select::Selected;
-use crate::socket::Gone;
 
 /// Pieces that one response is put together from at most: parts, the gaps between them, and what is
 /// left of gaps that broke off.

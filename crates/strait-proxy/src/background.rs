@@ -11,7 +11,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::settings::Server;
-use crate::gate::Client;
+use crate::io::gate::Client;
 
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]

@@ -19,17 +19,17 @@ use strait_transfer::relay::proxy_protocol::{self, Told};
 use tokio::net::TcpStream;
 
 use crate::account::Begun;
-use crate::buffer::Buffer;
 use crate::config::settings::Port;
 use crate::deliver;
 use crate::exchange::{self, Asked, Left, wish};
+use crate::io::buffer::Buffer;
+use crate::io::pace::Uptake;
+use crate::io::socket::{Gone, Socket};
 use crate::object::{Object, Pinned};
-use crate::pace::Uptake;
 use crate::reply::{Wish, write_own};
 use crate::route::{Route, malformed, read_request, route};
 use crate::select::{Selected, select};
 use crate::serving::{Serving, Share};
-use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
 
 /// How long somebody who was let in while the proxy is about to end may take to ask.

@@ -8,12 +8,12 @@ use strait_http::multipart::{Boundary, Multipart};
 use strait_store::Extent;
 
 use crate::fill::{Follower, Phase, Rest, Source};
+use crate::io::forward::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
+use crate::io::socket::{Gone, Socket};
 use crate::object::{Body, Object, Pinned};
 use crate::origin::Connection;
-use crate::passage::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
 use crate::reply::{Answer, Framing, Wish, write_stored};
 use crate::select::Selected;
-use crate::socket::{Gone, Socket};
 use crate::worker::Worker;
 
 /// Sends what was selected of an object whose bytes are pinned.
@@ -318,13 +318,13 @@ async fn send_rest(
         if held > incoming.framed.data_ahead() {
             return Err(Gone::Closed);
         }
-        passage::send_pipe(&mut pipe, socket, what).await?;
+        forward::send_pipe(&mut pipe, socket, what).await?;
         incoming.framed.advance(held);
     }
     let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
     // Whoever is sent what is stored gets no trailers either.
-    let from = passage::From { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
-    let passed = passage::pass(worker, from, socket, Vec::new(), what).await;
+    let from = forward::From { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
+    let passed = forward::pass(worker, from, socket, Vec::new(), what).await;
     passed.map_err(|_| Gone::Closed)?;
     if len.is_some() && incoming.framed.is_short() {
         return Err(Gone::Closed);

@@ -16,19 +16,19 @@ use strait_http::trailer::Trailers;
 use tokio::time::Instant;
 
 use crate::account::Outcome;
-use crate::buffer::Buffer;
 use crate::cached;
 use crate::config::settings::Server;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::Refusal;
-use crate::gate::{self, Key, Place};
+use crate::io::buffer::Buffer;
+use crate::io::forward::{self, Broken, From as Source, What};
+use crate::io::gate::{self, Key, Place};
+use crate::io::socket::{Gone, Socket, after_others_have_read};
+use crate::io::tunnel;
 use crate::object::{push_date, push_field, push_status_line};
 use crate::origin::{Connection, Failure, enter_part};
-use crate::passage::{self, Broken, From as Source, What};
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
-use crate::socket::{Gone, Socket, after_others_have_read};
-use crate::tunnel;
 use crate::upload::Upload;
 use crate::worker::Worker;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
@@ -290,7 +290,7 @@ impl Exchange<'_, '_> {
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
         let from = Source { socket, buffer, framed: &mut incoming.framed, trailers };
         after_others_have_read().await;
-        let passed = passage::pass(self.worker, from, self.client, head, what).await;
+        let passed = forward::pass(self.worker, from, self.client, head, what).await;
         match passed {
             Ok(()) => incoming.finish(self.worker),
             Err(broken) => {

@@ -13,12 +13,12 @@ use strait_http::target::Uri;
 
 use crate::config::settings::Server;
 use crate::exchange::Exchange;
-use crate::gate::{self, Place};
-use crate::incoming::Framed;
+use crate::io::framing::Framed;
+use crate::io::gate::{self, Place};
+use crate::io::socket::{Gone, Socket};
 use crate::object::{push_field, push_number};
 use crate::origin::{Connection, Failure};
 use crate::reply::{push_via, write_interim};
-use crate::socket::{Gone, Socket};
 use crate::upload::{Upload, send_continue};
 use crate::worker::Worker;
 

@@ -15,11 +15,11 @@ use crate::background::Fetch;
 use crate::config::file::Abandoned;
 use crate::fetch::Incoming;
 use crate::fill::{Fill, Phase, Rest, Source};
-use crate::incoming::{Framed, Piece};
+use crate::io::framing::{Framed, Piece};
+use crate::io::socket::Gone;
 use crate::lease::Lease;
 use crate::object::{Body, Home, Object, Part};
 use crate::origin::Connection;
-use crate::socket::Gone;
 use crate::worker::Worker;
 
 /// Pieces of a body end at multiples of this in their file, where they may.

@@ -29,13 +29,13 @@ use crate::exchange::{Exchange, Stop};
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::{Joined, Phase};
 use crate::filling::{Filling, Leading};
-use crate::gate::Key;
+use crate::io::gate::Key;
+use crate::io::socket::after_others_have_read;
 use crate::meta::Meta;
 use crate::object::{Body, Object, stored_head};
 use crate::origin::Failure;
 use crate::route::read_request;
 use crate::select::Selected;
-use crate::socket::after_others_have_read;
 use crate::worker::Worker;
 
 /// What a request is for, in the cache.

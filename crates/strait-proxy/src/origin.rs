@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
 use crate::background::Fetch;
-use crate::buffer::Buffer;
 use crate::config::settings::{Server, Settings};
-use crate::gate::{Client, Key, Place};
-use crate::socket::Socket;
+use crate::io::buffer::Buffer;
+use crate::io::gate::{Client, Key, Place};
+use crate::io::socket::Socket;
 use crate::worker::Worker;
 
 /// Why an origin could not be asked, or did not answer.

@@ -11,14 +11,14 @@ use strait_store::Store;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, Site};
-use crate::clock::Clock;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::settings::{Port, Settings};
 use crate::counters::Counters;
 use crate::fill::Fills;
-use crate::gate::Gates;
 use crate::hot::Hot;
+use crate::io::clock::Clock;
+use crate::io::gate::Gates;
 use crate::listen::{Listener, Listeners};
 use crate::log::Log;
 use crate::report::Report;

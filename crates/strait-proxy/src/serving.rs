@@ -18,7 +18,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::config::settings::{Port, Settings};
 use crate::connection::Client;
-use crate::gate;
+use crate::io::gate;
 use crate::listen::Listener;
 use crate::worker::{Shared, Worker};
 

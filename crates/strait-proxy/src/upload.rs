@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use strait_http::framing::Body;
 
-use crate::buffer::Buffer;
 use crate::config::settings::Limits;
 use crate::fetch::{Trouble, origin_gone};
-use crate::gate::{Client, Key, Place};
-use crate::incoming::{Framed, Piece, TOO_LONG};
-use crate::pace::Pace;
-use crate::passage::{self, Broken, From, What};
-use crate::socket::{Gone, Socket};
+use crate::io::buffer::Buffer;
+use crate::io::forward::{self, Broken, From, What};
+use crate::io::framing::{Framed, Piece, TOO_LONG};
+use crate::io::gate::{Client, Key, Place};
+use crate::io::pace::Pace;
+use crate::io::socket::{Gone, Socket};
 use crate::worker::Worker;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -155,7 +155,7 @@ impl Upload {
         // Trailers of a request stay behind: an origin might put them among its fields.
         let from = From { socket: &mut *client, buffer, framed, trailers: None };
         origin.listens = true;
-        let passed = passage::pass(worker, from, origin, Vec::new(), what).await;
+        let passed = forward::pass(worker, from, origin, Vec::new(), what).await;
         origin.listens = false;
         client.pace = None;
         match passed {

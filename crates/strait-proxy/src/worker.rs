@@ -19,13 +19,13 @@ use strait_transfer::pipe::Pipes;
 
 use crate::account::Account;
 use crate::background::Background;
-use crate::clock::Clock;
 use crate::config::settings::Settings;
 use crate::contents::Pattern;
 use crate::counters::Counters;
 use crate::fill::Fills;
-use crate::gate::Gates;
 use crate::hot::Hot;
+use crate::io::clock::Clock;
+use crate::io::gate::Gates;
 use crate::lease::Leases;
 use crate::log::Gathered;
 use crate::lookup::{self, First, Found, Seen, Sought};

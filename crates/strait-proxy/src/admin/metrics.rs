@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::account::{Account, Told};
     use crate::counters::Counters;
-    use crate::socket::Moved;
+    use crate::io::socket::Moved;
 
     fn all() -> String {
         let counters = Counters::default();

@@ -10,9 +10,9 @@ use bytesize::ByteSize;
 use rustix::fs::{Access, access, statvfs};
 use strait_transfer::output;
 
-use crate::buffer::BUFFER_BYTES;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config};
+use crate::io::buffer::BUFFER_BYTES;
 
 /// Workers at most.
 const WORKERS_MAX: usize = 256;

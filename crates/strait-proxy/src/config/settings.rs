@@ -11,16 +11,16 @@ use strait_http::storing;
 use strait_http::target::{Authority, Host, Scheme, Uri};
 
 use crate::background;
-use crate::buffer::BUFFER_BYTES;
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config, Forwarded, Timeouts, Transfer};
 use crate::config::keys;
 use crate::config::limits;
 use crate::config::via::Pseudonym;
-use crate::gate;
+use crate::io::buffer::BUFFER_BYTES;
+use crate::io::gate;
+use crate::io::tls::Tls;
 use crate::log::{Format, Log};
-use crate::tls::Tls;
 use crate::worker::connections_max;
 
 /// A server that connections are opened to.

@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::account::Told;
-    use crate::socket::Moved;
+    use crate::io::socket::Moved;
 
     const REQUEST: &[u8] =
         b"GET /a\\\"b HTTP/1.1\r\nHost: x.example\r\nReferer: http://r/\"\\\xff\r\nUser-Agent: me\t1\r\n\r\n";

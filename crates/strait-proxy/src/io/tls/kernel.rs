@@ -17,8 +17,8 @@ use strait_transfer::tls::{self, Direction, Key, Keys, Record};
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::buffer::Buffer;
-use crate::stream::poll_fill;
+use crate::io::buffer::Buffer;
+use crate::io::stream::poll_fill;
 
 /// Bytes of a record's head: its type, a version and the length of the rest (RFC 8446, section
 /// 5.1).

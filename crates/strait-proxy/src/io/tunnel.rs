@@ -11,9 +11,9 @@ use strait_transfer::pipe::{Pipe, Pipes};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::socket::{Gone, Socket};
-use crate::stream::Stream;
+use crate::io::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::socket::{Gone, Socket};
+use crate::io::stream::Stream;
 use crate::worker::Worker;
 
 /// Moves bytes until both ends have finished, one is gone, or nothing has moved for too long. What
@@ -236,7 +236,7 @@ mod tests {
     fn open(proxy: &Proxy, origin: SocketAddr) -> TcpStream {
         let mut client = TcpStream::connect(proxy.address()).unwrap();
         write!(client, "CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").unwrap();
-        let mut head = [0; super::super::exchange::ESTABLISHED.len()];
+        let mut head = [0; crate::exchange::ESTABLISHED.len()];
         client.read_exact(&mut head).unwrap();
         client.set_nonblocking(true).unwrap();
         client

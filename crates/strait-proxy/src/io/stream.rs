@@ -1,7 +1,7 @@
 //! A connection's bytes, be they as they are or inside TLS: what to do now, and whom to wake when
 //! there is more.
 //!
-//! [`crate::socket`] waits for it, and gives up in time. A connection without TLS pays one look at
+//! [`crate::io::socket`] waits for it, and gives up in time. A connection without TLS pays one look at
 //! an empty `Option`.
 
 use std::io::{self, IoSlice};
@@ -13,8 +13,8 @@ use strait_transfer::pipe::Pipe;
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::buffer::Buffer;
-use crate::tls::{Kernel, Session};
+use crate::io::buffer::Buffer;
+use crate::io::tls::{Kernel, Session};
 
 /// A TCP connection, with TLS or without.
 #[derive(Debug)]

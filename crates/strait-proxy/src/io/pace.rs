@@ -2,7 +2,7 @@
 //! responses: a rate after a grace period.
 //!
 //! Only time spent waiting for the client counts towards the rate: a slow origin is not the
-//! client's fault. Pure; [`crate::socket`] waits and passes times in.
+//! client's fault. Pure; [`crate::io::socket`] waits and passes times in.
 
 use std::time::Duration;
 

@@ -12,9 +12,9 @@ use strait_http::Malformed;
 use strait_http::trailer::Trailers;
 use strait_transfer::pipe::Pipe;
 
-use crate::buffer::Buffer;
-use crate::incoming::{Framed, Piece};
-use crate::socket::{Gone, Socket};
+use crate::io::buffer::Buffer;
+use crate::io::framing::{Framed, Piece};
+use crate::io::socket::{Gone, Socket};
 use crate::worker::Worker;
 
 /// How a body is passed on.

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use strait_http::head::HEAD_BYTES_MAX;
 
-use crate::gate::Place;
+use crate::io::gate::Place;
 
 /// Bytes of a buffer: any head fits.
 pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;
@@ -103,7 +103,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::gate::{Gates, Key, Limits};
+    use crate::io::gate::{Gates, Key, Limits};
 
     #[test]
     fn a_place_is_given_back_with_the_last_byte() {

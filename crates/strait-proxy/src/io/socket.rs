@@ -18,11 +18,11 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::account::Told;
-use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::deadline::{Deadline, TimedOut};
-use crate::pace::{Pace, Uptake};
-use crate::stream::{Stream, poll_io};
-use crate::tls::Session;
+use crate::io::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::deadline::{Deadline, TimedOut};
+use crate::io::pace::{Pace, Uptake};
+use crate::io::stream::{Stream, poll_io};
+use crate::io::tls::Session;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others
 /// want their turn.

@@ -1,7 +1,7 @@
 //! TLS: certificates and keys, read once at the start, and what a connection begins with.
 //!
 //! rustls does the work, with the cryptography of ring. Nothing of it is known outside of
-//! [`crate::stream`]. Who signs for origins is the system's to say (rustls-native-certs): whoever
+//! [`crate::io::stream`]. Who signs for origins is the system's to say (rustls-native-certs): whoever
 //! administers it adds and removes authorities there, and they are kept up to date.
 
 mod kernel;

@@ -16,9 +16,9 @@ use rustls::Connection;
 use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 
-use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::stream::poll_fill;
-use crate::tls::kernel::{self, Cut, Kernel};
+use crate::io::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::stream::poll_fill;
+use crate::io::tls::kernel::{self, Cut, Kernel};
 
 /// TLS on a connection.
 #[derive(Debug)]

@@ -1,0 +1,16 @@
+//! Input and output: sockets with and without TLS, buffers, pipes, deadlines, and bodies between two
+//! sockets.
+//!
+//! Nothing here knows the cache or a worker: functions take the few values that they need.
+
+pub(crate) mod buffer;
+pub(crate) mod clock;
+pub(crate) mod deadline;
+pub(crate) mod forward;
+pub(crate) mod framing;
+pub(crate) mod gate;
+pub(crate) mod pace;
+pub(crate) mod socket;
+pub(crate) mod stream;
+pub(crate) mod tls;
+pub(crate) mod tunnel;
