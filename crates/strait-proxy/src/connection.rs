@@ -18,7 +18,6 @@ use strait_http::target::Uri;
 use strait_transfer::relay::proxy_protocol::{self, Told};
 use tokio::net::TcpStream;
 
-use crate::account::Begun;
 use crate::config::settings::Port;
 use crate::deliver;
 use crate::exchange::{self, Asked, Left, wish};
@@ -26,6 +25,7 @@ use crate::io::buffer::Buffer;
 use crate::io::pace::Uptake;
 use crate::io::socket::{Gone, Socket};
 use crate::object::{Object, Pinned};
+use crate::observe::access::Begun;
 use crate::reply::{Wish, write_own};
 use crate::route::{Route, malformed, read_request, route};
 use crate::select::{Selected, select};

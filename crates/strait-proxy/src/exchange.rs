@@ -15,7 +15,6 @@ use strait_http::target::{Authority, Scheme, Uri};
 use strait_http::trailer::Trailers;
 use tokio::time::Instant;
 
-use crate::account::Outcome;
 use crate::cached;
 use crate::config::settings::Server;
 use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
@@ -26,6 +25,7 @@ use crate::io::gate::{self, Key, Place};
 use crate::io::socket::{Gone, Socket, after_others_have_read};
 use crate::io::tunnel;
 use crate::object::{push_date, push_field, push_status_line};
+use crate::observe::access::Outcome;
 use crate::origin::{Connection, Failure, enter_part};
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};

@@ -10,7 +10,6 @@
 //! store and what is being fetched. What is stored and reused follows RFC 9111, by the pure
 //! functions of `strait-http`.
 
-mod account;
 mod admin;
 mod assemble;
 mod background;
@@ -19,7 +18,6 @@ mod config;
 mod confirmation;
 mod connection;
 mod contents;
-mod counters;
 mod deliver;
 mod exchange;
 mod fetch;
@@ -29,17 +27,16 @@ mod hot;
 mod io;
 mod lease;
 mod listen;
-mod log;
 mod lookup;
 mod meta;
 mod miss;
 mod names;
 mod object;
+mod observe;
 mod origin;
 mod private;
 mod proxy;
 mod reply;
-mod report;
 mod route;
 mod select;
 mod serving;
@@ -50,7 +47,7 @@ pub use config::error::{Error, Result};
 pub use config::file::Config;
 pub use contents::{AtHand, Contents, Entry, Pattern};
 pub use io::clock::Clock;
-pub use log::Format;
+pub use observe::log::Format;
+pub use observe::report::{Quantiles, Report};
 pub use proxy::{Bound, Proxy};
-pub use report::{Quantiles, Report};
 pub use strait_store::{Stats, Verified};

@@ -14,14 +14,14 @@ use crate::admin::{self, Site};
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::settings::{Port, Settings};
-use crate::counters::Counters;
 use crate::fill::Fills;
 use crate::hot::Hot;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::listen::{Listener, Listeners};
-use crate::log::Log;
-use crate::report::Report;
+use crate::observe::counters::Counters;
+use crate::observe::log::Log;
+use crate::observe::report::Report;
 use crate::serving::{Control, work};
 use crate::worker::{Shared, descriptors};
 

@@ -3,8 +3,8 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::account::Outcome;
-use crate::counters::{CLASSES, Sum, Times};
+use crate::observe::access::Outcome;
+use crate::observe::counters::{CLASSES, Sum, Times};
 use crate::worker::Shared;
 
 /// All of them.
@@ -140,9 +140,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::account::{Account, Told};
-    use crate::counters::Counters;
     use crate::io::socket::Moved;
+    use crate::observe::access::{Account, Told};
+    use crate::observe::counters::Counters;
 
     fn all() -> String {
         let counters = Counters::default();

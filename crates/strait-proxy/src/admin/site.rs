@@ -11,7 +11,7 @@ use super::{Page, metrics};
 use crate::config::settings::Settings;
 use crate::contents::{AtHand, Contents, Pattern};
 use crate::fill::Filled;
-use crate::report::Report;
+use crate::observe::report::Report;
 use crate::worker::Shared;
 
 const PAGE: &str = include_str!("page.html");

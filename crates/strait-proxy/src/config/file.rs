@@ -13,7 +13,7 @@ use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::schema;
 use crate::config::settings::Settings;
-use crate::log::Format;
+use crate::observe::log::Format;
 
 /// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -20,7 +20,7 @@ use crate::config::via::Pseudonym;
 use crate::io::buffer::BUFFER_BYTES;
 use crate::io::gate;
 use crate::io::tls::Tls;
-use crate::log::{Format, Log};
+use crate::observe::log::{Format, Log};
 use crate::worker::connections_max;
 
 /// A server that connections are opened to.

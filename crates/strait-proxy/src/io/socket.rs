@@ -17,12 +17,12 @@ use strait_transfer::tcp::acknowledged;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::account::Told;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::deadline::{Deadline, TimedOut};
 use crate::io::pace::{Pace, Uptake};
 use crate::io::stream::{Stream, poll_io};
 use crate::io::tls::Session;
+use crate::observe::access::Told;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others
 /// want their turn.

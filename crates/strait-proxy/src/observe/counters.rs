@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::account::{Account, Outcome};
+use crate::observe::access::{Account, Outcome};
 
 /// A number that one thread adds to.
 #[derive(Debug, Default)]

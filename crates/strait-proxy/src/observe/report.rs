@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use strait_store::Stats;
 
-use crate::account::Outcome;
-use crate::counters::{CLASSES, Sum, Times};
+use crate::observe::access::Outcome;
+use crate::observe::counters::{CLASSES, Sum, Times};
 use crate::worker::Shared;
 
 /// What classes of statuses are called.

@@ -9,7 +9,7 @@ use strait_http::head::Request;
 
 use crate::config::settings::Settings;
 use crate::io::socket::{Moved, Socket};
-use crate::log::Format;
+use crate::observe::log::Format;
 
 /// Where the answer to a request came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use strait_transfer::output;
 use tokio::sync::Notify;
 
-use crate::account::Account;
 use crate::config::error::{Error, Result};
-use crate::counters::Counter;
+use crate::observe::access::Account;
+use crate::observe::counters::Counter;
 
 /// Bytes of lines that a worker gathers before they are handed over.
 const GATHERED_BYTES: usize = 16 << 10;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strait_http::head::{Request, Version};
 
 use super::Format;
-use crate::account::{Account, Outcome};
+use crate::observe::access::{Account, Outcome};
 
 /// Writes the line of an exchange that has ended at `now`.
 pub(super) fn write(out: &mut Vec<u8>, format: Format, account: &Account<'_, '_>, now: SystemTime) {
@@ -228,8 +228,8 @@ mod tests {
     use strait_http::head;
 
     use super::*;
-    use crate::account::Told;
     use crate::io::socket::Moved;
+    use crate::observe::access::Told;
 
     const REQUEST: &[u8] =
         b"GET /a\\\"b HTTP/1.1\r\nHost: x.example\r\nReferer: http://r/\"\\\xff\r\nUser-Agent: me\t1\r\n\r\n";
