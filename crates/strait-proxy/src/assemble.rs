@@ -10,7 +10,6 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 use crate::cached::selected;
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
-use crate::fetch::{Incoming, fetch};
 use crate::fill::Follower;
 use crate::filling::{Filling, Leading};
 use crate::io::socket::Gone;
@@ -18,6 +17,7 @@ use crate::lookup::RECORDS_MAX;
 use crate::miss::{Led, Miss, Wanted, object, order};
 use crate::object::{Object, Pinned};
 use crate::select::Selected;
+use crate::upstream::fetch::{Incoming, fetch};
 
 /// Pieces that one response is put together from at most: parts, the gaps between them, and what is
 /// left of gaps that broke off.

@@ -14,10 +14,10 @@ use strait_http::update::{confirms, has_no_validator, head_confirms, names_bytes
 use strait_http::vary::Variant;
 
 use crate::exchange::Exchange;
-use crate::fetch::{Incoming, Order, Trouble};
 use crate::meta::Meta;
 use crate::miss::{Miss, Wanted, varies_with_dropped};
 use crate::object::{Object, stored_head};
+use crate::upstream::fetch::{Incoming, Order, Trouble};
 use crate::worker::Worker;
 
 /// Whether a 304 came that is not about what is stored.

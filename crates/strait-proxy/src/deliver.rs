@@ -11,9 +11,9 @@ use crate::fill::{Follower, Phase, Rest, Source};
 use crate::io::forward::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
 use crate::io::socket::{Gone, Socket};
 use crate::object::{Body, Object, Pinned};
-use crate::origin::Connection;
 use crate::reply::{Answer, Framing, Wish, write_stored};
 use crate::select::Selected;
+use crate::upstream::pool::Connection;
 use crate::worker::Worker;
 
 /// Sends what was selected of an object whose bytes are pinned.

@@ -17,7 +17,6 @@ use tokio::time::Instant;
 
 use crate::cached;
 use crate::config::settings::Server;
-use crate::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::fill::Refusal;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, Broken, From as Source, What};
@@ -26,10 +25,11 @@ use crate::io::socket::{Gone, Socket, after_others_have_read};
 use crate::io::tunnel;
 use crate::object::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
-use crate::origin::{Connection, Failure, enter_part};
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
-use crate::upload::Upload;
+use crate::upstream::fetch::{Incoming, Order, Purpose, Trouble, fetch};
+use crate::upstream::pool::{Connection, Failure, enter_part};
+use crate::upstream::upload::Upload;
 use crate::worker::Worker;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 

@@ -21,9 +21,9 @@ use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
 
-use crate::fetch::Incoming;
 use crate::hot::AsItIs;
 use crate::object::Object;
+use crate::upstream::fetch::Incoming;
 
 /// How far a fetch has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,6 @@
 
 mod admin;
 mod assemble;
-mod background;
 mod cached;
 mod config;
 mod confirmation;
@@ -20,7 +19,6 @@ mod connection;
 mod contents;
 mod deliver;
 mod exchange;
-mod fetch;
 mod fill;
 mod filling;
 mod hot;
@@ -30,17 +28,15 @@ mod listen;
 mod lookup;
 mod meta;
 mod miss;
-mod names;
 mod object;
 mod observe;
-mod origin;
 mod private;
 mod proxy;
 mod reply;
 mod route;
 mod select;
 mod serving;
-mod upload;
+mod upstream;
 mod worker;
 
 pub use config::error::{Error, Result};

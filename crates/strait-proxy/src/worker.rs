@@ -17,7 +17,6 @@ use strait_store::Store;
 use strait_transfer::descriptors::{Budget, Share};
 use strait_transfer::pipe::Pipes;
 
-use crate::background::Background;
 use crate::config::settings::Settings;
 use crate::contents::Pattern;
 use crate::fill::Fills;
@@ -26,14 +25,15 @@ use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::lease::Leases;
 use crate::lookup::{self, First, Found, Seen, Sought};
-use crate::names::Names;
 use crate::object::{Body, Home, Object};
 use crate::observe::access::Account;
 use crate::observe::counters::Counters;
 use crate::observe::log::Gathered;
-use crate::origin::Pool;
 use crate::private::Private;
 use crate::serving::ByClient;
+use crate::upstream::background::Background;
+use crate::upstream::dns::Names;
+use crate::upstream::pool::Pool;
 
 /// What all workers share.
 #[derive(Debug)]

@@ -6,10 +6,10 @@
 
 use bytesize::ByteSize;
 
-use crate::background;
 use crate::config::file::Limits;
 use crate::io::buffer::BUFFER_BYTES;
 use crate::io::gate;
+use crate::upstream::background;
 
 /// Parts of limits that are not set: one client has a quarter of an origin's connections, and of
 /// the memory for request bodies; a fifth of an origin's connections may be in the background, and

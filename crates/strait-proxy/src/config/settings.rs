@@ -10,7 +10,6 @@ use strait_http::forwarded::Policy;
 use strait_http::storing;
 use strait_http::target::{Authority, Host, Scheme, Uri};
 
-use crate::background;
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config, Forwarded, Timeouts, Transfer};
@@ -21,6 +20,7 @@ use crate::io::buffer::BUFFER_BYTES;
 use crate::io::gate;
 use crate::io::tls::Tls;
 use crate::observe::log::{Format, Log};
+use crate::upstream::background;
 use crate::worker::connections_max;
 
 /// A server that connections are opened to.

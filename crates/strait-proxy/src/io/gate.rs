@@ -1,8 +1,8 @@
 //! Places that are limited in number, counted over all workers: connections in use to each origin,
 //! and memory for request bodies. One client has a part of each.
 //!
-//! [`crate::origin`] takes a place for each connection that carries a request or a tunnel, and
-//! [`crate::upload`] one for each body that it reads ahead. Idle connections hold none:
+//! [`crate::upstream::pool`] takes a place for each connection that carries a request or a tunnel, and
+//! [`crate::upstream::upload`] one for each body that it reads ahead. Idle connections hold none:
 //! `limits.origin_idle` bounds those.
 //!
 //! ```text

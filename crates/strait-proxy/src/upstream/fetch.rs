@@ -17,9 +17,9 @@ use crate::io::framing::Framed;
 use crate::io::gate::{self, Place};
 use crate::io::socket::{Gone, Socket};
 use crate::object::{push_field, push_number};
-use crate::origin::{Connection, Failure};
 use crate::reply::{push_via, write_interim};
-use crate::upload::{Upload, send_continue};
+use crate::upstream::pool::{Connection, Failure};
+use crate::upstream::upload::{Upload, send_continue};
 use crate::worker::Worker;
 
 /// Interim responses that are passed on at most (RFC 9110, section 15.2).
