@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
+use crate::cache::disk::RECORDS_MAX;
+use crate::cache::fill::Follower;
+use crate::cache::fill_task::{Filling, Leading};
+use crate::cache::object::{Object, Pinned};
+use crate::cache::select::Selected;
 use crate::cached::selected;
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
-use crate::fill::Follower;
-use crate::filling::{Filling, Leading};
 use crate::io::socket::Gone;
-use crate::lookup::RECORDS_MAX;
 use crate::miss::{Led, Miss, Wanted, object, order};
-use crate::object::{Object, Pinned};
-use crate::select::Selected;
 use crate::upstream::fetch::{Incoming, fetch};
 
 /// Pieces that one response is put together from at most: parts, the gaps between them, and what is

@@ -13,14 +13,14 @@ use strait_http::target::Uri;
 use strait_http::vary::Variant;
 use tokio::time::{Instant, timeout};
 
+use crate::cache::disk::Found;
+use crate::cache::fill::{Fill, Follower, Joined, Phase};
+use crate::cache::fill_task::Leading;
+use crate::cache::object::{Object, Pinned};
+use crate::cache::select::{Selected, select};
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
-use crate::fill::{Fill, Follower, Joined, Phase};
-use crate::filling::Leading;
-use crate::lookup::Found;
 use crate::miss::{self, Led, Miss, Wanted};
-use crate::object::{Object, Pinned};
-use crate::select::{Selected, select};
 
 /// How often a request looks for what is stored or coming, which may change each time; and how
 /// often before it asks on its own.

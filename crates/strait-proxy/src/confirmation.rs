@@ -13,12 +13,12 @@ use strait_http::storing::{Asked, NotStored, kept, may_store};
 use strait_http::update::{confirms, has_no_validator, head_confirms, names_bytes, updated};
 use strait_http::vary::Variant;
 
+use crate::cache::meta::Meta;
+use crate::cache::object::{Object, stored_head};
+use crate::cache::worker::Worker;
 use crate::exchange::Exchange;
-use crate::meta::Meta;
 use crate::miss::{Miss, Wanted, varies_with_dropped};
-use crate::object::{Object, stored_head};
 use crate::upstream::fetch::{Incoming, Order, Trouble};
-use crate::worker::Worker;
 
 /// Whether a 304 came that is not about what is stored.
 pub(crate) fn is_about_another(

@@ -18,19 +18,19 @@ use strait_http::target::Uri;
 use strait_transfer::relay::proxy_protocol::{self, Told};
 use tokio::net::TcpStream;
 
+use crate::cache::object::{Object, Pinned};
+use crate::cache::select::{Selected, select};
+use crate::cache::worker::Worker;
 use crate::config::settings::Port;
 use crate::deliver;
 use crate::exchange::{self, Asked, Left, wish};
 use crate::io::buffer::Buffer;
 use crate::io::pace::Uptake;
 use crate::io::socket::{Gone, Socket};
-use crate::object::{Object, Pinned};
 use crate::observe::access::Begun;
 use crate::reply::{Wish, write_own};
 use crate::route::{Route, malformed, read_request, route};
-use crate::select::{Selected, select};
 use crate::serving::{Serving, Share};
-use crate::worker::Worker;
 
 /// How long somebody who was let in while the proxy is about to end may take to ask.
 const LAST_CALL: Duration = Duration::from_secs(1);

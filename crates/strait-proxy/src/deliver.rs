@@ -7,14 +7,14 @@ use strait_http::cache_status::CacheStatus;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::Extent;
 
-use crate::fill::{Follower, Phase, Rest, Source};
+use crate::cache::fill::{Follower, Phase, Rest, Source};
+use crate::cache::object::{Body, Object, Pinned};
+use crate::cache::select::Selected;
+use crate::cache::worker::Worker;
 use crate::io::forward::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
 use crate::io::socket::{Gone, Socket};
-use crate::object::{Body, Object, Pinned};
 use crate::reply::{Answer, Framing, Wish, write_stored};
-use crate::select::Selected;
 use crate::upstream::pool::Connection;
-use crate::worker::Worker;
 
 /// Sends what was selected of an object whose bytes are pinned.
 pub(crate) async fn send_pinned(

@@ -15,22 +15,22 @@ use strait_http::target::{Authority, Scheme, Uri};
 use strait_http::trailer::Trailers;
 use tokio::time::Instant;
 
+use crate::cache::fill::Refusal;
+use crate::cache::object::{push_date, push_field, push_status_line};
+use crate::cache::worker::Worker;
 use crate::cached;
 use crate::config::settings::Server;
-use crate::fill::Refusal;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, Broken, From as Source, What};
 use crate::io::gate::{self, Key, Place};
 use crate::io::socket::{Gone, Socket, after_others_have_read};
 use crate::io::tunnel;
-use crate::object::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
 use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
 use crate::upstream::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::upstream::pool::{Connection, Failure, enter_part};
 use crate::upstream::upload::Upload;
-use crate::worker::Worker;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
 /// Why a request is refused of which the body trickles.

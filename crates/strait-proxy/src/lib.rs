@@ -12,36 +12,26 @@
 
 mod admin;
 mod assemble;
+mod cache;
 mod cached;
 mod config;
 mod confirmation;
 mod connection;
-mod contents;
 mod deliver;
 mod exchange;
-mod fill;
-mod filling;
-mod hot;
 mod io;
-mod lease;
 mod listen;
-mod lookup;
-mod meta;
 mod miss;
-mod object;
 mod observe;
-mod private;
 mod proxy;
 mod reply;
 mod route;
-mod select;
 mod serving;
 mod upstream;
-mod worker;
 
+pub use cache::contents::{AtHand, Contents, Entry, Pattern};
 pub use config::error::{Error, Result};
 pub use config::file::Config;
-pub use contents::{AtHand, Contents, Entry, Pattern};
 pub use io::clock::Clock;
 pub use observe::log::Format;
 pub use observe::report::{Quantiles, Report};

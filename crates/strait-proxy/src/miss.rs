@@ -20,23 +20,23 @@ use strait_http::unkeyed::is_keyed;
 use strait_http::vary::{self, Variant};
 
 use crate::assemble;
+use crate::cache::fill::{Joined, Phase};
+use crate::cache::fill_task::{Filling, Leading};
+use crate::cache::meta::Meta;
+use crate::cache::object::{Body, Object, stored_head};
+use crate::cache::select::Selected;
+use crate::cache::worker::Worker;
 use crate::cached::{Follow, follow, missing, selected, send, send_pinned};
 use crate::config::settings::Settings;
 use crate::confirmation::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
 use crate::deliver;
 use crate::exchange::{Exchange, Stop};
-use crate::fill::{Joined, Phase};
-use crate::filling::{Filling, Leading};
 use crate::io::gate::Key;
 use crate::io::socket::after_others_have_read;
-use crate::meta::Meta;
-use crate::object::{Body, Object, stored_head};
 use crate::route::read_request;
-use crate::select::Selected;
 use crate::upstream::background::Fetch;
 use crate::upstream::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::upstream::pool::Failure;
-use crate::worker::Worker;
 
 /// What a request is for, in the cache.
 #[derive(Debug)]

@@ -11,11 +11,12 @@ use strait_store::Store;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, Site};
+use crate::cache::fill::Fills;
+use crate::cache::memory::Hot;
+use crate::cache::worker::{Shared, descriptors};
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 use crate::config::settings::{Port, Settings};
-use crate::fill::Fills;
-use crate::hot::Hot;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::listen::{Listener, Listeners};
@@ -23,7 +24,6 @@ use crate::observe::counters::Counters;
 use crate::observe::log::Log;
 use crate::observe::report::Report;
 use crate::serving::{Control, work};
-use crate::worker::{Shared, descriptors};
 
 /// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may
 /// give up privileges.

@@ -9,9 +9,9 @@ use strait_http::head::{Response, Version};
 use strait_http::multipart::Multipart;
 use strait_http::range::content_range;
 
+use crate::cache::object::{Object, push_date, push_field, push_number, push_status_line};
+use crate::cache::worker::Worker;
 use crate::config::settings::Settings;
-use crate::object::{Object, push_date, push_field, push_number, push_status_line};
-use crate::worker::Worker;
 
 /// What of a request matters to how it is answered.
 #[derive(Clone, Copy, Debug)]

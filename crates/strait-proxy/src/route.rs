@@ -9,8 +9,8 @@ use strait_http::method::is_answered_from_store;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
 use strait_http::unkeyed::is_override;
 
+use crate::cache::fill::Refusal;
 use crate::config::settings::{Server, Settings};
-use crate::fill::Refusal;
 
 /// The protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";

@@ -16,11 +16,11 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
 use crate::connection::Client;
 use crate::io::gate;
 use crate::listen::Listener;
-use crate::worker::{Shared, Worker};
 
 /// How long a worker waits before it accepts again where there are no descriptors left.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);

@@ -3,9 +3,9 @@
 
 use std::fmt::{Display, Write as _};
 
+use crate::cache::worker::Shared;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Sum, Times};
-use crate::worker::Shared;
 
 /// All of them.
 pub(super) fn text(shared: &Shared) -> String {

@@ -8,11 +8,11 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{Page, metrics};
+use crate::cache::contents::{AtHand, Contents, Pattern};
+use crate::cache::fill::Filled;
+use crate::cache::worker::Shared;
 use crate::config::settings::Settings;
-use crate::contents::{AtHand, Contents, Pattern};
-use crate::fill::Filled;
 use crate::observe::report::Report;
-use crate::worker::Shared;
 
 const PAGE: &str = include_str!("page.html");
 /// Objects that are told as the hottest.

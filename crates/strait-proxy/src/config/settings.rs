@@ -10,6 +10,7 @@ use strait_http::forwarded::Policy;
 use strait_http::storing;
 use strait_http::target::{Authority, Host, Scheme, Uri};
 
+use crate::cache::worker::connections_max;
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config, Forwarded, Timeouts, Transfer};
@@ -21,7 +22,6 @@ use crate::io::gate;
 use crate::io::tls::Tls;
 use crate::observe::log::{Format, Log};
 use crate::upstream::background;
-use crate::worker::connections_max;
 
 /// A server that connections are opened to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

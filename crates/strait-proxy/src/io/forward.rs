@@ -12,10 +12,10 @@ use strait_http::Malformed;
 use strait_http::trailer::Trailers;
 use strait_transfer::pipe::Pipe;
 
+use crate::cache::worker::Worker;
 use crate::io::buffer::Buffer;
 use crate::io::framing::{Framed, Piece};
 use crate::io::socket::{Gone, Socket};
-use crate::worker::Worker;
 
 /// How a body is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use strait_transfer::pipe::{Pipe, Pipes};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::cache::worker::Worker;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::socket::{Gone, Socket};
 use crate::io::stream::Stream;
-use crate::worker::Worker;
 
 /// Moves bytes until both ends have finished, one is gone, or nothing has moved for too long. What
 /// was read of either is sent first.

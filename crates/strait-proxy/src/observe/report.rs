@@ -6,9 +6,9 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use strait_store::Stats;
 
+use crate::cache::worker::Shared;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Sum, Times};
-use crate::worker::Shared;
 
 /// What classes of statuses are called.
 const STATUSES: [&str; CLASSES] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];

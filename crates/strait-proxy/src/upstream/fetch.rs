@@ -11,16 +11,16 @@ use strait_http::head::{self, Kept, Response};
 use strait_http::method::is_idempotent;
 use strait_http::target::Uri;
 
+use crate::cache::object::{push_field, push_number};
+use crate::cache::worker::Worker;
 use crate::config::settings::Server;
 use crate::exchange::Exchange;
 use crate::io::framing::Framed;
 use crate::io::gate::{self, Place};
 use crate::io::socket::{Gone, Socket};
-use crate::object::{push_field, push_number};
 use crate::reply::{push_via, write_interim};
 use crate::upstream::pool::{Connection, Failure};
 use crate::upstream::upload::{Upload, send_continue};
-use crate::worker::Worker;
 
 /// Interim responses that are passed on at most (RFC 9110, section 15.2).
 const INTERIM_MAX: usize = 16;

@@ -11,12 +11,12 @@ use strait_transfer::descriptors::Share;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
+use crate::cache::worker::Worker;
 use crate::config::settings::{Server, Settings};
 use crate::io::buffer::Buffer;
 use crate::io::gate::{Client, Key, Place};
 use crate::io::socket::Socket;
 use crate::upstream::background::Fetch;
-use crate::worker::Worker;
 
 /// Why an origin could not be asked, or did not answer.
 #[derive(Debug, thiserror::Error)]

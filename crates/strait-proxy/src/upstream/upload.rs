@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use strait_http::framing::Body;
 
+use crate::cache::worker::Worker;
 use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, Broken, From, What};
@@ -12,7 +13,6 @@ use crate::io::gate::{Client, Key, Place};
 use crate::io::pace::Pace;
 use crate::io::socket::{Gone, Socket};
 use crate::upstream::fetch::{Trouble, origin_gone};
-use crate::worker::Worker;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 

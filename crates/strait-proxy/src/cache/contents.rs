@@ -8,10 +8,10 @@ use serde::Serialize;
 use strait_http::target::Uri;
 use strait_store::{Record, Stats, Store, Verified, hash_of};
 
+use crate::cache::disk;
+use crate::cache::meta::Meta;
+use crate::cache::object::{Body, Object};
 use crate::config::error::{Error, Result};
-use crate::lookup;
-use crate::meta::Meta;
-use crate::object::{Body, Object};
 
 /// Bytes of a pattern at most.
 pub(crate) const PATTERN_BYTES_MAX: usize = 8 << 10;
@@ -159,7 +159,7 @@ impl Contents {
 
     /// Forgets all that is stored for one URI; how much that was.
     pub fn purge(&self, uri: &str) -> usize {
-        lookup::remove(&self.0, hash_of(uri.as_bytes()), uri)
+        disk::remove(&self.0, hash_of(uri.as_bytes()), uri)
     }
 
     /// Forgets all that match; how much that was.

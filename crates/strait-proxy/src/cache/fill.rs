@@ -21,8 +21,8 @@ use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
 
-use crate::hot::AsItIs;
-use crate::object::Object;
+use crate::cache::memory::AsItIs;
+use crate::cache::object::Object;
 use crate::upstream::fetch::Incoming;
 
 /// How far a fetch has come.

@@ -17,19 +17,19 @@ use strait_store::Store;
 use strait_transfer::descriptors::{Budget, Share};
 use strait_transfer::pipe::Pipes;
 
+use crate::cache::contents::Pattern;
+use crate::cache::disk::{self, First, Found, Seen, Sought};
+use crate::cache::fill::Fills;
+use crate::cache::generation::Leases;
+use crate::cache::hit_for_miss::Private;
+use crate::cache::memory::Hot;
+use crate::cache::object::{Body, Home, Object};
 use crate::config::settings::Settings;
-use crate::contents::Pattern;
-use crate::fill::Fills;
-use crate::hot::Hot;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
-use crate::lease::Leases;
-use crate::lookup::{self, First, Found, Seen, Sought};
-use crate::object::{Body, Home, Object};
 use crate::observe::access::Account;
 use crate::observe::counters::Counters;
 use crate::observe::log::Gathered;
-use crate::private::Private;
 use crate::serving::ByClient;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Names;
@@ -193,7 +193,7 @@ impl Worker {
         // What is invalidated while it is read is not kept in memory.
         let lease = self.shared.leases.take(hash);
         // What is read in one piece is checked by that, also where it is sent from its file then.
-        match lookup::find(store, &sought, self.settings.memory_object) {
+        match disk::find(store, &sought, self.settings.memory_object) {
             Found::Answer(First { object: found, seen }) => {
                 let found = found.in_memory_up_to(self.settings.at_hand);
                 let object = Arc::new(found.with_negative(self.settings.negative));
@@ -233,7 +233,7 @@ impl Worker {
         let is_meant =
             |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, sought.keys);
         let mut all = self.shared.hot.all(hash, is_meant);
-        let stored = self.shared.store.as_ref().map(|store| lookup::candidates(store, &sought));
+        let stored = self.shared.store.as_ref().map(|store| disk::candidates(store, &sought));
         for object in stored.into_iter().flatten() {
             if !all.iter().any(|other| other.is_for_same(&object)) {
                 all.push(Arc::new(object));
@@ -259,7 +259,7 @@ impl Worker {
     pub(crate) fn keep(&self, hash: u64, object: &Arc<Object>) {
         let (keys, store) = (&self.settings.key_fields, self.shared.store.as_ref());
         let seen = match store {
-            Some(store) => lookup::replace(store, hash, object, keys),
+            Some(store) => disk::replace(store, hash, object, keys),
             None => Some(Seen::default()),
         };
         let Some(seen) = seen else { return };
@@ -377,7 +377,7 @@ impl Local {
     pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
         let in_memory = self.shared.forget_in_memory(hash, key);
         // What is in memory is mostly on disk, too.
-        self.shared.store.as_ref().map_or(0, |store| lookup::remove(store, hash, key)).max(in_memory)
+        self.shared.store.as_ref().map_or(0, |store| disk::remove(store, hash, key)).max(in_memory)
     }
 }
 

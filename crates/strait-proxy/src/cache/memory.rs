@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 use strait_http::fields::Fields;
 use strait_http::vary::says;
 
-use crate::contents::AtHand;
-use crate::lookup::RECORDS_MAX;
-use crate::object::{Body, Object};
+use crate::cache::contents::AtHand;
+use crate::cache::disk::RECORDS_MAX;
+use crate::cache::object::{Body, Object};
 
 /// Shards at most.
 const SHARDS_MAX: usize = 16;
@@ -347,9 +347,9 @@ mod tests {
     use strait_http::fields::Field;
 
     use super::*;
-    use crate::lease::Leases;
-    use crate::meta::Meta;
-    use crate::object::Home;
+    use crate::cache::generation::Leases;
+    use crate::cache::meta::Meta;
+    use crate::cache::object::Home;
 
     const BODY_BYTES: usize = 10_000;
 

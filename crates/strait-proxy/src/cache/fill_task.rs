@@ -11,16 +11,16 @@ use strait_http::partial::strong_validator;
 use strait_store::{Store, Writer};
 use strait_transfer::pipe::Pipe;
 
+use crate::cache::fill::{Fill, Phase, Rest, Source};
+use crate::cache::generation::Lease;
+use crate::cache::object::{Body, Home, Object, Part};
+use crate::cache::worker::Worker;
 use crate::config::file::Abandoned;
-use crate::fill::{Fill, Phase, Rest, Source};
 use crate::io::framing::{Framed, Piece};
 use crate::io::socket::Gone;
-use crate::lease::Lease;
-use crate::object::{Body, Home, Object, Part};
 use crate::upstream::background::Fetch;
 use crate::upstream::fetch::Incoming;
 use crate::upstream::pool::Connection;
-use crate::worker::Worker;
 
 /// Pieces of a body end at multiples of this in their file, where they may.
 const EVEN_BYTES: u64 = 64 << 10;

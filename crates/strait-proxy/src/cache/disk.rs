@@ -10,9 +10,9 @@ use strait_http::storing::Policy;
 use strait_http::vary::Variant;
 use strait_store::{Record, Store};
 
-use crate::hot::Rivals;
-use crate::meta::Meta;
-use crate::object::{Body, Home, Object, Part};
+use crate::cache::memory::Rivals;
+use crate::cache::meta::Meta;
+use crate::cache::object::{Body, Home, Object, Part};
 
 /// Records of a key at most, variants and parts together: a request looks at each of them.
 pub(crate) const RECORDS_MAX: usize = 64;

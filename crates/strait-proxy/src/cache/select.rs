@@ -8,7 +8,7 @@ use strait_http::conditional::{is_not_modified, range_counts};
 use strait_http::fields::Fields;
 use strait_http::range::{self, Wanted};
 
-use crate::object::Object;
+use crate::cache::object::Object;
 
 /// What a request is answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]

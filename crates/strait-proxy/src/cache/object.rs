@@ -18,8 +18,8 @@ use strait_http::storing::Policy;
 use strait_http::vary::{has_keyed_of, has_keys, is_plain, overlap, says};
 use strait_store::{Extent, Record, Store};
 
-use crate::lease::Lease;
-use crate::meta::Meta;
+use crate::cache::generation::Lease;
+use crate::cache::meta::Meta;
 
 /// A stored response, or one that is being stored.
 #[derive(Debug)]

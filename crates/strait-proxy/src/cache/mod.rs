@@ -1,0 +1,13 @@
+//! The cache: stored responses in memory and on disk, and fills on their way into it.
+
+pub(crate) mod contents;
+pub(crate) mod disk;
+pub(crate) mod fill;
+pub(crate) mod fill_task;
+pub(crate) mod generation;
+pub(crate) mod hit_for_miss;
+pub(crate) mod memory;
+pub(crate) mod meta;
+pub(crate) mod object;
+pub(crate) mod select;
+pub(crate) mod worker;
