@@ -1,7 +1,7 @@
 //! A client's connection: one request after the other.
 //!
 //! What a worker has at hand is answered right here, without allocation and under one short lock;
-//! everything else goes through [`crate::exchange`].
+//! everything else goes through [`crate::serve::exchange`].
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -22,14 +22,14 @@ use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
 use crate::cache::worker::Worker;
 use crate::config::settings::Port;
-use crate::deliver;
-use crate::exchange::{self, Asked, Left, wish};
 use crate::io::buffer::Buffer;
 use crate::io::pace::Uptake;
 use crate::io::socket::{Gone, Socket};
 use crate::observe::access::Begun;
-use crate::reply::{Wish, write_own};
-use crate::route::{Route, malformed, read_request, route};
+use crate::serve::deliver;
+use crate::serve::exchange::{self, Asked, Left, wish};
+use crate::serve::response::{Wish, write_own};
+use crate::serve::route::{Route, malformed, read_request, route};
 use crate::serving::{Serving, Share};
 
 /// How long somebody who was let in while the proxy is about to end may take to ask.

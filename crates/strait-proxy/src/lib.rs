@@ -11,21 +11,14 @@
 //! functions of `strait-http`.
 
 mod admin;
-mod assemble;
 mod cache;
-mod cached;
 mod config;
-mod confirmation;
 mod connection;
-mod deliver;
-mod exchange;
 mod io;
 mod listen;
-mod miss;
 mod observe;
 mod proxy;
-mod reply;
-mod route;
+mod serve;
 mod serving;
 mod upstream;
 

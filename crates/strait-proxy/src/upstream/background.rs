@@ -1,7 +1,7 @@
 //! Limit on the fetches that no client waits for, counted over all workers: responses whose clients
 //! have all left, and validations of stale responses that were sent meanwhile (RFC 5861 s3).
 //!
-//! [`crate::cache::fill_task`] and [`crate::miss`] ask. Such a fetch holds a connection to its origin like
+//! [`crate::cache::fill_task`] and [`crate::serve::miss`] ask. Such a fetch holds a connection to its origin like
 //! any other, but no connection of a client: without a limit of its own one client could begin
 //! thousands and leave. They are counted for the origin and for the client that caused them. None
 //! waits: beyond the limit a fill is given up, and a validation is left to the next request.

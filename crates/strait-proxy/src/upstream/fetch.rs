@@ -14,11 +14,11 @@ use strait_http::target::Uri;
 use crate::cache::object::{push_field, push_number};
 use crate::cache::worker::Worker;
 use crate::config::settings::Server;
-use crate::exchange::Exchange;
 use crate::io::framing::Framed;
 use crate::io::gate::{self, Place};
 use crate::io::socket::{Gone, Socket};
-use crate::reply::{push_via, write_interim};
+use crate::serve::exchange::Exchange;
+use crate::serve::response::{push_via, write_interim};
 use crate::upstream::pool::{Connection, Failure};
 use crate::upstream::upload::{Upload, send_continue};
 

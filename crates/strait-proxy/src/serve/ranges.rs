@@ -12,11 +12,11 @@ use crate::cache::fill::Follower;
 use crate::cache::fill_task::{Filling, Leading};
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::Selected;
-use crate::cached::selected;
-use crate::deliver;
-use crate::exchange::{Exchange, Stop};
 use crate::io::socket::Gone;
-use crate::miss::{Led, Miss, Wanted, object, order};
+use crate::serve::deliver;
+use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::lookup::selected;
+use crate::serve::miss::{Led, Miss, Wanted, object, order};
 use crate::upstream::fetch::{Incoming, fetch};
 
 /// Pieces that one response is put together from at most: parts, the gaps between them, and what is

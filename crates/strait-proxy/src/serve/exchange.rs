@@ -18,7 +18,6 @@ use tokio::time::Instant;
 use crate::cache::fill::Refusal;
 use crate::cache::object::{push_date, push_field, push_status_line};
 use crate::cache::worker::Worker;
-use crate::cached;
 use crate::config::settings::Server;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, Broken, From as Source, What};
@@ -26,8 +25,9 @@ use crate::io::gate::{self, Key, Place};
 use crate::io::socket::{Gone, Socket, after_others_have_read};
 use crate::io::tunnel;
 use crate::observe::access::Outcome;
-use crate::reply::{Framing, Wish, write_end, write_own, write_passed, write_switching};
-use crate::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
+use crate::serve::lookup;
+use crate::serve::response::{Framing, Wish, write_end, write_own, write_passed, write_switching};
+use crate::serve::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
 use crate::upstream::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::upstream::pool::{Connection, Failure, enter_part};
 use crate::upstream::upload::Upload;
@@ -146,7 +146,7 @@ pub(crate) async fn run(
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
     let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, part: None, body };
     let done = match route {
-        Ok(Route::Cache(uri)) => cached::answer(&mut exchange, &uri).await,
+        Ok(Route::Cache(uri)) => lookup::answer(&mut exchange, &uri).await,
         Ok(Route::Beside(beside)) => Box::pin(exchange.answer(beside)).await,
         Err(refusal) => Err(refusal.into()),
     };

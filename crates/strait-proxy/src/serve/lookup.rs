@@ -18,9 +18,9 @@ use crate::cache::fill::{Fill, Follower, Joined, Phase};
 use crate::cache::fill_task::Leading;
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
-use crate::deliver;
-use crate::exchange::{Exchange, Stop};
-use crate::miss::{self, Led, Miss, Wanted};
+use crate::serve::deliver;
+use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::miss::{self, Led, Miss, Wanted};
 
 /// How often a request looks for what is stored or coming, which may change each time; and how
 /// often before it asks on its own.

@@ -19,21 +19,21 @@ use strait_http::target::Uri;
 use strait_http::unkeyed::is_keyed;
 use strait_http::vary::{self, Variant};
 
-use crate::assemble;
 use crate::cache::fill::{Joined, Phase};
 use crate::cache::fill_task::{Filling, Leading};
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object, stored_head};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
-use crate::cached::{Follow, follow, missing, selected, send, send_pinned};
 use crate::config::settings::Settings;
-use crate::confirmation::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
-use crate::deliver;
-use crate::exchange::{Exchange, Stop};
 use crate::io::gate::Key;
 use crate::io::socket::after_others_have_read;
-use crate::route::read_request;
+use crate::serve::deliver;
+use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::lookup::{Follow, follow, missing, selected, send, send_pinned};
+use crate::serve::ranges;
+use crate::serve::revalidate::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
+use crate::serve::route::read_request;
 use crate::upstream::background::Fetch;
 use crate::upstream::fetch::{Incoming, Order, Purpose, Trouble, fetch};
 use crate::upstream::pool::Failure;
@@ -334,8 +334,7 @@ async fn store_or_pass(
     if incoming.status == 206 {
         match &miss.stored {
             Some(stored) if stored.combines_with(&object) => {
-                return assemble::complete(exchange, wanted, stored, leading, incoming, (object, range))
-                    .await;
+                return ranges::complete(exchange, wanted, stored, leading, incoming, (object, range)).await;
             }
             // It begins anew with this part.
             Some(_) => {}

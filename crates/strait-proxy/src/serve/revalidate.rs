@@ -1,5 +1,5 @@
 //! What a 304, or a response to HEAD, says of stored responses (RFC 9111, sections 4.3.4 and
-//! 4.3.5): which it is about, and what it changes of them. [`crate::miss`] asks; nothing here sends
+//! 4.3.5): which it is about, and what it changes of them. [`crate::serve::miss`] asks; nothing here sends
 //! a request or a response.
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use strait_http::vary::Variant;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
-use crate::exchange::Exchange;
-use crate::miss::{Miss, Wanted, varies_with_dropped};
+use crate::serve::exchange::Exchange;
+use crate::serve::miss::{Miss, Wanted, varies_with_dropped};
 use crate::upstream::fetch::{Incoming, Order, Trouble};
 
 /// Whether a 304 came that is not about what is stored.

@@ -13,7 +13,7 @@ use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::forward::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
 use crate::io::socket::{Gone, Socket};
-use crate::reply::{Answer, Framing, Wish, write_stored};
+use crate::serve::response::{Answer, Framing, Wish, write_stored};
 use crate::upstream::pool::Connection;
 
 /// Sends what was selected of an object whose bytes are pinned.

@@ -1,0 +1,10 @@
+//! Requests of clients: route, lookup, miss, and the response.
+
+pub(crate) mod deliver;
+pub(crate) mod exchange;
+pub(crate) mod lookup;
+pub(crate) mod miss;
+pub(crate) mod ranges;
+pub(crate) mod response;
+pub(crate) mod revalidate;
+pub(crate) mod route;
