@@ -13,13 +13,10 @@
 mod admin;
 mod cache;
 mod config;
-mod connection;
 mod io;
-mod listen;
 mod observe;
-mod proxy;
 mod serve;
-mod serving;
+mod server;
 mod upstream;
 
 pub use cache::contents::{AtHand, Contents, Entry, Pattern};
@@ -28,5 +25,5 @@ pub use config::file::Config;
 pub use io::clock::Clock;
 pub use observe::log::Format;
 pub use observe::report::{Quantiles, Report};
-pub use proxy::{Bound, Proxy};
+pub use server::proxy::{Bound, Proxy};
 pub use strait_store::{Stats, Verified};

@@ -30,7 +30,7 @@ use crate::io::gate::Gates;
 use crate::observe::access::Account;
 use crate::observe::counters::Counters;
 use crate::observe::log::Gathered;
-use crate::serving::ByClient;
+use crate::server::accept::ByClient;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Names;
 use crate::upstream::pool::Pool;

@@ -19,11 +19,11 @@ use crate::config::file::Config;
 use crate::config::settings::{Port, Settings};
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
-use crate::listen::{Listener, Listeners};
 use crate::observe::counters::Counters;
 use crate::observe::log::Log;
 use crate::observe::report::Report;
-use crate::serving::{Control, work};
+use crate::server::accept::{Control, work};
+use crate::server::listen::{Listener, Listeners};
 
 /// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may
 /// give up privileges.

@@ -18,9 +18,9 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
-use crate::connection::Client;
 use crate::io::gate;
-use crate::listen::Listener;
+use crate::server::connection::Client;
+use crate::server::listen::Listener;
 
 /// How long a worker waits before it accepts again where there are no descriptors left.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);

@@ -30,7 +30,7 @@ use crate::serve::deliver;
 use crate::serve::exchange::{self, Asked, Left, wish};
 use crate::serve::response::{Wish, write_own};
 use crate::serve::route::{Route, malformed, read_request, route};
-use crate::serving::{Serving, Share};
+use crate::server::accept::{Serving, Share};
 
 /// How long somebody who was let in while the proxy is about to end may take to ask.
 const LAST_CALL: Duration = Duration::from_secs(1);

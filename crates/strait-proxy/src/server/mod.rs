@@ -1,0 +1,6 @@
+//! The running proxy: its threads, listening sockets and connections of clients.
+
+pub(crate) mod accept;
+pub(crate) mod connection;
+pub(crate) mod listen;
+pub(crate) mod proxy;
