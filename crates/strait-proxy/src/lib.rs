@@ -21,9 +21,8 @@ mod upstream;
 
 pub use cache::contents::{AtHand, Contents, Entry, Pattern};
 pub use config::error::{Error, Result};
-pub use config::file::Config;
+pub use config::file::{Config, Format};
 pub use io::clock::Clock;
-pub use observe::log::Format;
 pub use observe::report::{Quantiles, Report};
 pub use server::proxy::{Bound, Proxy};
 pub use strait_store::{Stats, Verified};

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
 use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
 use strait_http::target::Uri;
@@ -24,6 +23,7 @@ use crate::cache::generation::Leases;
 use crate::cache::hit_for_miss::Private;
 use crate::cache::memory::Hot;
 use crate::cache::object::{Body, Home, Object};
+use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
@@ -117,26 +117,6 @@ pub(crate) struct Local {
     drawn: Cell<u64>,
     /// The store was loaded when it was looked at last.
     is_loaded: Cell<bool>,
-}
-
-/// Of all open files one part in so many is the store's; connections and pipes share the others.
-const FILES_PARTS: usize = 4;
-
-/// Files that the process may have open (`RLIMIT_NOFILE`).
-fn files_allowed() -> usize {
-    let allowed = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
-    allowed.unwrap_or(usize::MAX)
-}
-
-/// Connections of clients for which there are files: most are idle, and those to origins find room
-/// once others are let go of.
-pub(crate) fn connections_max() -> usize {
-    files_shared(files_allowed())
-}
-
-/// Files that connections and pipes share, of so many that are allowed.
-fn files_shared(allowed: usize) -> usize {
-    allowed / FILES_PARTS * (FILES_PARTS - 1)
 }
 
 /// Budget of the files that connections and pipes share. A pipe leaves some for connections,

@@ -12,7 +12,7 @@ use strait_transfer::output;
 
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config};
-use crate::io::buffer::BUFFER_BYTES;
+use crate::config::limits::BUFFER_BYTES;
 
 /// Workers at most.
 const WORKERS_MAX: usize = 256;

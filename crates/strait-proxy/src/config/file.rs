@@ -9,12 +9,6 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
-use crate::config::check;
-use crate::config::error::{Error, Result};
-use crate::config::schema;
-use crate::config::settings::Settings;
-use crate::observe::log::Format;
-
 /// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -101,6 +95,21 @@ pub struct Log {
     pub access: Option<PathBuf>,
     /// How its lines are written.
     pub format: Format,
+}
+
+/// How a line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// The Common Log Format, with cache result, mechanism and bytes copied behind it.
+    Common,
+    /// The same with Referer and User-Agent before those.
+    #[default]
+    Combined,
+    /// Squid's native format, with mechanism and bytes copied behind it.
+    Squid,
+    /// A JSON object a line.
+    Json,
 }
 
 /// What is kept, and where.
@@ -370,166 +379,10 @@ impl Default for Transfer {
     }
 }
 
-impl Config {
-    /// A file with every key, its default, and what it is for.
-    pub const DEFAULT_TOML: &str = include_str!("strait.toml");
-
-    /// Reads the text of a file.
-    ///
-    /// # Errors
-    /// It is not TOML, or has keys or values that are not known: a line of the message for each,
-    /// with its line in the file.
-    pub fn from_toml(text: &str) -> Result<Self> {
-        let table: toml::Table = toml::from_str(text).map_err(|error| not_toml(text, &error))?;
-        let problems = schema::problems(&table);
-        if !problems.is_empty() {
-            return Err(Self::locate(text, Error::Config(problems.join("\n"))));
-        }
-        let unread = |_| Error::Config("a key has a value that is not accepted".to_owned());
-        schema::with_sizes_in_bytes(table).try_into().map_err(unread)
-    }
-
-    /// Returns true if a file sets no key.
-    pub fn is_blank(text: &str) -> bool {
-        text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
-    }
-
-    /// The same error with the line of the file that sets the key which it is about, if one does.
-    pub fn locate(text: &str, error: Error) -> Error {
-        match error {
-            Error::Config(message) => {
-                let locate = |message: &str| match line_of(text, key_of(message)) {
-                    Some(line) => format!("line {line}: {message}"),
-                    None => message.to_owned(),
-                };
-                Error::Config(message.lines().map(locate).collect::<Vec<_>>().join("\n"))
-            }
-            other => other,
-        }
-    }
-
-    /// Checks what it says.
-    ///
-    /// # Errors
-    /// It contradicts itself or is refused.
-    pub fn check(&self) -> Result<()> {
-        Settings::new(self).map(drop)
-    }
-
-    /// Checks what the system has to offer for it: directories and the log. Nothing is made or
-    /// changed.
-    ///
-    /// # Errors
-    /// A line for each thing that would fail when the proxy is started.
-    pub fn check_places(&self) -> Result<()> {
-        check::refused(&check::places(self))
-    }
-
-    /// Checks whether the store fits its file system.
-    ///
-    /// # Errors
-    /// It is larger. A proxy runs with it, but the file system fills up before the store does.
-    pub fn check_room(&self) -> Result<()> {
-        check::refused(&check::room(self).into_iter().collect::<Vec<_>>())
-    }
-}
-
-/// A file that is no TOML, in own words: those of the parser change with its versions.
-fn not_toml(text: &str, error: &toml::de::Error) -> Error {
-    let line = error.span().map_or(1, |span| line_at(text, span.start));
-    let why = if error.message().contains("duplicate") {
-        "a key or section is there twice"
-    } else {
-        "this is not TOML; write key = value, text in \"quotes\", lists in [ ], and a section as [cache]"
-    };
-    Error::Config(format!("line {line}: {why}"))
-}
-
-/// The line of a byte, from 1.
-fn line_at(text: &str, at: usize) -> usize {
-    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
-}
-
-/// The key that a message begins with.
-fn key_of(message: &str) -> &str {
-    message.split([' ', ':']).next().unwrap_or_default()
-}
-
-/// The line in which a key is set, from 1.
-fn line_of(text: &str, key: &str) -> Option<usize> {
-    let mut section = "";
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
-            section = name.trim();
-        }
-        let Some((own, _)) = line.split_once('=') else { continue };
-        let in_section = key.strip_prefix(section).and_then(|rest| rest.strip_prefix('.'));
-        let wanted = if section.is_empty() { Some(key) } else { in_section };
-        if wanted == Some(own.trim()) {
-            return Some(index + 1);
-        }
-    }
-    None
-}
-
 impl Timeouts {
     /// A number of seconds; 0 is a day, for nothing lasts forever.
     pub(crate) fn limit(seconds: u64) -> Duration {
         const DAY: Duration = Duration::from_hours(24);
         if seconds == 0 { DAY } else { Duration::from_secs(seconds).min(DAY) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn checked(toml: &str) -> Result<Config> {
-        let config = Config::from_toml(toml)?;
-        config.check().map_err(|error| Config::locate(toml, error))?;
-        Ok(config)
-    }
-
-    #[test]
-    fn the_default_file_says_what_the_defaults_are() {
-        assert_eq!(checked(Config::DEFAULT_TOML).unwrap(), Config::default());
-        assert_eq!(checked("").unwrap(), Config::default());
-    }
-
-    /// What is commented out is understood, too, and no key is missing.
-    #[test]
-    fn the_default_file_has_every_key() {
-        let uncomment = |line: &str| match line.strip_prefix('#') {
-            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase()) => rest.to_owned(),
-            _ => line.to_owned(),
-        };
-        let all = Config::DEFAULT_TOML.lines().map(uncomment).collect::<Vec<_>>().join("\n");
-        let written: toml::Table = toml::from_str(&all).unwrap();
-        let known = toml::Table::try_from(Config::from_toml(&all).unwrap()).unwrap();
-        let keys = |table: &toml::Table| {
-            let of = |(section, value): (&String, &toml::Value)| {
-                let inner = value.as_table().map(|table| table.keys().cloned().collect::<Vec<_>>());
-                (section.clone(), inner)
-            };
-            table.iter().map(of).collect::<Vec<_>>()
-        };
-        assert_eq!(keys(&written), keys(&known));
-    }
-
-    #[test]
-    fn what_is_wrong_is_told_with_its_line() {
-        for (toml, expected) in [
-            ("workers = 2\nlisten = 3", "line 2: "),
-            ("workers = 2\nsise = 3", "line 2: sise: there is no such key"),
-            ("workers = 2\n[cache]\nsize = \"x\"", "line 3: "),
-            ("workers = 2\n\nname = \"a b\"", "line 3: name = \"a b\": "),
-            ("[access]\npurge = []\nallow = [\"x\"]", "line 3: access.allow: "),
-            ("\naccess.allow = [\"x\"]", "line 2: access.allow: "),
-            ("[", "line 1: "),
-        ] {
-            let error = checked(toml).unwrap_err().to_string();
-            assert!(error.starts_with(expected) && !error.contains('\n'), "{toml}: {error}");
-        }
     }
 }

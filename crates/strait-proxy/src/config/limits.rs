@@ -5,11 +5,53 @@
 //! of. Pure.
 
 use bytesize::ByteSize;
+use rustix::process::{Resource, getrlimit};
+use strait_http::head::HEAD_BYTES_MAX;
 
 use crate::config::file::Limits;
-use crate::io::buffer::BUFFER_BYTES;
-use crate::io::gate;
-use crate::upstream::background;
+
+/// Bytes of a connection's buffer: the longest head fits.
+pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;
+
+/// Places of each gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GateLimits {
+    /// Connections in use to one origin.
+    pub(crate) origin: usize,
+    /// Those that one client may have of them.
+    pub(crate) origin_of_client: usize,
+    /// Request bodies that are read ahead.
+    pub(crate) ahead: usize,
+    /// Those of one client.
+    pub(crate) ahead_of_client: usize,
+}
+
+/// Number of fetches without a waiting client, at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackgroundLimits {
+    pub(crate) of_origin: usize,
+    pub(crate) of_client: usize,
+}
+
+/// The store gets one in so many of all open files; connections and pipes share the others.
+const FILES_PARTS: usize = 4;
+
+/// Returns the number of files that the process may have open (`RLIMIT_NOFILE`).
+pub(crate) fn files_allowed() -> usize {
+    let allowed = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
+    allowed.unwrap_or(usize::MAX)
+}
+
+/// Returns the number of files that connections and pipes share, of `allowed` open files.
+pub(crate) fn files_shared(allowed: usize) -> usize {
+    allowed / FILES_PARTS * (FILES_PARTS - 1)
+}
+
+/// Returns the number of client connections for which there are files. Most connections are idle,
+/// and connections to origins get files from closed idle ones.
+pub(crate) fn connections_max() -> usize {
+    files_shared(files_allowed())
+}
 
 /// Parts of limits that are not set: one client has a quarter of an origin's connections, and of
 /// the memory for request bodies; a fifth of an origin's connections may be in the background, and
@@ -19,12 +61,12 @@ const BACKGROUND_PARTS: usize = 5;
 const BACKGROUND_CLIENT_PARTS: usize = 10;
 
 /// Places of each gate.
-pub(crate) fn gates(limits: &Limits) -> gate::Limits {
+pub(crate) fn gates(limits: &Limits) -> GateLimits {
     let bodies =
         |memory: ByteSize| usize::try_from(memory.as_u64() / BUFFER_BYTES as u64).unwrap_or(usize::MAX);
     let (origin, ahead) = (limits.origin_connections, bodies(limits.request_ahead_memory));
     let ahead_of_client = limits.request_ahead_memory_per_client.map(bodies);
-    gate::Limits {
+    GateLimits {
         origin,
         origin_of_client: part(limits.origin_connections_per_client, origin, CLIENT_PARTS),
         ahead,
@@ -33,11 +75,11 @@ pub(crate) fn gates(limits: &Limits) -> gate::Limits {
 }
 
 /// Fetches that no client waits for.
-pub(crate) fn background(limits: &Limits) -> background::Limits {
+pub(crate) fn background(limits: &Limits) -> BackgroundLimits {
     let default = limits.origin_connections.div_ceil(BACKGROUND_PARTS);
     let of_origin = limits.background_fetches.unwrap_or(default);
     let of_client = part(limits.background_fetches_per_client, of_origin, BACKGROUND_CLIENT_PARTS);
-    background::Limits { of_origin, of_client }
+    BackgroundLimits { of_origin, of_client }
 }
 
 /// What one client has of `all`: unset a part of them, 0 as many as there are.

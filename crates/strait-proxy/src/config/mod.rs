@@ -2,11 +2,13 @@
 //!
 //! The lowest layer. Nothing here opens a connection or knows a request.
 
+pub(crate) mod access;
 pub(crate) mod check;
 pub(crate) mod error;
 pub(crate) mod file;
 pub(crate) mod keys;
 pub(crate) mod limits;
+pub(crate) mod read;
 pub(crate) mod schema;
 pub(crate) mod settings;
 pub(crate) mod via;

@@ -5,23 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ipnet::IpNet;
 use strait_http::forwarded::Policy;
 use strait_http::storing;
 use strait_http::target::{Authority, Host, Scheme, Uri};
 
-use crate::cache::worker::connections_max;
+use crate::config::access::{Access, Admin};
 use crate::config::check;
 use crate::config::error::{Error, Result};
-use crate::config::file::{Abandoned, Config, Forwarded, Timeouts, Transfer};
+use crate::config::file::{Abandoned, Config, Format, Forwarded, Timeouts, Transfer};
 use crate::config::keys;
-use crate::config::limits;
+use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
 use crate::config::via::Pseudonym;
-use crate::io::buffer::BUFFER_BYTES;
-use crate::io::gate;
 use crate::io::tls::Tls;
-use crate::observe::log::{Format, Log};
-use crate::upstream::background;
+use crate::observe::log::Log;
 
 /// A server that connections are opened to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,9 +73,9 @@ pub(crate) struct Settings {
     /// Of one client; 0: as many as of all.
     pub(crate) connections_each_max: u32,
     /// Connections in use to one origin, and request bodies that are read ahead.
-    pub(crate) gates: gate::Limits,
+    pub(crate) gates: GateLimits,
     /// Fetches that no client waits for.
-    pub(crate) background: background::Limits,
+    pub(crate) background: BackgroundLimits,
     pub(crate) request_body_max: u64,
     /// Bytes per second; 0: none required.
     pub(crate) request_body_rate: u64,
@@ -96,30 +92,6 @@ pub(crate) struct Settings {
     pub(crate) admin: Admin,
     /// The proxy is about to end: connections end with the response that they are at.
     pub(crate) closing: Arc<AtomicBool>,
-}
-
-/// Where the proxy tells of itself, and whom.
-#[derive(Clone, Debug)]
-pub(crate) struct Admin {
-    pub(crate) listen: Option<SocketAddr>,
-    allow: Vec<IpNet>,
-    change: Vec<IpNet>,
-    /// In lower case.
-    hosts: Vec<String>,
-}
-
-/// Who may use the proxy, and for what.
-#[derive(Clone, Debug)]
-pub(crate) struct Access {
-    /// `None`: everybody.
-    allow: Option<Vec<IpNet>>,
-    reach: Vec<IpNet>,
-    pub(crate) connect_ports: Vec<u16>,
-    purge: Vec<IpNet>,
-    /// `None`: all clients.
-    refresh: Option<Vec<IpNet>>,
-    /// Who may say who the client is.
-    proxied: Vec<IpNet>,
 }
 
 /// How long each phase may take.
@@ -284,50 +256,6 @@ impl Settings {
     }
 }
 
-impl Admin {
-    fn new(config: &Config) -> Result<Self> {
-        let admin = &config.admin;
-        let or_here = |networks: Vec<IpNet>| if networks.is_empty() { here() } else { networks };
-        let allow = networks("admin.allow", &admin.allow)?;
-        if let Some(address) = admin.listen
-            && !address.ip().is_loopback()
-            && allow.is_empty()
-        {
-            return Err(Error::Config(format!(
-                "admin.listen = \"{address}\": others reach it; say who may look with admin.allow = [\"10.0.0.0/8\"]"
-            )));
-        }
-        Ok(Self {
-            listen: admin.listen,
-            allow: or_here(allow),
-            change: or_here(networks("admin.change", &admin.change)?),
-            hosts: admin.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
-        })
-    }
-
-    /// Whether somebody may look.
-    pub(crate) fn allows(&self, client: IpAddr) -> bool {
-        contains(&self.allow, client)
-    }
-
-    /// Whether somebody may change what is stored.
-    pub(crate) fn allows_change(&self, client: IpAddr) -> bool {
-        contains(&self.change, client)
-    }
-
-    /// Whether it may be asked for by that name. A name that anybody may have pointed here is one
-    /// through which a page of theirs would read what only its own may (DNS rebinding).
-    pub(crate) fn answers_for(&self, host: &Host<'_>) -> bool {
-        match host {
-            Host::Name(name) => {
-                name.eq_ignore_ascii_case("localhost")
-                    || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
-            }
-            Host::V4(_) | Host::V6(_) => true,
-        }
-    }
-}
-
 fn memory_object(config: &Config) -> usize {
     usize::try_from(config.cache.memory_object.as_u64()).unwrap_or(0)
 }
@@ -372,116 +300,6 @@ impl Server {
     }
 }
 
-impl Access {
-    fn new(config: &Config, is_reverse: bool) -> Result<Self> {
-        let access = &config.access;
-        let allow = networks("access.allow", &access.allow)?;
-        let mut listen = config.listen.iter().chain(&config.tls.listen);
-        let is_local = listen.all(|address| address.ip().is_loopback());
-        if allow.is_empty() && !is_reverse && !is_local {
-            return Err(Error::Config(
-                "a forward proxy on an address that others reach would be open to all: say who may use it with access.allow = [\"10.0.0.0/8\"]".to_owned(),
-            ));
-        }
-        let allow = match (allow.is_empty(), is_reverse) {
-            (false, _) => Some(allow),
-            (true, true) => None,
-            (true, false) => Some(here()),
-        };
-        Ok(Self {
-            allow,
-            reach: networks("access.reach", &access.reach)?,
-            connect_ports: access.connect_ports.clone(),
-            purge: networks("access.purge", &access.purge)?,
-            refresh: match &access.refresh {
-                Some(texts) => Some(networks("access.refresh", texts)?),
-                None => is_reverse.then(Vec::new),
-            },
-            proxied: networks("proxy_protocol.from", &config.proxy_protocol.from)?,
-        })
-    }
-
-    /// Whether a client may use the proxy.
-    pub(crate) fn allows(&self, client: IpAddr) -> bool {
-        self.allow.as_ref().is_none_or(|allowed| contains(allowed, client))
-    }
-
-    /// Whether somebody may say who the client is.
-    pub(crate) fn allows_proxied(&self, peer: IpAddr) -> bool {
-        if self.proxied.is_empty() {
-            peer.to_canonical().is_loopback()
-        } else {
-            contains(&self.proxied, peer)
-        }
-    }
-
-    /// Whether a client may use PURGE.
-    pub(crate) fn allows_purge(&self, client: IpAddr) -> bool {
-        contains(&self.purge, client)
-    }
-
-    /// Returns true if a client may demand a new response although a stored one is fresh.
-    pub(crate) fn allows_refresh(&self, client: IpAddr) -> bool {
-        self.refresh.as_ref().is_none_or(|allowed| contains(allowed, client))
-    }
-
-    /// Whether the forward proxy may connect to an address: one of the open Internet, or one that
-    /// is named.
-    pub(crate) fn reaches(&self, address: IpAddr) -> bool {
-        is_public(address.to_canonical()) || contains(&self.reach, address)
-    }
-}
-
-/// The networks of this machine.
-fn here() -> Vec<IpNet> {
-    ["127.0.0.0/8", "::1/128"].iter().filter_map(|network| network.parse().ok()).collect()
-}
-
-fn networks(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {
-    let parse = |text: &String| {
-        let address = || text.parse().ok().map(|address: IpAddr| IpNet::from(address));
-        let network = text.parse().ok().or_else(address);
-        network.ok_or_else(|| {
-            Error::Config(format!("{key}: \"{text}\" is no network; it is written as 10.0.0.0/8 or ::1"))
-        })
-    };
-    texts.iter().map(parse).collect()
-}
-
-fn contains(networks: &[IpNet], address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    networks.iter().any(|network| network.contains(&address))
-}
-
-/// Not loopback, link-local, private, shared, or of no use at all (RFC 6890).
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => {
-            let [first, second, third, _] = address.octets();
-            let is_special = address.is_private()
-                || address.is_loopback()
-                || address.is_link_local()
-                || address.is_broadcast()
-                || address.is_documentation()
-                || address.is_multicast()
-                || first == 0
-                || first >= 240
-                // RFC 6598, RFC 6890 and RFC 2544.
-                || (first == 100 && second & 0xc0 == 64)
-                || (first, second, third) == (192, 0, 0)
-                || (first == 198 && second & 0xfe == 18);
-            !is_special
-        }
-        // Of IPv6 what is handed out (RFC 4291, section 2.4), without what embeds an IPv4 address or is for
-        // examples: 2001::/23 (RFC 2928), 2001:db8::/32 (RFC 3849), 2002::/16 (RFC 3056).
-        IpAddr::V6(address) => {
-            let [first, second, ..] = address.segments();
-            let is_special = (first == 0x2001 && (second < 0x200 || second == 0xdb8)) || first == 0x2002;
-            first & 0xe000 == 0x2000 && !is_special
-        }
-    }
-}
-
 impl Limits {
     fn new(timeouts: &Timeouts) -> Self {
         let limit = Timeouts::limit;
@@ -507,41 +325,6 @@ mod tests {
 
     fn settings(toml: &str) -> Result<Settings> {
         Settings::new(&Config::from_toml(toml)?)
-    }
-
-    #[test]
-    fn nobody_opens_a_proxy_to_all_by_accident() {
-        assert!(matches!(settings("listen = [\"0.0.0.0:3128\"]"), Err(Error::Config(_))));
-        let here = settings("").unwrap();
-        assert!(here.access.allows([127, 0, 0, 1].into()) && !here.access.allows([10, 0, 0, 1].into()));
-        let named = settings("listen = [\"0.0.0.0:3128\"]\naccess.allow = [\"10.0.0.0/8\"]").unwrap();
-        assert!(named.access.allows([10, 0, 0, 1].into()) && !named.access.allows([127, 0, 0, 1].into()));
-        let reverse = settings("listen = [\"0.0.0.0:80\"]\norigin = \"http://10.0.0.1\"").unwrap();
-        assert!(reverse.access.allows([8, 8, 8, 8].into()));
-        assert!(matches!(settings("tls.listen = [\"0.0.0.0:3129\"]"), Err(Error::Config(_))));
-    }
-
-    #[test]
-    fn the_forward_proxy_reaches_the_open_internet_and_what_is_named() {
-        let access = settings("access.reach = [\"10.1.0.0/16\"]").unwrap().access;
-        for near in [
-            "127.0.0.1",
-            "10.0.0.1",
-            "169.254.169.254",
-            "::1",
-            "fe80::1",
-            "fd00::1",
-            "::ffff:127.0.0.1",
-            "0.0.0.0",
-            "100.64.0.1",
-            "2002:7f00:1::",
-            "64:ff9b::7f00:1",
-        ] {
-            assert!(!access.reaches(near.parse().unwrap()), "{near}");
-        }
-        for far in ["8.8.8.8", "2606:4700::1", "10.1.2.3"] {
-            assert!(access.reaches(far.parse().unwrap()), "{far}");
-        }
     }
 
     #[test]

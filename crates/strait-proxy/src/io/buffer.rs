@@ -5,12 +5,9 @@
 
 use std::cell::RefCell;
 
-use strait_http::head::HEAD_BYTES_MAX;
-
+pub(crate) use crate::config::limits::BUFFER_BYTES;
 use crate::io::gate::Place;
 
-/// Bytes of a buffer: any head fits.
-pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;
 /// Buffers that a thread keeps for the next reader.
 const KEPT_MAX: usize = 256;
 
@@ -103,11 +100,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::io::gate::{Gates, Key, Limits};
+    use crate::config::limits::GateLimits;
+    use crate::io::gate::{Gates, Key};
 
     #[test]
     fn a_place_is_given_back_with_the_last_byte() {
-        let limits = Limits { origin: 1, origin_of_client: 1, ahead: 1, ahead_of_client: 1 };
+        let limits = GateLimits { origin: 1, origin_of_client: 1, ahead: 1, ahead_of_client: 1 };
         let gates = Arc::new(Gates::new(limits));
         let is_free = || gates.try_enter(Key::Ahead).is_some();
         let mut buffer = Buffer::default();

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+use crate::config::limits::GateLimits;
 use crate::config::settings::Server;
 
 /// Bits of an IPv6 address that one client cannot choose (RFC 6177: a site gets a /64 at least).
@@ -53,16 +54,7 @@ pub(crate) enum Key {
     AheadOf(Client),
 }
 
-/// Places of each gate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) origin: usize,
-    pub(crate) origin_of_client: usize,
-    pub(crate) ahead: usize,
-    pub(crate) ahead_of_client: usize,
-}
-
-impl Limits {
+impl GateLimits {
     fn places(&self, key: &Key) -> usize {
         let places = match key {
             Key::Origin(_) => self.origin,
@@ -91,7 +83,7 @@ pub(crate) struct Gates(Mutex<State>);
 #[derive(Debug)]
 struct State {
     gates: HashMap<Key, Gate>,
-    limits: Limits,
+    limits: GateLimits,
 }
 
 #[derive(Debug, Default)]
@@ -114,12 +106,12 @@ pub(crate) struct Place {
 }
 
 impl Gates {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: GateLimits) -> Self {
         Self(Mutex::new(State { gates: HashMap::new(), limits }))
     }
 
     /// Sets other limits. Waiters get the places that are added; places in use stay.
-    pub(crate) fn limit(&self, limits: Limits) {
+    pub(crate) fn limit(&self, limits: GateLimits) {
         let mut state = self.state();
         state.limits = limits;
         for (key, gate) in &mut state.gates {
@@ -235,8 +227,8 @@ mod tests {
 
     use super::*;
 
-    fn limits(origin: usize) -> Limits {
-        Limits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1 }
+    fn limits(origin: usize) -> GateLimits {
+        GateLimits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1 }
     }
 
     fn gates(origin: usize) -> Arc<Gates> {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::head::Request;
 
+use crate::config::file::Format;
 use crate::config::settings::Settings;
 use crate::io::socket::{Moved, Socket};
-use crate::observe::log::Format;
 
 /// Where the answer to a request came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

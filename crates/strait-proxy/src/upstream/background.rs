@@ -10,15 +10,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::config::limits::BackgroundLimits;
 use crate::config::settings::Server;
 use crate::io::gate::Client;
-
-/// How many there may be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) of_origin: usize,
-    pub(crate) of_client: usize,
-}
 
 /// Numbers of such fetches. An entry exists only as long as there is one.
 #[derive(Debug, Default)]
@@ -46,7 +40,7 @@ impl Fetch {
     }
 
     /// Counts it, if it is not counted yet. Returns false if there are as many as there may be.
-    pub(crate) fn begin(&mut self, limits: Limits) -> bool {
+    pub(crate) fn begin(&mut self, limits: BackgroundLimits) -> bool {
         if !self.is_counted {
             self.is_counted = self.background.begin(&self.server, self.client, limits);
         }
@@ -68,7 +62,7 @@ impl Drop for Fetch {
 }
 
 impl Background {
-    fn begin(&self, server: &Server, client: Client, limits: Limits) -> bool {
+    fn begin(&self, server: &Server, client: Client, limits: BackgroundLimits) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_origin = counts.by_origin.get(server).copied().unwrap_or(0);
         let of_client = counts.by_client.get(&client).copied().unwrap_or(0);
@@ -102,7 +96,7 @@ mod tests {
     #[test]
     fn so_many_are_counted_for_an_origin_and_for_a_client() {
         let background = Arc::new(Background::default());
-        let limits = Limits { of_origin: 3, of_client: 2 };
+        let limits = BackgroundLimits { of_origin: 3, of_client: 2 };
         let server = |port| Server { host: "a".into(), port, is_tls: false };
         let fetch = |port, last| {
             let mut fetch = Fetch::new(&background, &server(port), Client::of([192, 0, 2, last].into()));

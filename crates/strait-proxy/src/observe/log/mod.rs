@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use serde::{Deserialize, Serialize};
 use strait_transfer::output;
 use tokio::sync::Notify;
 
 use crate::config::error::{Error, Result};
+use crate::config::file::Format;
 use crate::observe::access::Account;
 use crate::observe::counters::Counter;
 
@@ -30,21 +30,6 @@ const GATHERED_BYTES: usize = 16 << 10;
 const GATHERED_FOR: Duration = Duration::from_millis(200);
 /// Gathered lines that wait to be written at most: 4 MiB.
 const WAITING_MAX: usize = 256;
-
-/// How a line is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
-    /// The Common Log Format, with cache result, mechanism and bytes copied behind it.
-    Common,
-    /// The same with Referer and User-Agent before those.
-    #[default]
-    Combined,
-    /// Squid's native format, with mechanism and bytes copied behind it.
-    Squid,
-    /// A JSON object a line.
-    Json,
-}
 
 /// Where the lines go: a file that may be opened again, for whoever has renamed it.
 #[derive(Clone, Debug)]
