@@ -23,13 +23,14 @@ use crate::cache::generation::Leases;
 use crate::cache::hit_for_miss::Private;
 use crate::cache::memory::Hot;
 use crate::cache::object::{Body, Home, Object};
+use crate::config::file::Format;
 use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::observe::access::Account;
 use crate::observe::counters::Counters;
-use crate::observe::log::Gathered;
+use crate::observe::log::{Gathered, Log};
 use crate::server::accept::ByClient;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Names;
@@ -87,6 +88,8 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Worker {
     settings: Arc<Settings>,
+    /// The access log, if there is one.
+    log: Option<Log>,
     local: Rc<Local>,
 }
 
@@ -134,7 +137,12 @@ fn budget(allowed: usize) -> Arc<Budget> {
 const HEADS_MAX: usize = 64;
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, settings: Arc<Settings>, lane: usize) -> Rc<Self> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        settings: Arc<Settings>,
+        log: Option<Log>,
+        lane: usize,
+    ) -> Rc<Self> {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
             names: Names::default(),
@@ -149,13 +157,13 @@ impl Worker {
             shared,
             lane,
         });
-        Rc::new(Self { settings, local })
+        Rc::new(Self { settings, log, local })
     }
 
-    /// The same with other settings.
-    pub(crate) fn with(&self, settings: Arc<Settings>) -> Rc<Self> {
+    /// Returns the worker with other settings and another log.
+    pub(crate) fn with(&self, settings: Arc<Settings>, log: Option<Log>) -> Rc<Self> {
         self.pool.borrow_mut().limit(settings.origin_idle_max);
-        Rc::new(Self { settings, local: self.local.clone() })
+        Rc::new(Self { settings, log, local: self.local.clone() })
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -285,10 +293,20 @@ impl Worker {
         self.pipes.borrow_mut().clear();
     }
 
+    /// Returns true if exchanges are logged.
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Returns true if the log has the reasons of the proxy's own responses.
+    pub(crate) fn logs_reasons(&self) -> bool {
+        self.log.is_some() && self.settings.log_format == Format::Json
+    }
+
     /// Notes an exchange that is over.
     pub(crate) fn account(&self, account: &Account<'_, '_>) {
         self.counters().count(account);
-        if let Some(log) = &self.settings.log {
+        if let Some(log) = &self.log {
             self.lines.add(log, self.settings.log_format, account, &self.counters().log_dropped);
         }
     }

@@ -11,4 +11,5 @@ pub(crate) mod limits;
 pub(crate) mod read;
 pub(crate) mod schema;
 pub(crate) mod settings;
+pub(crate) mod tls;
 pub(crate) mod via;

@@ -15,9 +15,8 @@ use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config, Format, Forwarded, Timeouts, Transfer};
 use crate::config::keys;
 use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
+use crate::config::tls::Tls;
 use crate::config::via::Pseudonym;
-use crate::io::tls::Tls;
-use crate::observe::log::Log;
 
 /// A server that connections are opened to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -86,8 +85,7 @@ pub(crate) struct Settings {
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
     pub(crate) tls: Tls,
-    /// The access log, once it is open, and how its lines are written.
-    pub(crate) log: Option<Log>,
+    /// Format of the access log.
     pub(crate) log_format: Format,
     pub(crate) admin: Admin,
     /// The proxy is about to end: connections end with the response that they are at.
@@ -155,7 +153,6 @@ impl Settings {
             origin_idle_max: config.limits.origin_idle,
             transfer: config.transfer.clone(),
             tls,
-            log: None,
             log_format: config.log.format,
             admin: Admin::new(config)?,
             closing: Arc::default(),
@@ -233,11 +230,6 @@ impl Settings {
     /// Whether the proxy is about to end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
-    }
-
-    /// The same without the access log.
-    pub(crate) fn without_log(&self) -> Arc<Self> {
-        Arc::new(Self { log: None, ..self.clone() })
     }
 
     /// The scheme of what clients ask for. An origin that is told how they came may answer the

@@ -12,5 +12,6 @@ pub(crate) mod gate;
 pub(crate) mod pace;
 pub(crate) mod socket;
 pub(crate) mod stream;
+pub(crate) mod tcp;
 pub(crate) mod tls;
 pub(crate) mod tunnel;

@@ -20,8 +20,9 @@ use tokio::net::TcpStream;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::deadline::{Deadline, TimedOut};
 use crate::io::pace::{Pace, Uptake};
-use crate::io::stream::{Stream, poll_io};
-use crate::io::tls::Session;
+use crate::io::stream::Stream;
+use crate::io::tcp::poll_io;
+use crate::io::tls::session::Session;
 use crate::observe::access::Told;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others

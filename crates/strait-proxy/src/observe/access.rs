@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use strait_http::cache_status::{Answer, Why};
 use strait_http::head::Request;
 
-use crate::config::file::Format;
-use crate::config::settings::Settings;
 use crate::io::socket::{Moved, Socket};
 
 /// Where the answer to a request came from.
@@ -100,11 +98,10 @@ impl Told {
         (self.status, self.outcome) = (status, Outcome::of_stored(answer));
     }
 
-    /// One that says why there is no other.
-    pub(crate) fn refused(&mut self, settings: &Settings, status: u16, why: &str) {
+    /// The proxy's own response, with the reason if the log has it.
+    pub(crate) fn refused(&mut self, status: u16, why: &str, is_logged: bool) {
         self.other(status, Outcome::Own);
-        let is_read = settings.log.is_some() && settings.log_format == Format::Json;
-        self.why = is_read.then(|| why.to_owned());
+        self.why = is_logged.then(|| why.to_owned());
     }
 
     /// Any other.

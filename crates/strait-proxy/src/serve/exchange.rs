@@ -348,7 +348,7 @@ impl Exchange<'_, '_> {
         // What is behind a reverse proxy is for who runs it alone.
         let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
         let head_len = write_own(&mut head, self.worker, status, said, wish);
-        self.client.told.refused(settings, status, why);
+        self.client.told.refused(status, why, self.worker.logs_reasons());
         self.client.told.add_overhead(head_len);
         let sent = self.client.write_all(&head, &[]).await;
         self.worker.give_back(head);

@@ -19,6 +19,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
 use crate::io::gate;
+use crate::observe::log::Log;
 use crate::server::connection::Client;
 use crate::server::listen::Listener;
 
@@ -32,7 +33,7 @@ const TIDYING: Duration = Duration::from_secs(1);
 pub(crate) enum Control {
     /// To go by these settings from the next request on, and to listen on these sockets too; on
     /// what is not asked for any more no longer.
-    Adopt(Arc<Settings>, Vec<Listener>),
+    Adopt(Arc<Settings>, Option<Log>, Vec<Listener>),
     /// To end once all connections have done what they do.
     Drain,
 }
@@ -40,7 +41,7 @@ pub(crate) enum Control {
 /// Runs a worker until it is told to end.
 pub(crate) fn work(
     shared: Arc<Shared>,
-    settings: Arc<Settings>,
+    (settings, log): (Arc<Settings>, Option<Log>),
     lane: usize,
     listeners: Vec<Listener>,
     controls: mpsc::UnboundedReceiver<Control>,
@@ -49,7 +50,7 @@ pub(crate) fn work(
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async move {
-        let worker = Worker::new(shared, settings, lane);
+        let worker = Worker::new(shared, settings, log, lane);
         let serving = Rc::new(Serving::new(&worker));
         let watched = worker.clone();
         tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
@@ -106,7 +107,7 @@ impl Serving {
         // Without anybody to tell it more a worker ends, too.
         while let Some(control) = controls.recv().await {
             match control {
-                Control::Adopt(settings, listeners) => {
+                Control::Adopt(settings, log, listeners) => {
                     accepting.retain(|accepting| {
                         let stays = settings.ports.contains(&accepting.port);
                         if !stays {
@@ -114,7 +115,7 @@ impl Serving {
                         }
                         stays
                     });
-                    let worker = self.worker().with(settings);
+                    let worker = self.worker().with(settings, log);
                     *self.current.borrow_mut() = worker;
                     accepting.extend(listeners.into_iter().map(|listener| self.listen(listener)));
                 }

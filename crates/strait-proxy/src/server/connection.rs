@@ -25,6 +25,7 @@ use crate::config::settings::Port;
 use crate::io::buffer::Buffer;
 use crate::io::pace::Uptake;
 use crate::io::socket::{Gone, Socket};
+use crate::io::tls;
 use crate::observe::access::Begun;
 use crate::serve::deliver;
 use crate::serve::exchange::{self, Asked, Left, wish};
@@ -93,7 +94,7 @@ impl Client {
 
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
         let settings = worker.settings();
-        self.socket.secure(settings.tls.accept()?, settings.timeouts.head).await.ok()
+        self.socket.secure(tls::accept(&settings.tls)?, settings.timeouts.head).await.ok()
     }
 
     /// Reads who the client is, from a header before its first request, and counts the connection
@@ -194,7 +195,7 @@ impl Client {
         let settings = worker.settings();
         // The log tells what was asked. Without one nobody does, and a client that takes its time holds no
         // memory.
-        let kept = if settings.log.is_some() { head_len } else { 0 };
+        let kept = if worker.has_log() { head_len } else { 0 };
         self.buffer.consume(head_len - kept);
         let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
@@ -221,7 +222,7 @@ impl Client {
         let (status, why) = (error.status(), error.to_string());
         let head_len = write_own(&mut head, worker, status, &why, wish);
         let begun = Begun::now(&mut self.socket);
-        self.socket.told.refused(worker.settings(), status, &why);
+        self.socket.told.refused(status, &why, worker.logs_reasons());
         self.socket.told.add_overhead(head_len);
         let sent = self.socket.write_all(&head, &[]).await;
         worker.give_back(head);

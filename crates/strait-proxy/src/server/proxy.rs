@@ -54,7 +54,6 @@ impl Bound {
         settings.ports = listeners.addresses.iter().map(|(port, _)| *port).collect();
         let admin = settings.admin.listen.map(admin::listen_on).transpose()?;
         let log = config.log.access.as_deref().map(Log::open).transpose()?;
-        settings.log = log.as_ref().map(|(log, _)| log.clone());
         Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log })
     }
 
@@ -82,13 +81,15 @@ impl Bound {
         let (controls, receivers): (Vec<_>, Vec<_>) =
             (0..settings.workers).map(|_| unbounded_channel()).unzip();
         let site = Arc::new(Site::new(shared.clone(), settings.clone()));
+        let (log, writer) = log.unzip();
         let mut proxy = Proxy {
             config,
             addresses: listeners.addresses,
             is_inherited,
             admin: admin.as_ref().map(|(_, address)| *address),
             threads: Vec::new(),
-            logs: log.into_iter().map(|(_, thread)| thread).collect(),
+            logs: writer.into_iter().collect(),
+            log,
             controls,
             shared,
             settings: Mutex::new(settings),
@@ -111,6 +112,8 @@ pub struct Proxy {
     is_inherited: bool,
     admin: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
+    /// The access log, if there is one; its thread ends with the last copy.
+    log: Option<Log>,
     logs: Vec<JoinHandle<()>>,
     controls: Vec<UnboundedSender<Control>>,
     pub(crate) shared: Arc<Shared>,
@@ -133,7 +136,7 @@ impl Proxy {
         receivers: Vec<UnboundedReceiver<Control>>,
     ) -> Result<()> {
         for (lane, (listeners, controls)) in listeners.into_iter().zip(receivers).enumerate() {
-            let (shared, settings) = (self.shared.clone(), self.settings());
+            let (shared, settings) = (self.shared.clone(), (self.settings(), self.log.clone()));
             let name = format!("worker-{lane}");
             self.threads.push(thread(name, move || work(shared, settings, lane, listeners, controls))?);
         }
@@ -187,7 +190,7 @@ impl Proxy {
             settings.ports.clone_from(&before.ports);
         }
         let opened = Listeners::open(&settings, &self.addresses)?;
-        settings.log = match (&config.log.access, &before.log) {
+        let log = match (&config.log.access, &self.log) {
             (None, _) => None,
             (Some(path), Some(log)) if log.path == *path => Some(log.clone()),
             (Some(path), _) => {
@@ -202,10 +205,11 @@ impl Proxy {
         let settings = Arc::new(settings);
         for (control, listeners) in self.controls.iter().zip(opened.by_worker) {
             // A worker that has ended goes by nothing.
-            let _ = control.send(Control::Adopt(settings.clone(), listeners));
+            let _ = control.send(Control::Adopt(settings.clone(), log.clone(), listeners));
         }
         self.addresses.retain(|(port, _)| settings.ports.contains(port));
         self.addresses.extend(opened.addresses);
+        self.log = log;
         self.site.adopt(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         Ok(kept)
@@ -245,7 +249,7 @@ impl Proxy {
     /// # Errors
     /// It cannot be opened: lines go where they went before.
     pub fn reopen_log(&self) -> Result<()> {
-        self.settings().log.as_ref().map_or(Ok(()), Log::reopen)
+        self.log.as_ref().map_or(Ok(()), Log::reopen)
     }
 
     /// What it has done so far.
@@ -270,10 +274,8 @@ impl Proxy {
             // A thread that has panicked has ended, too.
             let _ = thread.join();
         }
-        // With the last who writes to it the log's thread ends.
-        let log = self.settings().without_log();
-        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = log.clone();
-        self.site.adopt(log);
+        // The log's thread ends with the last copy of the log.
+        self.log = None;
         for thread in self.logs.drain(..) {
             let _ = thread.join();
         }

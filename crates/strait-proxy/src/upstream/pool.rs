@@ -16,6 +16,7 @@ use crate::config::settings::{Server, Settings};
 use crate::io::buffer::Buffer;
 use crate::io::gate::{Client, Key, Place};
 use crate::io::socket::Socket;
+use crate::io::tls;
 use crate::upstream::background::Fetch;
 
 /// Why an origin could not be asked, or did not answer.
@@ -264,7 +265,7 @@ pub(crate) async fn enter_part(
 async fn shake_hands(worker: &Worker, server: &Server, socket: &mut Socket) -> Result<(), Failure> {
     let failed = |error| Failure::Tls { host: server.host.clone(), error };
     let settings = worker.settings();
-    let tls = settings.tls.connect(&server.host).map_err(|error| failed(io::Error::other(error)))?;
+    let tls = tls::connect(&settings.tls, &server.host).map_err(|error| failed(io::Error::other(error)))?;
     socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => Failure::TimedOut,
         _ => failed(error),

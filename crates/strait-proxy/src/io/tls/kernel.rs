@@ -18,7 +18,7 @@ use tokio::io::{Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::io::buffer::Buffer;
-use crate::io::stream::poll_fill;
+use crate::io::tcp::poll_fill;
 
 /// Bytes of a record's head: its type, a version and the length of the rest (RFC 8446, section
 /// 5.1).

@@ -17,7 +17,7 @@ use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
-use crate::io::stream::poll_fill;
+use crate::io::tcp::poll_fill;
 use crate::io::tls::kernel::{self, Cut, Kernel};
 
 /// TLS on a connection.

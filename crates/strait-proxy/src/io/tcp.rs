@@ -1,0 +1,71 @@
+//! Non-blocking calls on a TCP connection, retried when the kernel reports that it is ready.
+//!
+//! [`crate::io::stream`] and TLS use them. Nothing here times out.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::io::buffer::Buffer;
+
+/// Reads what a TCP connection has, `most` bytes at most.
+pub(crate) fn poll_fill(
+    tcp: &TcpStream,
+    context: &mut Context<'_>,
+    buffer: &mut Buffer,
+    most: usize,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(tcp.poll_read_ready(context))?;
+        let room = buffer.room();
+        let most = most.min(room.len());
+        let mut read = 0;
+        let tried = tcp.try_io(Interest::READABLE, || {
+            (_, read) = rustix::net::recv(tcp, &mut room[..most], RecvFlags::DONTWAIT)?;
+            // Less than there is room for: that was all, and what comes then is told anew (epoll(7)).
+            if (1..most).contains(&read) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        buffer.grew(read);
+        match tried {
+            Err(error) if read == 0 && error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if read == 0 => return Poll::Ready(Err(error)),
+            _ => return Poll::Ready(Ok(read)),
+        }
+    }
+}
+
+/// Sends some of `parts`; of one part at less cost (send(2)).
+pub(crate) fn poll_drain(
+    tcp: &TcpStream,
+    context: &mut Context<'_>,
+    parts: &[IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+    let send = || match parts {
+        [part, empty] | [empty, part] if empty.is_empty() => rustix::net::send(tcp, part, FLAGS),
+        parts => rustix::net::sendmsg(tcp, parts, &mut SendAncillaryBuffer::default(), FLAGS),
+    };
+    poll_io(tcp, context, Interest::WRITABLE, || Ok(send()?))
+}
+
+/// What `call`, which does not wait, comes to once the connection is ready to be read from, or
+/// written to.
+pub(crate) fn poll_io<T>(
+    tcp: &TcpStream,
+    context: &mut Context<'_>,
+    interest: Interest,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> Poll<io::Result<T>> {
+    loop {
+        let ready =
+            if interest.is_readable() { tcp.poll_read_ready(context) } else { tcp.poll_write_ready(context) };
+        ready!(ready)?;
+        match tcp.try_io(interest, &mut call) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return Poll::Ready(done),
+        }
+    }
+}
