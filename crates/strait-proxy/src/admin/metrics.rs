@@ -141,17 +141,17 @@ mod tests {
 
     use super::*;
     use crate::io::socket::Moved;
-    use crate::observe::access::{Account, Told};
+    use crate::observe::access::{Account, Record};
     use crate::observe::counters::Counters;
 
     fn all() -> String {
         let counters = Counters::default();
         for ms in [1, 20, 300] {
-            let told = &Told { status: 200, outcome: Outcome::Hit, ..Told::default() };
+            let record = &Record { status: 200, outcome: Outcome::Hit, ..Record::default() };
             let took = Duration::from_millis(ms);
             let client = SocketAddr::from(([127, 0, 0, 1], 1));
             let moved = Moved { sent: 100, ..Moved::default() };
-            counters.count(&Account { client, request: None, told, moved, took, is_whole: true });
+            counters.count(&Account { client, request: None, record, moved, took, is_whole: true });
         }
         let mut out = Text::default();
         proxy(&mut out, &Sum::of([&counters]));

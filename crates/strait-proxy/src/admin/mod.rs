@@ -20,9 +20,9 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Semaphore;
 
 pub(crate) use crate::admin::site::Site;
-use crate::cache::object::{push_field, push_number, push_status_line};
 use crate::config::error::{Error, Result};
 use crate::io::buffer::Buffer;
+use crate::io::head::{push_field, push_number, push_status_line};
 use crate::io::socket::{Gone, Socket};
 
 /// How long whoever asks may take for anything.

@@ -112,7 +112,7 @@ impl Site {
             name: self.settings().name.clone(),
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
-            report: Report::of(&self.shared),
+            report: self.shared.report(),
             filling: self.shared.fills.list(FILLS_MAX),
             hottest: self.shared.hot.hottest(HOTTEST),
         }

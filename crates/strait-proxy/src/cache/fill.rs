@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::cache::memory::AsItIs;
 use crate::cache::object::Object;
-use crate::upstream::fetch::Incoming;
+use crate::upstream::incoming::Incoming;
 
 /// How far a fetch has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

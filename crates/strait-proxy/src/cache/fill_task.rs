@@ -19,7 +19,7 @@ use crate::config::file::Abandoned;
 use crate::io::framing::{Framed, Piece};
 use crate::io::socket::Gone;
 use crate::upstream::background::Fetch;
-use crate::upstream::fetch::Incoming;
+use crate::upstream::incoming::Incoming;
 use crate::upstream::pool::Connection;
 
 /// Pieces of a body end at multiples of this in their file, where they may.
@@ -141,7 +141,7 @@ impl Filling {
         };
         match sink {
             Some(sink) => {
-                incoming.connection.watch(worker);
+                incoming.connection.watch(&worker.upstream());
                 Ok(Self { leading, object, incoming, range, sink, stored: 0 })
             }
             None => Err((leading, incoming)),
@@ -441,7 +441,7 @@ impl Filling {
             leading.fill.progress(range.start + stored, source);
         }
         leading.end(Phase::Done);
-        incoming.finish(&worker);
+        incoming.finish(&worker.upstream());
         kept
     }
 }

@@ -6,7 +6,6 @@ mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use smallvec::SmallVec;
 use strait_http::cache_control::OfResponse;
@@ -20,6 +19,7 @@ use strait_store::{Extent, Record, Store};
 
 use crate::cache::generation::Lease;
 use crate::cache::meta::Meta;
+use crate::io::head::{push_date, push_field, push_status_line};
 
 /// A stored response, or one that is being stored.
 #[derive(Debug)]
@@ -405,35 +405,4 @@ pub(crate) fn stored_head<'f, 'b: 'f>(
     }
     head.extend_from_slice(b"\r\n");
     head
-}
-
-/// The Date of a message that has none.
-pub(crate) fn push_date(out: &mut Vec<u8>, seconds: u64) {
-    // A clock that shows more than four digits for the year is broken, and its date would be none.
-    const LAST: u64 = 253_402_300_799;
-    let date = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
-    push_field(out, "Date", httpdate::fmt_http_date(date).as_bytes());
-}
-
-/// `HTTP/1.1 200 OK`, with the reason that RFC 9110, section 15, gives.
-pub(crate) fn push_status_line(out: &mut Vec<u8>, status: u16) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
-    out.push(b' ');
-    let reason = http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
-    out.extend_from_slice(reason.unwrap_or_default().as_bytes());
-    out.extend_from_slice(b"\r\n");
-}
-
-/// A field line.
-pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// A field line whose value is a number.
-pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, value: u64) {
-    push_field(out, name, itoa::Buffer::new().format(value).as_bytes());
 }

@@ -6,14 +6,13 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
 use strait_http::target::Uri;
 use strait_http::vary::Variant;
 use strait_store::Store;
-use strait_transfer::descriptors::{Budget, Share};
+use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 
 use crate::cache::contents::Pattern;
@@ -28,13 +27,15 @@ use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
+use crate::io::head::Heads;
+use crate::io::splice::Splicing;
 use crate::observe::access::Account;
-use crate::observe::counters::Counters;
+use crate::observe::counters::{Counters, Sum};
 use crate::observe::log::{Gathered, Log};
-use crate::server::accept::ByClient;
+use crate::observe::report::Report;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Names;
-use crate::upstream::pool::Pool;
+use crate::upstream::pool::{Pool, Upstream};
 
 /// What all workers share.
 #[derive(Debug)]
@@ -46,7 +47,6 @@ pub(crate) struct Shared {
     pub(crate) hot: Hot,
     /// Of what is in memory alone.
     pub(crate) leases: Arc<Leases>,
-    pub(crate) by_client: ByClient,
     /// Connections to origins in use, and request bodies that are read ahead.
     pub(crate) gates: Arc<Gates>,
     /// Fetches that no client waits for.
@@ -76,6 +76,12 @@ impl Shared {
         let removed = self.hot.forget(|object| pattern.matches(&object.key));
         self.leases.end_matching(pattern);
         removed
+    }
+
+    /// Returns the numbers of all workers and of the store.
+    pub(crate) fn report(&self) -> Report {
+        let store = self.store.as_ref().map(|store| store.stats());
+        Report::of(&Sum::of(&*self.counters), self.fills.count(), store)
     }
 
     /// Connections of clients, of all workers.
@@ -108,13 +114,13 @@ pub(crate) struct Local {
     /// Its number: which lane of the store it writes to.
     pub(crate) lane: usize,
     pub(crate) pool: RefCell<Pool>,
-    /// Of origins.
-    pub(crate) names: Names,
+    /// Addresses of origins.
+    pub(crate) dns: Names,
     pub(crate) pipes: RefCell<Pipes>,
     pub(crate) private: Private,
     /// Lines of the access log.
     pub(crate) lines: Gathered,
-    heads: RefCell<Vec<Vec<u8>>>,
+    pub(crate) heads: Heads,
     key: RefCell<String>,
     random: RandomState,
     drawn: Cell<u64>,
@@ -133,9 +139,6 @@ fn budget(allowed: usize) -> Arc<Budget> {
     Budget::new(shared, shared)
 }
 
-/// Memory for heads that is kept for the next.
-const HEADS_MAX: usize = 64;
-
 impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
@@ -145,11 +148,11 @@ impl Worker {
     ) -> Rc<Self> {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
-            names: Names::default(),
+            dns: Names::default(),
             pipes: RefCell::new(Pipes::sharing(shared.descriptors.clone())),
             private: Private::default(),
             lines: Gathered::default(),
-            heads: RefCell::default(),
+            heads: Heads::default(),
             key: RefCell::default(),
             random: RandomState::new(),
             drawn: Cell::default(),
@@ -277,20 +280,27 @@ impl Worker {
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
     }
 
-    /// Counts the descriptor of a connection; `None` where all are counted for others, so that
-    /// there are no pipes until some are free.
-    pub(crate) fn count_connection(&self) -> Option<Share> {
-        let take = || self.shared.descriptors.take_for_connection(1);
-        take().or_else(|| {
-            self.pipes.borrow_mut().clear();
-            take()
-        })
+    /// Returns the means to ask origins.
+    pub(crate) fn upstream(&self) -> Upstream<'_> {
+        let counters = self.counters();
+        Upstream {
+            settings: &self.settings,
+            clock: &self.shared.clock,
+            pool: &self.pool,
+            dns: &self.dns,
+            pipes: &self.pipes,
+            heads: &self.heads,
+            gates: &self.shared.gates,
+            background: &self.shared.background,
+            descriptors: &self.shared.descriptors,
+            opened: &counters.opened,
+            reused: &counters.reused,
+        }
     }
 
-    /// Lets go of all descriptors that are kept for later: there are none left.
-    pub(crate) fn let_go(&self) {
-        self.pool.borrow_mut().tidy(Duration::ZERO);
-        self.pipes.borrow_mut().clear();
+    /// Returns the pipes and the settings for their use.
+    pub(crate) fn splicing(&self) -> Splicing<'_> {
+        Splicing { pipes: &self.pipes, transfer: &self.settings.transfer }
     }
 
     /// Returns true if exchanges are logged.
@@ -326,20 +336,6 @@ impl Local {
     pub(crate) fn random(&self) -> u64 {
         self.drawn.set(self.drawn.get() + 1);
         self.random.hash_one(self.drawn.get())
-    }
-
-    /// Memory to write a head in; empty.
-    pub(crate) fn head(&self) -> Vec<u8> {
-        self.heads.borrow_mut().pop().unwrap_or_default()
-    }
-
-    /// Takes the memory of a head back.
-    pub(crate) fn give_back(&self, mut head: Vec<u8>) {
-        head.clear();
-        let mut heads = self.heads.borrow_mut();
-        if heads.len() < HEADS_MAX {
-            heads.push(head);
-        }
     }
 
     /// Shows the key of a URI and its hash.

@@ -16,7 +16,7 @@ use crate::config::file::{Abandoned, Config, Format, Forwarded, Timeouts, Transf
 use crate::config::keys;
 use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
 use crate::config::tls::Tls;
-use crate::config::via::Pseudonym;
+use crate::config::via::ViaName;
 
 /// A server that connections are opened to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     /// In Cache-Status and in its own words.
     pub(crate) name: String,
     /// In Via.
-    pub(crate) pseudonym: Pseudonym,
+    pub(crate) via: ViaName,
     /// Hosts that are answered for, in lower case; none: all.
     hosts: Vec<String>,
     pub(crate) forwarded: Policy,
@@ -117,7 +117,7 @@ impl Settings {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,
         };
-        let (name, pseudonym) = names(config)?;
+        let (name, via) = names(config)?;
         if config.listen.is_empty() && config.tls.listen.is_empty() {
             return Err(Error::Config("listen: there is no address to listen on".to_owned()));
         }
@@ -128,7 +128,7 @@ impl Settings {
             workers,
             behind,
             name,
-            pseudonym,
+            via,
             hosts: hosts(config)?,
             forwarded: forwarded(config),
             memory: memory(config),
@@ -164,15 +164,15 @@ impl Settings {
 const NAME: &str = "strait";
 
 /// What the proxy calls itself, and what in Via.
-fn names(config: &Config) -> Result<(String, Pseudonym)> {
-    let Some(name) = &config.name else { return Ok((NAME.to_owned(), Pseudonym::drawn(NAME))) };
+fn names(config: &Config) -> Result<(String, ViaName)> {
+    let Some(name) = &config.name else { return Ok((NAME.to_owned(), ViaName::drawn(NAME))) };
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_part) {
         return Err(Error::Config(format!(
             "name = \"{name}\": letters, digits, '-', '.' and '_' make a name"
         )));
     }
-    Ok((name.clone(), Pseudonym::given(name)))
+    Ok((name.clone(), ViaName::given(name)))
 }
 
 /// The addresses that are listened on.

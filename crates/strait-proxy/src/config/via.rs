@@ -8,14 +8,14 @@ use std::hash::{BuildHasher as _, RandomState};
 
 /// A proxy's name in Via (RFC 9110, section 7.6.3).
 #[derive(Clone, Debug)]
-pub(crate) struct Pseudonym {
+pub(crate) struct ViaName {
     pub(crate) text: String,
     /// `Via: 1.1 text`, with its line's end.
     pub(crate) line: Vec<u8>,
     is_drawn: bool,
 }
 
-impl Pseudonym {
+impl ViaName {
     /// The name that a proxy is given, which is a token.
     pub(crate) fn given(name: &str) -> Self {
         Self { text: name.to_owned(), line: format!("Via: 1.1 {name}\r\n").into_bytes(), is_drawn: false }
@@ -40,11 +40,11 @@ mod tests {
 
     #[test]
     fn one_that_is_drawn_is_of_one_proxy_and_stays() {
-        let (one, other) = (Pseudonym::drawn("strait"), Pseudonym::drawn("strait"));
+        let (one, other) = (ViaName::drawn("strait"), ViaName::drawn("strait"));
         assert_ne!(one.text, other.text);
         assert_eq!(one.text.len(), "strait-00000000".len());
         assert_eq!(other.after(&one).text, one.text);
-        let given = Pseudonym::given("edge-1").after(&one);
+        let given = ViaName::given("edge-1").after(&one);
         assert_eq!((&*given.text, &*given.line), ("edge-1", &b"Via: 1.1 edge-1\r\n"[..]));
         assert_eq!(one.clone().after(&given).text, one.text);
     }

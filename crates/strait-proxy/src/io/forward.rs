@@ -12,10 +12,10 @@ use strait_http::Malformed;
 use strait_http::trailer::Trailers;
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::worker::Worker;
 use crate::io::buffer::Buffer;
 use crate::io::framing::{Framed, Piece};
 use crate::io::socket::{Gone, Socket};
+use crate::io::splice::Splicing;
 
 /// How a body is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +55,14 @@ pub(crate) enum Broken {
     Malformed(Malformed),
 }
 
-/// Passes a body on, behind `head`.
-pub(crate) async fn pass(
-    worker: &Worker,
+/// Forwards a body behind `head`; returns the memory of the head.
+pub(crate) async fn body(
+    splicing: Splicing<'_>,
     from: From<'_>,
     to: &mut Socket,
     head: Vec<u8>,
     what: What,
-) -> Result<(), Broken> {
+) -> Result<Vec<u8>, Broken> {
     let From { socket, buffer, framed, trailers } = from;
     let overhead = head.len();
     let mut outgoing = Outgoing { what, bytes: head, overhead, trailers, has_trailers: false };
@@ -70,14 +70,13 @@ pub(crate) async fn pass(
         let (used, is_over) = outgoing.take(framed, buffer.filled(), to).await?;
         buffer.consume(used);
         if is_over {
-            worker.give_back(outgoing.bytes);
-            return Ok(());
+            return Ok(outgoing.bytes);
         }
         if used > 0 {
             continue;
         }
-        if buffer.is_empty() && socket.can_splice() && to.can_splice() && splices(worker, framed) {
-            splice(worker, socket, framed, to, what).await?;
+        if buffer.is_empty() && socket.can_splice() && to.can_splice() && splicing.pays(framed.data_ahead()) {
+            splice(splicing, socket, framed, to, what).await?;
         } else if unless_answered(to, socket.read(buffer)).await? == 0 {
             end(framed)?;
         }
@@ -110,7 +109,7 @@ impl Outgoing {
             match framed.next(bytes).map_err(Broken::Malformed)? {
                 Piece::Data(len) => {
                     framed.advance(len as u64);
-                    to.told.add_overhead(std::mem::take(&mut self.overhead));
+                    to.add_overhead(std::mem::take(&mut self.overhead));
                     to.write_all(&self.bytes, &bytes[..len]).await.map_err(Broken::To)?;
                     self.bytes.clear();
                     return Ok((len, framed.is_over()));
@@ -118,7 +117,7 @@ impl Outgoing {
                 piece => (0, matches!(piece, Piece::End(_))),
             }
         };
-        to.told.add_overhead(std::mem::take(&mut self.overhead));
+        to.add_overhead(std::mem::take(&mut self.overhead));
         to.write_all(&self.bytes, &[]).await.map_err(Broken::To)?;
         self.bytes.clear();
         Ok((used, is_over))
@@ -190,24 +189,19 @@ pub(crate) fn chunk_head(len: usize) -> Vec<u8> {
     format!("{len:x}\r\n").into_bytes()
 }
 
-fn splices(worker: &Worker, framed: &mut Framed) -> bool {
-    let transfer = &worker.settings().transfer;
-    transfer.splice && framed.data_ahead() >= transfer.splice_from.as_u64().max(1)
-}
-
 async fn splice(
-    worker: &Worker,
+    splicing: Splicing<'_>,
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
     what: What,
 ) -> Result<(), Broken> {
     // Without a pipe there is memory.
-    let Some(mut pipe) = worker.pipes.borrow_mut().try_take() else {
+    let Some(mut pipe) = splicing.pipes.borrow_mut().try_take() else {
         return copy(from, framed, to, what).await;
     };
     let done = splice_through(&mut pipe, from, framed, to, what).await;
-    worker.pipes.borrow_mut().give_back(pipe);
+    splicing.pipes.borrow_mut().give_back(pipe);
     done
 }
 
@@ -238,7 +232,7 @@ pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, what: What) -> R
         return to.splice_from(pipe).await;
     }
     let head = chunk_head(pipe.held());
-    to.told.add_overhead(head.len() + CHUNK_END.len());
+    to.add_overhead(head.len() + CHUNK_END.len());
     to.write_all_and_more(&head).await?;
     to.splice_from(pipe).await?;
     to.write_all(CHUNK_END, &[]).await
@@ -262,7 +256,7 @@ async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket, what: Wha
     }
     let chunked = what == What::Chunks;
     let (head, end) = if chunked { (chunk_head(read), CHUNK_END) } else { (Vec::new(), &b""[..]) };
-    to.told.add_overhead(head.len() + end.len());
+    to.add_overhead(head.len() + end.len());
     to.write_all(&head, buffer.filled()).await.map_err(Broken::To)?;
     to.write_all(end, &[]).await.map_err(Broken::To)?;
     framed.advance(read as u64);

@@ -5,12 +5,15 @@
 
 pub(crate) mod buffer;
 pub(crate) mod clock;
+pub(crate) mod counter;
 pub(crate) mod deadline;
 pub(crate) mod forward;
 pub(crate) mod framing;
 pub(crate) mod gate;
+pub(crate) mod head;
 pub(crate) mod pace;
 pub(crate) mod socket;
+pub(crate) mod splice;
 pub(crate) mod stream;
 pub(crate) mod tcp;
 pub(crate) mod tls;

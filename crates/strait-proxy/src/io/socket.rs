@@ -23,7 +23,6 @@ use crate::io::pace::{Pace, Uptake};
 use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use crate::io::tls::session::Session;
-use crate::observe::access::Told;
 
 /// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others
 /// want their turn.
@@ -78,6 +77,8 @@ pub(crate) struct Moved {
     pub(crate) sendfile: u64,
     /// From another socket, through a pipe.
     pub(crate) spliced: u64,
+    /// Of all bytes, those beside bodies: heads of responses, chunk framing, trailers.
+    pub(crate) overhead: u64,
 }
 
 impl Moved {
@@ -95,6 +96,7 @@ impl Moved {
             encrypted: self.encrypted - before.encrypted,
             sendfile: self.sendfile - before.sendfile,
             spliced: self.spliced - before.spliced,
+            overhead: self.overhead - before.overhead,
         }
     }
 }
@@ -129,8 +131,6 @@ pub(crate) struct Socket {
     /// Of a client: least pace at which it takes responses.
     pub(crate) uptake: Option<Uptake>,
     pub(crate) moved: Moved,
-    /// Of a client: what it was told last.
-    pub(crate) told: Told,
 }
 
 impl Socket {
@@ -145,7 +145,6 @@ impl Socket {
             pace: None,
             uptake: None,
             moved: Moved::default(),
-            told: Told::default(),
         }
     }
 
@@ -358,6 +357,11 @@ impl Socket {
     pub(crate) fn reset(&self) {
         // If it cannot be had, a missing end of the body tells it too.
         let _ = self.stream.tcp.set_zero_linger();
+    }
+
+    /// Counts bytes about to be sent that belong to no body.
+    pub(crate) fn add_overhead(&mut self, bytes: usize) {
+        self.moved.overhead += bytes as u64;
     }
 
     /// Counts bytes that were sent past it.

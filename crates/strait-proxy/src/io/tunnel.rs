@@ -5,21 +5,23 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::net::{SendFlags, Shutdown, send};
 use strait_transfer::pipe::{Pipe, Pipes};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::cache::worker::Worker;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::socket::{Gone, Socket};
+use crate::io::splice::Splicing;
 use crate::io::stream::Stream;
 
-/// Moves bytes until both ends have finished, one is gone, or nothing has moved for too long. What
-/// was read of either is sent first.
+/// Moves bytes until both ends have finished, one end is gone, or no byte has moved for `patience`.
+/// Bytes that were read from either end are sent first.
 pub(crate) async fn run(
-    worker: &Worker,
+    splicing: Splicing<'_>,
+    patience: Duration,
     client: (&mut Socket, &mut Buffer),
     origin: (&mut Socket, &mut Buffer),
 ) -> Result<(), Gone> {
@@ -37,12 +39,12 @@ pub(crate) async fn run(
             let down = downward.poll(origin, client, context)?;
             if up.is_ready() && down.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
         });
-        while_it_moves(worker, both, (&up, &down)).await
+        while_it_moves(patience, both, (&up, &down)).await
     } else {
         let (client, origin) = (&client.stream().tcp, &origin.stream().tcp);
-        let (upward, downward) = (pass(worker, client, origin, &up), pass(worker, origin, client, &down));
+        let (upward, downward) = (pass(splicing, client, origin, &up), pass(splicing, origin, client, &down));
         let both = async { tokio::try_join!(upward, downward).map(drop) };
-        while_it_moves(worker, both, (&up, &down)).await
+        while_it_moves(patience, both, (&up, &down)).await
     };
     for (socket, moved) in [(origin, up), (client, down)] {
         socket.moved.spliced += moved.spliced.get();
@@ -66,14 +68,14 @@ impl Moved {
 
 /// What `both` come to, given up when nothing has moved either way for too long.
 async fn while_it_moves<T>(
-    worker: &Worker,
+    patience: Duration,
     both: impl Future<Output = io::Result<T>>,
     moved: (&Moved, &Moved),
 ) -> Result<T, Gone> {
     let mut both = std::pin::pin!(both);
     loop {
         let before = (moved.0.bytes(), moved.1.bytes());
-        match tokio::time::timeout(worker.settings().timeouts.tunnel, &mut both).await {
+        match tokio::time::timeout(patience, &mut both).await {
             Ok(ended) => return ended.map_err(Gone::from),
             Err(_) if (moved.0.bytes(), moved.1.bytes()) == before => return Err(Gone::TimedOut),
             Err(_) => {}
@@ -82,11 +84,11 @@ async fn while_it_moves<T>(
 }
 
 /// Passes on what comes one way, in a pipe if there is one.
-async fn pass(worker: &Worker, from: &TcpStream, to: &TcpStream, moved: &Moved) -> io::Result<()> {
-    let mut held = Held { pipes: &worker.pipes, pipe: None };
+async fn pass(splicing: Splicing<'_>, from: &TcpStream, to: &TcpStream, moved: &Moved) -> io::Result<()> {
+    let mut held = Held { pipes: splicing.pipes, pipe: None };
     loop {
         from.readable().await?;
-        let pipe = if worker.settings().transfer.splice { held.pipe() } else { None };
+        let pipe = if splicing.transfer.splice { held.pipe() } else { None };
         let passed = match pipe {
             Some(pipe) => splice(pipe, from, to, &moved.spliced).await,
             None => copy(from, to, &moved.copied).await,

@@ -2,6 +2,7 @@
 //! it.
 
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use strait_http::cache_status::{Answer, Why};
@@ -73,26 +74,19 @@ impl Outcome {
     }
 }
 
-/// What a client was told.
+/// Record of an exchange, written while it goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// 0 of nothing.
+pub(crate) struct Record {
+    /// Status of the response; 0 without one.
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
-    /// Who was asked.
+    /// Address of the origin that was asked.
     pub(crate) origin: Option<SocketAddr>,
-    /// Why there is no other answer, where the log tells it.
+    /// Reason of the proxy's own response, if the log has it.
     pub(crate) why: Option<String>,
-    /// Bytes sent beside the body: heads of responses, chunk framing, trailers.
-    pub(crate) overhead_bytes: u64,
 }
 
-impl Told {
-    /// Counts bytes about to be sent that are not part of the body.
-    pub(crate) fn add_overhead(&mut self, bytes: usize) {
-        self.overhead_bytes += bytes as u64;
-    }
-
+impl Record {
     /// An answer from the store, or one that goes there.
     pub(crate) fn stored(&mut self, status: u16, answer: Answer) {
         (self.status, self.outcome) = (status, Outcome::of_stored(answer));
@@ -110,6 +104,33 @@ impl Told {
     }
 }
 
+/// Socket of a client, with the record of the current exchange.
+#[derive(Debug)]
+pub(crate) struct ClientSocket {
+    pub(crate) socket: Socket,
+    pub(crate) record: Record,
+}
+
+impl ClientSocket {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self { socket, record: Record::default() }
+    }
+}
+
+impl Deref for ClientSocket {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+impl DerefMut for ClientSocket {
+    fn deref_mut(&mut self) -> &mut Socket {
+        &mut self.socket
+    }
+}
+
 /// The beginning of an exchange: its request is there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
@@ -118,21 +139,21 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    pub(crate) fn now(socket: &mut Socket) -> Self {
-        socket.told = Told::default();
+    pub(crate) fn now(socket: &mut ClientSocket) -> Self {
+        socket.record = Record::default();
         Self { at: Instant::now(), moved: socket.moved }
     }
 
     /// The account of it, once all was given to the kernel that there was to give.
     pub(crate) fn end<'a, 'b>(
         self,
-        socket: &'a Socket,
+        socket: &'a ClientSocket,
         client: SocketAddr,
         request: Option<&'a Request<'b>>,
         is_whole: bool,
     ) -> Account<'a, 'b> {
         let moved = socket.moved.since(self.moved);
-        Account { client, request, told: &socket.told, moved, took: self.at.elapsed(), is_whole }
+        Account { client, request, record: &socket.record, moved, took: self.at.elapsed(), is_whole }
     }
 }
 
@@ -142,7 +163,7 @@ pub(crate) struct Account<'a, 'b> {
     pub(crate) client: SocketAddr,
     /// What was asked; nothing where that was no request, or where nobody reads it.
     pub(crate) request: Option<&'a Request<'b>>,
-    pub(crate) told: &'a Told,
+    pub(crate) record: &'a Record,
     /// Bytes that the client was sent.
     pub(crate) moved: Moved,
     pub(crate) took: Duration,
@@ -159,7 +180,7 @@ impl Account<'_, '_> {
     /// Bytes of the body sent to the client, without head and chunk framing. A client that left
     /// while the head was sent got none.
     pub(crate) fn body_bytes(&self) -> u64 {
-        self.sent_bytes().saturating_sub(self.told.overhead_bytes)
+        self.sent_bytes().saturating_sub(self.moved.overhead)
     }
 
     /// The way that the bytes went which were not copied, if there were any.

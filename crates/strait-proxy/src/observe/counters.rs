@@ -3,28 +3,10 @@
 //! One thread writes to a block, so that adding is a load and a store, without a lock and without a
 //! bus that is held; whoever reads gets a number that was right a moment ago.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::io::counter::Counter;
 use crate::observe::access::{Account, Outcome};
-
-/// A number that one thread adds to.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, more: u64) {
-        self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub(&self, less: u64) {
-        self.0.store(self.get().wrapping_sub(less), Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Of each kind of answer.
 const OUTCOMES: usize = Outcome::ALL.len();
@@ -62,14 +44,14 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn count(&self, account: &Account<'_, '_>) {
-        let told = account.told;
-        self.outcomes[told.outcome as usize].add(1);
-        self.classes[usize::from(told.status / 100).min(CLASSES - 1)].add(1);
+        let record = account.record;
+        self.outcomes[record.outcome as usize].add(1);
+        self.classes[usize::from(record.status / 100).min(CLASSES - 1)].add(1);
         self.cut.add(u64::from(!account.is_whole));
         self.copied.add(account.moved.sent);
         self.sendfile.add(account.moved.sendfile);
         self.spliced.add(account.moved.spliced);
-        match told.outcome {
+        match record.outcome {
             Outcome::Hit => self.hits.add(account.took),
             Outcome::Tunnel | Outcome::Unanswered => {}
             _ => self.others.add(account.took),

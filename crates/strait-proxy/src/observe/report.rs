@@ -6,7 +6,6 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use strait_store::Stats;
 
-use crate::cache::worker::Shared;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Sum, Times};
 
@@ -77,8 +76,7 @@ fn by_name<S: Serializer>(counts: &[(&'static str, u64)], serializer: S) -> Resu
 }
 
 impl Report {
-    pub(crate) fn of(shared: &Shared) -> Self {
-        let sum = Sum::of(&*shared.counters);
+    pub(crate) fn of(sum: &Sum, fills: usize, store: Option<Stats>) -> Self {
         Self {
             connections: sum.accepted,
             open: sum.open,
@@ -92,13 +90,13 @@ impl Report {
             spliced: sum.spliced,
             filled_copied: sum.filled_copied,
             filled_spliced: sum.filled_spliced,
-            fills: shared.fills.count(),
+            fills,
             origin_opened: sum.opened,
             origin_reused: sum.reused,
             log_dropped: sum.log_dropped,
             hit_times: Quantiles::of(&sum.hits),
             other_times: Quantiles::of(&sum.others),
-            store: shared.store.as_ref().map(|store| store.stats()),
+            store,
         }
     }
 

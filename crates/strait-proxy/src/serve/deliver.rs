@@ -12,14 +12,15 @@ use crate::cache::object::{Body, Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::forward::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
-use crate::io::socket::{Gone, Socket};
+use crate::io::socket::Gone;
+use crate::observe::access::ClientSocket;
 use crate::serve::response::{Answer, Framing, Wish, write_stored};
 use crate::upstream::pool::Connection;
 
 /// Sends what was selected of an object whose bytes are pinned.
 pub(crate) async fn send_pinned(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     (object, pinned): (&Arc<Object>, &Pinned),
     selected: &Selected,
     status: &CacheStatus<'_>,
@@ -28,11 +29,11 @@ pub(crate) async fn send_pinned(
     if let Selected::Parts(parts) = selected {
         return Box::pin(send_parts(worker, socket, (object, pinned), parts, status, wish)).await;
     }
-    let mut head = worker.head();
+    let mut head = worker.heads.take();
     let range = write_head(&mut head, worker, socket, object, selected, status, wish);
     let range = if wish.is_head { 0..0 } else { range };
     let sent = send_with_head(worker, socket, &head, object, pinned, range).await;
-    worker.give_back(head);
+    worker.heads.give_back(head);
     sent
 }
 
@@ -52,33 +53,33 @@ pub(crate) fn pinned(object: &Object, selected: &Selected, wish: Wish) -> Option
 /// Sends what was selected of an object whose bytes are at hand; not several parts.
 pub(crate) async fn send_from(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     (object, bytes): (&Arc<Object>, &[u8]),
     selected: &Selected,
     status: &CacheStatus<'_>,
     wish: Wish,
 ) -> Result<(), Gone> {
-    let mut head = worker.head();
+    let mut head = worker.heads.take();
     let range = write_head(&mut head, worker, socket, object, selected, status, wish);
     let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
     let sent = socket.write_all(&head, if wish.is_head { &[] } else { part }).await;
-    worker.give_back(head);
+    worker.heads.give_back(head);
     sent
 }
 
 /// Sends the head for all or one part of an object.
 pub(crate) async fn send_head(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     object: &Object,
     selected: &Selected,
     status: &CacheStatus<'_>,
     wish: Wish,
 ) -> Result<(), Gone> {
-    let mut head = worker.head();
+    let mut head = worker.heads.take();
     write_head(&mut head, worker, socket, object, selected, status, wish);
     let sent = socket.write_all(&head, &[]).await;
-    worker.give_back(head);
+    worker.heads.give_back(head);
     sent
 }
 
@@ -87,7 +88,7 @@ pub(crate) async fn send_head(
 fn write_head(
     head: &mut Vec<u8>,
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     object: &Object,
     selected: &Selected,
     status: &CacheStatus<'_>,
@@ -102,8 +103,8 @@ fn write_head(
     };
     let age = Some(object.times.age_at(worker.now()));
     let told = write_stored(head, worker.settings(), object, &answer, age, status, wish);
-    socket.told.stored(told, status.answer);
-    socket.told.add_overhead(head.len());
+    socket.record.stored(told, status.answer);
+    socket.add_overhead(head.len());
     range
 }
 
@@ -114,7 +115,7 @@ fn whole(object: &Object, length: u64) -> Framing {
 
 async fn send_with_head(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     head: &[u8],
     object: &Object,
     pinned: &Pinned,
@@ -136,7 +137,7 @@ async fn send_with_head(
 /// Sends bytes that are in memory, or pinned in the store.
 pub(crate) async fn send_range(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     object: &Object,
     pinned: &Pinned,
     range: Range<u64>,
@@ -155,7 +156,12 @@ pub(crate) async fn send_range(
     Ok(())
 }
 
-async fn send_extent(worker: &Worker, socket: &mut Socket, extent: &Extent, len: u64) -> Result<(), Gone> {
+async fn send_extent(
+    worker: &Worker,
+    socket: &mut ClientSocket,
+    extent: &Extent,
+    len: u64,
+) -> Result<(), Gone> {
     if worker.settings().transfer.sendfile {
         socket.send_file(&*extent.file, extent.offset, len).await
     } else {
@@ -166,7 +172,7 @@ async fn send_extent(worker: &Worker, socket: &mut Socket, extent: &Extent, len:
 /// Sends several parts in one response (RFC 9110, section 14.6).
 async fn send_parts(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     (object, pinned): (&Object, &Pinned),
     parts: &[Range<u64>],
     status: &CacheStatus<'_>,
@@ -176,12 +182,12 @@ async fn send_parts(
     let content_type = object.fields().one("content-type").map(str::as_bytes);
     let multipart = Multipart { boundary: Boundary::of(worker.random()), content_type, length };
     let total = multipart.content_length(parts).unwrap_or(u64::MAX);
-    let mut head = worker.head();
+    let mut head = worker.heads.take();
     let age = Some(object.times.age_at(worker.now()));
     let answer = Answer::Parts(&multipart, total);
     let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
-    socket.told.stored(told, status.answer);
-    socket.told.add_overhead(head.len());
+    socket.record.stored(told, status.answer);
+    socket.add_overhead(head.len());
     if !wish.is_head {
         for part in parts {
             multipart.write_head(part, &mut head);
@@ -192,7 +198,7 @@ async fn send_parts(
         multipart.write_end(&mut head);
     }
     socket.write_all(&head, &[]).await?;
-    worker.give_back(head);
+    worker.heads.give_back(head);
     Ok(())
 }
 
@@ -200,7 +206,7 @@ async fn send_parts(
 /// one all, framed as they must be.
 pub(crate) async fn follow(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     follower: &Follower,
     object: &Object,
     range: Option<Range<u64>>,
@@ -212,11 +218,11 @@ pub(crate) async fn follow(
         (Some(range), Some(length)) => Answer::Part(range, length),
         _ => Answer::Whole(framing),
     };
-    let mut head = worker.head();
+    let mut head = worker.heads.take();
     let age = age_of(worker, object);
     let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
-    socket.told.stored(told, status.answer);
-    socket.told.add_overhead(head.len());
+    socket.record.stored(told, status.answer);
+    socket.add_overhead(head.len());
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
     let at = range.start;
     if follower.fill().view().stored > at {
@@ -224,7 +230,7 @@ pub(crate) async fn follow(
     } else {
         socket.write_all(&head, &[]).await?;
     }
-    worker.give_back(head);
+    worker.heads.give_back(head);
     let Some(length) = object.length else {
         return Box::pin(follow_unknown(worker, socket, follower, framing)).await;
     };
@@ -237,7 +243,7 @@ pub(crate) async fn follow(
 /// unless the origin has failed.
 pub(crate) async fn follow_range(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     follower: &Follower,
     range: Range<u64>,
 ) -> Result<u64, Gone> {
@@ -262,7 +268,7 @@ pub(crate) async fn follow_range(
 /// Sends all of a body as it comes, of which nobody knows how long it is.
 async fn follow_unknown(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     follower: &Follower,
     framing: Framing,
 ) -> Result<(), Gone> {
@@ -273,7 +279,7 @@ async fn follow_unknown(
         if view.stored > at {
             if is_chunked {
                 let line = chunk_head((view.stored - at) as usize);
-                socket.told.add_overhead(line.len() + CHUNK_END.len());
+                socket.add_overhead(line.len() + CHUNK_END.len());
                 socket.write_all_and_more(&line).await?;
             }
             send_piece(worker, socket, view.source.as_ref(), at..view.stored).await?;
@@ -281,7 +287,7 @@ async fn follow_unknown(
             socket.write_all(if is_chunked { CHUNK_END } else { b"" }, &[]).await?;
         } else if view.phase == Phase::Done {
             let end = if is_chunked { LAST_CHUNK } else { b"" };
-            socket.told.add_overhead(end.len());
+            socket.add_overhead(end.len());
             return socket.write_all(end, &[]).await;
         } else if let Some(rest) = follower.fill().take_over(at) {
             let what = if is_chunked { What::Chunks } else { What::Data };
@@ -303,7 +309,7 @@ async fn follow_unknown(
 /// head has announced, or all of a body of unknown length.
 async fn send_rest(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     rest: Rest,
     what: What,
     len: Option<u64>,
@@ -324,12 +330,12 @@ async fn send_rest(
     let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
     // Whoever is sent what is stored gets no trailers either.
     let from = forward::From { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
-    let passed = forward::pass(worker, from, socket, Vec::new(), what).await;
+    let passed = forward::body(worker.splicing(), from, socket, Vec::new(), what).await;
     passed.map_err(|_| Gone::Closed)?;
     if len.is_some() && incoming.framed.is_short() {
         return Err(Gone::Closed);
     }
-    incoming.finish(worker);
+    incoming.finish(&worker.upstream());
     Ok(())
 }
 
@@ -340,7 +346,7 @@ fn age_of(worker: &Worker, object: &Object) -> Option<u64> {
 
 async fn send_piece(
     worker: &Worker,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     source: Option<&Source>,
     range: Range<u64>,
 ) -> Result<(), Gone> {

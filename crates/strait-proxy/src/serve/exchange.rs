@@ -16,20 +16,23 @@ use strait_http::trailer::Trailers;
 use tokio::time::Instant;
 
 use crate::cache::fill::Refusal;
-use crate::cache::object::{push_date, push_field, push_status_line};
 use crate::cache::worker::Worker;
 use crate::config::settings::Server;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, Broken, From as Source, What};
 use crate::io::gate::{self, Key, Place};
+use crate::io::head::{push_date, push_field, push_status_line};
 use crate::io::socket::{Gone, Socket, after_others_have_read};
 use crate::io::tunnel;
-use crate::observe::access::Outcome;
+use crate::observe::access::{ClientSocket, Outcome};
 use crate::serve::lookup;
 use crate::serve::response::{Framing, Wish, write_end, write_own, write_passed, write_switching};
 use crate::serve::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
-use crate::upstream::fetch::{Incoming, Order, Purpose, Trouble, fetch};
-use crate::upstream::pool::{Connection, Failure, enter_part};
+use crate::upstream::error::{Failure, Trouble};
+use crate::upstream::fetch::{self, fetch};
+use crate::upstream::incoming::Incoming;
+use crate::upstream::order::{self, Order, Purpose};
+use crate::upstream::pool::{Connection, enter_part};
 use crate::upstream::upload::Upload;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
@@ -46,7 +49,7 @@ const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be
 #[derive(Debug)]
 pub(crate) struct Exchange<'a, 'b> {
     pub(crate) worker: &'a Rc<Worker>,
-    pub(crate) client: &'a mut Socket,
+    pub(crate) client: &'a mut ClientSocket,
     /// Who has sent it.
     pub(crate) peer: SocketAddr,
     pub(crate) request: &'a Request<'b>,
@@ -128,7 +131,7 @@ pub(crate) struct Asked<'a, 'b> {
 /// Answers a request, of which `read` is all that was read: its head, and what came behind.
 pub(crate) async fn run(
     worker: &Rc<Worker>,
-    client: &mut Socket,
+    client: &mut ClientSocket,
     peer: SocketAddr,
     asked: Asked<'_, '_>,
     read: (&[u8], &[u8]),
@@ -177,10 +180,30 @@ impl Exchange<'_, '_> {
         self.part.is_some()
     }
 
+    /// Makes the request to the server of `uri`.
+    pub(crate) fn order(&self, uri: &Uri<'_>, body: Body, purpose: Purpose) -> Order {
+        let (request, was_continued) = (self.request, self.upload.was_continued);
+        let asked = order::Asked { request, client: self.peer.ip(), was_continued };
+        Order::new(self.worker.settings(), &asked, uri, body, purpose)
+    }
+
+    /// Returns the client as a fetch needs it.
+    pub(crate) fn sender(&mut self) -> fetch::Client<'_> {
+        let ClientSocket { socket, record } = &mut *self.client;
+        fetch::Client { socket, upload: &mut self.upload, origin: &mut record.origin }
+    }
+
+    /// Moves bytes between the client and an origin until both have finished.
+    async fn tunnel(&mut self, origin: (&mut Socket, &mut Buffer)) -> Result<(), Gone> {
+        let client = (&mut self.client.socket, &mut self.upload.buffer);
+        let patience = self.worker.settings().timeouts.tunnel;
+        tunnel::run(self.worker.splicing(), patience, client, origin).await
+    }
+
     /// Waits for one of the connections to the origin that the client may have.
     pub(crate) async fn await_part(&mut self, order: &Order) -> Result<(), Failure> {
         let deadline = Instant::now() + self.worker.settings().timeouts.connect;
-        self.part = Some(enter_part(self.worker, &order.server, order.client, deadline).await?);
+        self.part = Some(enter_part(&self.worker.upstream(), &order.server, order.client, deadline).await?);
         Ok(())
     }
 
@@ -197,7 +220,7 @@ impl Exchange<'_, '_> {
     /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
     async fn answer_here(&mut self) -> Result<bool, Stop> {
         let wish = Wish { keeps_alive: self.wish.keeps_alive && !self.upload.has_body(), ..self.wish };
-        let mut head = self.worker.head();
+        let mut head = self.worker.heads.take();
         let mut body = Vec::new();
         push_status_line(&mut head, 200);
         if self.request.method == "TRACE" {
@@ -208,18 +231,18 @@ impl Exchange<'_, '_> {
         }
         push_date(&mut head, self.worker.now());
         write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
-        self.client.told.other(200, Outcome::Own);
-        self.client.told.add_overhead(head.len());
+        self.client.record.other(200, Outcome::Own);
+        self.client.add_overhead(head.len());
         self.client.write_all(&head, &body).await?;
-        self.worker.give_back(head);
+        self.worker.heads.give_back(head);
         Ok(wish.keeps_alive)
     }
 
     /// Passes request and response on, without the cache.
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
         let counted = self.counted();
-        self.upload.read_ahead(self.worker, self.client, counted).await?;
-        let mut order = Order::new(self, uri, self.body, Purpose::Pass);
+        self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
+        let mut order = self.order(uri, self.body, Purpose::Pass);
         if let Hops::Left(hops) = hops {
             order.add("Max-Forwards", hops.to_string().as_bytes());
         }
@@ -227,7 +250,7 @@ impl Exchange<'_, '_> {
             order.add("Connection", b"Upgrade");
             order.add("Upgrade", WEBSOCKET.as_bytes());
         }
-        let incoming = fetch(self.worker, &mut order, Some((&mut *self.client, &mut self.upload))).await?;
+        let incoming = fetch(&self.worker.upstream(), &mut order, Some(self.sender())).await?;
         if order.is_misunderstood(&incoming) {
             return Err(Failure::NotModified.into());
         }
@@ -274,8 +297,8 @@ impl Exchange<'_, '_> {
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
         let (framing, what) = outgoing(&incoming, self.wish);
-        self.client.told.other(incoming.status, Outcome::Pass);
-        let mut head = self.worker.head();
+        self.client.record.other(incoming.status, Outcome::Pass);
+        let mut head = self.worker.heads.take();
         write_passed(
             &mut head,
             self.worker.settings(),
@@ -290,9 +313,12 @@ impl Exchange<'_, '_> {
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
         let from = Source { socket, buffer, framed: &mut incoming.framed, trailers };
         after_others_have_read().await;
-        let passed = forward::pass(self.worker, from, self.client, head, what).await;
+        let passed = forward::body(self.worker.splicing(), from, &mut self.client.socket, head, what).await;
         match passed {
-            Ok(()) => incoming.finish(self.worker),
+            Ok(head) => {
+                self.worker.heads.give_back(head);
+                incoming.finish(&self.worker.upstream());
+            }
             Err(broken) => {
                 if framing == Framing::ToClose {
                     self.client.reset();
@@ -308,14 +334,14 @@ impl Exchange<'_, '_> {
 
     /// The connection speaks another protocol from here on (RFC 9110, section 7.8).
     async fn upgrade(&mut self, mut incoming: Box<Incoming>) -> Result<bool, Stop> {
-        let mut head = self.worker.head();
+        let mut head = self.worker.heads.take();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
-        self.client.told.other(incoming.status, Outcome::Tunnel);
-        self.client.told.add_overhead(head.len());
+        self.client.record.other(incoming.status, Outcome::Tunnel);
+        self.client.add_overhead(head.len());
         self.client.write_all(&head, &[]).await?;
-        self.worker.give_back(head);
+        self.worker.heads.give_back(head);
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
-        tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
+        self.tunnel((socket, buffer)).await?;
         Ok(false)
     }
 
@@ -325,13 +351,13 @@ impl Exchange<'_, '_> {
         let host = authority.host.to_string().trim_matches(['[', ']']).into();
         // What is inside is theirs.
         let server = Server { host, port, is_tls: false };
-        let mut connection = Connection::open(self.worker, &server, self.counted()).await?;
-        self.client.told.other(200, Outcome::Tunnel);
-        self.client.told.origin = connection.address;
-        self.client.told.add_overhead(ESTABLISHED.len());
+        let mut connection = Connection::open(&self.worker.upstream(), &server, self.counted()).await?;
+        self.client.record.other(200, Outcome::Tunnel);
+        self.client.record.origin = connection.address;
+        self.client.add_overhead(ESTABLISHED.len());
         self.client.write_all(ESTABLISHED, &[]).await?;
         let Connection { socket, buffer, .. } = &mut *connection;
-        tunnel::run(self.worker, (self.client, &mut self.upload.buffer), (socket, buffer)).await?;
+        self.tunnel((socket, buffer)).await?;
         Ok(false)
     }
 
@@ -344,14 +370,14 @@ impl Exchange<'_, '_> {
         let stays = self.wish.keeps_alive && !self.upload.has_body() && is_readable;
         let wish = Wish { keeps_alive: stays, ..self.wish };
         let settings = self.worker.settings();
-        let mut head = self.worker.head();
+        let mut head = self.worker.heads.take();
         // What is behind a reverse proxy is for who runs it alone.
         let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
         let head_len = write_own(&mut head, self.worker, status, said, wish);
-        self.client.told.refused(status, why, self.worker.logs_reasons());
-        self.client.told.add_overhead(head_len);
+        self.client.record.refused(status, why, self.worker.logs_reasons());
+        self.client.add_overhead(head_len);
         let sent = self.client.write_all(&head, &[]).await;
-        self.worker.give_back(head);
+        self.worker.heads.give_back(head);
         sent.map(|()| stays)
     }
 }

@@ -35,8 +35,10 @@ use crate::serve::ranges;
 use crate::serve::revalidate::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
 use crate::serve::route::read_request;
 use crate::upstream::background::Fetch;
-use crate::upstream::fetch::{Incoming, Order, Purpose, Trouble, fetch};
-use crate::upstream::pool::Failure;
+use crate::upstream::error::{Failure, Trouble};
+use crate::upstream::fetch::fetch;
+use crate::upstream::incoming::Incoming;
+use crate::upstream::order::{Order, Purpose};
 
 /// What a request is for, in the cache.
 #[derive(Debug)]
@@ -117,7 +119,7 @@ pub(crate) async fn lead(
             let pinned = stored.pin(&(0..stored.length.unwrap_or(0)));
             let asked = (exchange.request, &wanted.directives);
             let fresh = confirm(worker, wanted.hash, stored, asked, &incoming);
-            incoming.finish(worker);
+            incoming.finish(&worker.upstream());
             if let Some(leading) = leading {
                 leading.end(Phase::Done);
             }
@@ -143,16 +145,16 @@ async fn fetch_and_repeat(
     is_shared: bool,
 ) -> (Miss, Result<Box<Incoming>, Trouble>) {
     let worker = exchange.worker;
-    let mut fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+    let mut fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
     if is_about_another(exchange, wanted, &miss, &fetched) {
         // Before another connection is awaited: it may be the only one.
         if let Ok(incoming) = fetched {
-            incoming.finish(worker);
+            incoming.finish(&worker.upstream());
         }
         // RFC 9111 s4.3.4: it confirms nothing that is stored.
         miss = Miss { stored: None, gap: None, ..miss };
         order = self::order(exchange, wanted, &miss, is_shared);
-        fetched = fetch(worker, &mut order, Some((&mut *exchange.client, &mut exchange.upload))).await;
+        fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
     }
     if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &order, it)) {
         fetched = Err(Failure::NotModified.into());
@@ -221,12 +223,12 @@ pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Mis
         (None, false) => Purpose::PassMiss,
         // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
         (Some(_), false) if request.method == "HEAD" => {
-            return Order::new(exchange, wanted.uri, Framed::None, Purpose::Store);
+            return exchange.order(wanted.uri, Framed::None, Purpose::Store);
         }
         (None, true) if is_range => Purpose::StorePart,
         _ => Purpose::Store,
     };
-    let mut order = Order::new(exchange, wanted.uri, Framed::None, purpose);
+    let mut order = exchange.order(wanted.uri, Framed::None, purpose);
     order.is_shared = is_shared;
     let Some(stored) = &miss.stored else { return order };
     let own = stored.fields();
@@ -484,7 +486,7 @@ async fn send_buffered(
     }
     incoming.connection.buffer.consume(length as usize);
     incoming.framed.advance(length);
-    incoming.finish(worker);
+    incoming.finish(&worker.upstream());
     Ok(led)
 }
 
@@ -496,7 +498,7 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     let stored = worker.with_new_lease(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let mut order = order(exchange, wanted, &miss, true);
-    let anew = Order::new(exchange, wanted.uri, Framed::None, Purpose::Store);
+    let anew = exchange.order(wanted.uri, Framed::None, Purpose::Store);
     let mut background = Fetch::new(&worker.shared.background, &order.server, order.client);
     // Where there are too many already the next request has it validated.
     if !background.begin(worker.settings().background) {
@@ -524,13 +526,13 @@ async fn validate(
 ) {
     let worker: Rc<Worker> = leading.worker.clone();
     // What is stored stays as it is where nobody answers.
-    let Ok(mut incoming) = fetch(&worker, &mut order, None).await else { return };
+    let Ok(mut incoming) = fetch(&worker.upstream(), &mut order, None).await else { return };
     let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
     if confirms_another(&worker, leading.hash, &stored, &request.fields, &incoming) {
         // RFC 9111 s4.3.4: it confirms nothing that is stored.
         // Before another connection is awaited: it may be the only one.
-        incoming.finish(&worker);
-        let Ok(other) = fetch(&worker, &mut anew, None).await else { return };
+        incoming.finish(&worker.upstream());
+        let Ok(other) = fetch(&worker.upstream(), &mut anew, None).await else { return };
         incoming = other;
         if incoming.status == 304 {
             worker.forget(leading.hash, &stored.key);
@@ -539,7 +541,7 @@ async fn validate(
     }
     if incoming.status == 304 {
         confirm(&worker, leading.hash, &stored, (&request, &directives), &incoming);
-        incoming.finish(&worker);
+        incoming.finish(&worker.upstream());
         leading.end(Phase::Done);
         return;
     }

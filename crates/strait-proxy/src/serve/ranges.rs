@@ -17,7 +17,8 @@ use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, Stop};
 use crate::serve::lookup::selected;
 use crate::serve::miss::{Led, Miss, Wanted, object, order};
-use crate::upstream::fetch::{Incoming, fetch};
+use crate::upstream::fetch::fetch;
+use crate::upstream::incoming::Incoming;
 
 /// Pieces that one response is put together from at most: parts, the gaps between them, and what is
 /// left of gaps that broke off.
@@ -119,7 +120,7 @@ async fn ask(
     exchange.await_part(&order).await.ok()?;
     order.part = exchange.part.take();
     let leading = Leading::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
-    let incoming = fetch(worker, &mut order, None).await.ok()?;
+    let incoming = fetch(&worker.upstream(), &mut order, None).await.ok()?;
     let (object, range) =
         object(worker.settings(), false, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
     let is_part = incoming.status == 206 && stored.combines_with(&object);

@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use strait_http::cache_status::CacheStatus;
-use strait_http::fields::Fields;
-use strait_http::forward::{passed_on, via};
+use strait_http::forward::passed_on;
 use strait_http::head::{Response, Version};
 use strait_http::multipart::Multipart;
 use strait_http::range::content_range;
 
-use crate::cache::object::{Object, push_date, push_field, push_number, push_status_line};
+use crate::cache::object::Object;
 use crate::cache::worker::Worker;
 use crate::config::settings::Settings;
+use crate::io::head::{push_date, push_field, push_number, push_some, push_status_line, push_via};
 
 /// What of a request matters to how it is answered.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ pub(crate) fn write_stored(
         push_number(head, "Age", age);
     }
     // What came with the object stays as it is: a list may stand in several lines.
-    head.extend_from_slice(&settings.pseudonym.line);
+    head.extend_from_slice(&settings.via.line);
     write_end(head, framing, Some(status), wish.within(settings));
     told
 }
@@ -156,25 +156,8 @@ pub(crate) fn write_passed(
     if !response.fields.has("date") {
         push_date(head, now);
     }
-    push_via(head, settings, &response.fields, response.version);
+    push_via(head, &settings.via, &response.fields, response.version);
     write_end(head, framing, status, wish.within(settings));
-}
-
-/// Who has passed a message on, this proxy last, in one line (RFC 9110, section 7.6.3).
-pub(crate) fn push_via(head: &mut Vec<u8>, settings: &Settings, fields: &Fields<'_>, version: Version) {
-    if version == Version::Http11 && !fields.has("via") {
-        head.extend_from_slice(&settings.pseudonym.line);
-    } else {
-        push_field(head, "Via", via(fields, version, &settings.pseudonym.text).as_bytes());
-    }
-}
-
-/// Writes an interim response, which has no body and says nothing of its connection.
-pub(crate) fn write_interim(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
-    push_status_line(head, response.status);
-    push_some(head, &passed_on(&response.fields).copied().collect(), |name| name != "via");
-    push_via(head, settings, &response.fields, response.version);
-    head.extend_from_slice(b"\r\n");
 }
 
 /// Writes the head of a response behind which the connection speaks another protocol (RFC 9110,
@@ -184,14 +167,8 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
     for field in passed_on(&response.fields).chain(response.fields.all("upgrade")) {
         push_field(head, field.name, field.value);
     }
-    head.extend_from_slice(&settings.pseudonym.line);
+    head.extend_from_slice(&settings.via.line);
     head.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
-}
-
-fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_meant: impl Fn(&str) -> bool) {
-    for field in fields.iter().filter(|field| is_meant(&field.name.to_ascii_lowercase())) {
-        push_field(head, field.name, field.value);
-    }
 }
 
 /// How the body is framed, who has passed the message on, and what becomes of the connection.
@@ -224,7 +201,7 @@ pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &
     push_status_line(head, status);
     push_date(head, worker.now());
     push_field(head, "Content-Type", b"text/plain; charset=utf-8");
-    head.extend_from_slice(&settings.pseudonym.line);
+    head.extend_from_slice(&settings.via.line);
     if status == 503 {
         push_number(head, "Retry-After", RETRY_SECONDS);
     }

@@ -18,7 +18,9 @@ use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
 use crate::serve::exchange::Exchange;
 use crate::serve::miss::{Miss, Wanted, varies_with_dropped};
-use crate::upstream::fetch::{Incoming, Order, Trouble};
+use crate::upstream::error::Trouble;
+use crate::upstream::incoming::Incoming;
+use crate::upstream::order::Order;
 
 /// Whether a 304 came that is not about what is stored.
 pub(crate) fn is_about_another(

@@ -72,7 +72,7 @@ pub(crate) fn route<'b>(
         Target::Origin(path) => relative(settings, host, path, is_encrypted)?,
         Target::Asterisk => relative(settings, host, "", is_encrypted)?,
     };
-    if has_passed(&request.fields, &settings.pseudonym.text) {
+    if has_passed(&request.fields, &settings.via.text) {
         return Err((508, "the request has come through here before: a loop".to_owned()));
     }
     if !settings.answers_for(&uri.authority.host) {

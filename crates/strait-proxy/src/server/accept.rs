@@ -2,11 +2,10 @@
 //! meanwhile.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::{Future as _, poll_fn};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
@@ -18,9 +17,10 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
-use crate::io::gate;
 use crate::observe::log::Log;
+use crate::server::client_limits::{ClientLimits, Party, Share};
 use crate::server::connection::Client;
+use crate::server::current::Current;
 use crate::server::listen::Listener;
 
 /// How long a worker waits before it accepts again where there are no descriptors left.
@@ -40,7 +40,7 @@ pub(crate) enum Control {
 
 /// Runs a worker until it is told to end.
 pub(crate) fn work(
-    shared: Arc<Shared>,
+    (shared, client_limits): (Arc<Shared>, Arc<ClientLimits>),
     (settings, log): (Arc<Settings>, Option<Log>),
     lane: usize,
     listeners: Vec<Listener>,
@@ -51,7 +51,7 @@ pub(crate) fn work(
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async move {
         let worker = Worker::new(shared, settings, log, lane);
-        let serving = Rc::new(Serving::new(&worker));
+        let serving = Rc::new(Serving::new(&worker, client_limits));
         let watched = worker.clone();
         tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
         tokio::task::spawn_local(serving.clone().tidy());
@@ -63,9 +63,10 @@ pub(crate) fn work(
 /// A worker's connections.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    /// The worker as the next request sees it.
-    current: RefCell<Rc<Worker>>,
+    current: Current,
     connections: RefCell<Slab<Connection>>,
+    /// Connections by client, of all workers.
+    client_limits: Arc<ClientLimits>,
     ended: Notify,
 }
 
@@ -86,13 +87,14 @@ struct Connection {
 }
 
 impl Serving {
-    fn new(worker: &Rc<Worker>) -> Self {
-        Self { current: RefCell::new(worker.clone()), connections: RefCell::default(), ended: Notify::new() }
+    fn new(worker: &Rc<Worker>, client_limits: Arc<ClientLimits>) -> Self {
+        let current = Current::new(worker.clone());
+        Self { current, connections: RefCell::default(), client_limits, ended: Notify::new() }
     }
 
     /// The worker for the next request.
-    pub(crate) fn worker(&self) -> Rc<Worker> {
-        self.current.borrow().clone()
+    fn worker(&self) -> Rc<Worker> {
+        self.current.worker()
     }
 
     async fn tidy(self: Rc<Self>) {
@@ -116,7 +118,7 @@ impl Serving {
                         stays
                     });
                     let worker = self.worker().with(settings, log);
-                    *self.current.borrow_mut() = worker;
+                    self.current.set(worker);
                     accepting.extend(listeners.into_iter().map(|listener| self.listen(listener)));
                 }
                 Control::Drain => break,
@@ -181,7 +183,7 @@ impl Serving {
             match accepted.await {
                 Some(Ok((tcp, peer))) => self.admit(tcp, peer, port),
                 Some(Err(_)) => {
-                    worker.let_go();
+                    worker.upstream().let_go();
                     tokio::time::sleep(OUT_OF_FILES).await;
                 }
                 None => return,
@@ -195,8 +197,8 @@ impl Serving {
         let access = &worker.settings().access;
         let is_allowed =
             if port.is_proxied { access.allows_proxied(peer.ip()) } else { access.allows(peer.ip()) };
-        let party = if port.is_proxied { Party::Untold } else { Party::client(peer.ip()) };
-        let share = if is_allowed { Share::of(&worker, party) } else { None };
+        let party = if port.is_proxied { Party::Unnamed } else { Party::client(peer.ip()) };
+        let share = if is_allowed { Share::of(&self.client_limits, worker.settings(), party) } else { None };
         let Some(share) = share else {
             worker.counters().refused.add(1);
             return;
@@ -206,11 +208,11 @@ impl Serving {
         let is_idle = Rc::new(Cell::new(false));
         let mut connections = self.connections.borrow_mut();
         let entry = connections.vacant_entry();
-        let descriptor = worker.count_connection();
+        let descriptor = worker.upstream().count_connection();
         let mut open = Open { serving: self.clone(), key: entry.key(), share, _descriptor: descriptor };
         let (serving, idle) = (self.clone(), is_idle.clone());
         let task = tokio::task::spawn_local(async move {
-            Client::new(&worker, tcp, peer).serve(&serving, port, &idle, &mut open.share).await;
+            Client::new(&worker, tcp, peer).serve(&serving.current, port, &idle, &mut open.share).await;
         });
         entry.insert(Connection { is_idle, task: task.abort_handle() });
     }
@@ -229,70 +231,5 @@ impl Drop for Open {
         self.serving.connections.borrow_mut().try_remove(self.key);
         self.serving.worker().counters().open.sub(1);
         self.serving.ended.notify_waiters();
-    }
-}
-
-/// Whom connections are counted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Party {
-    Client(gate::Client),
-    /// Those whose client is not told yet: they are to begin with that (the PROXY protocol).
-    Untold,
-}
-
-impl Party {
-    fn client(address: IpAddr) -> Self {
-        Self::Client(gate::Client::of(address))
-    }
-
-    /// Connections at most; `None`: they are not counted.
-    fn most(self, settings: &Settings) -> Option<u32> {
-        match self {
-            Self::Client(_) => Some(settings.connections_each_max).filter(|most| *most > 0),
-            // Who tells nothing leaves half of them to the others.
-            Self::Untold => Some(u32::try_from(settings.connections_max.div_ceil(2)).unwrap_or(u32::MAX)),
-        }
-    }
-}
-
-/// The connections of each, of all workers. Only counted where there is a limit.
-#[derive(Debug, Default)]
-pub(crate) struct ByClient(Mutex<HashMap<Party, u32>>);
-
-/// One of them.
-pub(crate) struct Share(Option<(Arc<Shared>, Party)>);
-
-impl Share {
-    /// `None` where there are as many as there may be.
-    fn of(worker: &Worker, party: Party) -> Option<Self> {
-        let Some(most) = party.most(worker.settings()) else { return Some(Self(None)) };
-        let mut counts = worker.shared.by_client.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(party).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Self(Some((worker.shared.clone(), party))))
-    }
-
-    /// Counts the connection for the client that was told; whether it may have another.
-    pub(crate) fn told(&mut self, worker: &Worker, client: IpAddr) -> bool {
-        let share = Self::of(worker, Party::client(client));
-        let is_free = share.is_some();
-        *self = share.unwrap_or(Self(None));
-        is_free
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let Some((shared, party)) = &self.0 else { return };
-        let mut counts = shared.by_client.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(party) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(party);
-            }
-        }
     }
 }

@@ -26,12 +26,13 @@ use crate::io::buffer::Buffer;
 use crate::io::pace::Uptake;
 use crate::io::socket::{Gone, Socket};
 use crate::io::tls;
-use crate::observe::access::Begun;
+use crate::observe::access::{Begun, ClientSocket};
 use crate::serve::deliver;
 use crate::serve::exchange::{self, Asked, Left, wish};
 use crate::serve::response::{Wish, write_own};
 use crate::serve::route::{Route, malformed, read_request, route};
-use crate::server::accept::{Serving, Share};
+use crate::server::client_limits::Share;
+use crate::server::current::Current;
 
 /// How long somebody who was let in while the proxy is about to end may take to ask.
 const LAST_CALL: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ const LAST_CALL: Duration = Duration::from_secs(1);
 /// A client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    socket: Socket,
+    socket: ClientSocket,
     buffer: Buffer,
     peer: SocketAddr,
     /// When the head began to come that is not whole yet.
@@ -71,25 +72,25 @@ impl Client {
         let settings = worker.settings();
         let mut socket = Socket::new(tcp, settings.timeouts.client);
         socket.uptake = Some(Uptake::new(settings.timeouts.response_grace, settings.response_rate));
-        Self { socket, buffer: Buffer::default(), peer, begun: None }
+        Self { socket: ClientSocket::new(socket), buffer: Buffer::default(), peer, begun: None }
     }
 
     /// Answers what it asks for, until it has gone.
     pub(crate) async fn serve(
         mut self,
-        serving: &Serving,
+        current: &Current,
         port: Port,
         is_idle: &Cell<bool>,
         share: &mut Share,
     ) {
-        if port.is_proxied && Box::pin(self.learn_client(&serving.worker(), share)).await.is_none() {
+        if port.is_proxied && Box::pin(self.learn_client(&current.worker(), share)).await.is_none() {
             return;
         }
-        if port.is_tls && Box::pin(self.shake_hands(&serving.worker())).await.is_none() {
+        if port.is_tls && Box::pin(self.shake_hands(&current.worker())).await.is_none() {
             return;
         }
         // Whatever ends a connection ends it for both sides.
-        let _ = self.requests(serving, is_idle).await;
+        let _ = self.requests(current, is_idle).await;
     }
 
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
@@ -118,15 +119,15 @@ impl Client {
             self.peer = client;
         }
         let client = self.peer.ip();
-        let is_admitted = settings.access.allows(client) && share.told(worker, client);
+        let is_admitted = settings.access.allows(client) && share.name_client(settings, client);
         worker.counters().refused.add(u64::from(!is_admitted));
         is_admitted.then_some(())
     }
 
-    async fn requests(&mut self, serving: &Serving, is_idle: &Cell<bool>) -> Result<(), Gone> {
+    async fn requests(&mut self, current: &Current, is_idle: &Cell<bool>) -> Result<(), Gone> {
         loop {
             // Each request sees the settings that are in force when it comes.
-            let worker = &serving.worker();
+            let worker = &current.worker();
             let stays = match self.next(worker).await {
                 Next::More => {
                     is_idle.set(self.buffer.is_empty());
@@ -218,14 +219,14 @@ impl Client {
     /// What is no request ends the connection: nobody knows where the next one begins.
     async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, Gone> {
         let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
-        let mut head = worker.head();
+        let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());
         let head_len = write_own(&mut head, worker, status, &why, wish);
         let begun = Begun::now(&mut self.socket);
-        self.socket.told.refused(status, &why, worker.logs_reasons());
-        self.socket.told.add_overhead(head_len);
+        self.socket.record.refused(status, &why, worker.logs_reasons());
+        self.socket.add_overhead(head_len);
         let sent = self.socket.write_all(&head, &[]).await;
-        worker.give_back(head);
+        worker.heads.give_back(head);
         self.account(worker, begun, 0, sent.is_ok());
         sent.map(|()| false)
     }
@@ -234,7 +235,7 @@ impl Client {
 /// Answers a request, of which `read` is all that was read: its head, and what came behind.
 async fn exchange(
     worker: &Rc<Worker>,
-    socket: &mut Socket,
+    socket: &mut ClientSocket,
     peer: SocketAddr,
     asked: Asked<'_, '_>,
     read: (&[u8], &[u8]),

@@ -23,6 +23,7 @@ use crate::observe::counters::Counters;
 use crate::observe::log::Log;
 use crate::observe::report::Report;
 use crate::server::accept::{Control, work};
+use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Listener, Listeners};
 
 /// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may
@@ -71,7 +72,6 @@ impl Bound {
             fills: Fills::default(),
             hot: Hot::new(settings.memory, settings.memory_object),
             leases: <_>::default(),
-            by_client: <_>::default(),
             gates: Arc::new(Gates::new(settings.gates)),
             background: <_>::default(),
             descriptors: descriptors(),
@@ -135,8 +135,10 @@ impl Proxy {
         listeners: Vec<Vec<Listener>>,
         receivers: Vec<UnboundedReceiver<Control>>,
     ) -> Result<()> {
+        let client_limits: Arc<ClientLimits> = <_>::default();
         for (lane, (listeners, controls)) in listeners.into_iter().zip(receivers).enumerate() {
-            let (shared, settings) = (self.shared.clone(), (self.settings(), self.log.clone()));
+            let shared = (self.shared.clone(), client_limits.clone());
+            let settings = (self.settings(), self.log.clone());
             let name = format!("worker-{lane}");
             self.threads.push(thread(name, move || work(shared, settings, lane, listeners, controls))?);
         }
@@ -185,7 +187,7 @@ impl Proxy {
         let before = self.settings();
         settings.workers = before.workers;
         settings.closing = before.closing.clone();
-        settings.pseudonym = settings.pseudonym.after(&before.pseudonym);
+        settings.via = settings.via.after(&before.via);
         if self.is_inherited {
             settings.ports.clone_from(&before.ports);
         }
@@ -254,7 +256,7 @@ impl Proxy {
 
     /// What it has done so far.
     pub fn report(&self) -> Report {
-        Report::of(&self.shared)
+        self.shared.report()
     }
 
     /// Ends it: no more connections, idle ones end at once, and the others with the response that

@@ -2,6 +2,9 @@
 
 pub(crate) mod background;
 pub(crate) mod dns;
+pub(crate) mod error;
 pub(crate) mod fetch;
+pub(crate) mod incoming;
+pub(crate) mod order;
 pub(crate) mod pool;
 pub(crate) mod upload;

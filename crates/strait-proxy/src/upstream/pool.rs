@@ -1,5 +1,6 @@
 //! Connections to origins: opened, and kept for the next request.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,78 +8,65 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use strait_transfer::descriptors::Share;
+use strait_transfer::descriptors::{Budget, Share};
+use strait_transfer::pipe::Pipes;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
-use crate::cache::worker::Worker;
 use crate::config::settings::{Server, Settings};
 use crate::io::buffer::Buffer;
-use crate::io::gate::{Client, Key, Place};
+use crate::io::clock::Clock;
+use crate::io::counter::Counter;
+use crate::io::gate::{Client, Gates, Key, Place};
+use crate::io::head::Heads;
 use crate::io::socket::Socket;
+use crate::io::splice::Splicing;
 use crate::io::tls;
-use crate::upstream::background::Fetch;
+use crate::upstream::background::{Background, Fetch};
+use crate::upstream::dns::Names;
+use crate::upstream::error::Failure;
 
-/// Why an origin could not be asked, or did not answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// Its name is not known.
-    #[error("the name {host} cannot be looked up: {error}")]
-    Name { host: Arc<str>, error: io::Error },
-    /// The proxy may not go there.
-    #[error("{address} is not public, and access.reach does not name it")]
-    Forbidden { address: IpAddr },
-    /// No connection.
-    #[error("connect to {address}: {error}")]
-    Connect { address: SocketAddr, error: io::Error },
-    /// No TLS, or none with whom was meant.
-    #[error("TLS with {host}: {error}")]
-    Tls { host: Arc<str>, error: io::Error },
-    /// All connections that it may have are in use.
-    #[error("as many connections to the origin are in use as limits.origin_connections allows")]
-    Full,
-    /// All that one client may have of them are in use by it.
-    #[error(
-        "this client uses as many connections to the origin as limits.origin_connections_per_client allows"
-    )]
-    FullForClient,
-    /// It closed the connection, or broke it.
-    #[error("the origin closed the connection")]
-    Closed,
-    /// It said nothing for too long.
-    #[error("the origin did not answer in time")]
-    TimedOut,
-    /// Nothing in the request asked for a 304.
-    #[error("the origin answered 304 (Not Modified) to a request without conditions")]
-    NotModified,
-    /// What it said is no HTTP.
-    #[error("the origin answered with {0}")]
-    Malformed(strait_http::Malformed),
+/// A worker's connections to origins, with the settings of the current request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Upstream<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) clock: &'a Clock,
+    /// Idle connections.
+    pub(crate) pool: &'a RefCell<Pool>,
+    pub(crate) dns: &'a Names,
+    pub(crate) pipes: &'a RefCell<Pipes>,
+    pub(crate) heads: &'a Heads,
+    /// Connections in use and request bodies that are read ahead, of all workers.
+    pub(crate) gates: &'a Arc<Gates>,
+    /// Fetches without a waiting client, of all workers.
+    pub(crate) background: &'a Arc<Background>,
+    /// Files that connections and pipes of all workers may have open.
+    pub(crate) descriptors: &'a Arc<Budget>,
+    /// Number of opened connections.
+    pub(crate) opened: &'a Counter,
+    /// Number of requests on connections that were idle.
+    pub(crate) reused: &'a Counter,
 }
 
-impl Failure {
-    /// Returns true if a request of another client would fail too: there is no origin, or it has no
-    /// connection left. An origin may be slow to answer the fields of one request alone.
-    pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(
-            self,
-            Self::Closed | Self::TimedOut | Self::NotModified | Self::Malformed(_) | Self::FullForClient
-        )
+impl<'a> Upstream<'a> {
+    pub(crate) fn splicing(&self) -> Splicing<'a> {
+        Splicing { pipes: self.pipes, transfer: &self.settings.transfer }
     }
 
-    /// The status that a client is told (RFC 9110, section 15.6).
-    pub(crate) fn status(&self) -> u16 {
-        match self {
-            Self::Forbidden { .. } => 403,
-            Self::Full | Self::FullForClient => 503,
-            Self::TimedOut => 504,
-            Self::Name { .. }
-            | Self::Connect { .. }
-            | Self::Tls { .. }
-            | Self::Closed
-            | Self::NotModified
-            | Self::Malformed(_) => 502,
-        }
+    /// Counts the file descriptor of a connection. If the budget is used up, closes idle pipes;
+    /// `None` if none was idle: the connection is not counted, and no pipe opens until some close.
+    pub(crate) fn count_connection(&self) -> Option<Share> {
+        let take = || self.descriptors.take_for_connection(1);
+        take().or_else(|| {
+            self.pipes.borrow_mut().clear();
+            take()
+        })
+    }
+
+    /// Closes idle connections and pipes: the process has no descriptor left.
+    pub(crate) fn let_go(&self) {
+        self.pool.borrow_mut().tidy(Duration::ZERO);
+        self.pipes.borrow_mut().clear();
     }
 }
 
@@ -139,9 +127,9 @@ impl Pool {
     }
 
     /// An idle connection that the server has not closed, and to which the proxy may connect still.
-    fn take(&mut self, worker: &Worker, server: &Server) -> Option<Box<Connection>> {
+    fn take(&mut self, upstream: &Upstream<'_>, server: &Server) -> Option<Box<Connection>> {
         let connections = self.idle.get_mut(server)?;
-        let settings = worker.settings();
+        let settings = upstream.settings;
         let patience = settings.timeouts.origin_idle;
         while let Some((mut connection, since)) = connections.pop() {
             self.count -= 1;
@@ -171,39 +159,43 @@ impl Connection {
     /// A connection to `server` on behalf of `client`, which may have a place of its part already:
     /// one that is idle, or a new one.
     pub(crate) async fn to(
-        worker: &Worker,
+        upstream: &Upstream<'_>,
         server: &Server,
         client: Client,
         part: Option<Place>,
     ) -> Result<Box<Self>, Failure> {
-        let slot = enter(worker, server, client, part).await?;
-        let idle = worker.pool.borrow_mut().take(worker, server);
+        let slot = enter(upstream, server, client, part).await?;
+        let idle = upstream.pool.borrow_mut().take(upstream, server);
         match idle {
             Some(mut connection) => {
-                worker.counters().reused.add(1);
+                upstream.reused.add(1);
                 connection.slot = Some(slot);
                 Ok(connection)
             }
-            None => Self::open_with(worker, server, slot).await,
+            None => Self::open_with(upstream, server, slot).await,
         }
     }
 
     /// A new connection.
-    pub(crate) async fn open(worker: &Worker, server: &Server, client: Client) -> Result<Box<Self>, Failure> {
-        let slot = enter(worker, server, client, None).await?;
-        Self::open_with(worker, server, slot).await
+    pub(crate) async fn open(
+        upstream: &Upstream<'_>,
+        server: &Server,
+        client: Client,
+    ) -> Result<Box<Self>, Failure> {
+        let slot = enter(upstream, server, client, None).await?;
+        Self::open_with(upstream, server, slot).await
     }
 
-    async fn open_with(worker: &Worker, server: &Server, slot: Slot) -> Result<Box<Self>, Failure> {
-        let tcp = connect(worker, server).await?;
-        worker.counters().opened.add(1);
+    async fn open_with(upstream: &Upstream<'_>, server: &Server, slot: Slot) -> Result<Box<Self>, Failure> {
+        let tcp = connect(upstream, server).await?;
+        upstream.opened.add(1);
         let address = tcp.peer_addr().ok();
-        let mut socket = Socket::new(tcp, worker.settings().timeouts.origin);
+        let mut socket = Socket::new(tcp, upstream.settings.timeouts.origin);
         if server.is_tls {
-            Box::pin(shake_hands(worker, server, &mut socket)).await?;
+            Box::pin(shake_hands(upstream, server, &mut socket)).await?;
         }
         let (buffer, server) = (Buffer::default(), server.clone());
-        let (background, slot, descriptor) = (None, Some(slot), worker.count_connection());
+        let (background, slot, descriptor) = (None, Some(slot), upstream.count_connection());
         let is_used = false;
         Ok(Box::new(Self {
             address,
@@ -218,18 +210,18 @@ impl Connection {
     }
 
     /// Has its fetch counted while no client waits for it, from [`Fetch::begin`] on.
-    pub(crate) fn watch(&mut self, worker: &Worker) {
+    pub(crate) fn watch(&mut self, upstream: &Upstream<'_>) {
         let Some(slot) = &self.slot else { return };
-        self.background = Some(Fetch::new(&worker.shared.background, &self.server, slot.client));
+        self.background = Some(Fetch::new(upstream.background, &self.server, slot.client));
     }
 
     /// Keeps it for the next request, if the origin has said no more than it was asked.
-    pub(crate) fn keep(mut self: Box<Self>, worker: &Worker) {
+    pub(crate) fn keep(mut self: Box<Self>, upstream: &Upstream<'_>) {
         if self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
             self.slot = None;
             self.background = None;
-            worker.pool.borrow_mut().keep(self);
+            upstream.pool.borrow_mut().keep(self);
         }
     }
 }
@@ -237,34 +229,34 @@ impl Connection {
 /// Waits for a free connection of those that the client may have, then of those that the origin may
 /// have.
 async fn enter(
-    worker: &Worker,
+    upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
     part: Option<Place>,
 ) -> Result<Slot, Failure> {
-    let deadline = tokio::time::Instant::now() + worker.settings().timeouts.connect;
+    let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     let part = match part {
         Some(part) => part,
-        None => enter_part(worker, server, client, deadline).await?,
+        None => enter_part(upstream, server, client, deadline).await?,
     };
-    let place = worker.shared.gates.enter(Key::Origin(server.clone()), deadline).await;
+    let place = upstream.gates.enter(Key::Origin(server.clone()), deadline).await;
     Ok(Slot { client, _place: place.ok_or(Failure::Full)?.with(part) })
 }
 
 /// Waits for one of the connections to an origin that a client may have.
 pub(crate) async fn enter_part(
-    worker: &Worker,
+    upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
     deadline: tokio::time::Instant,
 ) -> Result<Place, Failure> {
     let key = Key::OriginOf(server.clone(), client);
-    worker.shared.gates.enter(key, deadline).await.ok_or(Failure::FullForClient)
+    upstream.gates.enter(key, deadline).await.ok_or(Failure::FullForClient)
 }
 
-async fn shake_hands(worker: &Worker, server: &Server, socket: &mut Socket) -> Result<(), Failure> {
+async fn shake_hands(upstream: &Upstream<'_>, server: &Server, socket: &mut Socket) -> Result<(), Failure> {
     let failed = |error| Failure::Tls { host: server.host.clone(), error };
-    let settings = worker.settings();
+    let settings = upstream.settings;
     let tls = tls::connect(&settings.tls, &server.host).map_err(|error| failed(io::Error::other(error)))?;
     socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => Failure::TimedOut,
@@ -273,25 +265,25 @@ async fn shake_hands(worker: &Worker, server: &Server, socket: &mut Socket) -> R
 }
 
 /// A connection to a server, at whichever of its addresses the proxy may reach.
-async fn connect(worker: &Worker, server: &Server) -> Result<TcpStream, Failure> {
-    let deadline = tokio::time::Instant::now() + worker.settings().timeouts.connect;
-    let addresses = timeout_at(deadline, worker.names.addresses(&server.host)).await;
+async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, Failure> {
+    let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
+    let addresses = timeout_at(deadline, upstream.dns.addresses(&server.host)).await;
     let name = |error| Failure::Name { host: server.host.clone(), error };
     let addresses = addresses.map_err(|_| Failure::TimedOut)?.map_err(name)?;
-    let (allowed, forbidden) = split(worker, &addresses);
+    let (allowed, forbidden) = split(upstream, &addresses);
     if allowed.is_empty() {
         let forbidden = forbidden.map(|address| Failure::Forbidden { address });
         return Err(forbidden.unwrap_or_else(|| name(io::ErrorKind::NotFound.into())));
     }
     let connect = async |ip| {
         let address = SocketAddr::new(ip, server.port);
-        connect_to(worker, address).await.map_err(|error| Failure::Connect { address, error })
+        connect_to(upstream, address).await.map_err(|error| Failure::Connect { address, error })
     };
     let connected = first(&allowed, deadline, connect).await;
     match &connected {
-        Err(_) => worker.names.doubt(&server.host),
+        Err(_) => upstream.dns.doubt(&server.host),
         Ok(tcp) => match tcp.peer_addr() {
-            Ok(address) if address.ip() != addresses[0] => worker.names.prefer(&server.host, address.ip()),
+            Ok(address) if address.ip() != addresses[0] => upstream.dns.prefer(&server.host, address.ip()),
             _ => {}
         },
     }
@@ -319,8 +311,8 @@ async fn first<T>(
 
 /// The addresses that the proxy may connect to, and one of the others. It is asked for each
 /// connection: what a name stands for may be another each time.
-fn split(worker: &Worker, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<IpAddr>) {
-    let is_allowed = |address: &IpAddr| may_reach(worker.settings(), *address);
+fn split(upstream: &Upstream<'_>, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<IpAddr>) {
+    let is_allowed = |address: &IpAddr| may_reach(upstream.settings, *address);
     let (allowed, forbidden): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_allowed);
     (allowed, forbidden.first().copied())
 }
@@ -337,10 +329,10 @@ fn share(left: Duration, addresses: usize) -> Duration {
 }
 
 /// A connection to an address; descriptors that are kept for later make room for it.
-async fn connect_to(worker: &Worker, address: SocketAddr) -> io::Result<TcpStream> {
+async fn connect_to(upstream: &Upstream<'_>, address: SocketAddr) -> io::Result<TcpStream> {
     match TcpStream::connect(address).await {
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
-            worker.let_go();
+            upstream.let_go();
             TcpStream::connect(address).await
         }
         done => done,

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use strait_http::framing::Body;
 
-use crate::cache::worker::Worker;
 use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, Broken, From, What};
@@ -12,7 +11,8 @@ use crate::io::framing::{Framed, Piece, TOO_LONG};
 use crate::io::gate::{Client, Key, Place};
 use crate::io::pace::Pace;
 use crate::io::socket::{Gone, Socket};
-use crate::upstream::fetch::{Trouble, origin_gone};
+use crate::upstream::error::{Trouble, origin_gone};
+use crate::upstream::pool::Upstream;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -67,11 +67,11 @@ impl Upload {
     /// with the last of its bytes.
     pub(crate) async fn read_ahead(
         &mut self,
-        worker: &Worker,
+        upstream: &Upstream<'_>,
         client: &mut Socket,
         counted: Client,
     ) -> Result<(), Trouble> {
-        let settings = worker.settings();
+        let settings = upstream.settings;
         let is_asked_for = self.is_expected && !self.fits(settings.ahead_bytes);
         if settings.gates.ahead == 0 || !self.has_body() || is_asked_for {
             return Ok(());
@@ -80,22 +80,22 @@ impl Upload {
         if self.is_here(settings.ahead_bytes)? {
             return Ok(());
         }
-        self.buffer.set_place(Some(place(worker, counted).await.ok_or(Trouble::NoMemory)?));
-        self.read_until_here(worker, client).await
+        self.buffer.set_place(Some(place(upstream, counted).await.ok_or(Trouble::NoMemory)?));
+        self.read_until_here(upstream, client).await
     }
 
     /// Reads as much of it as is read before its origin is asked.
-    async fn read_until_here(&mut self, worker: &Worker, client: &mut Socket) -> Result<(), Trouble> {
+    async fn read_until_here(&mut self, upstream: &Upstream<'_>, client: &mut Socket) -> Result<(), Trouble> {
         if std::mem::take(&mut self.is_expected) {
             self.was_continued = true;
             send_continue(client).await?;
         }
-        let begun = self.begun(worker);
+        let begun = self.begun(upstream);
         client.pace = Some(begun);
         let done = loop {
             match client.read(&mut self.buffer).await {
                 Ok(0) => break Err(Trouble::Client(Gone::Closed)),
-                Ok(_) => match self.is_here(worker.settings().ahead_bytes) {
+                Ok(_) => match self.is_here(upstream.settings.ahead_bytes) {
                     Ok(false) => {}
                     here => break here.map(drop),
                 },
@@ -135,8 +135,8 @@ impl Upload {
     }
 
     /// The pace that the body has to keep, from its beginning on.
-    fn begun(&self, worker: &Worker) -> (Pace, Instant) {
-        let settings = worker.settings();
+    fn begun(&self, upstream: &Upstream<'_>) -> (Pace, Instant) {
+        let settings = upstream.settings;
         let Limits { body_grace, body, .. } = settings.timeouts;
         let new = || (Pace::new(body_grace, settings.request_body_rate, body), Instant::now());
         self.pace.unwrap_or_else(new)
@@ -145,24 +145,24 @@ impl Upload {
     /// Sends it to the origin; `false` where that answered before it had all, or closed.
     pub(crate) async fn send(
         &mut self,
-        worker: &Worker,
+        upstream: &Upstream<'_>,
         client: &mut Socket,
         origin: &mut Socket,
     ) -> Result<bool, Trouble> {
         let what = if self.framed.is_chunked() { What::Chunks } else { What::Data };
-        client.pace = Some(self.begun(worker));
+        client.pace = Some(self.begun(upstream));
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
         // Trailers of a request stay behind: an origin might put them among its fields.
         let from = From { socket: &mut *client, buffer, framed, trailers: None };
         origin.listens = true;
-        let passed = forward::pass(worker, from, origin, Vec::new(), what).await;
+        let passed = forward::body(upstream.splicing(), from, origin, Vec::new(), what).await;
         origin.listens = false;
         client.pace = None;
         match passed {
-            Ok(()) => Ok(true),
+            Ok(_) => Ok(true),
             // What it has said before it closed is looked for.
             Err(Broken::To(Gone::Answered | Gone::Closed)) => Ok(false),
-            Err(Broken::Malformed(TOO_LONG)) => Err(Trouble::TooLong(worker.settings().request_body_max)),
+            Err(Broken::Malformed(TOO_LONG)) => Err(Trouble::TooLong(upstream.settings.request_body_max)),
             Err(Broken::To(gone)) => Err(origin_gone(gone)),
             Err(Broken::From(Gone::TimedOut)) => Err(Trouble::Slow),
             Err(Broken::From(gone)) => Err(Trouble::Client(gone)),
@@ -173,15 +173,15 @@ impl Upload {
 
 /// Sends 100 (Continue) to a client that waits for it.
 pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), Trouble> {
-    client.told.add_overhead(CONTINUE.len());
+    client.add_overhead(CONTINUE.len());
     client.write_all(CONTINUE, &[]).await.map_err(Trouble::Client)
 }
 
 /// Waits for a place among the bodies that are read ahead: first for one of those that the client
 /// may have.
-async fn place(worker: &Worker, client: Client) -> Option<Place> {
-    let gates = &worker.shared.gates;
-    let deadline = tokio::time::Instant::now() + worker.settings().timeouts.connect;
+async fn place(upstream: &Upstream<'_>, client: Client) -> Option<Place> {
+    let gates = upstream.gates;
+    let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     let part = gates.enter(Key::AheadOf(client), deadline).await?;
     Some(gates.enter(Key::Ahead, deadline).await?.with(part))
 }

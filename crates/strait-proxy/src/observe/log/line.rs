@@ -27,7 +27,7 @@ pub(super) fn write(out: &mut Vec<u8>, format: Format, account: &Account<'_, '_>
     // Writing to memory does not fail.
     let _ = match format {
         Format::Common | Format::Combined => {
-            write!(out, " {} {} {}", account.told.outcome.name(), account.mechanism(), account.moved.sent)
+            write!(out, " {} {} {}", account.record.outcome.name(), account.mechanism(), account.moved.sent)
         }
         Format::Squid => write!(out, " {} {}", account.mechanism(), account.moved.sent),
         Format::Json => Ok(()),
@@ -49,8 +49,8 @@ fn common(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         None => out.extend_from_slice(b"\"-\""),
     }
     let _ = match account.body_bytes() {
-        0 => write!(out, " {:03} -", account.told.status),
-        bytes => write!(out, " {:03} {bytes}", account.told.status),
+        0 => write!(out, " {:03} -", account.record.status),
+        bytes => write!(out, " {:03} {bytes}", account.record.status),
     };
 }
 
@@ -65,14 +65,14 @@ fn squid(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         now.subsec_millis(),
         account.took.as_millis(),
         account.client.ip().to_canonical(),
-        code(account.told.outcome),
-        account.told.status,
+        code(account.record.outcome),
+        account.record.status,
         account.sent_bytes()
     );
     percent(out, method.as_bytes());
     out.push(b' ');
     percent(out, target.as_bytes());
-    let _ = match account.told.origin {
+    let _ = match account.record.origin {
         Some(origin) => write!(out, " - HIER_DIRECT/{} -", origin.ip().to_canonical()),
         None => write!(out, " - HIER_NONE/- -"),
     };
@@ -115,12 +115,12 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
             json_string(out, value);
         }
     }
-    let (told, moved) = (account.told, account.moved);
+    let (record, moved) = (account.record, account.moved);
     let _ = write!(
         out,
         ",\"status\":{},\"cache\":\"{}\",\"mechanism\":\"{}\",\"body_bytes\":{},\"sent_bytes\":{},\"copied\":{},\"sendfile\":{},\"spliced\":{},\"seconds\":{}.{:06},\"whole\":{}",
-        told.status,
-        told.outcome.name(),
+        record.status,
+        record.outcome.name(),
         account.mechanism(),
         account.body_bytes(),
         account.sent_bytes(),
@@ -131,10 +131,10 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         account.took.subsec_micros(),
         account.is_whole
     );
-    if let Some(origin) = told.origin {
+    if let Some(origin) = record.origin {
         let _ = write!(out, ",\"origin\":\"{origin}\"");
     }
-    if let Some(why) = &told.why {
+    if let Some(why) = &record.why {
         out.extend_from_slice(b",\"why\":");
         json_string(out, why.as_bytes());
     }
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::io::socket::Moved;
-    use crate::observe::access::Told;
+    use crate::observe::access::Record;
 
     const REQUEST: &[u8] =
         b"GET /a\\\"b HTTP/1.1\r\nHost: x.example\r\nReferer: http://r/\"\\\xff\r\nUser-Agent: me\t1\r\n\r\n";
@@ -239,14 +239,13 @@ mod tests {
         let account = Account {
             client: SocketAddr::from(([192, 0, 2, 1], 5)),
             request: Some(&request),
-            told: &Told {
+            record: &Record {
                 status: 200,
                 outcome: Outcome::Miss,
                 origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
                 why: Some("a \"b\"".to_owned()),
-                overhead_bytes: 296,
             },
-            moved: Moved { sent: 300, sendfile: 4096, ..Moved::default() },
+            moved: Moved { sent: 300, sendfile: 4096, overhead: 296, ..Moved::default() },
             took: Duration::from_micros(1_234_567),
             is_whole: true,
         };

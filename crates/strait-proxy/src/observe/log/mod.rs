@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 
 use crate::config::error::{Error, Result};
 use crate::config::file::Format;
+use crate::io::counter::Counter;
 use crate::observe::access::Account;
-use crate::observe::counters::Counter;
 
 /// Bytes of lines that a worker gathers before they are handed over.
 const GATHERED_BYTES: usize = 16 << 10;

@@ -1,0 +1,21 @@
+//! Counter that one thread writes and others read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that one thread adds to.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, more: u64) {
+        self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, less: u64) {
+        self.0.store(self.get().wrapping_sub(less), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

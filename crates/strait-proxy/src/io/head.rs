@@ -1,0 +1,90 @@
+//! Lines of HTTP heads, and the memory in which heads are written.
+//!
+//! Requests to origins and responses to clients use it.
+
+use std::cell::RefCell;
+use std::time::{Duration, UNIX_EPOCH};
+
+use strait_http::fields::Fields;
+use strait_http::forward::{passed_on, via};
+use strait_http::head::{Response, Version};
+
+use crate::config::via::ViaName;
+
+/// Heads of which a worker keeps the memory.
+const HEADS_MAX: usize = 64;
+
+/// Memory for heads, kept for the next ones: a hit allocates none.
+#[derive(Debug, Default)]
+pub(crate) struct Heads(RefCell<Vec<Vec<u8>>>);
+
+impl Heads {
+    /// Takes memory for a head; it is empty.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a head for another.
+    pub(crate) fn give_back(&self, mut head: Vec<u8>) {
+        head.clear();
+        let mut heads = self.0.borrow_mut();
+        if heads.len() < HEADS_MAX {
+            heads.push(head);
+        }
+    }
+}
+
+/// The Date of a message that has none.
+pub(crate) fn push_date(out: &mut Vec<u8>, seconds: u64) {
+    // A clock that shows more than four digits for the year is broken, and its date would be none.
+    const LAST: u64 = 253_402_300_799;
+    let date = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
+    push_field(out, "Date", httpdate::fmt_http_date(date).as_bytes());
+}
+
+/// `HTTP/1.1 200 OK`, with the reason that RFC 9110, section 15, gives.
+pub(crate) fn push_status_line(out: &mut Vec<u8>, status: u16) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    let reason = http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+    out.extend_from_slice(reason.unwrap_or_default().as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A field line.
+pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A field line whose value is a number.
+pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, value: u64) {
+    push_field(out, name, itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Who has passed a message on, this proxy last, in one line (RFC 9110, section 7.6.3).
+pub(crate) fn push_via(head: &mut Vec<u8>, own: &ViaName, fields: &Fields<'_>, version: Version) {
+    if version == Version::Http11 && !fields.has("via") {
+        head.extend_from_slice(&own.line);
+    } else {
+        push_field(head, "Via", via(fields, version, &own.text).as_bytes());
+    }
+}
+
+/// Writes an interim response, which has no body and says nothing of its connection.
+pub(crate) fn write_interim(head: &mut Vec<u8>, own: &ViaName, response: &Response<'_>) {
+    push_status_line(head, response.status);
+    push_some(head, &passed_on(&response.fields).copied().collect(), |name| name != "via");
+    push_via(head, own, &response.fields, response.version);
+    head.extend_from_slice(b"\r\n");
+}
+
+/// Writes the fields with accepted names, which `is_meant` gets in lower case.
+pub(crate) fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_meant: impl Fn(&str) -> bool) {
+    for field in fields.iter().filter(|field| is_meant(&field.name.to_ascii_lowercase())) {
+        push_field(head, field.name, field.value);
+    }
+}

@@ -1,0 +1,179 @@
+//! Request to an origin, made from a client's request.
+
+use std::net::IpAddr;
+
+use strait_http::fields::{Field, Fields};
+use strait_http::forward::passed_on;
+use strait_http::forwarded::Hop;
+use strait_http::framing::Body;
+use strait_http::head::Request;
+use strait_http::target::Uri;
+
+use crate::config::settings::{Server, Settings};
+use crate::io::gate::{self, Place};
+use crate::io::head::{push_field, push_number, push_via};
+use crate::upstream::incoming::Incoming;
+
+/// Client's request, as far as the request to the origin depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a, 'b> {
+    pub(crate) request: &'a Request<'b>,
+    pub(crate) client: IpAddr,
+    /// The client waited for 100 (Continue) and was sent it before its origin was asked.
+    pub(crate) was_continued: bool,
+}
+
+/// A request as it is sent.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) server: Server,
+    /// Its head; ends with the empty line.
+    pub(crate) head: Vec<u8>,
+    /// A 304 may answer it.
+    is_conditional: bool,
+    /// Other clients wait for the response.
+    pub(crate) is_shared: bool,
+    /// The client that it is sent for.
+    pub(crate) client: gate::Client,
+    /// One of the connections to the server that the client may have, if it was awaited before.
+    pub(crate) part: Option<Place>,
+}
+
+/// What of a client's request goes on to the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The cache has no part in it: the client's whole request.
+    Pass,
+    /// A miss, and the response is for the client alone: all it asks for, but no new response
+    /// unless it may (access.refresh).
+    PassMiss,
+    /// The response is to be kept: without what is about what the client has.
+    Store,
+    /// The same of a part.
+    StorePart,
+}
+
+impl Order {
+    /// A client's request to the server of `uri`.
+    pub(crate) fn new(
+        settings: &Settings,
+        asked: &Asked<'_, '_>,
+        uri: &Uri<'_>,
+        body: Body,
+        purpose: Purpose,
+    ) -> Self {
+        let request = asked.request;
+        let (slash, path) = uri.origin_form(request.method);
+        let mut head = Vec::with_capacity(512);
+        for part in [request.method, " ", slash, path, " HTTP/1.1\r\n"] {
+            head.extend_from_slice(part.as_bytes());
+        }
+        let mut host = String::new();
+        uri.authority.write(uri.scheme, &mut host);
+        push_field(&mut head, "Host", host.as_bytes());
+        let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
+        // What this cache does not obey must not load a cache in front of the origin either.
+        let is_ignored = purpose != Purpose::Pass && !settings.access.allows_refresh(asked.client);
+        let is_thinned = is_ignored && purpose == Purpose::PassMiss;
+        let is_meant = |field: &&Field<'_>| {
+            let is_dropped = settings.forwarded.rewrites(field.name)
+                || (is_ignored && is_directive(field.name))
+                || (asked.was_continued && is_continue(field));
+            !is_dropped && is_meant(field.name, purpose, counts_hops)
+        };
+        let mut is_conditional = false;
+        for field in passed_on(&request.fields).filter(is_meant) {
+            is_conditional |= is_condition(field.name);
+            push_field(&mut head, field.name, field.value);
+        }
+        if is_thinned && passed_on(&request.fields).any(|field| is_directive(field.name)) {
+            push_without_refresh(&mut head, &request.fields);
+        }
+        let hop = Hop { client: asked.client, scheme: uri.scheme, host: Some(&host) };
+        hop.write(settings.forwarded, &request.fields, &mut head);
+        push_via(&mut head, &settings.via, &request.fields, request.version);
+        match body {
+            Body::Length(length) => push_number(&mut head, "Content-Length", length),
+            Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            // RFC 9110 s8.6: a method that expects content tells that there is none.
+            Body::None if matches!(request.method, "POST" | "PUT" | "PATCH") => {
+                push_number(&mut head, "Content-Length", 0);
+            }
+            _ => {}
+        }
+        let server = settings.behind.clone().unwrap_or_else(|| Server::of(uri));
+        head.extend_from_slice(b"\r\n");
+        Self {
+            server,
+            head,
+            is_conditional,
+            is_shared: false,
+            client: gate::Client::of(asked.client),
+            part: None,
+        }
+    }
+
+    /// Its method.
+    pub(crate) fn method(&self) -> &str {
+        let method = self.head.split(|byte| *byte == b' ').next().unwrap_or_default();
+        std::str::from_utf8(method).unwrap_or_default()
+    }
+
+    /// Adds a field.
+    pub(crate) fn add(&mut self, name: &str, value: &[u8]) {
+        self.head.truncate(self.head.len() - 2);
+        push_field(&mut self.head, name, value);
+        self.head.extend_from_slice(b"\r\n");
+        self.is_conditional |= is_condition(name);
+    }
+
+    /// Returns true if a 304 answers the request although it has no condition: it is of no use to a
+    /// client.
+    pub(crate) fn is_misunderstood(&self, incoming: &Incoming) -> bool {
+        incoming.status == 304 && !self.is_conditional && matches!(self.method(), "GET" | "HEAD")
+    }
+}
+
+/// Returns true for a field that a 304 may answer (RFC 9110, section 15.4.5).
+fn is_condition(name: &str) -> bool {
+    name.eq_ignore_ascii_case("if-none-match") || name.eq_ignore_ascii_case("if-modified-since")
+}
+
+fn is_directive(name: &str) -> bool {
+    name.eq_ignore_ascii_case("cache-control") || name.eq_ignore_ascii_case("pragma")
+}
+
+/// Writes Cache-Control without the directives that demand a new response, unless nothing is left
+/// of it.
+fn push_without_refresh(head: &mut Vec<u8>, fields: &Fields<'_>) {
+    let is_refresh = |directive: &&str| {
+        let name = directive.split('=').next().unwrap_or_default().trim();
+        ["no-cache", "max-age", "min-fresh"].into_iter().any(|own| own.eq_ignore_ascii_case(name))
+    };
+    let others: Vec<_> = fields.elements("cache-control").filter(|it| !is_refresh(it)).collect();
+    if !others.is_empty() {
+        push_field(head, "Cache-Control", others.join(", ").as_bytes());
+    }
+}
+
+/// Returns true if a field expects 100 (Continue), and nothing else.
+fn is_continue(field: &Field<'_>) -> bool {
+    field.name.eq_ignore_ascii_case("expect") && field.value.eq_ignore_ascii_case(b"100-continue")
+}
+
+/// Fields that make an origin answer one request otherwise than a plain GET. Vary names none of
+/// them, so a request for a response that is stored goes without.
+const OF_ONE_REQUEST: [&str; 6] =
+    ["a-im", "expect", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
+
+fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
+    let is = |names: &[&str]| names.iter().any(|other| name.eq_ignore_ascii_case(other));
+    match purpose {
+        _ if is(&["host", "via"]) => false,
+        // It is written anew where it counts.
+        Purpose::Pass | Purpose::PassMiss if is(&["max-forwards"]) => !counts_hops,
+        Purpose::Pass | Purpose::PassMiss => true,
+        Purpose::StorePart => !is(&OF_ONE_REQUEST),
+        Purpose::Store => !is(&OF_ONE_REQUEST) && !is(&["if-range", "range"]),
+    }
+}
