@@ -5,6 +5,8 @@
 //! answers EOPNOTSUPP, which is [`crate::Kind::Refused`]. Nothing here resets hardware or changes
 //! link settings.
 
+pub mod parse;
+
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -162,22 +164,17 @@ impl Ethtool {
 
     /// Returns the queues in use.
     pub fn channels(&self) -> Result<Channels> {
-        let [_, rx_max, _, _, combined_max, rx, tx, _, combined] = self.words([ETHTOOL_GCHANNELS])?;
-        Ok(Channels { rx, tx, combined, rx_max, combined_max })
+        parse::channels(&self.words::<1, 9>([ETHTOOL_GCHANNELS])?)
     }
 
     /// Returns the descriptor ring sizes.
     pub fn rings(&self) -> Result<Rings> {
-        let [_, rx_max, _, _, tx_max, rx, _, _, tx] = self.words([ETHTOOL_GRINGPARAM])?;
-        Ok(Rings { rx, rx_max, tx, tx_max })
+        parse::rings(&self.words::<1, 9>([ETHTOOL_GRINGPARAM])?)
     }
 
     /// Returns the offloads that change received frames.
     pub fn flags(&self) -> Result<Flags> {
-        const LRO: u32 = 1 << 15;
-        const RX_VLAN: u32 = 1 << 8;
-        let [_, flags] = self.words([ETHTOOL_GFLAGS])?;
-        Ok(Flags { lro: flags & LRO != 0, rx_vlan: flags & RX_VLAN != 0 })
+        parse::flags(&self.words::<1, 2>([ETHTOOL_GFLAGS])?)
     }
 
     /// Returns the NIC's RSS table: a receive queue for each entry.
@@ -192,9 +189,7 @@ impl Ethtool {
 
     /// Returns the driver's name and versions.
     pub fn driver(&self) -> Result<Driver> {
-        let words: [u32; DRVINFO_WORDS] = self.words([ETHTOOL_GDRVINFO])?;
-        let text = |string: usize| fixed_string(&words[1 + STRING_WORDS * string..][..STRING_WORDS]);
-        Ok(Driver { name: text(0), version: text(1), firmware: text(2), bus: text(3) })
+        parse::driver(&self.words::<1, DRVINFO_WORDS>([ETHTOOL_GDRVINFO])?)
     }
 
     /// Returns true if `offload` is on.
@@ -216,26 +211,16 @@ impl Ethtool {
         let mut words = vec![0; 2 + FEATURE_BLOCK_WORDS * blocks];
         (words[0], words[1]) = (ETHTOOL_GFEATURES, blocks as u32);
         self.call(&mut words)?;
-        let available = |bit: usize| {
-            let block = words[2 + FEATURE_BLOCK_WORDS * (bit / u32::BITS as usize)];
-            block & (1 << (bit % u32::BITS as usize)) != 0
-        };
-        let mut known = names.iter().enumerate();
-        Ok(!known.any(|(bit, name)| offload.features().contains(&name.as_str()) && available(bit)))
+        parse::is_fixed(offload, &names, &words)
     }
 
     /// Returns the names of the feature bits, which the kernel defines for all drivers.
     fn feature_names(&self) -> Result<Vec<String>> {
         let [_, _, _, _, count]: [u32; 5] = self.words([ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0])?;
-        let count = count as usize;
-        if count > FEATURES_MAX {
-            let cause = format!("{count} features: more than the limit of {FEATURES_MAX}");
-            return Err(Error::said(Kind::Failed, "ethtool", self.name.as_str(), cause));
-        }
         let mut words = vec![0; 3 + STRING_WORDS * FEATURES_MAX];
-        words[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
+        words[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, parse::feature_count(count)?]);
         self.call(&mut words)?;
-        Ok(words[3..].chunks(STRING_WORDS).take(count).map(fixed_string).collect())
+        parse::strings(&words)
     }
 
     /// Sends the first words of a command and returns its whole structure.
@@ -293,13 +278,6 @@ fn answer_words(command: u32) -> usize {
     }
 }
 
-/// Decodes a string of a fixed-length field, which need not end in NUL.
-fn fixed_string(words: &[u32]) -> String {
-    let bytes: Vec<u8> =
-        words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|&byte| byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,13 +296,5 @@ mod tests {
         let none = Ethtool::open("strait-none0").unwrap();
         assert_eq!(none.driver().unwrap_err().kind(), Kind::Usage);
         assert_eq!(Ethtool::open("sixteen-letters-").unwrap_err().kind(), Kind::Usage);
-    }
-
-    #[test]
-    fn fixed_strings_end_at_nul_or_at_the_end() {
-        let word = u32::from_ne_bytes;
-        assert_eq!(fixed_string(&[word(*b"veth"), 0]), "veth");
-        assert_eq!(fixed_string(&[word(*b"virt"), word(*b"io\0x")]), "virtio");
-        assert_eq!(fixed_string(&[word(*b"full")]), "full");
     }
 }

@@ -6,12 +6,20 @@
 //! family `netdev`). A [`Netlink`] always works in the network namespace of the thread that opened
 //! it. It lists nothing, and accesses only the given interface. [`LinkNews`] reports the changes of
 //! one link.
+//!
+//! The messages are written and read here and not by `netlink-packet-route` (judged at 0.34) for
+//! three reasons. It has neither `packet_diag` nor the `netdev` family, so this reader would stay
+//! anyway. It decodes every attribute of a message and fails if one of them has an unknown layout;
+//! this reader looks only at the attributes that it needs, and later kernels may change the others.
+//! It brings 52,000 lines into the program that gets capabilities. The sockets need no crate:
+//! rustix opens them. [`parse`] has the pure readers of answers, for tests and fuzzing.
 
 mod diag;
 mod link;
 mod message;
 mod netdev;
 mod news;
+pub mod parse;
 mod route;
 #[cfg(test)]
 mod tests;

@@ -75,14 +75,14 @@ pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
     })
 }
 
-fn parse(message: Message<'_>) -> Result<PacketSocket> {
+pub(super) fn parse(message: Message<'_>) -> Result<PacketSocket> {
     let attributes = message.attributes(MESSAGE_LEN)?;
     let word = |value: &[u8], index: usize| {
         read_u32(value, 4 * index).ok_or_else(|| malformed("a packet socket's attribute is cut short"))
     };
     let version = match attributes.find(INFO)? {
         // TPACKET_V1 is 0.
-        Some(info) => word(info, 1)? + 1,
+        Some(info) => word(info, 1)?.saturating_add(1),
         None => 1,
     };
     let ring = match attributes.find(RX_RING)? {

@@ -57,17 +57,19 @@ pub fn xdp_abilities(index: u32) -> Result<XdpAbilities> {
     let mut netlink = Netlink::of(Protocol::from_raw(GENERIC.try_into().expect("not 0")).into())?;
     let mut request = netlink.request(CONTROLLER, REQUEST, &[GET_FAMILY, 1, 0, 0]);
     request.attribute_str(FAMILY_NAME, "netdev");
-    let family = netlink.get(&mut request, "find", "generic netlink family netdev", |message| {
-        let id = message.attributes(HEADER_LEN)?.find(FAMILY_ID)?;
-        let id = id.and_then(|id| id.first_chunk()).ok_or_else(|| malformed("a family without an id"))?;
-        Ok(u16::from_ne_bytes(*id))
-    })?;
+    let family = netlink.get(&mut request, "find", "generic netlink family netdev", parse_family)?;
     let mut request = netlink.request(family, REQUEST, &[DEVICE_GET, 1, 0, 0]);
     request.attribute_u32(INDEX, index);
     netlink.get(&mut request, "read XDP abilities of", &super::subject(index), parse)
 }
 
-fn parse(message: Message<'_>) -> Result<XdpAbilities> {
+pub(super) fn parse_family(message: Message<'_>) -> Result<u16> {
+    let id = message.attributes(HEADER_LEN)?.find(FAMILY_ID)?;
+    let id = id.and_then(|id| id.first_chunk()).ok_or_else(|| malformed("a family without an id"))?;
+    Ok(u16::from_ne_bytes(*id))
+}
+
+pub(super) fn parse(message: Message<'_>) -> Result<XdpAbilities> {
     let bits = |kind| -> Result<Option<u64>> {
         let value = message.attributes(HEADER_LEN)?.find(kind)?;
         Ok(value.and_then(|value| value.first_chunk()).map(|&value| u64::from_ne_bytes(value)))

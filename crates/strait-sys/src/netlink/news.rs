@@ -68,8 +68,8 @@ impl LinkNews {
                 Err(rustix::io::Errno::NOBUFS) => return Ok(Some(News::Lost)),
                 Err(errno) => return Err(Error::os("read changes of", "a link", errno.raw_os_error())),
             };
-            let Some(mut datagram) = buffer.get(..len) else { return Ok(Some(News::Lost)) };
-            if let Some(news) = Message::take(&mut datagram)?.map(parse).transpose()?.flatten() {
+            let Some(datagram) = buffer.get(..len) else { return Ok(Some(News::Lost)) };
+            if let Some(news) = super::parse::news(datagram)? {
                 return Ok(Some(news));
             }
         }
@@ -83,7 +83,7 @@ impl AsFd for LinkNews {
     }
 }
 
-fn parse(message: Message<'_>) -> Result<Option<News>> {
+pub(super) fn parse(message: Message<'_>) -> Result<Option<News>> {
     Ok(match message.kind {
         libc::RTM_NEWLINK => Some(News::Changed(link::parse_reading(message)?)),
         libc::RTM_DELLINK => Some(News::Gone),
