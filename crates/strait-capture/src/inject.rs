@@ -284,7 +284,7 @@ fn is_tagged(frame: &[u8]) -> bool {
 
 fn stalled() -> Error {
     let cause = "its transmit queue stayed full; is the link up?";
-    strait_sys::Error::said(Kind::Failed, "send", "", cause).into()
+    strait_sys::Error::new(Kind::Failed, "send", "", cause).into()
 }
 
 impl Engine {

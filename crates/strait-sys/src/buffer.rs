@@ -52,7 +52,7 @@ impl Pool {
         let chunk_bytes = chunk_bytes.next_multiple_of(PAGE_BYTES);
         let len = chunk_bytes.checked_mul(chunks as usize).filter(|len| *len > 0);
         let len = len.ok_or_else(|| {
-            Error::said(Kind::Usage, "make a pool of buffers", "", "the size is 0 or too large")
+            Error::new(Kind::Usage, "make a pool of buffers", "", "the size is 0 or too large")
         })?;
         let mapping = Mapping::private(len)?;
         let free = Mutex::new((0..chunks).rev().collect());
@@ -214,7 +214,7 @@ impl Frozen {
         fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK).map_err(unsealed)?;
         let bytes = fstat(file).map_err(failed("look at"))?.st_size as u64;
         let len = usize::try_from(bytes).ok().filter(|len| *len > 0);
-        let len = len.ok_or_else(|| Error::said(Kind::Usage, "map", "a file", "it is empty or too large"))?;
+        let len = len.ok_or_else(|| Error::new(Kind::Usage, "map", "a file", "it is empty or too large"))?;
         // A read of a hole raises SIGBUS if there is no memory to fill it. The seals prevent new
         // holes.
         fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(failed("allocate memory for"))?;

@@ -56,12 +56,12 @@ impl Error {
     pub fn from_io(operation: &'static str, subject: impl Into<String>, error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(errno) => Self::os(operation, subject, errno),
-            None => Self::said(Kind::Failed, operation, subject, error.to_string()),
+            None => Self::new(Kind::Failed, operation, subject, error.to_string()),
         }
     }
 
     /// Makes an error of `operation` on `subject` with a cause in words, where there is no errno.
-    pub fn said(
+    pub fn new(
         kind: Kind,
         operation: &'static str,
         subject: impl Into<String>,

@@ -154,7 +154,7 @@ impl Ethtool {
         check_name(name)?;
         if name.len() >= libc::IFNAMSIZ {
             let cause = "an alternative name; use the interface's main name";
-            return Err(Error::said(Kind::Usage, "ethtool", name, cause));
+            return Err(Error::new(Kind::Usage, "ethtool", name, cause));
         }
         let flags = SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)

@@ -178,7 +178,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     let bad = |byte: u8| byte == 0 || byte == b'/' || byte.is_ascii_whitespace();
     if name.is_empty() || name.len() > NAME_LEN_MAX || name.bytes().any(bad) {
         let cause = "not an interface name; `ip link` lists them";
-        return Err(Error::said(Kind::Usage, "find", format!("{name:?}"), cause));
+        return Err(Error::new(Kind::Usage, "find", format!("{name:?}"), cause));
     }
     Ok(())
 }

@@ -148,7 +148,7 @@ impl Compiler {
         let pcap = unsafe { (library.open_dead)(linktype, snaplen_of(snaplen)) };
         if pcap.is_null() {
             let subject = format!("link type {linktype}");
-            return Err(Error::said(Kind::Failed, "open with libpcap", subject, "out of memory"));
+            return Err(Error::new(Kind::Failed, "open with libpcap", subject, "out of memory"));
         }
         Ok(Self { handle: Handle { library, pcap } })
     }
@@ -170,7 +170,7 @@ impl Compiler {
     /// Compiles a filter for libpcap's own interpreter.
     pub fn compile_for_oracle(&self, filter: &str, optimize: bool) -> Result<Oracle> {
         self.handle.compile(filter, optimize)?.map_err(|said| {
-            let error = Error::said(Kind::Usage, "compile the filter", format!("{filter:?}"), said);
+            let error = Error::new(Kind::Usage, "compile the filter", format!("{filter:?}"), said);
             match self.longest_valid_prefix(filter) {
                 Some(start) => error.remedy(format!(
                     "libpcap understands {start:?}, but not the text at character {}",
@@ -229,7 +229,7 @@ impl Handle {
         if pcap.is_null() {
             // SAFETY: pcap_create leaves a C string in error when it returns NULL.
             let said = unsafe { text(error.as_ptr()) };
-            return Err(Error::said(Kind::Failed, "open with libpcap", interface, said));
+            return Err(Error::new(Kind::Failed, "open with libpcap", interface, said));
         }
         Ok(Self { library, pcap })
     }
@@ -245,7 +245,7 @@ impl Handle {
         let cause = unsafe { text((library.status_text)(status)) };
         let detail = self.error();
         let cause = if detail.is_empty() || detail == cause { cause } else { format!("{cause} ({detail})") };
-        let failed = |kind| Error::said(kind, "open with libpcap", interface, cause);
+        let failed = |kind| Error::new(kind, "open with libpcap", interface, cause);
         Err(match status {
             status if PERMISSION_DENIED.contains(&status) => failed(Kind::Refused).remedy(
                 "libpcap needs CAP_NET_RAW to open an interface, to compile a filter for it too: run as root",
@@ -288,7 +288,7 @@ impl Oracle {
         // SAFETY: bpf_validate reads exactly that many instructions.
         if unsafe { (library.validate)(program.instructions, program.len as c_int) } == 0 {
             let subject = format!("{} instructions", own.len());
-            return Err(Error::said(Kind::Usage, "take as a filter", subject, "libpcap finds them invalid"));
+            return Err(Error::new(Kind::Usage, "take as a filter", subject, "libpcap finds them invalid"));
         }
         Ok(Self { library, program, own: Some(own) })
     }
@@ -323,7 +323,7 @@ fn library() -> Result<&'static Library> {
         } else {
             ("this machine has no libpcap", REMEDY)
         };
-        Error::said(Kind::Refused, "load", "libpcap.so.1", cause).remedy(remedy)
+        Error::new(Kind::Refused, "load", "libpcap.so.1", cause).remedy(remedy)
     })
 }
 
@@ -389,7 +389,7 @@ unsafe fn text(from: *const c_char) -> String {
 
 fn c_string(from: &str, operation: &'static str) -> Result<CString> {
     CString::new(from)
-        .map_err(|_| Error::said(Kind::Usage, operation, format!("{from:?}"), "it contains a NUL"))
+        .map_err(|_| Error::new(Kind::Usage, operation, format!("{from:?}"), "it contains a NUL"))
 }
 
 fn snaplen_of(snaplen: u32) -> c_int {

@@ -347,7 +347,7 @@ fn accept<'a>(message: Message<'a>, operation: &'static str, subject: &str) -> R
     Err(match (errno, said) {
         (libc::EPERM, _) => error.remedy("needs CAP_NET_ADMIN: run as root"),
         (libc::ENODEV, _) => {
-            Error::said(Kind::Usage, operation, subject, "no such interface; `ip link` lists them")
+            Error::new(Kind::Usage, operation, subject, "no such interface; `ip link` lists them")
         }
         (_, Some(words)) => error.remedy(format!("the kernel says: {words}")),
         (_, None) => error,

@@ -46,7 +46,7 @@ pub fn check_cpu(cpu: u32) -> Result<()> {
         return Ok(());
     }
     let cause = "no such CPU, or this process may not use it";
-    Err(Error::said(Kind::Usage, operation, subject, cause).remedy("`taskset -cp $$` lists the allowed CPUs"))
+    Err(Error::new(Kind::Usage, operation, subject, cause).remedy("`taskset -cp $$` lists the allowed CPUs"))
 }
 
 /// Makes the calling thread's sleeps end on time (`PR_SET_TIMERSLACK`, 1 ns). By default they end

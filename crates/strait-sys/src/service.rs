@@ -49,7 +49,7 @@ fn take(number: i32) -> Result<TcpListener> {
     let is_listening = sockopt::socket_type(&socket) == Ok(SocketType::STREAM)
         && sockopt::socket_acceptconn(&socket) == Ok(true);
     if !is_listening {
-        return Err(Error::said(Kind::Usage, "take over", subject(), "not a listening TCP socket"));
+        return Err(Error::new(Kind::Usage, "take over", subject(), "not a listening TCP socket"));
     }
     Ok(socket.into())
 }
@@ -99,7 +99,7 @@ pub fn check_user(name: &str) -> Result<()> {
 }
 
 fn find_user(name: &str) -> Result<User> {
-    let unknown = || Error::said(Kind::Usage, "become user", name, "there is no such user");
+    let unknown = || Error::new(Kind::Usage, "become user", name, "there is no such user");
     let c_name = CString::new(name).map_err(|_| unknown())?;
     // SAFETY: the name ends with NUL. The returned entry is read at once, in a process of one
     // thread.

@@ -57,7 +57,7 @@ pub enum LinkState {
 /// Returns the error of a capture with an interface that was deleted or moved to another network
 /// namespace.
 pub fn gone(interface: &str) -> Error {
-    Error::said(Kind::Failed, "capture on", interface, "the interface is gone")
+    Error::new(Kind::Failed, "capture on", interface, "the interface is gone")
 }
 
 /// Returns the state of the interface `ifindex` in the socket's namespace, for a socket family

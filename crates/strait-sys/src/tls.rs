@@ -118,7 +118,7 @@ const SET_KEYS: &str = "give the keys of TLS to";
 /// Explains ENOENT, by which the kernel reports a missing module; the call determines which one.
 fn lacking(error: Error, operation: &'static str, cause: &str, remedy: &str) -> Error {
     match error.errno() {
-        Some(libc::ENOENT) => Error::said(Kind::Refused, operation, "a TCP socket", cause).remedy(remedy),
+        Some(libc::ENOENT) => Error::new(Kind::Refused, operation, "a TCP socket", cause).remedy(remedy),
         _ => error,
     }
 }

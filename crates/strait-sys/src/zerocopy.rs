@@ -62,7 +62,7 @@ pub fn probe(to: SocketAddr) -> Result<Sent> {
             return Ok(how);
         }
     }
-    Err(Error::said(Kind::Failed, "send without a copy to", to.to_string(), "no completion came"))
+    Err(Error::new(Kind::Failed, "send without a copy to", to.to_string(), "no completion came"))
 }
 
 /// Returns the completion, if it is in the error queue.

@@ -105,7 +105,7 @@ impl LiveGenerator {
         if frames == 0 && made > 0 {
             let cause = "it takes no redirected frames";
             let remedy = "on a veth switch GRO on at the other end: ethtool -K PEER gro on";
-            return Err(strait_sys::Error::said(
+            return Err(strait_sys::Error::new(
                 Kind::Refused,
                 "send live frames on",
                 self.interface.name,

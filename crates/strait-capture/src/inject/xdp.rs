@@ -161,7 +161,7 @@ fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Erro
     while !Interface::find(&interface.name)?.is_running() {
         if Instant::now() > deadline {
             let cause = "its link did not come back after an XDP program was attached: look at the cable and at ethtool";
-            return Err(strait_sys::Error::said(Kind::Failed, "send on", &interface.name, cause).into());
+            return Err(strait_sys::Error::new(Kind::Failed, "send on", &interface.name, cause).into());
         }
         wait::sleep(LINK_PAUSE);
     }

@@ -144,7 +144,7 @@ fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
         XdpMode::Several => "several modes",
     };
     let cause = format!("XDP program {} \"{name}\" ({mode}) is attached there", attached.program_id);
-    let error = strait_sys::Error::said(Kind::Refused, "capture with AF_XDP on", &*interface.name, cause);
+    let error = strait_sys::Error::new(Kind::Refused, "capture with AF_XDP on", &*interface.name, cause);
     let detach = attached.mode.detach_command(&interface.name);
     Err(error
         .remedy(format!("end the program that holds it, or detach it ({detach}), or use --path v3"))

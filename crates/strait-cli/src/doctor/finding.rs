@@ -257,7 +257,7 @@ mod tests {
     fn what_could_not_be_found_out_is_called_so_and_has_its_remedy_as_the_fix() {
         let mut findings = Vec::new();
         let mut notebook = Notebook::new(Face::Send, &mut findings);
-        let error = strait_sys::Error::said(strait_sys::Kind::Failed, "read", "it", "no time");
+        let error = strait_sys::Error::new(strait_sys::Kind::Failed, "read", "it", "no time");
         notebook.unknown("clock", &error);
         notebook.unknown("clock", &error.remedy("wait"));
         let [bare, helped] = &findings[..] else { panic!("{findings:?}") };

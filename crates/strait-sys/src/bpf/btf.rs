@@ -34,7 +34,7 @@ pub fn kernel_functions<const N: usize>(names: [&str; N]) -> Result<[Option<i32>
     let mut bytes = Vec::new();
     let file = File::open(PATH).map_err(|error| failed(&error))?;
     file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
-    functions(&bytes, names).ok_or_else(|| Error::said(Kind::Refused, "read", PATH, "its format is unknown"))
+    functions(&bytes, names).ok_or_else(|| Error::new(Kind::Refused, "read", PATH, "its format is unknown"))
 }
 
 /// Finds functions in given bytes; returns `None` if they are not BTF.

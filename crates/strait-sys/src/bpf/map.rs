@@ -124,7 +124,7 @@ impl Map {
             return Ok(());
         }
         let has = format!("it has {} values of {} bytes", self.entries, self.value_bytes);
-        Err(Error::said(Kind::Usage, "use the BPF map at", format!("index {index}, {len} bytes"), has))
+        Err(Error::new(Kind::Usage, "use the BPF map at", format!("index {index}, {len} bytes"), has))
     }
 
     fn element(&self, command: Command, index: u32, value: u64) -> io::Result<()> {

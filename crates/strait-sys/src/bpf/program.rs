@@ -336,7 +336,7 @@ fn xdp_md(context: &XdpContext, data_bytes: usize) -> XdpMd {
 
 fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<OwnedFd> {
     attribute.insn_cnt = u32::try_from(instructions.len())
-        .map_err(|_| Error::said(Kind::Usage, "load the BPF program", name, "the program is too long"))?;
+        .map_err(|_| Error::new(Kind::Usage, "load the BPF program", name, "the program is too long"))?;
     attribute.insns = instructions.as_ptr() as u64;
     attribute.license = LICENSE.as_ptr() as u64;
     attribute.prog_name = object_name(name);

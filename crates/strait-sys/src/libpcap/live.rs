@@ -121,7 +121,7 @@ impl Reader {
         match returned {
             0.. => Ok(true),
             ENDED => Ok(false),
-            _ => Err(Error::said(Kind::Failed, "read with", "libpcap", self.handle.0.error())),
+            _ => Err(Error::new(Kind::Failed, "read with", "libpcap", self.handle.0.error())),
         }
     }
 
@@ -131,7 +131,7 @@ impl Reader {
         let Handle { library, pcap } = self.handle.0;
         // SAFETY: the handle is active, and counts is written only.
         if unsafe { (library.stats)(pcap, &raw mut counts) } < 0 {
-            return Err(Error::said(Kind::Failed, "read the counters of", "libpcap", self.handle.0.error()));
+            return Err(Error::new(Kind::Failed, "read the counters of", "libpcap", self.handle.0.error()));
         }
         Ok(Counts { received: counts.received, dropped: counts.dropped })
     }

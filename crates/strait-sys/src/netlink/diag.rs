@@ -66,7 +66,7 @@ pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
         Ok(())
     })?;
     found.ok_or_else(|| {
-        Error::said(
+        Error::new(
             Kind::Refused,
             "look at",
             "a packet socket",

@@ -168,7 +168,7 @@ pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 pub(super) fn malformed(what: &str) -> Error {
-    Error::said(Kind::Failed, "read", "netlink reply", what)
+    Error::new(Kind::Failed, "read", "netlink reply", what)
 }
 
 /// `NLMSG_ALIGN` and `NLA_ALIGN`.

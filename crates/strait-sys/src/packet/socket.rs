@@ -183,7 +183,7 @@ impl Socket {
         let mut filter: Vec<libc::sock_filter> =
             program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
         let len = u16::try_from(filter.len()).map_err(|_| {
-            Error::said(Kind::Usage, "attach a filter to", &*self.interface, "more than 65535 instructions")
+            Error::new(Kind::Usage, "attach a filter to", &*self.interface, "more than 65535 instructions")
         })?;
         let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, "attach a filter to")

@@ -103,7 +103,7 @@ impl Socket {
         let doing = "register a buffer for";
         if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {
             let cause = format!("{slots} slots: not a power of two from {SLOTS_MIN} to {SLOTS_MAX}");
-            return Err(Error::said(Kind::Usage, doing, &*self.interface, cause));
+            return Err(Error::new(Kind::Usage, doing, &*self.interface, cause));
         }
         let buffer = Mapping::anonymous(slots as usize * SLOT_BYTES, false)?;
         let request = RingRequest { addr: buffer.as_ptr() as u64, slots, reserved: 0 };

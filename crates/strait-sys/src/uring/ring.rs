@@ -183,7 +183,7 @@ impl Ring {
         if ring.reports_usage()? {
             return Ok(ring);
         }
-        let error = Error::said(
+        let error = Error::new(
             Kind::Refused,
             "send without a copy",
             "io_uring",

@@ -82,7 +82,7 @@ impl<T: Copy> Mapped<T> {
         let sound = index(offsets.producer) && index(offsets.consumer) && index(offsets.flags) && all_slots;
         if !sound || !slots.is_power_of_two() {
             let cause = "the kernel returned offsets outside of the ring";
-            return Err(Error::said(Kind::Failed, "map", "an AF_XDP ring", cause));
+            return Err(Error::new(Kind::Failed, "map", "an AF_XDP ring", cause));
         }
         Ok(Self { memory, offsets, slots, slot: PhantomData })
     }

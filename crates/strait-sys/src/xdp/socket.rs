@@ -196,7 +196,7 @@ impl Socket {
     }
 
     fn foreign_umem(&self) -> Error {
-        Error::said(
+        Error::new(
             Kind::Usage,
             "use on",
             self.interface.as_str(),
@@ -356,7 +356,7 @@ impl Socket {
         if !slots.is_power_of_two() || slots > SLOTS_MAX {
             let subject = format!("{slots} slots on {}", self.interface);
             let cause = format!("not a power of two up to {SLOTS_MAX}");
-            return Err(Error::said(Kind::Usage, "make a ring of", subject, cause));
+            return Err(Error::new(Kind::Usage, "make a ring of", subject, cause));
         }
         self.set_xdp(option, &slots, "make an AF_XDP ring on")
     }
@@ -408,7 +408,7 @@ impl Socket {
             return Ok(());
         }
         let cause = format!("the kernel gave {len} bytes of {}", size_of::<T>());
-        Err(Error::said(Kind::Refused, operation, &*self.interface, cause)
+        Err(Error::new(Kind::Refused, operation, &*self.interface, cause)
             .remedy("Linux 5.15 or newer is needed"))
     }
 

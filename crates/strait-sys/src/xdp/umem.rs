@@ -46,7 +46,7 @@ impl Geometry {
         } else {
             return Ok(());
         };
-        Err(Error::said(Kind::Usage, "make a UMEM of", format!("{} chunks", self.chunks), wrong))
+        Err(Error::new(Kind::Usage, "make a UMEM of", format!("{} chunks", self.chunks), wrong))
     }
 }
 
@@ -111,7 +111,7 @@ impl Umem {
         let left = self.memory.geometry.chunks - self.shared_out;
         if chunks == 0 || chunks > left {
             let cause = format!("the UMEM has {left} left");
-            return Err(Error::said(Kind::Usage, "share", format!("{chunks} chunks"), cause));
+            return Err(Error::new(Kind::Usage, "share", format!("{chunks} chunks"), cause));
         }
         let first = self.shared_out;
         self.shared_out += chunks;
@@ -398,7 +398,7 @@ fn prefer_node(mapping: &Mapping, node: u32) -> Result<()> {
     const MPOL_MF_MOVE: libc::c_ulong = 2;
     const NODES_MAX: u32 = 1024;
     if node >= NODES_MAX {
-        return Err(Error::said(Kind::Usage, "mbind", format!("NUMA node {node}"), "no such node"));
+        return Err(Error::new(Kind::Usage, "mbind", format!("NUMA node {node}"), "no such node"));
     }
     let mut nodes = [0_u64; (NODES_MAX / 64) as usize];
     nodes[(node / 64) as usize] |= 1 << (node % 64);
