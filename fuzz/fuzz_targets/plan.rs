@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
         let begin = at;
         match &run {
             Run::Copy(pieces) => check_copy(pieces, &policy, &mut at),
-            Run::ZeroCopy { gathered, lent } => check_lent(gathered, lent, &policy, &mut at),
+            Run::ZeroCopy { gathered, views } => check_zero_copy(gathered, views, &policy, &mut at),
             Run::File(_) | Run::Socket(_) => unreachable!("none was planned"),
         }
         assert_eq!((at - begin) as u64, len);
@@ -72,7 +72,7 @@ fn follow(bytes: &[u8], at: &mut usize) {
     *at += bytes.len();
 }
 
-fn is_lent(bytes: &[u8], policy: &Policy) -> bool {
+fn is_zero_copy(bytes: &[u8], policy: &Policy) -> bool {
     policy.threshold.is_some_and(|threshold| bytes.len() >= threshold)
 }
 
@@ -80,24 +80,24 @@ fn check_copy(pieces: &[Piece], policy: &Policy, at: &mut usize) {
     assert!((1..=PIECES_MAX).contains(&pieces.len()));
     for piece in pieces {
         follow(piece, at);
-        assert!(matches!(piece, Piece::Bytes(_)) || !is_lent(piece, policy));
+        assert!(matches!(piece, Piece::Bytes(_)) || !is_zero_copy(piece, policy));
     }
 }
 
-fn check_lent(gathered: &[Piece], lent: &[Frozen], policy: &Policy, at: &mut usize) {
+fn check_zero_copy(gathered: &[Piece], views: &[Frozen], policy: &Policy, at: &mut usize) {
     assert!(gathered.len() <= PIECES_MAX);
-    assert!(lent.len() + usize::from(!gathered.is_empty()) <= FRAGMENTS_MAX);
-    assert!(lent.last().is_some_and(|view| is_lent(view, policy)));
+    assert!(views.len() + usize::from(!gathered.is_empty()) <= FRAGMENTS_MAX);
+    assert!(views.last().is_some_and(|view| is_zero_copy(view, policy)));
     for piece in gathered {
         assert!(piece.len() <= TINY_BYTES_MAX);
         follow(piece, at);
     }
     let own = STREAM.as_ptr_range();
-    for view in lent {
-        assert!(own.contains(&view.as_ptr()), "it is lent as it is");
-        assert!(view.len() <= TINY_BYTES_MAX || is_lent(view, policy));
+    for view in views {
+        assert!(own.contains(&view.as_ptr()), "the view is sent from its own memory");
+        assert!(view.len() <= TINY_BYTES_MAX || is_zero_copy(view, policy));
         follow(view, at);
     }
-    let all_large = lent.iter().all(|view| is_lent(view, policy));
+    let all_large = views.iter().all(|view| is_zero_copy(view, policy));
     assert!(policy.mixed == Mixed::Join || gathered.is_empty() && all_large);
 }

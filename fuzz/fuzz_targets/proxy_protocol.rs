@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use libfuzzer_sys::fuzz_target;
-use strait_transfer::relay::proxy_protocol::{Told, Version, header, read};
+use strait_transfer::relay::proxy_protocol::{Source, Version, header, read};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(Some((told, len))) = read(data) else { return };
@@ -14,11 +14,11 @@ fuzz_target!(|data: &[u8]| {
     // Later bytes have no effect, and a shorter prefix is no header.
     assert_eq!(read(&data[..len]), Ok(Some((told, len))));
     assert!((0..len).all(|less| read(&data[..less]) == Ok(None)));
-    let Told::Client(client) = told else { return };
+    let Source::Client(client) = told else { return };
     for version in [Version::V1, Version::V2] {
         let to = SocketAddr::new(client.ip(), 1);
         let written = header(version, client, to);
-        let (Ok(Some((Told::Client(read), len))), false) = (read(&written), written.is_empty()) else {
+        let (Ok(Some((Source::Client(read), len))), false) = (read(&written), written.is_empty()) else {
             panic!("{client}");
         };
         assert_eq!((read.ip().to_canonical(), read.port()), (client.ip().to_canonical(), client.port()));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use strait_transfer::offer::{LINE_BYTES_MAX, Refused, WAIT};
+use strait_transfer::offer::{LINE_BYTES_MAX, Refusal, WAIT};
 
 use crate::Error;
 
@@ -139,7 +139,7 @@ impl Lines {
             None => Ok(Heard::Nothing),
             Some(line) if line == WAIT => Ok(Heard::Alive),
             Some(line) => match line.parse() {
-                Ok(Refused(reason)) => Err(Error::PeerRefused { peer: name(stream), reason }),
+                Ok(Refusal(reason)) => Err(Error::PeerRefused { peer: name(stream), reason }),
                 Err(_) => line
                     .parse()
                     .map(Heard::Line)
@@ -196,7 +196,7 @@ pub(crate) fn readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Error>
 /// with it.
 pub(crate) fn refuse(stream: &TcpStream, reason: &str) {
     let deadline = Instant::now() + REFUSAL_MAX;
-    let line = Refused(reason.to_owned()).to_string();
+    let line = Refusal(reason.to_owned()).to_string();
     let said = send(stream, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok();
     // An end that is gone needs no reason.
     if !said || stream.shutdown(Shutdown::Write).is_err() {

@@ -420,7 +420,7 @@ impl Sending<'_> {
             return Ok(Next::Sender(Progress::Room));
         }
         match self.sender.advance(&mut self.engine)? {
-            Progress::More => Ok(Next::Moved),
+            Progress::Yield => Ok(Next::Moved),
             Progress::Idle => self.plan(),
             waits => Ok(Next::Sender(waits)),
         }
@@ -560,7 +560,7 @@ impl Sending<'_> {
         }
         reset_on_death(&self.stream, false)?;
         self.stream.shutdown(Shutdown::Write).map_err(failed)?;
-        let mut lent = self.sender.lent();
+        let mut lent = self.sender.borrowed();
         while lent > 0 && self.args.raw {
             let left = self.sender.finish(&mut self.engine, self.args.timeout)?;
             if left == lent {

@@ -6,7 +6,7 @@
 mod ring;
 mod slots;
 
-pub use ring::{Event, Full, How, Ring, VIEWS_MAX};
+pub use ring::{Event, Full, Ring, SendOptions, VIEWS_MAX};
 
 use io_uring::{IoUring, Probe, opcode};
 

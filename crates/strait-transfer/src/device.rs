@@ -22,7 +22,7 @@ const RUN_UNCOUNTED: u32 = 4;
 /// each round: one send in nine is copied to compare, also where few are made. A shorter one costs
 /// little either way, and is compared without a pause.
 const ROUND_RUNS: u32 = 3;
-const REST: u32 = 6 * RUN;
+const GAP_SENDS: u32 = 6 * RUN;
 /// Each run is compared with the one before it: the cost of a send falls by a factor while a
 /// connection starts, so that runs far apart tell nothing. A way is taken when it has won so many
 /// comparisons more than the other.
@@ -31,32 +31,32 @@ const LEAD: i32 = 6;
 /// little.
 const RUNS_MAX: u32 = 20;
 /// Then each way has one run again in so many sends, so that the other way can win the lead back.
-const EXPLORED_EACH: u32 = 1024;
+const RECHECK_AFTER: u32 = 1024;
 /// A device by which the kernel copied is tried again after a while, longer each time; not as
 /// rarely as a route, for other routes may leave by it.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A probe whose report does not come is given up after this.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// So many routes in a row that copy, and the device counts as one that copies.
 const COPIED_MAX: u32 = 4;
 /// Sends that are lent by a device before its first report, at most, and their bytes. Where the
 /// kernel copies all the same, so many are copied at a higher cost.
-const HOPES_MAX: u32 = 32;
-const HOPED_BYTES_MAX: usize = 32 << 20;
+const CREDIT_SENDS_MAX: u32 = 32;
+const CREDIT_BYTES_MAX: usize = 32 << 20;
 /// Shorter buffers wait for the first report: at 16 KiB a lent send costs a fifth less than a
 /// copied one, at 4 KiB more.
-pub const HOPE_BYTES_MIN: usize = 16 << 10;
+pub const CREDIT_BUFFER_BYTES_MIN: usize = 16 << 10;
 
 /// Expectation for a route of which nothing is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlook {
+pub enum Expectation {
     /// Its first send may be a probe.
     Unknown,
     /// The kernel copies, or a probe of another route will soon tell.
     Copies,
     /// Nothing is reported yet, and some may be lent before the first report.
-    Hopeful,
+    OnCredit,
     /// The kernel does not copy.
     ZeroCopy,
 }
@@ -84,7 +84,7 @@ pub struct Device {
     pause: Duration,
     /// Sends that may be lent before the first report, and their bytes; `None` until somebody has
     /// looked at the device.
-    hopes: Option<(u32, usize)>,
+    credit: Option<(u32, usize)>,
     classes: [Class; CLASSES],
 }
 
@@ -93,7 +93,7 @@ impl Default for Device {
         Self {
             state: State::Unknown,
             pause: PAUSE_MIN,
-            hopes: None,
+            credit: None,
             classes: std::array::from_fn(Class::new),
         }
     }
@@ -102,29 +102,30 @@ impl Default for Device {
 impl Device {
     /// Whether the device may send without a copy: it gathers, and is not the loopback. Counts
     /// once.
-    pub fn found(&mut self, may_lend: bool) {
-        self.hopes.get_or_insert(if may_lend { (HOPES_MAX, HOPED_BYTES_MAX) } else { (0, 0) });
+    pub fn set_capable(&mut self, may_zero_copy: bool) {
+        self.credit.get_or_insert(if may_zero_copy { (CREDIT_SENDS_MAX, CREDIT_BYTES_MAX) } else { (0, 0) });
     }
 
     /// A buffer of `bytes` is lent before the first report.
-    pub fn hope(&mut self, bytes: usize) {
-        if let Some((sends, left)) = &mut self.hopes {
+    pub fn spend_credit(&mut self, bytes: usize) {
+        if let Some((sends, left)) = &mut self.credit {
             (*sends, *left) = (sends.saturating_sub(1), left.saturating_sub(bytes));
         }
     }
 
-    fn hopes(&self, bytes: usize) -> bool {
-        bytes >= HOPE_BYTES_MIN && self.hopes.is_some_and(|(sends, left)| sends > 0 && left >= bytes)
+    fn has_credit(&self, bytes: usize) -> bool {
+        bytes >= CREDIT_BUFFER_BYTES_MIN
+            && self.credit.is_some_and(|(sends, left)| sends > 0 && left >= bytes)
     }
 
     /// What a new route may expect for a buffer of `bytes`.
-    pub fn outlook(&self, bytes: usize, now: Duration) -> Outlook {
+    pub fn expectation(&self, bytes: usize, now: Duration) -> Expectation {
         match self.state {
-            State::ZeroCopy { .. } => Outlook::ZeroCopy,
-            State::Copying { until } if now < until => Outlook::Copies,
-            State::Unknown | State::Probing { .. } if self.hopes(bytes) => Outlook::Hopeful,
-            State::Probing { since } if now.saturating_sub(since) <= PATIENCE => Outlook::Copies,
-            State::Unknown | State::Copying { .. } | State::Probing { .. } => Outlook::Unknown,
+            State::ZeroCopy { .. } => Expectation::ZeroCopy,
+            State::Copying { until } if now < until => Expectation::Copies,
+            State::Unknown | State::Probing { .. } if self.has_credit(bytes) => Expectation::OnCredit,
+            State::Probing { since } if now.saturating_sub(since) <= REPORT_TIMEOUT => Expectation::Copies,
+            State::Unknown | State::Copying { .. } | State::Probing { .. } => Expectation::Unknown,
         }
     }
 
@@ -145,7 +146,7 @@ impl Device {
     /// The report of a probe.
     pub fn probed(&mut self, copied: bool, now: Duration) {
         if copied {
-            self.hopes = Some((0, 0));
+            self.credit = Some((0, 0));
         }
         match &mut self.state {
             _ if !copied => (self.state, self.pause) = (State::ZeroCopy { copied: 0 }, PAUSE_MIN),
@@ -160,19 +161,19 @@ impl Device {
     }
 
     /// Whether a buffer of `bytes` is to be lent where the kernel does not copy it.
-    pub fn lends(&self, bytes: usize) -> bool {
-        class_of(bytes).is_none_or(|class| self.classes[class].lends())
+    pub fn prefers_zero_copy(&self, bytes: usize) -> bool {
+        class_of(bytes).is_none_or(|class| self.classes[class].prefers_zero_copy())
     }
 
     /// Size from which buffers are worth asking about.
     pub fn threshold(&self) -> usize {
-        let dearer = self.classes.iter().take_while(|class| class.is_dearer_lent()).count();
+        let dearer = self.classes.iter().take_while(|class| class.prefers_copy()).count();
         THRESHOLD_MIN << dearer
     }
 
     /// Whether the cost of the next send of `bytes` is wanted.
-    pub fn is_curious(&self, bytes: usize) -> bool {
-        class_of(bytes).is_some_and(|class| self.classes[class].is_curious())
+    pub fn wants_cost(&self, bytes: usize) -> bool {
+        class_of(bytes).is_some_and(|class| self.classes[class].wants_cost())
     }
 
     /// A send of `bytes`, of which the kernel took `taken`, cost the thread so much CPU time.
@@ -194,11 +195,11 @@ impl Device {
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
     /// Sends that were tried, both ways together, and those since a way was taken.
-    tries: u32,
+    samples: u32,
     since: u32,
     /// Lending is expected to pay, and so many are lent before the next round.
-    rests: bool,
-    rest: u32,
+    has_gaps: bool,
+    gap: u32,
     /// Time and bytes of the run under way.
     run: (Duration, usize),
     /// Nanoseconds a byte of the run before, once there was one.
@@ -206,54 +207,54 @@ struct Class {
     /// Comparisons that lending won, less those that copying won.
     lead: i32,
     /// A way was taken.
-    is_known: bool,
+    is_decided: bool,
 }
 
 impl Class {
     fn new(class: usize) -> Self {
-        let rests = THRESHOLD_MIN << class >= HOPE_BYTES_MIN;
-        Self { rests, rest: if rests { REST } else { 0 }, ..Self::default() }
+        let has_gaps = THRESHOLD_MIN << class >= CREDIT_BUFFER_BYTES_MIN;
+        Self { has_gaps, gap: if has_gaps { GAP_SENDS } else { 0 }, ..Self::default() }
     }
 
     /// Whether a run is under way: until a way is taken, and then one of each way in a round.
-    fn is_curious(&self) -> bool {
-        if self.is_known { self.since >= EXPLORED_EACH } else { self.rest == 0 }
+    fn wants_cost(&self) -> bool {
+        if self.is_decided { self.since >= RECHECK_AFTER } else { self.gap == 0 }
     }
 
     /// Whether copying is worth its while; where no way leads by much, less work for memory does.
-    fn is_dearer_lent(&self) -> bool {
-        self.is_known && self.lead <= -LEAD / 2
+    fn prefers_copy(&self) -> bool {
+        self.is_decided && self.lead <= -LEAD / 2
     }
 
     /// Whether the next try is to be lent.
-    fn tries_lending(&self) -> bool {
-        let run = self.tries / RUN;
-        let turn = if self.rests { run % ROUND_RUNS != 1 } else { run.is_multiple_of(2) };
-        if self.is_known { turn != self.is_dearer_lent() } else { turn }
+    fn samples_zero_copy(&self) -> bool {
+        let run = self.samples / RUN;
+        let turn = if self.has_gaps { run % ROUND_RUNS != 1 } else { run.is_multiple_of(2) };
+        if self.is_decided { turn != self.prefers_copy() } else { turn }
     }
 
-    fn lends(&self) -> bool {
-        if self.is_curious() { self.tries_lending() } else { !self.is_dearer_lent() }
+    fn prefers_zero_copy(&self) -> bool {
+        if self.wants_cost() { self.samples_zero_copy() } else { !self.prefers_copy() }
     }
 
     fn count(&mut self) {
-        if self.is_known && !self.is_curious() {
+        if self.is_decided && !self.wants_cost() {
             self.since += 1;
-            (self.tries, self.before, self.run) = (0, None, Default::default());
+            (self.samples, self.before, self.run) = (0, None, Default::default());
         }
-        self.rest = self.rest.saturating_sub(1);
+        self.gap = self.gap.saturating_sub(1);
     }
 
     /// Counts a try of the way that was to be tried.
     fn learn(&mut self, taken: usize, lent: bool, took: Duration) {
-        if !self.is_curious() || lent != self.tries_lending() {
+        if !self.wants_cost() || lent != self.samples_zero_copy() {
             return;
         }
-        if self.tries % RUN >= RUN_UNCOUNTED {
+        if self.samples % RUN >= RUN_UNCOUNTED {
             self.run = (self.run.0 + took, self.run.1 + taken);
         }
-        self.tries += 1;
-        if !self.tries.is_multiple_of(RUN) {
+        self.samples += 1;
+        if !self.samples.is_multiple_of(RUN) {
             return;
         }
         let (took, taken) = std::mem::take(&mut self.run);
@@ -262,16 +263,16 @@ impl Class {
             let winner = cost.total_cmp(&before) as i32;
             self.lead = (self.lead + if lent { -winner } else { winner }).clamp(-LEAD, LEAD);
         }
-        let is_over = if self.is_known {
-            self.tries >= 2 * RUN
+        let is_over = if self.is_decided {
+            self.samples >= 2 * RUN
         } else {
-            self.lead.abs() >= LEAD || self.tries >= RUNS_MAX * RUN
+            self.lead.abs() >= LEAD || self.samples >= RUNS_MAX * RUN
         };
         if is_over {
-            self.is_known = true;
-            (self.since, self.tries, self.before) = (0, 0, None);
-        } else if self.rests && self.tries.is_multiple_of(ROUND_RUNS * RUN) {
-            (self.rest, self.before) = (REST, None);
+            self.is_decided = true;
+            (self.since, self.samples, self.before) = (0, 0, None);
+        } else if self.has_gaps && self.samples.is_multiple_of(ROUND_RUNS * RUN) {
+            (self.gap, self.before) = (GAP_SENDS, None);
         }
     }
 }

@@ -17,12 +17,12 @@ use strait_ledger::Transfer;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
 use strait_sys::clock::{monotonic_coarse as now, thread_cpu_time};
 use strait_sys::egress::Egress;
-use strait_sys::uring::{Event, How, Ring};
+use strait_sys::uring::{Event, Ring, SendOptions};
 
 use crate::error::{Error, Result};
 use crate::plan::{Mixed, Policy, Segment};
 use crate::route::{Advice, Reason, THRESHOLD_MIN};
-use crate::way::{Way, Ways};
+use crate::routes::{RouteEntry, RouteTable};
 
 /// Submissions at a time: each is handed over at once.
 const ENTRIES: u32 = 8;
@@ -38,7 +38,7 @@ pub enum ZeroCopy {
     Never,
 }
 
-/// How an engine works.
+/// SendOptions an engine works.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether buffers are lent.
@@ -46,12 +46,12 @@ pub struct Options {
     /// What becomes of small buffers beside a lent one.
     pub mixed: Mixed,
     /// Bytes that may be lent to the kernel at a time, all senders together; the rest is copied.
-    pub lent_bytes_max: usize,
+    pub borrowed_bytes_max: usize,
     /// Sends that may be lent at a time.
-    pub lent_max: usize,
+    pub borrowed_max: usize,
     /// Bytes of a buffer of [`Engine::buffer`].
     pub buffer_bytes: usize,
-    /// How many there are.
+    /// SendOptions many there are.
     pub buffers: u32,
     /// Whether their memory is registered with the kernel: it counts as locked, and sends from it
     /// cost less.
@@ -66,8 +66,8 @@ impl Default for Options {
         Self {
             zero_copy: ZeroCopy::Adaptive,
             mixed: Mixed::Join,
-            lent_bytes_max: 256 << 20,
-            lent_max: 4096,
+            borrowed_bytes_max: 256 << 20,
+            borrowed_max: 4096,
             buffer_bytes: 256 << 10,
             buffers: 24,
             register: true,
@@ -79,19 +79,19 @@ impl Default for Options {
 pub(crate) type Ends = (IpAddr, SocketAddr);
 
 /// What the senders on a route share.
-pub(crate) type SharedRoute = Rc<RefCell<Way>>;
+pub(crate) type SharedRoute = Rc<RefCell<RouteEntry>>;
 
 /// What a sender counts, also when a report comes after it is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) account: Transfer,
     /// Sends whose memory the kernel still has.
-    pub(crate) lent: usize,
+    pub(crate) borrowed: usize,
 }
 
 /// A send whose notification is to come.
 #[derive(Debug)]
-struct Loan {
+struct PendingSend {
     tally: Rc<RefCell<Tally>>,
     route: SharedRoute,
     bytes: usize,
@@ -102,7 +102,7 @@ struct Loan {
 
 /// What became of a send that was to go without a copy.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Lent {
+pub(crate) enum ZeroCopySend {
     /// The kernel took so many bytes.
     Taken(usize),
     /// The socket has no room.
@@ -122,10 +122,10 @@ pub struct Engine {
     /// What is left of the buffer in which small pieces are gathered.
     gathering: Option<BufMut>,
     options: Options,
-    routes: Ways,
+    routes: RouteTable,
     /// By the token of the send.
-    loans: Slab<Loan>,
-    lent_bytes: usize,
+    pending: Slab<PendingSend>,
+    borrowed_bytes: usize,
 }
 
 impl Engine {
@@ -137,7 +137,7 @@ impl Engine {
         let pool = Pool::new(options.buffer_bytes, options.buffers)?;
         let (ring, no_ring) = match options.zero_copy {
             ZeroCopy::Never => (None, None),
-            _ => match Ring::new(ENTRIES, options.lent_max) {
+            _ => match Ring::new(ENTRIES, options.borrowed_max) {
                 Ok(ring) => (Some(ring), None),
                 Err(error) => (None, Some(error)),
             },
@@ -148,9 +148,9 @@ impl Engine {
             pool,
             gathering: None,
             options,
-            routes: Ways::default(),
-            loans: Slab::new(),
-            lent_bytes: 0,
+            routes: RouteTable::default(),
+            pending: Slab::new(),
+            borrowed_bytes: 0,
         };
         engine.register();
         Ok(engine)
@@ -211,8 +211,8 @@ impl Engine {
     }
 
     /// Bytes that are lent to the kernel now.
-    pub fn lent_bytes(&self) -> usize {
-        self.lent_bytes
+    pub fn borrowed_bytes(&self) -> usize {
+        self.borrowed_bytes
     }
 
     /// What is known of the way between `ends`.
@@ -222,13 +222,13 @@ impl Engine {
 
     /// Whether a buffer of `bytes` bytes is worth a closer look. What is short is never lent,
     /// whatever is known of the route.
-    pub(crate) fn may_lend(&self, bytes: usize, route: &SharedRoute) -> bool {
+    pub(crate) fn may_zero_copy(&self, bytes: usize, route: &SharedRoute) -> bool {
         let is_long = match self.options.zero_copy {
             ZeroCopy::From(least) => bytes >= least,
             ZeroCopy::Adaptive => bytes >= THRESHOLD_MIN,
             ZeroCopy::Never => false,
         };
-        is_long && self.policy(route).lends(bytes)
+        is_long && self.policy(route).is_zero_copy(bytes)
     }
 
     /// By what rule a plan for this route is cut into runs.
@@ -245,57 +245,58 @@ impl Engine {
     /// Whether a send of `bytes` is to be lent, and as a probe.
     fn advise(&self, bytes: usize, route: &SharedRoute, tally: &Rc<RefCell<Tally>>) -> Advice {
         match self.options.zero_copy {
-            ZeroCopy::From(_) => Advice::Lend,
-            ZeroCopy::Adaptive => route.borrow_mut().advise(bytes, now(), tally.borrow().lent == 0),
+            ZeroCopy::From(_) => Advice::ZeroCopy,
+            ZeroCopy::Adaptive => route.borrow_mut().advise(bytes, now(), tally.borrow().borrowed == 0),
             ZeroCopy::Never => Advice::Copy,
         }
     }
 
     /// Sends `views` without a copy, if that is what the route is for; what happens to the bytes is
     /// the kernel's to say.
-    pub(crate) fn lend(
+    pub(crate) fn send_zero_copy(
         &mut self,
         socket: &Arc<OwnedFd>,
         views: &[Frozen],
         more: bool,
         (ends, route): (Ends, &SharedRoute),
         tally: &Rc<RefCell<Tally>>,
-    ) -> Result<Lent> {
+    ) -> Result<ZeroCopySend> {
         let bytes: usize = views.iter().map(|view| view.len()).sum();
         self.look_at_device(ends, route, tally);
         // The report may be there that decides. Of a route that is decided the send itself takes the news.
-        if !route.borrow().has_choice() {
+        if !route.borrow().chooses_by_cost() {
             self.collect()?;
         }
         let advice = self.advise(bytes, route, tally);
         if advice == Advice::Copy || self.ring.is_none() {
-            return Ok(Lent::Copy);
+            return Ok(ZeroCopySend::Copy);
         }
-        let fits = self.lent_bytes + bytes <= self.options.lent_bytes_max;
+        let fits = self.borrowed_bytes + bytes <= self.options.borrowed_bytes_max;
         let Some(ring) = self.ring.as_mut().filter(|_| fits) else {
             return Ok(not_lent("as much is lent as may be", route, tally));
         };
-        let began = route.borrow().is_curious(bytes).then(thread_cpu_time);
+        let began = route.borrow().wants_cost(bytes).then(thread_cpu_time);
         let probe = advice == Advice::Probe;
         // It stands here before the kernel knows of it: while its result is fetched, others come back.
-        let is_copied = route.borrow().copies_unreported();
+        let is_copied = route.borrow().copies_silently();
         let (owner, known) = (tally.clone(), route.clone());
-        let loan = self.loans.insert(Loan { tally: owner, route: known, bytes: 0, probe, is_copied });
-        tally.borrow_mut().lent += 1;
-        let how = How { zero_copy: true, more, at_once: true, ..How::default() };
-        if ring.push(socket, views, how, loan as u64).is_err() {
-            self.withdraw(loan);
+        let send =
+            self.pending.insert(PendingSend { tally: owner, route: known, bytes: 0, probe, is_copied });
+        tally.borrow_mut().borrowed += 1;
+        let how = SendOptions { zero_copy: true, more, at_once: true, ..SendOptions::default() };
+        if ring.push(socket, views, how, send as u64).is_err() {
+            self.withdraw(send);
             return Ok(not_lent("as many sends are lent as may be", route, tally));
         }
-        let (result, lent) = self.submit(loan as u64)?;
+        let (result, borrowed) = self.submit(send as u64)?;
         let taken = *result.as_ref().unwrap_or(&0);
-        if lent {
-            self.loans[loan].bytes = taken;
-            self.lent_bytes += taken;
+        if borrowed {
+            self.pending[send].bytes = taken;
+            self.borrowed_bytes += taken;
         } else {
-            self.withdraw(loan);
+            self.withdraw(send);
         }
-        learn(&mut route.borrow_mut(), bytes, result, probe && !lent, began);
+        learn(&mut route.borrow_mut(), bytes, result, probe && !borrowed, began);
         Ok(outcome(result, &mut tally.borrow_mut().account))
     }
 
@@ -304,25 +305,25 @@ impl Engine {
     fn look_at_device(&self, (own, peer): Ends, route: &SharedRoute, tally: &RefCell<Tally>) {
         let now = now();
         let mut route = route.borrow_mut();
-        if self.ring.is_none() || !route.asks_for_device(now) {
+        if self.ring.is_none() || !route.needs_device_check(now) {
             return;
         }
         let egress = Egress::find(Some(own), peer).ok();
         let gathers = egress.as_ref().and_then(|egress| egress.gathers().ok()).unwrap_or(true);
         let mut may_be_loopback = true;
         if let Some(Egress { interface, is_local, .. }) = egress {
-            route.leaves_by(interface.index);
+            route.set_interface(interface.index);
             may_be_loopback = is_local || interface.is_loopback();
         }
-        route.device(gathers, may_be_loopback, now);
+        route.set_device(gathers, may_be_loopback, now);
         if !gathers && self.options.zero_copy == ZeroCopy::Adaptive {
             tally.borrow_mut().account.fall_back(Reason::NoScatterGather.text());
         }
     }
 
     /// Takes back what the kernel did not take.
-    fn withdraw(&mut self, loan: usize) {
-        self.loans.remove(loan).tally.borrow_mut().lent -= 1;
+    fn withdraw(&mut self, send: usize) {
+        self.pending.remove(send).tally.borrow_mut().borrowed -= 1;
     }
 
     /// Hands over what was pushed and returns the result of `token`, and whether a notification
@@ -335,8 +336,8 @@ impl Engine {
             want = 1;
             while let Some(event) = self.ring.as_mut().and_then(Ring::next_event) {
                 match event {
-                    Event::Sent { token: whose, result, lent } if whose == token => {
-                        return Ok((result, lent));
+                    Event::Sent { token: sent, result, borrowed } if sent == token => {
+                        return Ok((result, borrowed));
                     }
                     Event::Sent { .. } => {}
                     Event::Returned { token, copied } => self.returned(token, copied),
@@ -352,26 +353,26 @@ impl Engine {
         let entered = ring.enter(want, timeout);
         if entered.is_err() {
             self.ring = None;
-            self.lent_bytes = 0;
-            self.loans.drain().for_each(|loan| loan.tally.borrow_mut().lent -= 1);
+            self.borrowed_bytes = 0;
+            self.pending.drain().for_each(|send| send.tally.borrow_mut().borrowed -= 1);
         }
         Ok(entered?)
     }
 
     fn returned(&mut self, token: u64, copied: bool) {
-        let Some(loan) = self.loans.try_remove(token as usize) else { return };
-        let copied = copied || loan.is_copied;
-        self.lent_bytes -= loan.bytes;
+        let Some(send) = self.pending.try_remove(token as usize) else { return };
+        let copied = copied || send.is_copied;
+        self.borrowed_bytes -= send.bytes;
         {
-            let mut tally = loan.tally.borrow_mut();
-            tally.lent -= 1;
-            tally.account.report(loan.bytes as u64, copied);
-            if copied && loan.probe {
+            let mut tally = send.tally.borrow_mut();
+            tally.borrowed -= 1;
+            tally.account.report(send.bytes as u64, copied);
+            if copied && send.probe {
                 tally.account.fall_back(Reason::Copied.text());
             }
         }
-        let mut route = loan.route.borrow_mut();
-        match (loan.probe, loan.bytes) {
+        let mut route = send.route.borrow_mut();
+        match (send.probe, send.bytes) {
             // It was refused or found no room: the report says nothing.
             (true, 0) => route.abandon(),
             (true, _) => route.probed(copied, now()),
@@ -384,7 +385,7 @@ impl Engine {
     /// nothing where none has.
     pub fn collect(&mut self) -> Result<()> {
         let Some(ring) = &mut self.ring else { return Ok(()) };
-        if !ring.has_news() {
+        if !ring.has_completions() {
             return Ok(());
         }
         self.enter(0, Duration::ZERO)?;
@@ -396,7 +397,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until `socket` is as the flags say or, without one, until notifications have come or
+    /// Wait until `socket` is as the flags say or, without one, until notifications have come or
     /// none is to come. Takes those that have. Returns whether what was waited for came before
     /// the timeout.
     ///
@@ -412,9 +413,9 @@ impl Engine {
     }
 
     fn wait_for_notifications(&mut self, timeout: Duration) -> Result<bool> {
-        let loans = self.loans.len();
+        let pending = self.pending.len();
         let to_come = self.listen()?;
-        let came = self.loans.len() < loans;
+        let came = self.pending.len() < pending;
         let ready = match &self.ring {
             Some(ring) if to_come && !came => poll_one(PollFd::new(ring, PollFlags::IN), timeout),
             _ => Ok(came),
@@ -443,11 +444,11 @@ impl Engine {
     /// # Errors
     /// io_uring_enter(2)'s.
     pub fn listen(&mut self) -> Result<bool> {
-        let Some(ring) = self.ring.as_mut().filter(|ring| ring.lent() > 0) else { return Ok(false) };
+        let Some(ring) = self.ring.as_mut().filter(|ring| ring.borrowed() > 0) else { return Ok(false) };
         ring.listen();
         // What came before is not told of.
         self.collect()?;
-        Ok(!self.loans.is_empty())
+        Ok(!self.pending.is_empty())
     }
 
     /// Ends what [`Engine::listen`] began, and has the descriptor not be readable. While it listens
@@ -460,7 +461,7 @@ impl Engine {
     }
 }
 
-/// Waits for one descriptor; true unless the time was over first.
+/// Wait for one descriptor; true unless the time was over first.
 fn poll_one(fd: PollFd<'_>, timeout: Duration) -> Result<bool> {
     match poll(&mut [fd], Timespec::try_from(timeout).ok().as_ref()) {
         Ok(ready) => Ok(ready > 0),
@@ -473,7 +474,7 @@ fn poll_one(fd: PollFd<'_>, timeout: Duration) -> Result<bool> {
 /// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have
 /// no report, `began` that its cost is wanted.
 fn learn(
-    route: &mut Way,
+    route: &mut RouteEntry,
     bytes: usize,
     result: std::result::Result<usize, i32>,
     lost: bool,
@@ -492,29 +493,29 @@ fn learn(
 
 /// A send for which there is no room beside those that are lent; a probe that did not take place
 /// tells nothing.
-fn not_lent(reason: &'static str, route: &SharedRoute, tally: &RefCell<Tally>) -> Lent {
+fn not_lent(reason: &'static str, route: &SharedRoute, tally: &RefCell<Tally>) -> ZeroCopySend {
     route.borrow_mut().abandon();
     tally.borrow_mut().account.fall_back(reason);
-    Lent::Copy
+    ZeroCopySend::Copy
 }
 
 /// What a sender is to do after a result.
-fn outcome(result: std::result::Result<usize, i32>, account: &mut Transfer) -> Lent {
+fn outcome(result: std::result::Result<usize, i32>, account: &mut Transfer) -> ZeroCopySend {
     match result {
         Ok(bytes) => {
             account.zero_copy_unreported += bytes as u64;
-            Lent::Taken(bytes)
+            ZeroCopySend::Taken(bytes)
         }
-        Err(errno::AGAIN) => Lent::NoRoom,
+        Err(errno::AGAIN) => ZeroCopySend::NoRoom,
         Err(errno::NOBUFS | errno::NOMEM) => {
             account.fall_back(Reason::NoMemory.text());
-            Lent::Copy
+            ZeroCopySend::Copy
         }
         Err(errno::OPNOTSUPP | errno::INVAL) => {
             account.fall_back(Reason::Unsupported.text());
-            Lent::Copy
+            ZeroCopySend::Copy
         }
-        Err(errno) => Lent::Failed(errno),
+        Err(errno) => ZeroCopySend::Failed(errno),
     }
 }
 

@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// The peer took nothing for too long.
     #[error("{operation}: no progress for {} s", limit.as_secs_f64())]
-    Late {
+    Timeout {
         /// What was tried.
         operation: &'static str,
         /// For how long.
@@ -69,7 +69,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::System(error) => error.kind(),
-            Self::Closed { .. } | Self::Truncated { .. } | Self::Late { .. } => Kind::Failed,
+            Self::Closed { .. } | Self::Truncated { .. } | Self::Timeout { .. } => Kind::Failed,
         }
     }
 }

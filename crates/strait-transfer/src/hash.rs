@@ -86,7 +86,7 @@ pub struct Follower {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How far a transfer has come.
+/// SendOptions far a transfer has come.
 #[derive(Debug, Default)]
 struct Progress {
     /// Bytes that are there.

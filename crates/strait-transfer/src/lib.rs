@@ -47,11 +47,11 @@ pub mod plan;
 mod receiver;
 pub mod relay;
 pub mod route;
+mod routes;
 mod run;
 mod sender;
 pub mod tcp;
 pub mod tls;
-mod way;
 
 pub use engine::{Engine, Options, ZeroCopy};
 pub use error::{Error, Result};

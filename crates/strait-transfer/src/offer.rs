@@ -75,11 +75,11 @@ pub struct Done(pub u64);
 
 /// The end of a transfer that one end does not go on with, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused(pub String);
+pub struct Refusal(pub String);
 
 /// A line that is not of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unexpected {
+pub enum ProtocolError {
     /// It is of no version.
     #[error(
         "'{line}' where {expected} should stand: is the other end strait, without --raw? --raw moves the bytes alone"
@@ -128,7 +128,7 @@ impl fmt::Display for Frame {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const START: &str = "refused=";
         let plain = self.0.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' });
@@ -166,9 +166,9 @@ fn parse<T>(
     line: &str,
     expected: &'static str,
     read: impl FnOnce(&str) -> Option<T>,
-) -> Result<T, Unexpected> {
+) -> Result<T, ProtocolError> {
     let found = line.strip_suffix('\n').and_then(read);
-    found.ok_or_else(|| Unexpected::Line { line: shown(line), expected })
+    found.ok_or_else(|| ProtocolError::Line { line: shown(line), expected })
 }
 
 /// The first characters of a line that may hold anything.
@@ -213,16 +213,16 @@ fn attributes(text: &str) -> Option<Attributes> {
 }
 
 impl FromStr for Offer {
-    type Err = Unexpected;
+    type Err = ProtocolError;
 
-    fn from_str(line: &str) -> Result<Self, Unexpected> {
+    fn from_str(line: &str) -> Result<Self, ProtocolError> {
         const EXPECTED: &str = "strait send's offer";
         let version = parse(line, EXPECTED, |line| {
             let (version, _) = line.strip_prefix("strait-send ")?.split_once(" length=")?;
             u32::try_from(number(version)?).ok()
         })?;
         if version != VERSION {
-            return Err(Unexpected::Version { found: version });
+            return Err(ProtocolError::Version { found: version });
         }
         parse(line, EXPECTED, |line| {
             let (_, rest) = line.split_once(" length=")?;
@@ -236,9 +236,9 @@ impl FromStr for Offer {
 }
 
 impl FromStr for Frame {
-    type Err = Unexpected;
+    type Err = ProtocolError;
 
-    fn from_str(line: &str) -> Result<Self, Unexpected> {
+    fn from_str(line: &str) -> Result<Self, ProtocolError> {
         parse(line, "the sender's next bytes or their end", |line| {
             if let Some(bytes) = line.strip_prefix("data=") {
                 return number(bytes).filter(|bytes| *bytes > 0).map(Self::Data);
@@ -250,10 +250,10 @@ impl FromStr for Frame {
     }
 }
 
-impl FromStr for Refused {
-    type Err = Unexpected;
+impl FromStr for Refusal {
+    type Err = ProtocolError;
 
-    fn from_str(line: &str) -> Result<Self, Unexpected> {
+    fn from_str(line: &str) -> Result<Self, ProtocolError> {
         parse(line, "a refusal", |line| {
             let reason = line.strip_prefix("refused=")?.chars();
             Some(Self(reason.map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()))
@@ -262,9 +262,9 @@ impl FromStr for Refused {
 }
 
 impl FromStr for Have {
-    type Err = Unexpected;
+    type Err = ProtocolError;
 
-    fn from_str(line: &str) -> Result<Self, Unexpected> {
+    fn from_str(line: &str) -> Result<Self, ProtocolError> {
         parse(line, "what the receiver has", |line| {
             let (bytes, of_all) = line.strip_prefix("have=")?.split_once(" hash=")?;
             Some(Self { bytes: number(bytes)?, hash: hash(of_all)? })
@@ -273,17 +273,17 @@ impl FromStr for Have {
 }
 
 impl FromStr for From {
-    type Err = Unexpected;
+    type Err = ProtocolError;
 
-    fn from_str(line: &str) -> Result<Self, Unexpected> {
+    fn from_str(line: &str) -> Result<Self, ProtocolError> {
         parse(line, "where the sender begins", |line| Some(Self(number(line.strip_prefix("from=")?)?)))
     }
 }
 
 impl FromStr for Done {
-    type Err = Unexpected;
+    type Err = ProtocolError;
 
-    fn from_str(line: &str) -> Result<Self, Unexpected> {
+    fn from_str(line: &str) -> Result<Self, ProtocolError> {
         parse(line, "what the receiver got", |line| Some(Self(number(line.strip_prefix("done=")?)?)))
     }
 }
@@ -318,7 +318,7 @@ mod tests {
             for frame in [Frame::Data(bytes.max(1)), Frame::End { bytes, hash: Some(hash) }, Frame::End { bytes, hash: None }] {
                 prop_assert_eq!(frame.to_string().parse(), Ok(frame));
             }
-            let refused = Refused(reason);
+            let refused = Refusal(reason);
             prop_assert_eq!(refused.to_string().parse(), Ok(refused));
             let have = Have { bytes, hash };
             prop_assert_eq!(have.to_string().parse(), Ok(have));
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn an_offer_of_another_version_names_both_versions() {
         let error = "strait-send 2 length=1\n".parse::<Offer>().unwrap_err();
-        assert_eq!(error, Unexpected::Version { found: 2 });
+        assert_eq!(error, ProtocolError::Version { found: 2 });
         assert!(
             error.to_string().contains("version 2") && error.to_string().contains("version 3"),
             "{error}"
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_reason_to_refuse_stays_one_short_line() {
-        let line = Refused("bad\nname\u{1b}[0m".repeat(100)).to_string();
+        let line = Refusal("bad\nname\u{1b}[0m".repeat(100)).to_string();
         assert!(line.len() <= LINE_BYTES_MAX && line.find('\n') == Some(line.len() - 1), "{line}");
     }
 }

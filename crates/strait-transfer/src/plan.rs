@@ -53,7 +53,7 @@ pub struct StreamPart {
 pub enum Segment {
     /// Bytes on the heap: always copied by the kernel.
     Bytes(Arc<[u8]>),
-    /// Bytes that can be lent to the kernel.
+    /// Bytes that can be views to the kernel.
     Shared(Frozen),
     /// A part of a file.
     File(FilePart),
@@ -134,18 +134,18 @@ impl Plan {
     }
 }
 
-/// By what rule bytes in memory are lent or copied.
+/// By what rule bytes in memory are views or copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// A shared buffer of so many bytes or more is lent; `None`: none is.
+    /// A shared buffer of so many bytes or more is views; `None`: none is.
     pub threshold: Option<usize>,
-    /// What becomes of small buffers beside a lent one.
+    /// What becomes of small buffers beside a views one.
     pub mixed: Mixed,
 }
 
 impl Policy {
-    /// Whether a buffer of so many bytes is to be lent.
-    pub(crate) fn lends(&self, bytes: usize) -> bool {
+    /// Whether a buffer of so many bytes is to be views.
+    pub(crate) fn is_zero_copy(&self, bytes: usize) -> bool {
         self.threshold.is_some_and(|threshold| bytes >= threshold)
     }
 }
@@ -169,7 +169,7 @@ pub type Views = SmallVec<[Frozen; 1]>;
 pub enum Piece {
     /// On the heap.
     Bytes(Arc<[u8]>),
-    /// In a buffer that can be lent.
+    /// In a buffer that can be views.
     Shared(Frozen),
 }
 
@@ -193,9 +193,9 @@ pub enum Run {
     ZeroCopy {
         /// Tiny pieces to be copied together into one buffer that goes first; often none.
         gathered: Pieces,
-        /// The buffers that are lent: at least one, at most [`FRAGMENTS_MAX`] together with the
+        /// The buffers that are views: at least one, at most [`FRAGMENTS_MAX`] together with the
         /// gathered one.
-        lent: Views,
+        views: Views,
     },
     /// sendfile(2).
     File(FilePart),
@@ -208,8 +208,8 @@ impl Run {
     pub fn len(&self) -> u64 {
         match self {
             Self::Copy(pieces) => bytes(pieces),
-            Self::ZeroCopy { gathered, lent } => {
-                bytes(gathered) + lent.iter().map(|view| view.len() as u64).sum::<u64>()
+            Self::ZeroCopy { gathered, views } => {
+                bytes(gathered) + views.iter().map(|view| view.len() as u64).sum::<u64>()
             }
             Self::File(part) => part.len,
             Self::Socket(part) => part.len,
@@ -239,7 +239,7 @@ impl Planner<'_> {
             Segment::File(part) => self.runs.push_back(Run::File(part)),
             Segment::Socket(part) => self.runs.push_back(Run::Socket(part)),
             Segment::Bytes(bytes) => self.copy(Piece::Bytes(bytes)),
-            Segment::Shared(view) if self.policy.lends(view.len()) => self.lend(view),
+            Segment::Shared(view) if self.policy.is_zero_copy(view.len()) => self.zero_copy(view),
             Segment::Shared(view) => self.copy(Piece::Shared(view)),
         }
     }
@@ -256,21 +256,21 @@ impl Planner<'_> {
         }
     }
 
-    fn lend(&mut self, view: Frozen) {
-        if let Some(Run::ZeroCopy { gathered, lent }) = self.last()
-            && lent.len() + usize::from(!gathered.is_empty()) < FRAGMENTS_MAX
+    fn zero_copy(&mut self, view: Frozen) {
+        if let Some(Run::ZeroCopy { gathered, views }) = self.last()
+            && views.len() + usize::from(!gathered.is_empty()) < FRAGMENTS_MAX
         {
-            lent.push(view);
+            views.push(view);
             return;
         }
         let run = match self.ride() {
             Some(pieces) => with_pieces(pieces, view),
-            None => Run::ZeroCopy { gathered: Pieces::new(), lent: smallvec![view] },
+            None => Run::ZeroCopy { gathered: Pieces::new(), views: smallvec![view] },
         };
         self.runs.push_back(run);
     }
 
-    /// The tiny pieces just before a buffer that is lent, if they are to go with it.
+    /// The tiny pieces just before a buffer that is views, if they are to go with it.
     fn ride(&mut self) -> Option<Pieces> {
         let joins = self.policy.mixed == Mixed::Join;
         let rides = |pieces: &[Piece]| pieces.iter().all(|piece| piece.len() <= TINY_BYTES_MAX);
@@ -290,13 +290,13 @@ fn with_pieces(pieces: Pieces, view: Frozen) -> Run {
     let as_they_are =
         pieces.len() <= TINY_PIECES_MAX && pieces.iter().all(|piece| matches!(piece, Piece::Shared(_)));
     if !as_they_are {
-        return Run::ZeroCopy { gathered: pieces, lent: smallvec![view] };
+        return Run::ZeroCopy { gathered: pieces, views: smallvec![view] };
     }
     let views = pieces.into_iter().filter_map(|piece| match piece {
         Piece::Shared(view) => Some(view),
         Piece::Bytes(_) => None,
     });
-    Run::ZeroCopy { gathered: Pieces::new(), lent: views.chain([view]).collect() }
+    Run::ZeroCopy { gathered: Pieces::new(), views: views.chain([view]).collect() }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::pipe::{Pipe, Pipes};
 /// Bytes read at a time where nothing can be spliced.
 const READ_CHUNK: usize = 64 << 10;
 
-/// How far one call came.
+/// SendOptions far one call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// So many bytes reached the output.
@@ -34,7 +34,7 @@ pub enum Received {
 
 /// Where bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Method {
     Splice,
     Write,
 }
@@ -47,7 +47,7 @@ pub struct Receiver {
     /// What the output is called.
     output: String,
     ended: bool,
-    way: Way,
+    method: Method,
     account: Transfer,
 }
 
@@ -61,7 +61,7 @@ impl Receiver {
         stream.set_nonblocking(true).map_err(|error| Error::os("receive on", "a socket", error))?;
         let pipe = Pipes::default().take()?;
         let output = output.into();
-        Ok(Self { stream, pipe, output, ended: false, way: Way::Splice, account: Transfer::default() })
+        Ok(Self { stream, pipe, output, ended: false, method: Method::Splice, account: Transfer::default() })
     }
 
     /// Moves what has come, up to `limit` bytes, to `output`: at `offset` if it is a file, which
@@ -71,7 +71,7 @@ impl Receiver {
     /// The connection was reset, or the output cannot be written to: the disk is full, its reader
     /// is gone.
     pub fn step(&mut self, output: &File, offset: Option<&mut u64>, limit: u64) -> Result<Received> {
-        if self.way == Way::Write {
+        if self.method == Method::Write {
             return self.read_and_write(output, offset, limit);
         }
         if self.pipe.held() == 0 && !self.ended {
@@ -96,7 +96,7 @@ impl Receiver {
             Err(Errno::AGAIN | Errno::INTR) => Ok(Received::NoRoom),
             Err(Errno::INVAL) => {
                 self.account.fall_back("the output does no splice");
-                self.way = Way::Write;
+                self.method = Method::Write;
                 Ok(Received::Bytes(0))
             }
             Err(error) => Err(Error::output("write to", &*self.output, error)),

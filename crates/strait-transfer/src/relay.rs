@@ -38,9 +38,9 @@ use proxy_protocol::{Version, header};
 const EVENTS: usize = 256;
 /// Connections accepted at a time, before the others have their turn.
 const ACCEPTED_MAX: usize = 64;
-/// How often idle connections are looked for, and a signal.
+/// SendOptions often idle connections are looked for, and a signal.
 const TICK: Duration = Duration::from_millis(500);
-/// How long what was passed on before a reset may take to arrive.
+/// SendOptions long what was passed on before a reset may take to arrive.
 const DYING_MAX: Duration = Duration::from_secs(5);
 /// What is watched on the sockets of a connection.
 const WATCHED: EventFlags =
@@ -51,7 +51,7 @@ const DESCRIPTORS_TEED: u64 = 8;
 /// The token of the listener.
 const LISTENER: u64 = u64::MAX;
 
-/// How to relay.
+/// SendOptions to relay.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where connections go: the first of these that is reached.
@@ -66,9 +66,9 @@ pub struct Options {
     pub descriptors: Arc<Budget>,
     /// A connection on which nothing moves for so long is closed.
     pub idle: Option<Duration>,
-    /// How long the server may take to accept.
+    /// SendOptions long the server may take to accept.
     pub connect: Duration,
-    /// How long connections may go on after the relay was told to end.
+    /// SendOptions long connections may go on after the relay was told to end.
     pub drain: Duration,
     /// What the server is told of its client.
     pub proxy_protocol: Option<Version>,
@@ -113,7 +113,7 @@ impl Cause {
 
 /// A connection that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct ClosedConnection {
     /// Its number, from 1.
     pub number: u64,
     /// Who connected.
@@ -128,7 +128,7 @@ pub struct Ended {
     pub teed: u64,
     /// What kept bytes from the files.
     pub tee_failure: Option<String>,
-    /// How long it lasted.
+    /// SendOptions long it lasted.
     pub lasted: Duration,
     /// Why it ended.
     pub cause: Cause,
@@ -229,7 +229,11 @@ impl Relay {
     ///
     /// # Errors
     /// epoll_wait(2)'s. A connection's own failure ends that connection.
-    pub fn run(&mut self, terminated: &AtomicBool, ended: &mut dyn FnMut(&Ended)) -> Result<Account> {
+    pub fn run(
+        &mut self,
+        terminated: &AtomicBool,
+        ended: &mut dyn FnMut(&ClosedConnection),
+    ) -> Result<Account> {
         let (mut events, mut deadline, mut looked) = (Vec::with_capacity(EVENTS), None, Instant::now());
         loop {
             let now = Instant::now();
@@ -270,7 +274,7 @@ impl Relay {
     }
 
     /// Takes connections for as long as there are any and room for them.
-    fn accept(&mut self, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+    fn accept(&mut self, now: Instant, ended: &mut dyn FnMut(&ClosedConnection)) {
         for _ in 0..ACCEPTED_MAX {
             if self.connections() >= self.options.connections_max {
                 return self.pause();
@@ -324,7 +328,7 @@ impl Relay {
         client: (OwnedFd, Share),
         peer: SocketAddr,
         now: Instant,
-        ended: &mut dyn FnMut(&Ended),
+        ended: &mut dyn FnMut(&ClosedConnection),
     ) {
         let next = |last: u64| last.checked_add(1);
         let last = self.options.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
@@ -333,7 +337,7 @@ impl Relay {
         self.account.connections += 1;
         if let Err(error) = self.try_begin(number, client, peer, now) {
             self.account.failed += 1;
-            ended(&Ended {
+            ended(&ClosedConnection {
                 number,
                 client: peer,
                 up: 0,
@@ -436,7 +440,13 @@ impl Relay {
         Ok(())
     }
 
-    fn event(&mut self, token: u64, flags: EventFlags, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+    fn event(
+        &mut self,
+        token: u64,
+        flags: EventFlags,
+        now: Instant,
+        ended: &mut dyn FnMut(&ClosedConnection),
+    ) {
         let (index, generation, side) = parts(token);
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.generation == generation) else {
             return;
@@ -446,7 +456,7 @@ impl Relay {
         self.after(index, outcome, now, ended);
     }
 
-    fn go_on(&mut self, index: usize, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+    fn go_on(&mut self, index: usize, now: Instant, ended: &mut dyn FnMut(&ClosedConnection)) {
         // The slot may have another connection by now, which is not to be touched before its server is
         // reached.
         let connection =
@@ -456,7 +466,13 @@ impl Relay {
         self.after(index, outcome, now, ended);
     }
 
-    fn after(&mut self, index: usize, outcome: Result<State>, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+    fn after(
+        &mut self,
+        index: usize,
+        outcome: Result<State>,
+        now: Instant,
+        ended: &mut dyn FnMut(&ClosedConnection),
+    ) {
         match outcome {
             Ok(State::Waiting) => {}
             Ok(State::Ready) => self.ready.push(index),
@@ -476,7 +492,7 @@ impl Relay {
         cause: Cause,
         failure: Option<String>,
         now: Instant,
-        ended: &mut dyn FnMut(&Ended),
+        ended: &mut dyn FnMut(&ClosedConnection),
     ) {
         let slot = &mut self.slots[index];
         let Some(connection) = slot.connection.take() else { return };
@@ -484,7 +500,7 @@ impl Relay {
         self.free.push(index);
         let (up, down) = (&connection.up, &connection.down);
         let tee_failure = up.tee_failure.or(down.tee_failure);
-        let told = Ended {
+        let told = ClosedConnection {
             number: connection.number,
             client: connection.peer,
             up: up.bytes,
@@ -514,7 +530,7 @@ impl Relay {
     }
 
     /// Closes what has been idle for too long, and what did not reach its server in time.
-    fn close_late(&mut self, now: Instant, ended: &mut dyn FnMut(&Ended)) {
+    fn close_late(&mut self, now: Instant, ended: &mut dyn FnMut(&ClosedConnection)) {
         self.listen(true);
         self.dying.retain(|(since, socket, _)| {
             now.saturating_duration_since(*since) < DYING_MAX && is_under_way(socket)
@@ -531,7 +547,7 @@ impl Relay {
         }
     }
 
-    fn close_all(&mut self, ended: &mut dyn FnMut(&Ended)) {
+    fn close_all(&mut self, ended: &mut dyn FnMut(&ClosedConnection)) {
         let now = Instant::now();
         for index in 0..self.slots.len() {
             self.close(index, Cause::Drained, None, now, ended);

@@ -17,7 +17,7 @@
 //!
 //! Where the device is known not to copy, a route lends beside its first probe, too; where it is
 //! known to copy, a new route is not probed until the device is tried again. Before the first
-//! report of a hopeful device it lends beside the probe as far as the device's hopes go.
+//! report of a hopeful device it lends beside the probe as far as the device's credit go.
 //!
 //! Where the device has no scatter-gather the kernel copies and may not report it: such a route is
 //! not probed at all, and what is lent on it nevertheless counts as copied, whatever the report
@@ -25,7 +25,7 @@
 
 use std::time::Duration;
 
-use crate::device::{Device, HOPE_BYTES_MIN, Outlook};
+use crate::device::{CREDIT_BUFFER_BYTES_MIN, Device, Expectation};
 
 /// Buffers smaller than this are never lent, whatever they cost: pages, notifications and packets
 /// are worth more.
@@ -33,7 +33,7 @@ pub const THRESHOLD_MIN: usize = 4 << 10;
 /// Buffers of this size and above are lent wherever the kernel does not copy them.
 pub const THRESHOLD_MAX: usize = 1 << 20;
 
-/// How long a route stays with copying before it is probed again; doubled with each probe that says
+/// SendOptions long a route stays with copying before it is probed again; doubled with each probe that says
 /// the same.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
@@ -41,12 +41,12 @@ const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// sends most would be probes.
 const COPIED_SENDS: u32 = 64;
 /// So many reports of copies in a row ask for a probe.
-const SUSPICIONS_MAX: u32 = 16;
+const COPY_REPORTS_MAX: u32 = 16;
 /// A route that is zero-copy is probed as often as this all the same, when nothing else is lent on
 /// it: it may have changed.
-const TRUST: Duration = Duration::from_secs(10);
+const REPROBE_AFTER: Duration = Duration::from_secs(10);
 /// A probe whose report does not come is given up after this.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a route copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub enum Advice {
     /// Copy it.
     Copy,
     /// Lend it.
-    Lend,
+    ZeroCopy,
     /// Lend it alone: no other lent buffer is to be in flight on the connection until its report.
     Probe,
 }
@@ -90,11 +90,11 @@ enum State {
     /// A probe is under way since then; the others are lent meanwhile if no copy is expected.
     Probing {
         since: Duration,
-        trusted: bool,
+        expects_zero_copy: bool,
     },
     ZeroCopy {
         since: Duration,
-        suspicions: u32,
+        copy_reports: u32,
     },
     /// Until then, and for so many sends more.
     Copying {
@@ -128,14 +128,14 @@ impl Default for Route {
 impl Route {
     /// Whether somebody is to look at the device before something is lent: nobody has, or it may
     /// have changed.
-    pub fn asks_for_device(&self, now: Duration) -> bool {
+    pub fn needs_device_check(&self, now: Duration) -> bool {
         self.device.is_none_or(|device| {
-            now.saturating_sub(device.seen) >= if device.gathers { TRUST } else { PAUSE_MIN }
+            now.saturating_sub(device.seen) >= if device.gathers { REPROBE_AFTER } else { PAUSE_MIN }
         })
     }
 
     /// Whether the device has scatter-gather; without it all is copied for a while.
-    pub fn device(&mut self, gathers: bool, now: Duration) {
+    pub fn set_device(&mut self, gathers: bool, now: Duration) {
         self.device = Some(Offload { gathers, seen: now });
         if !gathers {
             self.copy(Reason::NoScatterGather, now);
@@ -143,7 +143,7 @@ impl Route {
     }
 
     /// Whether what is lent is copied, whatever the kernel reports.
-    pub fn copies_unreported(&self) -> bool {
+    pub fn copies_silently(&self) -> bool {
         self.device.is_some_and(|device| !device.gathers)
     }
 
@@ -155,50 +155,50 @@ impl Route {
         }
         match self.state {
             State::Unknown => self.begin(device, bytes, now, alone),
-            State::Probing { since, .. } if now.saturating_sub(since) > PATIENCE => {
+            State::Probing { since, .. } if now.saturating_sub(since) > REPORT_TIMEOUT => {
                 self.begin(device, bytes, now, alone)
             }
             // It is known better than its device.
             State::Copying { until, .. } if now >= until => self.probe(device, now, alone, false),
             State::Copying { .. } => Advice::Copy,
-            State::Probing { trusted: false, .. } => beside_probe(device, bytes, now),
-            State::ZeroCopy { suspicions, .. } if suspicions > SUSPICIONS_MAX => {
+            State::Probing { expects_zero_copy: false, .. } => during_probe(device, bytes, now),
+            State::ZeroCopy { copy_reports, .. } if copy_reports > COPY_REPORTS_MAX => {
                 self.probe(device, now, alone, false)
             }
-            State::ZeroCopy { since, .. } if alone && now.saturating_sub(since) > TRUST => {
+            State::ZeroCopy { since, .. } if alone && now.saturating_sub(since) > REPROBE_AFTER => {
                 self.probe(device, now, alone, true)
             }
-            State::ZeroCopy { .. } | State::Probing { trusted: true, .. } => cheaper(device, bytes),
+            State::ZeroCopy { .. } | State::Probing { expects_zero_copy: true, .. } => cheaper(device, bytes),
         }
     }
 
     /// A route of which nothing is known.
     fn begin(&mut self, device: &mut Device, bytes: usize, now: Duration, alone: bool) -> Advice {
-        match device.outlook(bytes, now) {
-            Outlook::Copies => Advice::Copy,
-            Outlook::ZeroCopy if !alone => cheaper(device, bytes),
-            outlook => {
-                let advice = self.probe(device, now, alone, outlook == Outlook::ZeroCopy);
-                if outlook == Outlook::Hopeful && advice == Advice::Probe {
-                    device.hope(bytes);
+        match device.expectation(bytes, now) {
+            Expectation::Copies => Advice::Copy,
+            Expectation::ZeroCopy if !alone => cheaper(device, bytes),
+            expectation => {
+                let advice = self.probe(device, now, alone, expectation == Expectation::ZeroCopy);
+                if expectation == Expectation::OnCredit && advice == Advice::Probe {
+                    device.spend_credit(bytes);
                 }
                 advice
             }
         }
     }
 
-    fn probe(&mut self, device: &mut Device, now: Duration, alone: bool, trusted: bool) -> Advice {
+    fn probe(&mut self, device: &mut Device, now: Duration, alone: bool, expects_zero_copy: bool) -> Advice {
         if !alone {
             // What is in flight comes back first.
             return Advice::Copy;
         }
         device.probes(now);
-        self.state = State::Probing { since: now, trusted };
+        self.state = State::Probing { since: now, expects_zero_copy };
         Advice::Probe
     }
 
     /// Why everything is copied; `None` while buffers are lent, or it is not known yet.
-    pub fn copies(&self) -> Option<Reason> {
+    pub fn copy_reason(&self) -> Option<Reason> {
         match self.state {
             State::Copying { reason, .. } => Some(reason),
             _ => None,
@@ -208,17 +208,17 @@ impl Route {
     /// Size from which buffers are worth asking about; `None` while all are copied. To be asked
     /// before each send.
     pub fn threshold(&mut self, device: &Device, now: Duration) -> Option<usize> {
-        let outlook = device.outlook(HOPE_BYTES_MIN, now);
+        let expectation = device.expectation(CREDIT_BUFFER_BYTES_MIN, now);
         let copies = match &mut self.state {
             State::Copying { until, sends, .. } => {
                 *sends = sends.saturating_sub(1);
                 now < *until || *sends > 0
             }
-            State::Probing { since, trusted } => {
-                let waits = !*trusted && now.saturating_sub(*since) <= PATIENCE;
-                waits && !matches!(outlook, Outlook::Hopeful | Outlook::ZeroCopy)
+            State::Probing { since, expects_zero_copy } => {
+                let waits = !*expects_zero_copy && now.saturating_sub(*since) <= REPORT_TIMEOUT;
+                waits && !matches!(expectation, Expectation::OnCredit | Expectation::ZeroCopy)
             }
-            State::Unknown => outlook == Outlook::Copies,
+            State::Unknown => expectation == Expectation::Copies,
             State::ZeroCopy { .. } => false,
         };
         (!copies).then(|| device.threshold())
@@ -234,7 +234,7 @@ impl Route {
 
     /// The report of a probe.
     pub fn probed(&mut self, device: &mut Device, copied: bool, now: Duration) {
-        if self.copies_unreported() {
+        if self.copies_silently() {
             // The device was looked at meanwhile, and knows better.
             device.abandon();
             return;
@@ -243,15 +243,15 @@ impl Route {
         if copied {
             self.copy(Reason::Copied, now);
         } else {
-            let state = State::ZeroCopy { since: now, suspicions: 0 };
+            let state = State::ZeroCopy { since: now, copy_reports: 0 };
             *self = Self { state, device: self.device, ..Self::default() };
         }
     }
 
     /// The report of a buffer that was lent beside others.
     pub fn reported(&mut self, was_copied: bool) {
-        if let State::ZeroCopy { suspicions, .. } = &mut self.state {
-            *suspicions = if was_copied { *suspicions + 1 } else { 0 };
+        if let State::ZeroCopy { copy_reports, .. } = &mut self.state {
+            *copy_reports = if was_copied { *copy_reports + 1 } else { 0 };
         }
     }
 
@@ -269,25 +269,25 @@ impl Route {
     }
 
     /// Whether the way is the device's to choose, so that the cost of a send is worth knowing.
-    pub fn has_choice(&self) -> bool {
-        matches!(self.state, State::ZeroCopy { .. } | State::Probing { trusted: true, .. })
+    pub fn chooses_by_cost(&self) -> bool {
+        matches!(self.state, State::ZeroCopy { .. } | State::Probing { expects_zero_copy: true, .. })
     }
 }
 
 /// What to do with a buffer beside the first probe of its route.
-fn beside_probe(device: &mut Device, bytes: usize, now: Duration) -> Advice {
-    match device.outlook(bytes, now) {
-        Outlook::ZeroCopy => cheaper(device, bytes),
-        Outlook::Hopeful => {
-            device.hope(bytes);
-            Advice::Lend
+fn during_probe(device: &mut Device, bytes: usize, now: Duration) -> Advice {
+    match device.expectation(bytes, now) {
+        Expectation::ZeroCopy => cheaper(device, bytes),
+        Expectation::OnCredit => {
+            device.spend_credit(bytes);
+            Advice::ZeroCopy
         }
-        Outlook::Unknown | Outlook::Copies => Advice::Copy,
+        Expectation::Unknown | Expectation::Copies => Advice::Copy,
     }
 }
 
 fn cheaper(device: &Device, bytes: usize) -> Advice {
-    if device.lends(bytes) { Advice::Lend } else { Advice::Copy }
+    if device.prefers_zero_copy(bytes) { Advice::ZeroCopy } else { Advice::Copy }
 }
 
 #[cfg(test)]
@@ -325,7 +325,7 @@ mod tests {
         for pause in [100, 200, 400, 800] {
             assert_eq!(route.advise(&mut device, 64 * KIB, at(now), true), Advice::Probe);
             route.probed(&mut device, true, at(now));
-            assert_eq!(route.copies(), Some(Reason::Copied));
+            assert_eq!(route.copy_reason(), Some(Reason::Copied));
             assert_eq!(route.advise(&mut device, 64 * KIB, at(now + pause - 1), true), Advice::Copy);
             now += pause;
         }
@@ -345,54 +345,54 @@ mod tests {
     #[test]
     fn a_device_without_scatter_gather_is_not_lent_to_until_it_has_it() {
         let (mut route, mut device) = (Route::default(), Device::default());
-        assert!(route.asks_for_device(at(0)));
-        route.device(false, at(0));
-        assert_eq!(route.copies(), Some(Reason::NoScatterGather));
-        assert!(route.copies_unreported() && route.threshold(&device, at(99)).is_none());
+        assert!(route.needs_device_check(at(0)));
+        route.set_device(false, at(0));
+        assert_eq!(route.copy_reason(), Some(Reason::NoScatterGather));
+        assert!(route.copies_silently() && route.threshold(&device, at(99)).is_none());
         assert_eq!(route.advise(&mut device, 64 * KIB, at(99), true), Advice::Copy);
         // It is looked at again before it is lent to again, and left alone longer each time.
-        assert!(!route.asks_for_device(at(99)) && route.asks_for_device(at(100)));
-        route.device(false, at(100));
+        assert!(!route.needs_device_check(at(99)) && route.needs_device_check(at(100)));
+        route.set_device(false, at(100));
         assert_eq!(route.advise(&mut device, 64 * KIB, at(299), true), Advice::Copy);
-        route.device(true, at(300));
+        route.set_device(true, at(300));
         assert_eq!(route.advise(&mut device, 64 * KIB, at(300), true), Advice::Probe);
         route.probed(&mut device, false, at(301));
-        assert!(!route.copies_unreported() && !route.asks_for_device(at(10_299)));
-        assert!(route.asks_for_device(at(10_300)), "it may have been switched off");
-        route.device(false, at(10_300));
+        assert!(!route.copies_silently() && !route.needs_device_check(at(10_299)));
+        assert!(route.needs_device_check(at(10_300)), "it may have been switched off");
+        route.set_device(false, at(10_300));
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(10_300), false), Advice::Copy);
         // A probe that was on its way then changes nothing.
         route.probed(&mut device, false, at(10_301));
-        assert_eq!(route.copies(), Some(Reason::NoScatterGather));
+        assert_eq!(route.copy_reason(), Some(Reason::NoScatterGather));
     }
 
     #[test]
     fn reports_of_copies_raise_a_suspicion_and_only_a_probe_condemns() {
         let (mut route, mut device) = zero_copy();
-        for _ in 0..=SUSPICIONS_MAX {
+        for _ in 0..=COPY_REPORTS_MAX {
             route.reported(true);
         }
-        assert_eq!(route.copies(), None);
+        assert_eq!(route.copy_reason(), None);
         // What is in flight comes back first.
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(2), false), Advice::Copy);
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(3), true), Advice::Probe);
         route.probed(&mut device, false, at(4));
-        assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(5), false), Advice::Lend);
-        for _ in 0..SUSPICIONS_MAX {
+        assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(5), false), Advice::ZeroCopy);
+        for _ in 0..COPY_REPORTS_MAX {
             route.reported(true);
         }
         route.reported(false);
         route.reported(true);
-        assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(6), false), Advice::Lend);
+        assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(6), false), Advice::ZeroCopy);
     }
 
     #[test]
     fn hope_lends_beside_first_probes_until_one_was_copied() {
         let (mut route, mut other, mut late) = (Route::default(), Route::default(), Route::default());
         let mut device = Device::default();
-        device.found(true);
+        device.set_capable(true);
         assert_eq!(route.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
-        assert_eq!(route.advise(&mut device, 64 * KIB, at(0), false), Advice::Lend);
+        assert_eq!(route.advise(&mut device, 64 * KIB, at(0), false), Advice::ZeroCopy);
         assert_eq!(other.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
         assert!(other.threshold(&device, at(0)).is_some() && late.threshold(&device, at(0)).is_some());
         route.probed(&mut device, true, at(1));
@@ -406,7 +406,7 @@ mod tests {
         let (mut route, mut other, mut device) = (Route::default(), Route::default(), Device::default());
         assert_eq!(route.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
         other.probed(&mut device, false, at(1));
-        assert_eq!(route.advise(&mut device, 64 * KIB, at(1), false), Advice::Lend);
+        assert_eq!(route.advise(&mut device, 64 * KIB, at(1), false), Advice::ZeroCopy);
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(other.advise(&mut device, 64 * KIB, at(0), true), Advice::Copy);
         refused.refuse(&mut device, Reason::NoMemory, at(1));
         refused.abandon(&mut device);
-        assert_eq!(refused.copies(), Some(Reason::NoMemory));
+        assert_eq!(refused.copy_reason(), Some(Reason::NoMemory));
         assert_eq!(other.advise(&mut device, 64 * KIB, at(1), true), Advice::Probe);
         // A refusal of a send that was no probe says nothing of the other route's probe.
         refused.refuse(&mut device, Reason::NoMemory, at(2));
@@ -436,7 +436,7 @@ mod tests {
         let (mut route, mut device) = zero_copy();
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(20_000), true), Advice::Probe);
         route.refuse(&mut device, Reason::NoMemory, at(20_001));
-        assert_eq!(route.copies(), Some(Reason::NoMemory));
+        assert_eq!(route.copy_reason(), Some(Reason::NoMemory));
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(20_050), true), Advice::Copy);
         assert_eq!(route.advise(&mut device, THRESHOLD_MAX, at(20_102), true), Advice::Probe);
     }

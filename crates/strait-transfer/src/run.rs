@@ -18,10 +18,10 @@ use crate::error::Result;
 use crate::pipe::Pipes;
 use crate::plan::{Piece, Run, Segment};
 use file::FileRun;
-use memory::{Copying, Lending};
+use memory::{CopyRun, ZeroCopyRun};
 use splice::SpliceRun;
 
-/// How far one call came.
+/// SendOptions far one call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The run is done.
@@ -35,7 +35,7 @@ pub(crate) enum Step {
 }
 
 /// Where the bytes go, and what for.
-pub(crate) struct To<'a> {
+pub(crate) struct Destination<'a> {
     pub(crate) socket: &'a Arc<OwnedFd>,
     pub(crate) peer: &'a str,
     pub(crate) ends: Ends,
@@ -48,8 +48,8 @@ pub(crate) struct To<'a> {
 /// A run with what is left of it.
 #[derive(Debug)]
 pub(crate) enum Current {
-    Copying(Copying),
-    Lending(Lending),
+    Copy(CopyRun),
+    ZeroCopy(ZeroCopyRun),
     File(FileRun),
     Splice(SpliceRun),
 }
@@ -58,8 +58,8 @@ impl Current {
     /// Begins a run; what of it is to be a run of its own after all is returned.
     pub(crate) fn begin(run: Run, engine: &mut Engine, tally: &RefCell<Tally>) -> (Self, Option<Run>) {
         match run {
-            Run::Copy(pieces) => (Self::Copying(Copying::new(pieces)), None),
-            Run::ZeroCopy { gathered, lent } => memory::gather(gathered, lent, engine, tally),
+            Run::Copy(pieces) => (Self::Copy(CopyRun::new(pieces)), None),
+            Run::ZeroCopy { gathered, views } => memory::gather(gathered, views, engine, tally),
             Run::File(part) => (Self::File(FileRun::new(part)), None),
             Run::Socket(part) => (Self::Splice(SpliceRun::new(part)), None),
         }
@@ -67,30 +67,41 @@ impl Current {
 
     /// Sends what the kernel takes at once of a segment in memory. A run of the segment, or of what
     /// is left of it.
-    pub(crate) fn begin_at_once(segment: &Segment, engine: &mut Engine, to: &To<'_>) -> Result<Option<Self>> {
+    pub(crate) fn begin_at_once(
+        segment: &Segment,
+        engine: &mut Engine,
+        to: &Destination<'_>,
+    ) -> Result<Option<Self>> {
         match segment {
-            Segment::Shared(view) if engine.may_lend(view.len(), to.route) => memory::lend(view, engine, to),
-            Segment::Shared(view) => memory::copy(view, || Piece::Shared(view.clone()), engine, to),
-            Segment::Bytes(bytes) => memory::copy(bytes, || Piece::Bytes(bytes.clone()), engine, to),
+            Segment::Shared(view) if engine.may_zero_copy(view.len(), to.route) => {
+                memory::start_zero_copy(view, engine, to)
+            }
+            Segment::Shared(view) => memory::start_copy(view, || Piece::Shared(view.clone()), engine, to),
+            Segment::Bytes(bytes) => memory::start_copy(bytes, || Piece::Bytes(bytes.clone()), engine, to),
             Segment::File(part) => Ok(Some(Self::File(FileRun::new(part.clone())))),
             Segment::Socket(part) => Ok(Some(Self::Splice(SpliceRun::new(part.clone())))),
         }
     }
 
     /// Whether the next step is to lend.
-    pub(crate) fn is_lent(&self) -> bool {
-        matches!(self, Self::Lending(_))
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        matches!(self, Self::ZeroCopy(_))
     }
 
     /// Moves what can be moved by one call.
-    pub(crate) fn step(&mut self, engine: &mut Engine, pipes: &mut Pipes, to: &To<'_>) -> Result<Step> {
+    pub(crate) fn step(
+        &mut self,
+        engine: &mut Engine,
+        pipes: &mut Pipes,
+        to: &Destination<'_>,
+    ) -> Result<Step> {
         match self {
-            Self::Copying(copying) => copying.step(to),
-            Self::Lending(lending) => {
+            Self::Copy(copying) => copying.step(to),
+            Self::ZeroCopy(lending) => {
                 if let Some(step) = lending.step(engine, to)? {
                     return Ok(step);
                 }
-                *self = Self::Copying(lending.copy());
+                *self = Self::Copy(lending.copy());
                 Ok(Step::Moved)
             }
             Self::File(file) => file.step(to),

@@ -20,7 +20,7 @@ use crate::engine::{Ends, Engine, SharedRoute, Tally};
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
 use crate::plan::{Plan, Run};
-use crate::run::{Current, Step, To};
+use crate::run::{Current, Destination, Step};
 
 /// Calls that one [`Sender::advance`] makes at most, so that one connection does not starve the
 /// others.
@@ -32,7 +32,7 @@ pub enum Progress {
     /// Nothing: all plans are handed over to the kernel.
     Idle,
     /// Nothing, but it is another's turn.
-    More,
+    Yield,
     /// Room in its socket.
     Room,
     /// Bytes from the socket that it reads from.
@@ -104,13 +104,13 @@ impl Sender {
                 continue;
             };
             // What is lent takes the news by itself.
-            if !current.is_lent() {
+            if !current.is_zero_copy() {
                 engine.collect()?;
             }
             // Of a stream nobody knows when it goes on.
             let more = self.runs.front().is_some_and(|next| !matches!(next, Run::Socket(_)));
             let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-            let to = To {
+            let to = Destination {
                 socket: &self.socket,
                 peer: &self.peer,
                 ends: self.ends,
@@ -125,13 +125,13 @@ impl Sender {
                 Step::NoInput => return Ok(Progress::Input),
             }
         }
-        Ok(Progress::More)
+        Ok(Progress::Yield)
     }
 
     /// What to wait for with poll(2), where [`Sender::advance`] said `Room` or `Input`.
     pub fn waits_for(&self, progress: Progress) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match progress {
-            Progress::Idle | Progress::More => None,
+            Progress::Idle | Progress::Yield => None,
             Progress::Room => Some((self.socket.as_fd(), PollFlags::OUT)),
             Progress::Input => self.current.as_ref().and_then(Current::input),
         }
@@ -148,7 +148,7 @@ impl Sender {
             let progress = self.advance(engine)?;
             match progress {
                 Progress::Idle => return Ok(()),
-                Progress::More => {}
+                Progress::Yield => {}
                 Progress::Room | Progress::Input => {
                     let bytes = self.tally.borrow().account.bytes();
                     let since = match stalled {
@@ -158,7 +158,7 @@ impl Sender {
                     stalled = Some((bytes, since));
                     let left = patience.saturating_sub(since.elapsed());
                     if left.is_zero() {
-                        return Err(Error::Late { operation: "send", limit: patience });
+                        return Err(Error::Timeout { operation: "send", limit: patience });
                     }
                     engine.wait(self.waits_for(progress), left)?;
                 }
@@ -177,7 +177,7 @@ impl Sender {
         };
         self.began.get_or_insert_with(Instant::now);
         let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-        let to = To {
+        let to = Destination {
             socket: &self.socket,
             peer: &self.peer,
             ends: self.ends,
@@ -192,11 +192,11 @@ impl Sender {
     }
 
     /// Buffers that the kernel has not given back.
-    pub fn lent(&self) -> usize {
-        self.tally.borrow().lent
+    pub fn borrowed(&self) -> usize {
+        self.tally.borrow().borrowed
     }
 
-    /// Waits until every lent buffer is back, which is when the peer has acknowledged, or
+    /// Wait until every lent buffer is back, which is when the peer has acknowledged, or
     /// `patience` is over. Returns how many are not.
     ///
     /// # Errors
@@ -204,10 +204,10 @@ impl Sender {
     pub fn finish(&mut self, engine: &mut Engine, patience: Duration) -> Result<usize> {
         let began = Instant::now();
         engine.collect()?;
-        while self.lent() > 0 && began.elapsed() < patience {
+        while self.borrowed() > 0 && began.elapsed() < patience {
             engine.wait(None, patience.saturating_sub(began.elapsed()))?;
         }
-        Ok(self.lent())
+        Ok(self.borrowed())
     }
 
     /// What was sent so far, by which mechanism. Reports change it until nothing is lent.

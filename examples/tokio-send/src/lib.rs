@@ -137,7 +137,7 @@ impl AsyncSender {
         loop {
             match self.advance()? {
                 Progress::Idle => return Ok(()),
-                Progress::More => yield_now().await,
+                Progress::Yield => yield_now().await,
                 // Clear readiness before the next try, so that room that appears later is noticed.
                 Progress::Room => self.connection.writable().await?.clear_ready(),
                 Progress::Input => self.input().await?,
@@ -155,7 +155,7 @@ impl AsyncSender {
         loop {
             // Listen first: earlier notifications cause no signal.
             self.engine.with(Engine::listen)?;
-            if self.sender().lent() == 0 {
+            if self.sender().borrowed() == 0 {
                 return Ok(());
             }
             self.engine.notified().await?;

@@ -124,7 +124,7 @@ fn two_senders(bytes_of_the_slow_one: usize) {
         let waits = spawn_local(async move {
             slow.send(plan).await.unwrap();
             slow.finish().await.unwrap();
-            assert_eq!(slow.sender().lent(), 0);
+            assert_eq!(slow.sender().borrowed(), 0);
         });
         yield_now().await;
         quick.send(plan_of(&engine, &short)).await.unwrap();
@@ -166,7 +166,7 @@ fn cancelled_finish_can_be_repeated() {
         assert!(timeout(Duration::ZERO, sender.finish()).await.is_err());
         far.read_exact(&mut vec![0; FEW]).unwrap();
         sender.finish().await.unwrap();
-        assert_eq!(sender.sender().lent(), 0);
+        assert_eq!(sender.sender().borrowed(), 0);
     });
 }
 
@@ -184,7 +184,7 @@ fn sender_finishes_after_another_took_its_notifications() {
         // The reactor does not run until all is read.
         far.read_exact(&mut vec![0; FEW]).unwrap();
         let deadline = Instant::now() + PATIENCE;
-        while engine.with(|engine| engine.lent_bytes()) > 0 && Instant::now() < deadline {
+        while engine.with(|engine| engine.borrowed_bytes()) > 0 && Instant::now() < deadline {
             engine.with(Engine::collect).unwrap();
         }
         waits.await.unwrap().unwrap();

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use serde::{Deserialize, Serialize};
 use strait_ledger::Transfer;
-use strait_sys::uring::{Event, How, Ring, VIEWS_MAX};
+use strait_sys::uring::{Event, Ring, SendOptions, VIEWS_MAX};
 use strait_sys::{process, wait};
 use strait_transfer::plan::PIECES_MAX;
 use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender};
@@ -383,7 +383,7 @@ impl Transmit for Lending {
         let mut under_way = 0;
         while let Some((some, zero_copy)) = requests.next() {
             let linked = requests.peek().is_some();
-            let how = How { zero_copy, whole: true, more: linked, linked, ..How::default() };
+            let how = SendOptions { zero_copy, whole: true, more: linked, linked, ..SendOptions::default() };
             let pushed = self.ring.push(socket, some, how, 0);
             pushed
                 .map_err(|_| Error::Usage(format!("give at most {} pieces", REQUESTS_MAX * VIEWS_MAX / 2)))?;
@@ -398,7 +398,7 @@ impl Transmit for Lending {
 
     fn finish(&mut self) -> Result<Option<Shares>> {
         let deadline = Instant::now() + PATIENCE;
-        while self.ring.lent() > 0 && Instant::now() < deadline {
+        while self.ring.borrowed() > 0 && Instant::now() < deadline {
             self.ring.enter(1, Duration::from_millis(100))?;
             self.take()?;
         }

@@ -252,7 +252,7 @@ pub(super) fn hear_from(
 
 /// Refuses without waiting for the other end.
 fn say_why(stream: &TcpStream, reason: &str) {
-    let line = strait_transfer::offer::Refused(reason.to_owned()).to_string();
+    let line = strait_transfer::offer::Refusal(reason.to_owned()).to_string();
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
     // An end that is gone needs no reason.
     let _ = rustix::net::send(stream, line.as_bytes(), flags);

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use strait_transfer::relay::Ended;
+use strait_transfer::relay::ClosedConnection;
 
 use crate::Error;
 use crate::output::tell;
@@ -89,7 +89,7 @@ impl Log {
 
 impl Writer {
     /// Reports the end of a connection: of each in JSON, else of those that failed.
-    pub(super) fn report(&self, ended: &Ended) {
+    pub(super) fn report(&self, ended: &ClosedConnection) {
         let Some(line) = (if self.is_json { Some(as_json(ended)) } else { as_failure(ended) }) else {
             return;
         };
@@ -99,7 +99,7 @@ impl Writer {
     }
 }
 
-fn as_json(ended: &Ended) -> String {
+fn as_json(ended: &ClosedConnection) -> String {
     let line = json!({
         "number": ended.number, "client": ended.client.to_string(), "seconds": ended.lasted.as_secs_f64(),
         "up": ended.up, "down": ended.down, "copied": ended.copied, "teed": ended.teed, "end": ended.cause.name(),
@@ -108,7 +108,7 @@ fn as_json(ended: &Ended) -> String {
     format!("{line}\n")
 }
 
-fn as_failure(ended: &Ended) -> Option<String> {
+fn as_failure(ended: &ClosedConnection) -> Option<String> {
     let tee = ended.tee_failure.as_ref().map(|failure| format!("the copy ended early: {failure}"));
     let failure = ended.failure.as_ref().or(tee.as_ref())?;
     Some(format!("strait: connection {} of {}: {failure}\n", ended.number, ended.client))

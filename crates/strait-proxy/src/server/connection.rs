@@ -15,7 +15,7 @@ use strait_http::framing::{self};
 use strait_http::head::{self, Request, Version};
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
-use strait_transfer::relay::proxy_protocol::{self, Told};
+use strait_transfer::relay::proxy_protocol::{self, Source};
 use tokio::net::TcpStream;
 
 use crate::cache::object::{Object, Pinned};
@@ -115,7 +115,7 @@ impl Client {
             }
         };
         self.begun = None;
-        if let Told::Client(client) = told {
+        if let Source::Client(client) = told {
             self.peer = client;
         }
         let client = self.peer.ip();

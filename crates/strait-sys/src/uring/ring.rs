@@ -43,7 +43,7 @@ pub const VIEWS_MAX: usize = 1024;
 /// Options of a send operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent flag of the kernel")]
-pub struct How {
+pub struct SendOptions {
     /// Send from the pages themselves if the kernel can.
     pub zero_copy: bool,
     /// More data follows at once: do not send a short packet yet (`MSG_MORE`).
@@ -68,7 +68,7 @@ pub enum Event {
         /// Number of bytes, or the errno.
         result: std::result::Result<usize, i32>,
         /// True if the kernel still reads the bytes; [`Event::Returned`] follows.
-        lent: bool,
+        borrowed: bool,
     },
     /// The kernel no longer reads the bytes.
     Returned {
@@ -265,8 +265,8 @@ impl Ring {
     }
 
     /// Returns the number of operations with a result and with memory that the kernel still reads.
-    pub fn lent(&self) -> usize {
-        self.slots.lent()
+    pub fn borrowed(&self) -> usize {
+        self.slots.borrowed()
     }
 
     /// Returns the number of notifications for finished operations (cancelled links).
@@ -286,7 +286,7 @@ impl Ring {
         &mut self,
         socket: &Arc<OwnedFd>,
         views: &[Frozen],
-        how: How,
+        options: SendOptions,
         token: u64,
     ) -> Result<(), Full> {
         assert!((1..=VIEWS_MAX).contains(&views.len()), "an operation carries 1 to {VIEWS_MAX} views");
@@ -299,8 +299,8 @@ impl Ring {
         };
         let operation = Operation { token, socket: Some(socket.clone()), views };
         let key = self.slots.insert(operation).map_err(|_| Full)?;
-        let entry = self.entry(socket, key, how).user_data(key.user_data());
-        let flags = if how.linked { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
+        let entry = self.entry(socket, key, options).user_data(key.user_data());
+        let flags = if options.linked { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
         // SAFETY: the slot owns the socket, the bytes and the header until the kernel has finished
         // with them. A ring dropped earlier marks the bytes as never writable again.
         let pushed = unsafe { self.uring.submission().push(&entry.flags(flags)) };
@@ -308,24 +308,24 @@ impl Ring {
         Ok(())
     }
 
-    fn entry(&self, socket: &OwnedFd, key: Key, how: How) -> squeue::Entry {
+    fn entry(&self, socket: &OwnedFd, key: Key, options: SendOptions) -> squeue::Entry {
         let fd = Fd(socket.as_raw_fd());
         let flags = libc::MSG_NOSIGNAL
-            | if how.more { libc::MSG_MORE } else { 0 }
-            | if how.whole || how.linked { libc::MSG_WAITALL } else { 0 }
-            | if how.at_once { libc::MSG_DONTWAIT } else { 0 };
+            | if options.more { libc::MSG_MORE } else { 0 }
+            | if options.whole || options.linked { libc::MSG_WAITALL } else { 0 }
+            | if options.at_once { libc::MSG_DONTWAIT } else { 0 };
         match &self.slots.get(key).expect("the operation was put in just now").views {
-            Views::One(view) if how.zero_copy => {
+            Views::One(view) if options.zero_copy => {
                 let fixed = self.is_registered(std::slice::from_ref(view)).then_some(0);
                 let send = opcode::SendZc::new(fd, view.as_ptr(), len_of(view));
                 send.buf_index(fixed).flags(flags).zc_flags(REPORT_USAGE).build()
             }
             Views::One(view) => opcode::Send::new(fd, view.as_ptr(), len_of(view)).flags(flags).build(),
-            Views::Many(message) if how.zero_copy => {
+            Views::Many(message) if options.zero_copy => {
                 let registered = self.registered_messages && self.is_registered(&message.views);
-                let how = REPORT_USAGE | if registered { FIXED_BUFFER } else { 0 };
+                let options = REPORT_USAGE | if registered { FIXED_BUFFER } else { 0 };
                 let send = opcode::SendMsgZc::new(fd, &raw const message.header);
-                send.flags(flags as u32).ioprio(how).build()
+                send.flags(flags as u32).ioprio(options).build()
             }
             Views::Many(message) => {
                 opcode::SendMsg::new(fd, &raw const message.header).flags(flags as u32).build()
@@ -360,7 +360,7 @@ impl Ring {
 
     /// Returns true if completions have come, or the ring must be entered to get them. Makes no
     /// system call.
-    pub fn has_news(&mut self) -> bool {
+    pub fn has_completions(&mut self) -> bool {
         if self.under_way() == 0 {
             return false;
         }
@@ -396,11 +396,11 @@ impl Ring {
         let more = cqueue::more(entry.flags());
         #[cfg(test)]
         let more = more && !self.returns_early;
-        let lent = match self.slots.record_result(key, more)? {
+        let borrowed = match self.slots.record_result(key, more)? {
             ResultEffect::InUse => true,
             ResultEffect::Released(_) => false,
         };
-        Some(Event::Sent { token, result, lent })
+        Some(Event::Sent { token, result, borrowed })
     }
 }
 
@@ -425,7 +425,10 @@ impl Drop for Ring {
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ring").field("under_way", &self.under_way()).field("lent", &self.lent()).finish()
+        f.debug_struct("Ring")
+            .field("under_way", &self.under_way())
+            .field("borrowed", &self.borrowed())
+            .finish()
     }
 }
 

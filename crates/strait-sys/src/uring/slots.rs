@@ -64,13 +64,13 @@ pub(super) enum ResultEffect<T> {
 pub(super) struct Slots<T> {
     all: Box<[Slot<T>]>,
     free: Vec<usize>,
-    lent: usize,
+    borrowed: usize,
 }
 
 impl<T> Slots<T> {
     pub(super) fn new(capacity: usize) -> Self {
         let all = (0..capacity).map(|_| Slot { generation: 0, state: State::Free }).collect();
-        Self { all, free: (0..capacity).rev().collect(), lent: 0 }
+        Self { all, free: (0..capacity).rev().collect(), borrowed: 0 }
     }
 
     /// Returns the number of operations in the table.
@@ -79,8 +79,8 @@ impl<T> Slots<T> {
     }
 
     /// Returns the number of operations with a result but without their notification.
-    pub(super) fn lent(&self) -> usize {
-        self.lent
+    pub(super) fn borrowed(&self) -> usize {
+        self.borrowed
     }
 
     /// Inserts an operation; returns it if the table is full.
@@ -118,7 +118,7 @@ impl<T> Slots<T> {
         match std::mem::replace(&mut slot.state, State::Free) {
             State::Started(value) if more => {
                 slot.state = State::AwaitingNotification(value);
-                self.lent += 1;
+                self.borrowed += 1;
                 Some(ResultEffect::InUse)
             }
             State::Started(value) | State::Notified(value) => {
@@ -138,7 +138,7 @@ impl<T> Slots<T> {
         let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
         match std::mem::replace(&mut slot.state, State::Free) {
             State::AwaitingNotification(value) => {
-                self.lent -= 1;
+                self.borrowed -= 1;
                 self.release(key.index());
                 Some(value)
             }
@@ -182,9 +182,9 @@ mod tests {
         let key = slots.insert('a').unwrap();
         assert_eq!(slots.insert('b'), Err('b'));
         assert_eq!(slots.record_result(key, true), Some(ResultEffect::InUse));
-        assert_eq!((slots.len(), slots.lent()), (1, 1));
+        assert_eq!((slots.len(), slots.borrowed()), (1, 1));
         assert_eq!(slots.record_notification(key), Some('a'));
-        assert_eq!((slots.len(), slots.lent()), (0, 0));
+        assert_eq!((slots.len(), slots.borrowed()), (0, 0));
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             }
             back.sort_unstable();
             prop_assert_eq!(back, (0..next).collect::<Vec<_>>());
-            prop_assert_eq!((slots.len(), slots.lent()), (0, 0));
+            prop_assert_eq!((slots.len(), slots.borrowed()), (0, 0));
         }
     }
 }

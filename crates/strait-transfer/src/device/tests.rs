@@ -5,7 +5,7 @@ use crate::route::{Advice, Route};
 
 const KIB: usize = 1024;
 
-/// How long a report takes: a few packets' times on a local network, and on a longer way.
+/// SendOptions long a report takes: a few packets' times on a local network, and on a longer way.
 const REPORT: Duration = Duration::from_micros(200);
 const LATE_REPORT: Duration = Duration::from_millis(3);
 
@@ -24,7 +24,7 @@ impl Simulation {
     fn new(peers: usize, copies: bool, report: Duration) -> Self {
         let routes = (0..peers).map(|_| (Route::default(), None)).collect();
         let mut device = Device::default();
-        device.found(true);
+        device.set_capable(true);
         Self { device, routes, now: Duration::ZERO, copies, report, random: 1 }
     }
 
@@ -54,7 +54,7 @@ impl Simulation {
         }
         let lent = advice != Advice::Copy;
         self.device.sent(bytes);
-        if route.has_choice() && self.device.is_curious(bytes) {
+        if route.chooses_by_cost() && self.device.wants_cost(bytes) {
             // 4 us to lend, a nanosecond for six bytes to copy, up to three fifths more by chance.
             let ns = if lent { 4000 } else { bytes as u64 / 6 } * noise / 100;
             self.device.cost(bytes, bytes, lent, Duration::from_nanos(ns));
@@ -97,18 +97,18 @@ fn many_short_connections_are_lent_to_where_nothing_copies_and_hardly_where_the_
 
 /// Has a class compared until it is known.
 fn teach(device: &mut Device, bytes: usize, lent_ns: u64, copied_ns: u64) -> u32 {
-    let mut tries = 0;
-    while !is_known(device, bytes) || device.is_curious(bytes) {
-        if device.is_curious(bytes) {
-            let lends = device.lends(bytes);
+    let mut samples = 0;
+    while !is_decided(device, bytes) || device.wants_cost(bytes) {
+        if device.wants_cost(bytes) {
+            let lends = device.prefers_zero_copy(bytes);
             let ns = if lends { lent_ns } else { copied_ns };
             device.cost(bytes, bytes, lends, Duration::from_nanos(ns));
-            tries += 1;
+            samples += 1;
         } else {
             device.sent(bytes);
         }
     }
-    tries
+    samples
 }
 
 #[test]
@@ -117,7 +117,11 @@ fn each_size_takes_the_way_that_costs_less() {
     teach(&mut device, 4 * KIB, 5000, 1000);
     teach(&mut device, 8 * KIB, 5000, 2000);
     teach(&mut device, 64 * KIB, 5000, 11_000);
-    assert!(!device.lends(4 * KIB) && device.lends(64 * KIB) && device.lends(2 * THRESHOLD_MAX));
+    assert!(
+        !device.prefers_zero_copy(4 * KIB)
+            && device.prefers_zero_copy(64 * KIB)
+            && device.prefers_zero_copy(2 * THRESHOLD_MAX)
+    );
     assert_eq!(device.threshold(), 16 * KIB);
 }
 
@@ -125,7 +129,7 @@ fn each_size_takes_the_way_that_costs_less() {
 fn ways_that_cost_alike_are_compared_for_a_while_and_then_lent() {
     let mut device = Device::default();
     assert!(teach(&mut device, 64 * KIB, 5000, 5000) <= RUNS_MAX * RUN);
-    assert!(device.lends(64 * KIB));
+    assert!(device.prefers_zero_copy(64 * KIB));
 }
 
 #[test]
@@ -134,13 +138,13 @@ fn a_way_that_became_cheaper_is_found_without_a_reset() {
     teach(&mut device, 64 * KIB, 5000, 11_000);
     let mut copied = 0;
     for _ in 0..20 {
-        for _ in 0..EXPLORED_EACH {
-            copied += u32::from(!device.lends(64 * KIB));
+        for _ in 0..RECHECK_AFTER {
+            copied += u32::from(!device.prefers_zero_copy(64 * KIB));
             device.sent(64 * KIB);
         }
         teach(&mut device, 64 * KIB, 11_000, 5000);
     }
-    assert!(copied > 0 && !device.lends(64 * KIB), "{copied}");
+    assert!(copied > 0 && !device.prefers_zero_copy(64 * KIB), "{copied}");
 }
 
 #[test]
@@ -149,66 +153,66 @@ fn a_connection_that_starts_slowly_does_not_mislead() {
     for fast in 0..500 {
         let mut device = Device::default();
         for send in 0..2000 {
-            let lends = device.lends(64 * KIB);
+            let lends = device.prefers_zero_copy(64 * KIB);
             let us = if lends { 5 } else { 11 } * if send < fast { 7 } else { 1 };
             device.sent(64 * KIB);
-            if device.is_curious(64 * KIB) {
+            if device.wants_cost(64 * KIB) {
                 device.cost(64 * KIB, 64 * KIB, lends, Duration::from_micros(us));
             }
         }
-        assert!(!class_is_dearer(&device), "{fast}");
+        assert!(!class_prefers_copy(&device), "{fast}");
     }
 }
 
-fn is_known(device: &Device, bytes: usize) -> bool {
-    device.classes[class_of(bytes).unwrap()].is_known
+fn is_decided(device: &Device, bytes: usize) -> bool {
+    device.classes[class_of(bytes).unwrap()].is_decided
 }
 
-fn class_is_dearer(device: &Device) -> bool {
-    device.classes[class_of(64 * KIB).unwrap()].is_dearer_lent()
+fn class_prefers_copy(device: &Device) -> bool {
+    device.classes[class_of(64 * KIB).unwrap()].prefers_copy()
 }
 
 #[test]
 fn hopes_are_few_and_end_with_the_first_copy() {
     let (mut device, now) = (Device::default(), Duration::ZERO);
-    assert_eq!(device.outlook(64 * KIB, now), Outlook::Unknown, "nobody has looked at it");
-    device.found(true);
-    assert_eq!(device.outlook(HOPE_BYTES_MIN - 1, now), Outlook::Unknown);
+    assert_eq!(device.expectation(64 * KIB, now), Expectation::Unknown, "nobody has looked at it");
+    device.set_capable(true);
+    assert_eq!(device.expectation(CREDIT_BUFFER_BYTES_MIN - 1, now), Expectation::Unknown);
     device.probes(now);
-    assert_eq!(device.outlook(HOPE_BYTES_MIN - 1, now), Outlook::Copies);
-    for _ in 0..HOPES_MAX {
-        assert_eq!(device.outlook(HOPE_BYTES_MIN, now), Outlook::Hopeful);
-        device.hope(HOPE_BYTES_MIN);
+    assert_eq!(device.expectation(CREDIT_BUFFER_BYTES_MIN - 1, now), Expectation::Copies);
+    for _ in 0..CREDIT_SENDS_MAX {
+        assert_eq!(device.expectation(CREDIT_BUFFER_BYTES_MIN, now), Expectation::OnCredit);
+        device.spend_credit(CREDIT_BUFFER_BYTES_MIN);
     }
-    assert_eq!(device.outlook(HOPE_BYTES_MIN, now), Outlook::Copies);
+    assert_eq!(device.expectation(CREDIT_BUFFER_BYTES_MIN, now), Expectation::Copies);
 
     let mut device = Device::default();
-    device.found(true);
-    device.hope(HOPED_BYTES_MAX);
+    device.set_capable(true);
+    device.spend_credit(CREDIT_BYTES_MAX);
     device.probes(now);
-    assert_eq!(device.outlook(HOPE_BYTES_MIN, now), Outlook::Copies);
+    assert_eq!(device.expectation(CREDIT_BUFFER_BYTES_MIN, now), Expectation::Copies);
 
     let mut device = Device::default();
-    device.found(true);
+    device.set_capable(true);
     device.probes(now);
     device.probed(true, now);
-    device.found(true);
-    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Unknown);
+    device.set_capable(true);
+    assert_eq!(device.expectation(64 * KIB, PAUSE_MIN), Expectation::Unknown);
     device.probes(PAUSE_MIN);
-    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Copies);
+    assert_eq!(device.expectation(64 * KIB, PAUSE_MIN), Expectation::Copies);
 }
 
 #[test]
 fn reports_of_copies_that_come_together_count_once() {
     let mut device = Device::default();
-    device.found(true);
-    for _ in 0..HOPES_MAX {
+    device.set_capable(true);
+    for _ in 0..CREDIT_SENDS_MAX {
         device.probes(Duration::ZERO);
     }
-    for _ in 0..HOPES_MAX {
+    for _ in 0..CREDIT_SENDS_MAX {
         device.probed(true, Duration::ZERO);
     }
-    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Unknown);
+    assert_eq!(device.expectation(64 * KIB, PAUSE_MIN), Expectation::Unknown);
 }
 
 #[test]
@@ -217,11 +221,11 @@ fn a_device_copies_when_several_routes_in_a_row_do() {
     device.probed(false, Duration::ZERO);
     for _ in 1..COPIED_MAX {
         device.probed(true, Duration::ZERO);
-        assert_eq!(device.outlook(64 * KIB, Duration::ZERO), Outlook::ZeroCopy);
+        assert_eq!(device.expectation(64 * KIB, Duration::ZERO), Expectation::ZeroCopy);
     }
     device.probed(true, Duration::ZERO);
-    assert_eq!(device.outlook(64 * KIB, Duration::ZERO), Outlook::Copies);
-    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::Unknown);
+    assert_eq!(device.expectation(64 * KIB, Duration::ZERO), Expectation::Copies);
+    assert_eq!(device.expectation(64 * KIB, PAUSE_MIN), Expectation::Unknown);
     device.probed(false, PAUSE_MIN);
-    assert_eq!(device.outlook(64 * KIB, PAUSE_MIN), Outlook::ZeroCopy);
+    assert_eq!(device.expectation(64 * KIB, PAUSE_MIN), Expectation::ZeroCopy);
 }

@@ -29,12 +29,12 @@ fn shape(run: &Run) -> String {
     let sizes = |lens: Vec<usize>| lens.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     match run {
         Run::Copy(pieces) => format!("c[{}]", sizes(pieces.iter().map(|piece| piece.len()).collect())),
-        Run::ZeroCopy { gathered, lent } => {
-            let lent = sizes(lent.iter().map(|view| view.len()).collect());
+        Run::ZeroCopy { gathered, views } => {
+            let views = sizes(views.iter().map(|view| view.len()).collect());
             if gathered.is_empty() {
-                format!("z[{lent}]")
+                format!("z[{views}]")
             } else {
-                format!("z[g{}*{},{lent}]", gathered.len(), gathered[0].len())
+                format!("z[g{}*{},{views}]", gathered.len(), gathered[0].len())
             }
         }
         Run::File(part) => format!("f[{}]", part.len),
@@ -99,8 +99,8 @@ fn files_stand_alone_and_nothing_rides_past_them() {
 fn content(run: &Run, into: &mut Vec<u8>) {
     match run {
         Run::Copy(pieces) => pieces.iter().for_each(|piece| into.extend_from_slice(piece)),
-        Run::ZeroCopy { gathered, lent } => {
-            for bytes in gathered.iter().map(|piece| &**piece).chain(lent.iter().map(|view| &**view)) {
+        Run::ZeroCopy { gathered, views } => {
+            for bytes in gathered.iter().map(|piece| &**piece).chain(views.iter().map(|view| &**view)) {
                 into.extend_from_slice(bytes);
             }
         }
@@ -131,9 +131,9 @@ proptest! {
             prop_assert!(!run.is_empty());
             match &run {
                 Run::Copy(pieces) => prop_assert!(pieces.len() <= PIECES_MAX),
-                Run::ZeroCopy { gathered, lent } => {
-                    let views = lent.len() + usize::from(!gathered.is_empty());
-                    prop_assert!(!lent.is_empty() && views <= FRAGMENTS_MAX);
+                Run::ZeroCopy { gathered, views } => {
+                    let buffers = views.len() + usize::from(!gathered.is_empty());
+                    prop_assert!(!views.is_empty() && buffers <= FRAGMENTS_MAX);
                     prop_assert!(threshold.is_some());
                 }
                 Run::File(_) | Run::Socket(_) => prop_assert!(false),

@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send, sockopt};
 
-use super::direction::{Direction, Waits};
+use super::direction::{Direction, Wait};
 use crate::descriptors::Share;
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
@@ -21,7 +21,7 @@ pub(crate) enum Side {
     Server,
 }
 
-/// How far a connection is after a turn.
+/// SendOptions far a connection is after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// It waits for one of its sockets.
@@ -92,7 +92,7 @@ impl Connection {
         self.connecting.is_some()
     }
 
-    /// How long nothing has moved.
+    /// SendOptions long nothing has moved.
     pub(crate) fn idle(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.active)
     }
@@ -148,7 +148,7 @@ impl Connection {
             (self.moved, self.active) = (moved, now);
         }
         if !self.up.is_over() || !self.down.is_over() {
-            return Ok(if waits.contains(&Some(Waits::Turn)) { State::Ready } else { State::Waiting });
+            return Ok(if waits.contains(&Some(Wait::Yield)) { State::Ready } else { State::Waiting });
         }
         match self.up.broken().or(self.down.broken()) {
             Some(errno) => Err(Error::os("relay to", "a connection", errno)),

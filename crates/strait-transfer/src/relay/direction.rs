@@ -28,13 +28,13 @@ const COPIED_MAX: usize = 16 << 10;
 
 /// What a direction waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
+pub(crate) enum Wait {
     /// Bytes from its source.
     Input,
     /// Room in its destination.
     Room,
     /// Nothing: it is another's turn.
-    Turn,
+    Yield,
     /// Nothing any more: the stream has ended, and its end was passed on, or its destination is
     /// gone.
     Over,
@@ -79,11 +79,11 @@ impl Direction {
     }
 
     /// Moves what can be moved without waiting.
-    pub(crate) fn turn(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Waits> {
+    pub(crate) fn turn(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Wait> {
         let mut moves = 0;
         while !self.is_over() {
             if moves == TURN_MAX {
-                return Ok(Waits::Turn);
+                return Ok(Wait::Yield);
             }
             moves += 1;
             let moved = match self.pipe.take().or_else(|| pipes.try_take()) {
@@ -91,11 +91,11 @@ impl Direction {
                 None => self.copy(from, to),
             };
             if let Some(waits) = moved? {
-                self.held_up = waits == Waits::Room;
+                self.held_up = waits == Wait::Room;
                 return Ok(waits);
             }
         }
-        Ok(Waits::Over)
+        Ok(Wait::Over)
     }
 
     /// Fills a pipe and empties it; what to wait for if that did not go all the way.
@@ -105,7 +105,7 @@ impl Direction {
         from: &OwnedFd,
         to: &OwnedFd,
         pipes: &mut Pipes,
-    ) -> Result<Option<Waits>> {
+    ) -> Result<Option<Wait>> {
         if pipe.held() == 0 {
             match pipe.fill(from, u64::MAX) {
                 Ok(moved) if moved > 0 => {}
@@ -119,7 +119,7 @@ impl Direction {
         match sent {
             Err(Errno::AGAIN | Errno::INTR) => {
                 self.pipe = Some(pipe);
-                return Ok(Some(Waits::Room));
+                return Ok(Some(Wait::Room));
             }
             Err(errno) => self.broken = Some(errno),
             Ok(()) => {}
@@ -142,7 +142,7 @@ impl Direction {
     }
 
     /// Sends on what it looks at, and takes then what was sent: what was not stays where it is.
-    fn copy(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<Option<Waits>> {
+    fn copy(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<Option<Wait>> {
         let mut bytes = [0; COPIED_MAX];
         let came = match recv(from, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((came, _)) if came > 0 => came,
@@ -150,7 +150,7 @@ impl Direction {
         };
         let sent = match send(to, &bytes[..came], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => sent,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Some(Waits::Room)),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Some(Wait::Room)),
             Err(errno) => {
                 self.broken = Some(errno);
                 return Ok(None);
@@ -165,15 +165,15 @@ impl Direction {
     }
 
     /// What to do where there was nothing to move: at the end of the stream, or before more comes.
-    fn nothing_came(&mut self, error: Option<Errno>, to: &OwnedFd) -> Result<Option<Waits>> {
+    fn nothing_came(&mut self, error: Option<Errno>, to: &OwnedFd) -> Result<Option<Wait>> {
         match error {
-            Some(Errno::AGAIN | Errno::INTR) => Ok(Some(Waits::Input)),
+            Some(Errno::AGAIN | Errno::INTR) => Ok(Some(Wait::Input)),
             Some(error) => Err(Error::os("relay from", "a connection", error)),
             None => {
                 self.over = true;
                 match shutdown(to, Shutdown::Write) {
                     // The peer is gone already: its own direction says so.
-                    Ok(()) | Err(Errno::NOTCONN) => Ok(Some(Waits::Over)),
+                    Ok(()) | Err(Errno::NOTCONN) => Ok(Some(Wait::Over)),
                     Err(error) => Err(Error::os("end the stream to", "a connection", error)),
                 }
             }

@@ -78,17 +78,17 @@ fn binary(from: IpAddr, to: IpAddr, from_port: u16, to_port: u16) -> Vec<u8> {
 
 /// What a header told of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Source {
     /// The connection is of this client.
     Client(SocketAddr),
     /// It is of whoever has connected, or nobody knows of whom.
-    Nothing,
+    Unknown,
 }
 
 /// It is no header, or one of something else than a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NoHeader(&'static str);
+pub struct HeaderError(&'static str);
 
 /// Bytes of a version 1 header at most, with its end (section 2.1).
 const LINE_BYTES_MAX: usize = 107;
@@ -102,36 +102,37 @@ const BEHIND_BYTES_MAX: usize = 4 << 10;
 ///
 /// # Errors
 /// They begin with no header.
-pub fn read(bytes: &[u8]) -> Result<Option<(Told, usize)>, NoHeader> {
+pub fn read(bytes: &[u8]) -> Result<Option<(Source, usize)>, HeaderError> {
     let common = |begin: &[u8]| bytes.iter().zip(begin).all(|(byte, own)| byte == own);
     if common(b"PROXY ") {
         read_line(bytes)
     } else if common(&SIGNATURE) {
         read_binary(bytes)
     } else {
-        Err(NoHeader("a connection that does not begin with a PROXY header"))
+        Err(HeaderError("a connection that does not begin with a PROXY header"))
     }
 }
 
-fn read_line(bytes: &[u8]) -> Result<Option<(Told, usize)>, NoHeader> {
+fn read_line(bytes: &[u8]) -> Result<Option<(Source, usize)>, HeaderError> {
     let bytes = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
         return if bytes.len() < LINE_BYTES_MAX {
             Ok(None)
         } else {
-            Err(NoHeader("a PROXY line that is too long"))
+            Err(HeaderError("a PROXY line that is too long"))
         };
     };
     let line = bytes[..end].strip_suffix(b"\r").and_then(|line| std::str::from_utf8(line).ok());
-    let told = line.and_then(of_line).ok_or(NoHeader("a PROXY line that is not as it is to be written"))?;
+    let told =
+        line.and_then(of_line).ok_or(HeaderError("a PROXY line that is not as it is to be written"))?;
     Ok(Some((told, end + 1)))
 }
 
-fn of_line(line: &str) -> Option<Told> {
+fn of_line(line: &str) -> Option<Source> {
     let mut words = line.strip_prefix("PROXY ")?.split(' ');
     let family = words.next()?;
     if family == "UNKNOWN" {
-        return Some(Told::Nothing);
+        return Some(Source::Unknown);
     }
     let mut address = || {
         let word = words.next()?;
@@ -149,38 +150,38 @@ fn of_line(line: &str) -> Option<Told> {
         word.parse().ok().filter(|_| is_plain)
     };
     let (from_port, _to_port): (u16, u16) = (port()?, port()?);
-    words.next().is_none().then(|| Told::Client(SocketAddr::new(from, from_port)))
+    words.next().is_none().then(|| Source::Client(SocketAddr::new(from, from_port)))
 }
 
-fn read_binary(bytes: &[u8]) -> Result<Option<(Told, usize)>, NoHeader> {
+fn read_binary(bytes: &[u8]) -> Result<Option<(Source, usize)>, HeaderError> {
     const LOCAL: u8 = 0x20;
     let Some((fixed, behind)) = bytes.split_at_checked(FIXED_BYTES) else { return Ok(None) };
     let len = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
     if len > BEHIND_BYTES_MAX {
-        return Err(NoHeader("a PROXY header that is too long"));
+        return Err(HeaderError("a PROXY header that is too long"));
     }
     if !matches!(fixed[12], LOCAL | PROXY) {
-        return Err(NoHeader("a PROXY header of another version or command"));
+        return Err(HeaderError("a PROXY header of another version or command"));
     }
     let Some(behind) = behind.get(..len) else { return Ok(None) };
     let told = match (fixed[12], fixed[13]) {
-        (LOCAL, _) | (_, 0) => Told::Nothing,
+        (LOCAL, _) | (_, 0) => Source::Unknown,
         (_, TCP4) => of_octets::<4>(behind)?,
         (_, TCP6) => of_octets::<16>(behind)?,
-        _ => return Err(NoHeader("a PROXY header of something else than TCP")),
+        _ => return Err(HeaderError("a PROXY header of something else than TCP")),
     };
     Ok(Some((told, FIXED_BYTES + len)))
 }
 
 /// Addresses from and to of so many bytes each, and their ports.
-fn of_octets<const LEN: usize>(bytes: &[u8]) -> Result<Told, NoHeader>
+fn of_octets<const LEN: usize>(bytes: &[u8]) -> Result<Source, HeaderError>
 where
     IpAddr: From<[u8; LEN]>,
 {
-    const SHORT: NoHeader = NoHeader("a PROXY header that is too short for its addresses");
+    const SHORT: HeaderError = HeaderError("a PROXY header that is too short for its addresses");
     let from: [u8; LEN] = bytes.get(..LEN).and_then(|bytes| bytes.try_into().ok()).ok_or(SHORT)?;
     let ports = bytes.get(2 * LEN..2 * LEN + 4).ok_or(SHORT)?;
-    Ok(Told::Client(SocketAddr::new(from.into(), u16::from_be_bytes([ports[0], ports[1]]))))
+    Ok(Source::Client(SocketAddr::new(from.into(), u16::from_be_bytes([ports[0], ports[1]]))))
 }
 
 #[cfg(test)]
@@ -198,17 +199,17 @@ mod tests {
                     assert_eq!(read(&written[..len]), Ok(None), "{version:?} {len}");
                 }
                 let more = [&written[..], b"GET / HTTP/1.1"].concat();
-                assert_eq!(read(&more), Ok(Some((Told::Client(at(client)), written.len()))));
+                assert_eq!(read(&more), Ok(Some((Source::Client(at(client)), written.len()))));
             }
         }
     }
 
     #[test]
     fn who_does_not_know_the_client_says_so() {
-        assert_eq!(read(b"PROXY UNKNOWN\r\n"), Ok(Some((Told::Nothing, 15))));
-        assert_eq!(read(b"PROXY UNKNOWN ffff::1 ::2 1 2\r\nGET"), Ok(Some((Told::Nothing, 31))));
+        assert_eq!(read(b"PROXY UNKNOWN\r\n"), Ok(Some((Source::Unknown, 15))));
+        assert_eq!(read(b"PROXY UNKNOWN ffff::1 ::2 1 2\r\nGET"), Ok(Some((Source::Unknown, 31))));
         let local = [&SIGNATURE[..], &[0x20, 0, 0, 3], b"abc"].concat();
-        assert_eq!(read(&local), Ok(Some((Told::Nothing, 19))));
+        assert_eq!(read(&local), Ok(Some((Source::Unknown, 19))));
     }
 
     #[test]
@@ -216,7 +217,7 @@ mod tests {
         let mut header = header(Version::V2, at("192.0.2.1:5"), at("192.0.2.2:6"));
         header[15] += 5;
         header.extend_from_slice(b"\x04\0\x02ab");
-        assert_eq!(read(&header), Ok(Some((Told::Client(at("192.0.2.1:5")), 33))));
+        assert_eq!(read(&header), Ok(Some((Source::Client(at("192.0.2.1:5")), 33))));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::{Step, To};
+use super::{Destination, Step};
 use crate::error::{Error, Result};
 use crate::plan::FilePart;
 
@@ -29,7 +29,7 @@ impl FileRun {
         Self { part, read: false }
     }
 
-    pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
+    pub(super) fn step(&mut self, to: &Destination<'_>) -> Result<Step> {
         let moved = if self.read { self.read_and_send(to) } else { self.send_file(to) };
         let moved = match moved {
             Ok(moved) => moved,
@@ -48,14 +48,14 @@ impl FileRun {
         Ok(if self.part.len == 0 { Step::Done } else { Step::Moved })
     }
 
-    fn send_file(&mut self, to: &To<'_>) -> Result<u64, Errno> {
+    fn send_file(&mut self, to: &Destination<'_>) -> Result<u64, Errno> {
         let asked = self.part.len.min(CHUNK) as usize;
         let moved = sendfile(to.socket, &*self.part.file, Some(&mut self.part.offset), asked)? as u64;
         to.tally.borrow_mut().account.sendfile += moved;
         Ok(moved)
     }
 
-    fn read_and_send(&mut self, to: &To<'_>) -> Result<u64, Errno> {
+    fn read_and_send(&mut self, to: &Destination<'_>) -> Result<u64, Errno> {
         let mut bytes = vec![0; self.part.len.min(READ_CHUNK as u64) as usize];
         let read = self.part.file.read_at(&mut bytes, self.part.offset);
         let read = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;

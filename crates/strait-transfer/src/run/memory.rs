@@ -9,8 +9,8 @@ use smallvec::{SmallVec, smallvec};
 use strait_sys::buffer::Frozen;
 use strait_sys::clock::thread_cpu_time;
 
-use super::{Current, Step, To};
-use crate::engine::{Engine, Lent, Tally};
+use super::{Current, Destination, Step};
+use crate::engine::{Engine, Tally, ZeroCopySend};
 use crate::error::{Error, Result};
 use crate::plan::{PIECES_MAX, Piece, Pieces, Run, Views};
 
@@ -18,24 +18,24 @@ const OPERATION: &str = "send to";
 
 /// Pieces that the kernel copies.
 #[derive(Debug)]
-pub(crate) struct Copying {
+pub(crate) struct CopyRun {
     pieces: Pieces,
     /// The first piece that is not sent whole, and what of it is.
     at: usize,
     offset: usize,
     /// They could have been lent: what copying costs is worth knowing.
-    lendable: bool,
+    may_zero_copy: bool,
 }
 
-impl Copying {
+impl CopyRun {
     pub(super) fn new(pieces: Pieces) -> Self {
-        Self { pieces, at: 0, offset: 0, lendable: false }
+        Self { pieces, at: 0, offset: 0, may_zero_copy: false }
     }
 
-    pub(super) fn step(&mut self, to: &To<'_>) -> Result<Step> {
+    pub(super) fn step(&mut self, to: &Destination<'_>) -> Result<Step> {
         let more = if to.more { SendFlags::MORE } else { SendFlags::empty() };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
-        let began = (self.lendable && to.route.borrow().is_curious(self.left())).then(thread_cpu_time);
+        let began = (self.may_zero_copy && to.route.borrow().wants_cost(self.left())).then(thread_cpu_time);
         let (asked, sent) = self.send(to, flags);
         let sent = match sent {
             Ok(sent) => sent,
@@ -62,7 +62,7 @@ impl Copying {
     }
 
     /// Bytes asked for, and those that the kernel took.
-    fn send(&self, to: &To<'_>, flags: SendFlags) -> (usize, Result<usize, Errno>) {
+    fn send(&self, to: &Destination<'_>, flags: SendFlags) -> (usize, Result<usize, Errno>) {
         if let [piece] = &self.pieces[self.at..] {
             let piece = &piece[self.offset..];
             return (piece.len(), send(to.socket, piece, flags));
@@ -92,17 +92,17 @@ impl Copying {
 
 /// Buffers that are lent to the kernel.
 #[derive(Debug)]
-pub(crate) struct Lending {
+pub(crate) struct ZeroCopyRun {
     /// What is left; the first view is cut where a send ended within it.
     views: Views,
 }
 
 /// Sends `bytes`, of a piece, at once; a run of what is left of it.
-pub(super) fn copy(
+pub(super) fn start_copy(
     bytes: &[u8],
     piece: impl FnOnce() -> Piece,
     engine: &mut Engine,
-    to: &To<'_>,
+    to: &Destination<'_>,
 ) -> Result<Option<Current>> {
     engine.collect()?;
     let sent = match send(to.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -114,25 +114,29 @@ pub(super) fn copy(
     if sent == bytes.len() {
         return Ok(None);
     }
-    Ok(Some(Current::Copying(Copying { offset: sent, ..Copying::new(smallvec![piece()]) })))
+    Ok(Some(Current::Copy(CopyRun { offset: sent, ..CopyRun::new(smallvec![piece()]) })))
 }
 
 /// Lends a view at once; a run of what is left of it.
-pub(super) fn lend(view: &Frozen, engine: &mut Engine, to: &To<'_>) -> Result<Option<Current>> {
-    Ok(match hand_over(std::slice::from_ref(view), engine, to)? {
+pub(super) fn start_zero_copy(
+    view: &Frozen,
+    engine: &mut Engine,
+    to: &Destination<'_>,
+) -> Result<Option<Current>> {
+    Ok(match submit(std::slice::from_ref(view), engine, to)? {
         Some(taken) if taken == view.len() => None,
-        Some(taken) => Some(Current::Lending(Lending::new(smallvec![view.slice(taken..view.len())]))),
-        None => Some(Current::Copying(Lending::new(smallvec![view.clone()]).copy())),
+        Some(taken) => Some(Current::ZeroCopy(ZeroCopyRun::new(smallvec![view.slice(taken..view.len())]))),
+        None => Some(Current::Copy(ZeroCopyRun::new(smallvec![view.clone()]).copy())),
     })
 }
 
 /// Lends views; the bytes that the kernel took, or `None`: they are to be copied.
-fn hand_over(views: &[Frozen], engine: &mut Engine, to: &To<'_>) -> Result<Option<usize>> {
-    match engine.lend(to.socket, views, to.more, (to.ends, to.route), to.tally)? {
-        Lent::Copy => Ok(None),
-        Lent::NoRoom => Ok(Some(0)),
-        Lent::Taken(taken) => Ok(Some(taken)),
-        Lent::Failed(errno) => Err(Error::os(OPERATION, to.peer, Errno::from_raw_os_error(errno))),
+fn submit(views: &[Frozen], engine: &mut Engine, to: &Destination<'_>) -> Result<Option<usize>> {
+    match engine.send_zero_copy(to.socket, views, to.more, (to.ends, to.route), to.tally)? {
+        ZeroCopySend::Copy => Ok(None),
+        ZeroCopySend::NoRoom => Ok(Some(0)),
+        ZeroCopySend::Taken(taken) => Ok(Some(taken)),
+        ZeroCopySend::Failed(errno) => Err(Error::os(OPERATION, to.peer, Errno::from_raw_os_error(errno))),
     }
 }
 
@@ -141,31 +145,31 @@ fn hand_over(views: &[Frozen], engine: &mut Engine, to: &To<'_>) -> Result<Optio
 /// ones, which is returned, follows.
 pub(super) fn gather(
     pieces: Pieces,
-    lent: Views,
+    views: Views,
     engine: &mut Engine,
     tally: &RefCell<Tally>,
 ) -> (Current, Option<Run>) {
     let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
     if bytes == 0 {
-        return (Current::Lending(Lending::new(lent)), None);
+        return (Current::ZeroCopy(ZeroCopyRun::new(views)), None);
     }
     let Some(view) = engine.gather_in_buffer(pieces.iter().map(|piece| &**piece), bytes) else {
         tally.borrow_mut().account.fall_back("no buffer to gather small pieces in");
-        let rest = Run::ZeroCopy { gathered: Pieces::new(), lent };
-        return (Current::Copying(Copying::new(pieces)), Some(rest));
+        let rest = Run::ZeroCopy { gathered: Pieces::new(), views };
+        return (Current::Copy(CopyRun::new(pieces)), Some(rest));
     };
     tally.borrow_mut().account.gathered += bytes as u64;
-    (Current::Lending(Lending::new(std::iter::once(view).chain(lent).collect())), None)
+    (Current::ZeroCopy(ZeroCopyRun::new(std::iter::once(view).chain(views).collect())), None)
 }
 
-impl Lending {
+impl ZeroCopyRun {
     fn new(views: Views) -> Self {
         Self { views }
     }
 
     /// `None`: it is to be copied.
-    pub(super) fn step(&mut self, engine: &mut Engine, to: &To<'_>) -> Result<Option<Step>> {
-        let Some(taken) = hand_over(&self.views, engine, to)? else { return Ok(None) };
+    pub(super) fn step(&mut self, engine: &mut Engine, to: &Destination<'_>) -> Result<Option<Step>> {
+        let Some(taken) = submit(&self.views, engine, to)? else { return Ok(None) };
         self.advance(taken);
         Ok(Some(if self.views.is_empty() { Step::Done } else { Step::NoRoom }))
     }
@@ -184,8 +188,8 @@ impl Lending {
     }
 
     /// What is left, to be copied.
-    pub(super) fn copy(&mut self) -> Copying {
+    pub(super) fn copy(&mut self) -> CopyRun {
         let pieces = std::mem::take(&mut self.views).into_iter().map(Piece::Shared).collect();
-        Copying { lendable: true, ..Copying::new(pieces) }
+        CopyRun { may_zero_copy: true, ..CopyRun::new(pieces) }
     }
 }

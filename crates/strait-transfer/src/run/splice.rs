@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use super::{Step, To};
+use super::{Destination, Step};
 use crate::error::{Error, Result};
 use crate::pipe::{Pipe, Pipes};
 use crate::plan::{StreamPart, TO_THE_END};
@@ -26,7 +26,7 @@ impl SpliceRun {
         &self.part.socket
     }
 
-    pub(super) fn step(&mut self, pipes: &mut Pipes, to: &To<'_>) -> Result<Step> {
+    pub(super) fn step(&mut self, pipes: &mut Pipes, to: &Destination<'_>) -> Result<Step> {
         let pipe = match self.pipe.take() {
             Some(pipe) => pipe,
             None => pipes.take()?,

@@ -60,11 +60,11 @@ fn a_peer_that_takes_nothing_is_told_and_what_is_lent_stays_lent() {
         plan.push(Segment::Shared(Frozen::copied(&pattern(1 << 20, 1)).unwrap()));
     }
     let error = sender.send(&mut engine, plan, Duration::from_millis(50)).unwrap_err();
-    assert!(matches!(error, Error::Late { .. }), "{error}");
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert!(sender.finish(&mut engine, Duration::ZERO).unwrap() > 0);
-    let lent = engine.lent_bytes();
+    let lent = engine.borrowed_bytes();
     drop(sender);
-    assert_eq!(engine.lent_bytes(), lent);
+    assert_eq!(engine.borrowed_bytes(), lent);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_device_without_scatter_gather_is_known_to_copy_before_it_is_lent_to() {
 #[test]
 fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
     let (stream, far) = connection();
-    let options = Options { zero_copy: ZeroCopy::From(1), lent_bytes_max: 100_000, ..Options::default() };
+    let options = Options { zero_copy: ZeroCopy::From(1), borrowed_bytes_max: 100_000, ..Options::default() };
     let (mut engine, mut sender) = (Engine::new(options).unwrap(), Sender::new(stream).unwrap());
     if engine.notifications().is_none() {
         lab::skip("no io_uring");
@@ -168,7 +168,7 @@ fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
     }
     sender.push(&mut engine, plan);
     let _ = sender.advance(&mut engine).unwrap();
-    assert!(engine.lent_bytes() <= 100_000);
+    assert!(engine.borrowed_bytes() <= 100_000);
     let peer = peer(far, READS);
     sender.send(&mut engine, Plan::new(), PATIENCE).unwrap();
     let account = sender.account();

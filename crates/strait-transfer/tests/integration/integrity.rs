@@ -40,11 +40,11 @@ fn zero_copy() -> impl Strategy<Value = ZeroCopy> {
 fn options() -> impl Strategy<Value = Options> {
     let mixed = prop_oneof![Just(Mixed::Join), Just(Mixed::Split)];
     (zero_copy(), mixed, 1..8_usize, 10_000..1_000_000_usize, any::<bool>()).prop_map(
-        |(zero_copy, mixed, lent_max, lent_bytes_max, register)| Options {
+        |(zero_copy, mixed, borrowed_max, borrowed_bytes_max, register)| Options {
             zero_copy,
             mixed,
-            lent_max,
-            lent_bytes_max,
+            borrowed_max,
+            borrowed_bytes_max,
             buffer_bytes: 16 << 10,
             buffers: 4,
             register,
@@ -120,7 +120,7 @@ proptest! {
         drop(sender);
         let got = peer.join().unwrap();
         prop_assert_eq!(still_lent, 0);
-        prop_assert_eq!(engine.lent_bytes(), 0);
+        prop_assert_eq!(engine.borrowed_bytes(), 0);
         match sent {
             Ok(()) if reads.resets_after.is_none() => {
                 prop_assert!(got == expected, "{} bytes of {}", got.len(), expected.len());

@@ -11,7 +11,7 @@ use crate::rig::{PATIENCE, connection, pattern};
 
 const CONNECTIONS: usize = 1000;
 const BYTES: usize = 100_000;
-const LENT_BYTES_MAX: usize = 1 << 20;
+const BORROWED_BYTES_MAX: usize = 1 << 20;
 
 /// Reads all to their ends, in turn.
 fn read_all(mut streams: Vec<TcpStream>) -> Vec<Vec<u8>> {
@@ -38,8 +38,8 @@ fn a_thousand_connections_share_what_may_be_lent() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     let options = Options {
         zero_copy: ZeroCopy::From(1),
-        lent_bytes_max: LENT_BYTES_MAX,
-        lent_max: 64,
+        borrowed_bytes_max: BORROWED_BYTES_MAX,
+        borrowed_max: 64,
         register: false,
         ..Options::default()
     };
@@ -58,7 +58,7 @@ fn a_thousand_connections_share_what_may_be_lent() {
     let mut open: Vec<_> = senders.iter_mut().collect();
     while !open.is_empty() {
         open.retain_mut(|sender| sender.advance(&mut engine).unwrap() != Progress::Idle);
-        assert!(engine.lent_bytes() <= LENT_BYTES_MAX);
+        assert!(engine.borrowed_bytes() <= BORROWED_BYTES_MAX);
         engine.collect().unwrap();
     }
     let mut lent = 0;
@@ -68,7 +68,7 @@ fn a_thousand_connections_share_what_may_be_lent() {
         assert_eq!(account.bytes(), BYTES as u64);
         lent += account.zero_copy + account.zero_copy_copied;
     }
-    assert_eq!(engine.lent_bytes(), 0);
+    assert_eq!(engine.borrowed_bytes(), 0);
     assert!(engine.no_zero_copy().is_some() || lent > 0);
     assert!(reading.join().unwrap().iter().all(|got| *got == bytes));
     assert!(view.try_mut().is_ok());

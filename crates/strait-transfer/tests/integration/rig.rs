@@ -17,12 +17,12 @@ pub(crate) fn connection() -> (TcpStream, TcpStream) {
     (sender, listener.accept().unwrap().0)
 }
 
-/// How a peer reads.
+/// SendOptions a peer reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reads {
     /// Bytes at a time.
     pub(crate) chunk: usize,
-    /// How long it waits before it begins, and after each so many chunks.
+    /// SendOptions long it waits before it begins, and after each so many chunks.
     pub(crate) pause: Duration,
     pub(crate) pause_each: usize,
     /// It resets the connection once it has read so much.

@@ -26,7 +26,7 @@ fn lent() -> Option<(Engine, Sender, std::net::TcpStream)> {
     let mut sender = Sender::new(stream).unwrap();
     sender.send(&mut engine, plan(), PATIENCE).unwrap();
     engine.collect().unwrap();
-    assert!(sender.lent() > 0, "the peer has not read");
+    assert!(sender.borrowed() > 0, "the peer has not read");
     Some((engine, sender, far))
 }
 
@@ -56,7 +56,7 @@ fn a_notification_that_came_before_the_wait_ends_it() {
     assert!(is_readable(&engine, timeout()));
     engine.quiet();
     assert!(engine.wait(None, PATIENCE).unwrap());
-    assert_eq!(sender.lent(), 0);
+    assert_eq!(sender.borrowed(), 0);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn the_descriptor_is_readable_from_a_notification_until_quiet() {
     engine.quiet();
     assert!(!is_readable(&engine, Timespec::default()));
     engine.collect().unwrap();
-    assert_eq!(sender.lent(), 0);
+    assert_eq!(sender.borrowed(), 0);
     assert!(!engine.listen().unwrap(), "nothing is to come");
 }
 
@@ -87,7 +87,7 @@ fn an_edge_comes_for_what_comes_after_listening() {
             epoll::wait(&reactor, rustix::buffer::spare_capacity(&mut events), Some(&timeout())).unwrap();
             assert_eq!(events.len(), 1, "no edge for notification {turn}");
         }
-        assert_eq!(sender.lent(), 0);
+        assert_eq!(sender.borrowed(), 0);
         sender.send(&mut engine, plan(), PATIENCE).unwrap();
     }
 }

@@ -36,7 +36,8 @@ fn broken_connection() -> Arc<OwnedFd> {
     sender
 }
 
-const ZERO_COPY: How = How { zero_copy: true, more: false, whole: false, at_once: false, linked: false };
+const ZERO_COPY: SendOptions =
+    SendOptions { zero_copy: true, more: false, whole: false, at_once: false, linked: false };
 
 /// Returns the events until no operation is in progress.
 fn drain(ring: &mut Ring) -> Vec<Event> {
@@ -58,9 +59,9 @@ fn zero_copy_send_releases_memory_with_the_notification() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (sender, mut peer) = connection();
     let view = Frozen::copied(&pattern(BLOCK, 1)).unwrap();
-    ring.push(&sender, std::slice::from_ref(&view), How { whole: true, ..ZERO_COPY }, 7).unwrap();
+    ring.push(&sender, std::slice::from_ref(&view), SendOptions { whole: true, ..ZERO_COPY }, 7).unwrap();
     ring.enter(1, PATIENCE).unwrap();
-    assert_eq!(ring.next_event(), Some(Event::Sent { token: 7, result: Ok(BLOCK), lent: true }));
+    assert_eq!(ring.next_event(), Some(Event::Sent { token: 7, result: Ok(BLOCK), borrowed: true }));
     let view = view.try_mut().unwrap_err();
     let mut got = vec![0; BLOCK];
     peer.read_exact(&mut got).unwrap();
@@ -81,13 +82,13 @@ fn many_views_leave_as_one_message_and_registered_memory_as_well() {
     let registered = buffer.freeze(0..BLOCK);
     let views =
         vec![Frozen::copied(b"head").unwrap(), registered.slice(0..10), Frozen::copied(b"tail").unwrap()];
-    ring.push(&sender, &[registered.slice(5..9)], How { linked: true, ..ZERO_COPY }, 1).unwrap();
+    ring.push(&sender, &[registered.slice(5..9)], SendOptions { linked: true, ..ZERO_COPY }, 1).unwrap();
     // All in one chain: unlinked operations could overtake waiting ones.
-    ring.push(&sender, &views, How { linked: true, ..ZERO_COPY }, 2).unwrap();
+    ring.push(&sender, &views, SendOptions { linked: true, ..ZERO_COPY }, 2).unwrap();
     drop(views);
-    ring.push(&sender, &[registered], How { zero_copy: false, ..ZERO_COPY }, 3).unwrap();
+    ring.push(&sender, &[registered], SendOptions { zero_copy: false, ..ZERO_COPY }, 3).unwrap();
     let events = drain(&mut ring);
-    assert!(events.contains(&Event::Sent { token: 3, result: Ok(BLOCK), lent: false }), "{events:?}");
+    assert!(events.contains(&Event::Sent { token: 3, result: Ok(BLOCK), borrowed: false }), "{events:?}");
     let mut got = vec![0; 4 + 18 + BLOCK];
     peer.read_exact(&mut got).unwrap();
     let bytes = pattern(BLOCK, 2);
@@ -104,10 +105,10 @@ fn the_pages_of_a_mapped_file_are_lent_beyond_the_file_and_its_mapping() {
     let mut file = std::fs::File::from(file);
     file.write_all(&pattern(BLOCK, 3)).unwrap();
     let view = Frozen::of_file(&file).unwrap();
-    ring.push(&sender, &[view], How { whole: true, ..ZERO_COPY }, 1).unwrap();
+    ring.push(&sender, &[view], SendOptions { whole: true, ..ZERO_COPY }, 1).unwrap();
     drop(file);
     ring.enter(1, PATIENCE).unwrap();
-    assert_eq!(ring.next_event(), Some(Event::Sent { token: 1, result: Ok(BLOCK), lent: true }));
+    assert_eq!(ring.next_event(), Some(Event::Sent { token: 1, result: Ok(BLOCK), borrowed: true }));
     drop(ring);
     let mut got = vec![0; BLOCK];
     peer.read_exact(&mut got).unwrap();
@@ -120,7 +121,7 @@ fn an_error_is_followed_by_a_notification() {
     let view = Frozen::copied(&pattern(BLOCK, 0)).unwrap();
     ring.push(&broken_connection(), std::slice::from_ref(&view), ZERO_COPY, 1).unwrap();
     let events = drain(&mut ring);
-    assert_eq!(events[0], Event::Sent { token: 1, result: Err(libc::EPIPE), lent: true });
+    assert_eq!(events[0], Event::Sent { token: 1, result: Err(libc::EPIPE), borrowed: true });
     assert!(matches!(events[1..], [Event::Returned { token: 1, .. }]), "{events:?}");
     assert!(view.try_mut().is_ok());
 }
@@ -130,17 +131,17 @@ fn stale_notification_of_a_cancelled_link_is_counted() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (broken, (sender, mut peer)) = (broken_connection(), connection());
     let view = Frozen::copied(b"strait").unwrap();
-    ring.push(&broken, std::slice::from_ref(&view), How { linked: true, ..ZERO_COPY }, 1).unwrap();
+    ring.push(&broken, std::slice::from_ref(&view), SendOptions { linked: true, ..ZERO_COPY }, 1).unwrap();
     ring.push(&broken, std::slice::from_ref(&view), ZERO_COPY, 2).unwrap();
     let events = drain(&mut ring);
     assert!(
-        events.contains(&Event::Sent { token: 2, result: Err(libc::ECANCELED), lent: false }),
+        events.contains(&Event::Sent { token: 2, result: Err(libc::ECANCELED), borrowed: false }),
         "{events:?}"
     );
     // Its slot serves the next operation, which the late notification must not complete.
     ring.push(&sender, &[view], ZERO_COPY, 3).unwrap();
     let events = drain(&mut ring);
-    assert_eq!(events[0], Event::Sent { token: 3, result: Ok(6), lent: true }, "{events:?}");
+    assert_eq!(events[0], Event::Sent { token: 3, result: Ok(6), borrowed: true }, "{events:?}");
     assert_eq!(ring.stale(), 1);
     let mut got = [0; 6];
     peer.read_exact(&mut got).unwrap();
@@ -183,14 +184,14 @@ fn arrives_unharmed(ring: &mut Ring) -> bool {
     const BLOCKS_MAX: u8 = 200;
     let (sender, mut peer) = connection();
     let mut buffers: Vec<BufMut> = (0..BUFFERS).map(|_| BufMut::with_len(BLOCK).unwrap()).collect();
-    let (mut lent, mut expected): (Vec<Frozen>, Vec<u8>) = (Vec::new(), Vec::new());
+    let (mut borrowed, mut expected): (Vec<Frozen>, Vec<u8>) = (Vec::new(), Vec::new());
     let mut stalled = 0;
     for seed in 0..BLOCKS_MAX {
         let Some(mut buffer) = buffers.pop() else { break };
         let bytes = pattern(BLOCK, seed);
         buffer.copy_from_slice(&bytes);
-        lent.push(buffer.freeze(0..BLOCK));
-        ring.push(&sender, std::slice::from_ref(lent.last().unwrap()), ZERO_COPY, seed.into()).unwrap();
+        borrowed.push(buffer.freeze(0..BLOCK));
+        ring.push(&sender, std::slice::from_ref(borrowed.last().unwrap()), ZERO_COPY, seed.into()).unwrap();
         ring.enter(1, Duration::from_millis(20)).unwrap();
         let mut sent = None;
         while let Some(event) = ring.next_event() {
@@ -200,13 +201,13 @@ fn arrives_unharmed(ring: &mut Ring) -> bool {
         }
         expected.extend_from_slice(&bytes[..sent.unwrap_or(0)]);
         stalled += usize::from(sent.is_none());
-        for view in std::mem::take(&mut lent) {
+        for view in std::mem::take(&mut borrowed) {
             match view.try_mut() {
                 Ok(mut buffer) => {
                     buffer.fill(0xee);
                     buffers.push(buffer);
                 }
-                Err(view) => lent.push(view),
+                Err(view) => borrowed.push(view),
             }
         }
         if stalled > 0 {
@@ -252,7 +253,7 @@ fn dropped_ring_keeps_pages_that_the_kernel_reads() {
             break;
         }
     }
-    assert!(ring.lent() > 0, "{ring:?}");
+    assert!(ring.borrowed() > 0, "{ring:?}");
     drop(ring);
     for view in views {
         assert!(view.try_mut().is_err());
@@ -272,7 +273,7 @@ fn send_at_once_is_partial() {
     let Some(mut ring) = ring_or_skip(4, 64) else { return };
     let (sender, _peer) = connection();
     let view = Frozen::copied(&pattern(1 << 20, 1)).unwrap();
-    let at_once = How { at_once: true, ..ZERO_COPY };
+    let at_once = SendOptions { at_once: true, ..ZERO_COPY };
     for _ in 0..60 {
         ring.push(&sender, std::slice::from_ref(&view), at_once, 1).unwrap();
         ring.enter(0, Duration::ZERO).unwrap();
@@ -294,8 +295,8 @@ fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
     let (sender, mut peer) = connection();
     let views = [1, 2, 3].map(|seed| Frozen::copied(&pattern(4 << 20, seed)).unwrap());
     for (token, view) in views.iter().enumerate() {
-        let how = How { linked: token < 2, whole: true, ..ZERO_COPY };
-        ring.push(&sender, std::slice::from_ref(view), how, token as u64).unwrap();
+        let options = SendOptions { linked: token < 2, whole: true, ..ZERO_COPY };
+        ring.push(&sender, std::slice::from_ref(view), options, token as u64).unwrap();
     }
     drop(sender);
     let reading = std::thread::spawn(move || {
@@ -335,6 +336,6 @@ fn failed_send_beyond_the_memlock_limit_releases_its_memory() {
     let view = Frozen::copied(&pattern(1 << 20, 5)).unwrap();
     ring.push(&sender, std::slice::from_ref(&view), ZERO_COPY, 1).unwrap();
     let events = drain(&mut ring);
-    assert_eq!(events[0], Event::Sent { token: 1, result: Err(libc::ENOMEM), lent: true }, "{events:?}");
+    assert_eq!(events[0], Event::Sent { token: 1, result: Err(libc::ENOMEM), borrowed: true }, "{events:?}");
     assert!(view.try_mut().is_ok());
 }

@@ -36,7 +36,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A route and its device.
 #[derive(Debug, Default)]
-pub(crate) struct Way {
+pub(crate) struct RouteEntry {
     route: Route,
     index: Option<u32>,
     /// One of its own until it is known by which it leaves.
@@ -44,26 +44,26 @@ pub(crate) struct Way {
     used: u64,
 }
 
-impl Way {
+impl RouteEntry {
     /// It leaves by the device of that index.
-    pub(crate) fn leaves_by(&mut self, index: u32) {
+    pub(crate) fn set_interface(&mut self, index: u32) {
         if self.index.replace(index) != Some(index) {
             self.device = device(index);
         }
     }
 
-    pub(crate) fn asks_for_device(&self, now: Duration) -> bool {
-        self.route.asks_for_device(now)
+    pub(crate) fn needs_device_check(&self, now: Duration) -> bool {
+        self.route.needs_device_check(now)
     }
 
     /// Its device was looked at; the loopback gathers and copies.
-    pub(crate) fn device(&mut self, gathers: bool, is_loopback: bool, now: Duration) {
-        self.route.device(gathers, now);
-        lock(&self.device).found(gathers && !is_loopback);
+    pub(crate) fn set_device(&mut self, gathers: bool, is_loopback: bool, now: Duration) {
+        self.route.set_device(gathers, now);
+        lock(&self.device).set_capable(gathers && !is_loopback);
     }
 
-    pub(crate) fn copies_unreported(&self) -> bool {
-        self.route.copies_unreported()
+    pub(crate) fn copies_silently(&self) -> bool {
+        self.route.copies_silently()
     }
 
     pub(crate) fn advise(&mut self, bytes: usize, now: Duration, alone: bool) -> Advice {
@@ -93,12 +93,12 @@ impl Way {
         self.route.refuse(&mut lock(&self.device), reason, now);
     }
 
-    pub(crate) fn has_choice(&self) -> bool {
-        self.route.has_choice()
+    pub(crate) fn chooses_by_cost(&self) -> bool {
+        self.route.chooses_by_cost()
     }
 
-    pub(crate) fn is_curious(&self, bytes: usize) -> bool {
-        self.route.has_choice() && lock(&self.device).is_curious(bytes)
+    pub(crate) fn wants_cost(&self, bytes: usize) -> bool {
+        self.route.chooses_by_cost() && lock(&self.device).wants_cost(bytes)
     }
 
     pub(crate) fn cost(&mut self, bytes: usize, taken: usize, lent: bool, took: Duration) {
@@ -108,13 +108,13 @@ impl Way {
 
 /// The routes of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct RouteTable {
     ways: HashMap<Ends, SharedRoute>,
     /// Counts the times that one was asked for.
     clock: u64,
 }
 
-impl Ways {
+impl RouteTable {
     pub(crate) fn find(&mut self, ends: Ends) -> SharedRoute {
         self.clock += 1;
         if self.ways.len() >= ROUTES_MAX && !self.ways.contains_key(&ends) {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn one_route_too_many_forgets_the_oldest_and_no_other() {
-        let mut ways = Ways::default();
+        let mut ways = RouteTable::default();
         let first = ways.find(ends(0));
         for number in 1..ROUTES_MAX as u32 {
             ways.find(ends(number));
@@ -159,12 +159,12 @@ mod tests {
 
     #[test]
     fn routes_by_one_device_share_what_is_known_of_it() {
-        let (mut one, mut other) = (Way::default(), Way::default());
+        let (mut one, mut other) = (RouteEntry::default(), RouteEntry::default());
         for way in [&mut one, &mut other] {
-            way.leaves_by(u32::MAX);
+            way.set_interface(u32::MAX);
         }
         assert!(Arc::ptr_eq(&one.device, &other.device));
-        other.leaves_by(u32::MAX - 1);
+        other.set_interface(u32::MAX - 1);
         assert!(!Arc::ptr_eq(&one.device, &other.device));
     }
 }
