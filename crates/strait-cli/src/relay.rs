@@ -224,7 +224,7 @@ fn listen_on(address: SocketAddr, workers: u32) -> Result<Vec<TcpListener>, Erro
 
 fn options(args: &Args, to: Vec<SocketAddr>, room: &Room, first_number: u64) -> Options {
     Options {
-        to,
+        servers: to,
         tee: args.tee.clone(),
         connections_max: (room.connections / args.workers).max(1) as usize,
         descriptors: Arc::clone(&room.descriptors),

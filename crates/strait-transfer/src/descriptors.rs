@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Pipes leave one part in so many for new connections.
 const RESERVED_PART: u64 = 8;
 
-/// Descriptors that may be open at a time, and those that are.
+/// Number of descriptors that may be open at a time, and of those that are.
 #[derive(Debug)]
 pub struct Budget {
     limit: u64,
     connections_limit: u64,
     used: AtomicU64,
-    /// Of those in use, the descriptors of connections.
+    /// Used descriptors of connections.
     used_by_connections: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes the descriptors of a connection; `None` where fewer are free.
+    /// Takes the descriptors of a connection; returns `None` if too few are free.
     pub fn take_for_connection(self: &Arc<Self>, descriptors: u64) -> Option<Share> {
         let mut share = self.take(descriptors, 0)?;
         self.used_by_connections.fetch_add(descriptors, Ordering::Relaxed);
@@ -49,18 +49,19 @@ impl Budget {
         Some(share)
     }
 
-    /// Takes the descriptors of a pipe; `None` where too few would stay free for new connections.
+    /// Takes the descriptors of a pipe; returns `None` if too few would stay free for new
+    /// connections.
     pub fn take_for_pipe(self: &Arc<Self>, descriptors: u64) -> Option<Share> {
         self.take(descriptors, self.reserved())
     }
 
-    /// Returns true if fewer descriptors are free than pipes have to leave.
+    /// Returns true if fewer descriptors are free than pipes must leave.
     pub fn is_short(&self) -> bool {
         self.limit.saturating_sub(self.used()) < self.reserved()
     }
 
-    /// Descriptors that pipes leave: those that new connections may still take, up to the reserved
-    /// part.
+    /// Returns the number of descriptors that pipes must leave: those that new connections may
+    /// still take, at most the reserved part.
     fn reserved(&self) -> u64 {
         let used = self.used_by_connections.load(Ordering::Relaxed);
         self.connections_limit.saturating_sub(used).min(self.limit / RESERVED_PART)
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipes_take_free_descriptors_and_leave_an_eighth_for_connections() {
+    fn pipes_leave_an_eighth_of_the_descriptors_for_connections() {
         let budget = Budget::new(80, 80);
         let connection = budget.take_for_connection(2).unwrap();
         let pipes: Vec<_> = std::iter::from_fn(|| budget.take_for_pipe(2)).collect();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_take_the_last_descriptors_where_no_connection_may_follow() {
+    fn pipes_take_the_last_descriptors_if_no_more_connections_are_allowed() {
         let budget = Budget::new(80, 72);
         let connections: Vec<_> = (0..36).map(|_| budget.take_for_connection(2).unwrap()).collect();
         let pipes: Vec<_> = std::iter::from_fn(|| budget.take_for_pipe(2)).collect();
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_outlives_its_connection_keeps_its_descriptor() {
+    fn socket_keeps_its_descriptor_after_its_connection() {
         let budget = Budget::new(8, 8);
         let mut connection = budget.take_for_connection(2).unwrap();
         let socket = connection.split(1);

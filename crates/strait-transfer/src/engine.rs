@@ -1,11 +1,9 @@
-//! What all senders of a thread share: the io_uring, the memory that it may send from, what is lent
-//! to the kernel, and what is known of each route.
+//! State that all senders of a thread share: the io_uring, the memory that it may send from, the
+//! buffers that the kernel has borrowed, and the state of each route.
 //!
-//! Where io_uring is forbidden everything is copied, and the accounts say so. Nothing here waits
-//! but [`Engine::wait`].
+//! Without io_uring everything is copied, and the accounts report it. Only [`Engine::wait`] waits.
 
 use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,46 +20,47 @@ use strait_sys::uring::{Event, Ring, SendOptions};
 use crate::error::{Error, Result};
 use crate::plan::{Mixed, Policy, Segment};
 use crate::route::{Advice, Reason, THRESHOLD_MIN};
-use crate::routes::{RouteEntry, RouteTable};
+use crate::routes::{Ends, RouteEntry, RouteTable, SharedRoute};
 
-/// Submissions at a time: each is handed over at once.
+/// Queue entries of the ring: each submission is passed to the kernel at once.
 const ENTRIES: u32 = 8;
 
-/// Whether buffers are lent.
+/// Rule that decides between zero-copy sends and copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroCopy {
-    /// Where the kernel does not copy them and it costs less.
+    /// Zero-copy where the kernel does not copy after all and where it costs less.
     Adaptive,
-    /// All from this size on, whatever it costs.
+    /// Zero-copy for all buffers of at least this size, whatever it costs.
     From(usize),
-    /// None.
+    /// Copies only.
     Never,
 }
 
-/// SendOptions an engine works.
+/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether buffers are lent.
+    /// Rule that decides between zero-copy sends and copies.
     pub zero_copy: ZeroCopy,
-    /// What becomes of small buffers beside a lent one.
+    /// Treatment of small buffers next to a zero-copy one.
     pub mixed: Mixed,
-    /// Bytes that may be lent to the kernel at a time, all senders together; the rest is copied.
+    /// Limit of bytes in buffers that the kernel has borrowed, for all senders together. The rest
+    /// is copied.
     pub borrowed_bytes_max: usize,
-    /// Sends that may be lent at a time.
+    /// Limit of zero-copy sends without a notification.
     pub borrowed_max: usize,
-    /// Bytes of a buffer of [`Engine::buffer`].
+    /// Size of the buffers of [`Engine::buffer`].
     pub buffer_bytes: usize,
-    /// SendOptions many there are.
+    /// Number of these buffers.
     pub buffers: u32,
-    /// Whether their memory is registered with the kernel: it counts as locked, and sends from it
-    /// cost less.
+    /// True if their memory is registered with the kernel. It then counts as locked, and sends from
+    /// it cost less.
     pub register: bool,
 }
 
 impl Default for Options {
-    /// For some hundred connections that send files or messages: 6 MiB of buffers, which an
-    /// ordinary user's limit of locked memory (8 MiB) has room for, and 256 MiB lent at most: 4
-    /// MiB, the kernel's largest send buffer by default, for each of 64 peers.
+    /// For some hundred connections that send files or messages: 6 MiB of buffers, which fit an
+    /// ordinary user's limit of locked memory (8 MiB), and at most 256 MiB borrowed by the kernel:
+    /// 4 MiB, the kernel's largest send buffer by default, for each of 64 peers.
     fn default() -> Self {
         Self {
             zero_copy: ZeroCopy::Adaptive,
@@ -75,64 +74,59 @@ impl Default for Options {
     }
 }
 
-/// From and to whom: what a route is known by. The port is 0.
-pub(crate) type Ends = (IpAddr, SocketAddr);
-
-/// What the senders on a route share.
-pub(crate) type SharedRoute = Rc<RefCell<RouteEntry>>;
-
-/// What a sender counts, also when a report comes after it is gone.
+/// Counts of a sender. They outlive it, because reports may come later.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) account: Transfer,
-    /// Sends whose memory the kernel still has.
+    /// Sends with memory that the kernel still uses.
     pub(crate) borrowed: usize,
 }
 
-/// A send whose notification is to come.
+/// Zero-copy send without its notification.
 #[derive(Debug)]
 struct PendingSend {
     tally: Rc<RefCell<Tally>>,
     route: SharedRoute,
     bytes: usize,
     probe: bool,
-    /// It is copied, whatever the notification says.
+    /// True if the kernel copies it without reporting that.
     is_copied: bool,
 }
 
-/// What became of a send that was to go without a copy.
+/// Outcome of a zero-copy send.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ZeroCopySend {
-    /// The kernel took so many bytes.
+    /// The kernel accepted so many bytes.
     Taken(usize),
-    /// The socket has no room.
+    /// The socket buffer is full.
     NoRoom,
-    /// It is to be copied; the reason is counted.
+    /// The caller copies instead; the reason is counted.
     Copy,
-    /// It failed with this errno.
+    /// The send failed with this errno.
     Failed(i32),
 }
 
-/// The engine of a thread.
+/// Engine of a thread.
 #[derive(Debug)]
 pub struct Engine {
     ring: Option<Ring>,
     no_ring: Option<strait_sys::Error>,
     pool: Pool,
-    /// What is left of the buffer in which small pieces are gathered.
+    /// Rest of the buffer in which small pieces are gathered.
     gathering: Option<BufMut>,
     options: Options,
     routes: RouteTable,
-    /// By the token of the send.
+    /// Indexed by the token of the send.
     pending: Slab<PendingSend>,
     borrowed_bytes: usize,
 }
 
 impl Engine {
-    /// An engine; without io_uring it copies, and [`Engine::no_zero_copy`] says why.
+    /// Creates an engine. Without io_uring it copies, and [`Engine::no_zero_copy`] returns the
+    /// reason.
     ///
     /// # Errors
-    /// No memory for the buffers.
+    /// Without memory for the buffers.
     pub fn new(options: Options) -> Result<Self> {
         let pool = Pool::new(options.buffer_bytes, options.buffers)?;
         let (ring, no_ring) = match options.zero_copy {
@@ -156,28 +150,27 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Memory that is not registered is lent all the same, for a little more: that it cannot be is
-    /// no failure.
+    /// Registers the buffers. A failure only makes sends from them more expensive.
     fn register(&mut self) {
         if let Some(ring) = self.ring.as_mut().filter(|_| self.options.register) {
             self.no_ring = ring.register(&self.pool).err();
         }
     }
 
-    /// Why nothing can be lent, or only memory that is not registered; `None` where all is well or
-    /// nothing was asked for.
+    /// Returns the reason why there is no zero-copy, or only from memory that is not registered;
+    /// `None` if both work or were not requested.
     pub fn no_zero_copy(&self) -> Option<&strait_sys::Error> {
         self.no_ring.as_ref()
     }
 
-    /// A buffer to fill, from the memory that costs least to send; `None` while all are in use.
+    /// Takes a buffer to fill, from the memory that is cheapest to send; `None` while all are in
+    /// use.
     pub fn buffer(&self) -> Option<BufMut> {
         self.pool.take()
     }
 
-    /// Copies small pieces together, so that they can go as one, and be lent where that pays:
-    /// headers, chunks' sizes, many short records. While no buffer has room for them they stand
-    /// on the heap.
+    /// Copies small pieces into one buffer, so that they go in one send, by zero-copy where that
+    /// pays: headers, chunk sizes, many short records. Uses the heap while no buffer has room.
     pub fn gather<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>) -> Segment {
         let pieces = pieces.into_iter();
         let bytes = pieces.clone().map(<[u8]>::len).sum();
@@ -187,7 +180,8 @@ impl Engine {
         }
     }
 
-    /// The same of `bytes` bytes; none while no buffer has room.
+    /// Like [`Engine::gather`] with pieces of `bytes` bytes in total; returns `None` while no
+    /// buffer has room.
     pub(crate) fn gather_in_buffer<'a>(
         &mut self,
         pieces: impl Iterator<Item = &'a [u8]>,
@@ -210,18 +204,18 @@ impl Engine {
         Some(part.freeze(0..bytes))
     }
 
-    /// Bytes that are lent to the kernel now.
+    /// Returns the bytes that the kernel has borrowed.
     pub fn borrowed_bytes(&self) -> usize {
         self.borrowed_bytes
     }
 
-    /// What is known of the way between `ends`.
+    /// Returns the route between `ends`.
     pub(crate) fn route(&mut self, ends: Ends) -> SharedRoute {
         self.routes.find(ends)
     }
 
-    /// Whether a buffer of `bytes` bytes is worth a closer look. What is short is never lent,
-    /// whatever is known of the route.
+    /// Returns true if zero-copy is possible for a buffer of `bytes`. Short buffers never qualify,
+    /// whatever the route.
     pub(crate) fn may_zero_copy(&self, bytes: usize, route: &SharedRoute) -> bool {
         let is_long = match self.options.zero_copy {
             ZeroCopy::From(least) => bytes >= least,
@@ -231,7 +225,7 @@ impl Engine {
         is_long && self.policy(route).is_zero_copy(bytes)
     }
 
-    /// By what rule a plan for this route is cut into runs.
+    /// Returns the rule by which a plan for this route is cut into runs.
     pub(crate) fn policy(&self, route: &SharedRoute) -> Policy {
         let threshold = match self.options.zero_copy {
             _ if self.ring.is_none() => None,
@@ -242,7 +236,7 @@ impl Engine {
         Policy { threshold, mixed: self.options.mixed }
     }
 
-    /// Whether a send of `bytes` is to be lent, and as a probe.
+    /// Decides between zero-copy, probe and copy for a send of `bytes`.
     fn advise(&self, bytes: usize, route: &SharedRoute, tally: &Rc<RefCell<Tally>>) -> Advice {
         match self.options.zero_copy {
             ZeroCopy::From(_) => Advice::ZeroCopy,
@@ -251,8 +245,8 @@ impl Engine {
         }
     }
 
-    /// Sends `views` without a copy, if that is what the route is for; what happens to the bytes is
-    /// the kernel's to say.
+    /// Sends `views` by zero-copy if the route is suited. The kernel may still copy; its
+    /// notification reports that.
     pub(crate) fn send_zero_copy(
         &mut self,
         socket: &Arc<OwnedFd>,
@@ -263,7 +257,8 @@ impl Engine {
     ) -> Result<ZeroCopySend> {
         let bytes: usize = views.iter().map(|view| view.len()).sum();
         self.look_at_device(ends, route, tally);
-        // The report may be there that decides. Of a route that is decided the send itself takes the news.
+        // The pending report may decide the route. Once it is decided, the send itself collects
+        // reports.
         if !route.borrow().chooses_by_cost() {
             self.collect()?;
         }
@@ -273,11 +268,12 @@ impl Engine {
         }
         let fits = self.borrowed_bytes + bytes <= self.options.borrowed_bytes_max;
         let Some(ring) = self.ring.as_mut().filter(|_| fits) else {
-            return Ok(not_lent("as much is lent as may be", route, tally));
+            return Ok(copy_at_limit("the limit of borrowed bytes is reached", route, tally));
         };
         let began = route.borrow().wants_cost(bytes).then(thread_cpu_time);
         let probe = advice == Advice::Probe;
-        // It stands here before the kernel knows of it: while its result is fetched, others come back.
+        // Inserted before the submission, because other notifications are processed while its
+        // result is fetched.
         let is_copied = route.borrow().copies_silently();
         let (owner, known) = (tally.clone(), route.clone());
         let send =
@@ -286,7 +282,7 @@ impl Engine {
         let how = SendOptions { zero_copy: true, more, at_once: true, ..SendOptions::default() };
         if ring.push(socket, views, how, send as u64).is_err() {
             self.withdraw(send);
-            return Ok(not_lent("as many sends are lent as may be", route, tally));
+            return Ok(copy_at_limit("the limit of zero-copy sends is reached", route, tally));
         }
         let (result, borrowed) = self.submit(send as u64)?;
         let taken = *result.as_ref().unwrap_or(&0);
@@ -300,8 +296,7 @@ impl Engine {
         Ok(outcome(result, &mut tally.borrow_mut().account))
     }
 
-    /// Has the route know the device that it leaves by, where that is to be looked at. One that
-    /// cannot be found is left to the probe.
+    /// Looks up the egress device of the route if that is due. If none is found, the probe decides.
     fn look_at_device(&self, (own, peer): Ends, route: &SharedRoute, tally: &RefCell<Tally>) {
         let now = now();
         let mut route = route.borrow_mut();
@@ -321,15 +316,15 @@ impl Engine {
         }
     }
 
-    /// Takes back what the kernel did not take.
+    /// Removes a send that the kernel did not accept.
     fn withdraw(&mut self, send: usize) {
         self.pending.remove(send).tally.borrow_mut().borrowed -= 1;
     }
 
-    /// Hands over what was pushed and returns the result of `token`, and whether a notification
-    /// follows.
+    /// Submits the queued send. Returns the result of `token`, and true if a notification follows.
     fn submit(&mut self, token: u64) -> Result<(std::result::Result<usize, i32>, bool)> {
-        // The socket does not block, so that the result is there at once; a full queue may hold it back.
+        // The send does not block, so its result is normally there at once; a full completion queue
+        // may delay it.
         let mut want = 0;
         loop {
             self.enter(want, Duration::from_secs(1))?;
@@ -346,10 +341,10 @@ impl Engine {
         }
     }
 
-    /// Enters the ring. One that the kernel does not serve any more is let go: what it still has in
-    /// its queue would stand in the stream twice. All is copied from then on.
+    /// Enters the ring. Drops a ring that fails: entries left in its queue could be sent later and
+    /// would then be in the stream twice. From then on everything is copied.
     fn enter(&mut self, want: usize, timeout: Duration) -> Result<()> {
-        let Some(ring) = &mut self.ring else { unreachable!("whoever enters it has seen it") };
+        let Some(ring) = &mut self.ring else { unreachable!("callers check that there is a ring") };
         let entered = ring.enter(want, timeout);
         if entered.is_err() {
             self.ring = None;
@@ -373,7 +368,7 @@ impl Engine {
         }
         let mut route = send.route.borrow_mut();
         match (send.probe, send.bytes) {
-            // It was refused or found no room: the report says nothing.
+            // A refused send, or a full socket: the report means nothing.
             (true, 0) => route.abandon(),
             (true, _) => route.probed(copied, now()),
             (false, 0) => {}
@@ -381,8 +376,8 @@ impl Engine {
         }
     }
 
-    /// Takes the notifications that have come: memory is returned, routes learn. It costs next to
-    /// nothing where none has.
+    /// Processes completed notifications: returns memory and updates routes. Costs almost nothing
+    /// if there are none.
     pub fn collect(&mut self) -> Result<()> {
         let Some(ring) = &mut self.ring else { return Ok(()) };
         if !ring.has_completions() {
@@ -397,12 +392,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Wait until `socket` is as the flags say or, without one, until notifications have come or
-    /// none is to come. Takes those that have. Returns whether what was waited for came before
-    /// the timeout.
+    /// Waits until `socket` is ready as the flags say or, without a socket, until a notification
+    /// has come or none is outstanding. Processes the notifications. Returns true if the event came
+    /// before the timeout.
     ///
     /// # Errors
-    /// poll(2)'s and io_uring_enter(2)'s.
+    /// Those of poll(2) and io_uring_enter(2).
     pub fn wait(&mut self, socket: Option<(BorrowedFd<'_>, PollFlags)>, timeout: Duration) -> Result<bool> {
         let ready = match socket {
             Some((socket, flags)) => poll_one(PollFd::from_borrowed_fd(socket, flags), timeout)?,
@@ -424,36 +419,35 @@ impl Engine {
         ready
     }
 
-    /// The descriptor that tells of notifications between [`Engine::listen`] and [`Engine::quiet`],
-    /// for whoever waits with a reactor and not with [`Engine::wait`]; `None` where nothing can
-    /// be lent. It is to be polled, not read.
+    /// Returns the descriptor that signals notifications between [`Engine::listen`] and
+    /// [`Engine::quiet`], for callers with a reactor of their own instead of [`Engine::wait`];
+    /// `None` without zero-copy. Poll it; do not read it.
     ///
-    /// Level-triggered (poll(2)) it is readable until `quiet`: listen, wait, be quiet, collect.
-    /// Edge-triggered (`EPOLLET`) there is an edge for what comes after each `listen`, which
-    /// takes what came before: listen after each edge, and be quiet when nobody waits any more.
-    /// Where several wait on one descriptor, `quiet` takes an edge from those who have not seen
-    /// it.
+    /// Level-triggered (poll(2)), it is readable until `quiet`: call `listen`, wait, `quiet`,
+    /// `collect`. Edge-triggered (`EPOLLET`), there is an edge for each notification after
+    /// `listen`, which processes earlier ones: call `listen` after each edge, and `quiet` when no
+    /// task waits any more. With several waiting tasks, `quiet` takes the edge from those that have
+    /// not seen it.
     pub fn notifications(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes the notifications that have come, and has [`Engine::notifications`] tell of those to
-    /// come until [`Engine::quiet`] or the end of a [`Engine::wait`]. Returns whether any are
-    /// to come.
+    /// Processes completed notifications, and lets [`Engine::notifications`] signal later ones
+    /// until [`Engine::quiet`] or the end of [`Engine::wait`]. Returns true if any are outstanding.
     ///
     /// # Errors
-    /// io_uring_enter(2)'s.
+    /// Those of io_uring_enter(2).
     pub fn listen(&mut self) -> Result<bool> {
         let Some(ring) = self.ring.as_mut().filter(|ring| ring.borrowed() > 0) else { return Ok(false) };
         ring.listen();
-        // What came before is not told of.
+        // Earlier notifications cause no signal.
         self.collect()?;
         Ok(!self.pending.is_empty())
     }
 
-    /// Ends what [`Engine::listen`] began, and has the descriptor not be readable. While it listens
-    /// every send that is lent costs a signal more. Notifications that were told of are still
-    /// to be collected.
+    /// Ends the signals of [`Engine::listen`] and makes the descriptor unreadable. While signals
+    /// are on, each zero-copy send costs one signal more. Signalled notifications still have to be
+    /// collected.
     pub fn quiet(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.quiet();
@@ -461,18 +455,18 @@ impl Engine {
     }
 }
 
-/// Wait for one descriptor; true unless the time was over first.
+/// Waits for one descriptor; returns false on a timeout.
 fn poll_one(fd: PollFd<'_>, timeout: Duration) -> Result<bool> {
     match poll(&mut [fd], Timespec::try_from(timeout).ok().as_ref()) {
         Ok(ready) => Ok(ready > 0),
-        // A signal: whoever waits looks at what it changed.
+        // A signal: the caller checks its effect.
         Err(rustix::io::Errno::INTR) => Ok(true),
         Err(error) => Err(Error::os("wait for", "a socket", error)),
     }
 }
 
-/// What the result of a lent send of `bytes` says of its route; `lost` says that a probe will have
-/// no report, `began` that its cost is wanted.
+/// Updates the route by the result of a zero-copy send of `bytes`. `lost` means that a probe will
+/// have no report; `began` is the start of a measured send.
 fn learn(
     route: &mut RouteEntry,
     bytes: usize,
@@ -491,15 +485,14 @@ fn learn(
     }
 }
 
-/// A send for which there is no room beside those that are lent; a probe that did not take place
-/// tells nothing.
-fn not_lent(reason: &'static str, route: &SharedRoute, tally: &RefCell<Tally>) -> ZeroCopySend {
+/// Falls back to a copy because a limit is reached. A probe that did not take place has no report.
+fn copy_at_limit(reason: &'static str, route: &SharedRoute, tally: &RefCell<Tally>) -> ZeroCopySend {
     route.borrow_mut().abandon();
     tally.borrow_mut().account.fall_back(reason);
     ZeroCopySend::Copy
 }
 
-/// What a sender is to do after a result.
+/// Returns the outcome for the sender.
 fn outcome(result: std::result::Result<usize, i32>, account: &mut Transfer) -> ZeroCopySend {
     match result {
         Ok(bytes) => {
@@ -519,7 +512,7 @@ fn outcome(result: std::result::Result<usize, i32>, account: &mut Transfer) -> Z
     }
 }
 
-/// errno(3) by the kernel's own numbers, which io_uring returns.
+/// Errno values as integers, which io_uring returns.
 mod errno {
     use rustix::io::Errno;
 

@@ -1,42 +1,41 @@
-//! The one error of this crate. Doors print it as it is and take the exit code from
-//! [`Error::kind`].
+//! Error of this crate. Programs print it unchanged and derive the exit code from [`Error::kind`].
 
 use std::io;
 use std::time::Duration;
 
 use strait_sys::Kind;
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why bytes could not be moved.
+/// Error of a transfer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refused, or something is missing.
+    /// The kernel refused an operation, or lacks a feature.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
     /// The peer has closed or reset the connection.
-    #[error("{operation} {peer}: it has closed the connection")]
+    #[error("{operation} {peer}: the peer has closed the connection")]
     Closed {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// Who.
+        /// Address of the peer.
         peer: String,
     },
-    /// A file or a socket ended before the bytes that were planned.
+    /// A file or a socket ended before all planned bytes.
     #[error("{what} ended {missing} bytes early")]
     Truncated {
-        /// What was read.
+        /// Source of the bytes.
         what: &'static str,
-        /// Bytes that were planned and are not there.
+        /// Planned bytes that are missing.
         missing: u64,
     },
-    /// The peer took nothing for too long.
+    /// The peer accepted no bytes for too long.
     #[error("{operation}: no progress for {} s", limit.as_secs_f64())]
     Timeout {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// For how long.
+        /// Time limit.
         limit: Duration,
     },
 }
@@ -56,7 +55,8 @@ impl Error {
         }
     }
 
-    /// The same of what is no connection.
+    /// Makes an error of an operation on something other than a connection. EPIPE is then not the
+    /// end of a connection.
     pub(crate) fn output(
         operation: &'static str,
         subject: impl Into<String>,
@@ -65,7 +65,7 @@ impl Error {
         Self::System(strait_sys::Error::from_io(operation, subject, &error.into()))
     }
 
-    /// What a caller can do about it.
+    /// Returns the kind, from which a program derives its exit code.
     pub fn kind(&self) -> Kind {
         match self {
             Self::System(error) => error.kind(),

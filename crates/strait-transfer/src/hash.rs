@@ -1,9 +1,9 @@
-//! Hashes of whole files, made while the kernel moves their bytes past user space.
+//! Hashes of whole files, computed while the kernel moves their bytes without a copy to user space.
 //!
 //! `strait send` and `strait receive` compare them at the end of a transfer. The hash (rapidhash
-//! v3, 64 bits) finds accidents: flipped bits, a source that was overwritten. It is no defence
-//! against forgery, as the protocol itself has none. Pages are read right behind the transfer, so
-//! that they still are in the page cache.
+//! v3, 64 bits) detects accidents: flipped bits, a source that was overwritten. It is no defence
+//! against forgery; the protocol has none either. The pages are read shortly after they were moved,
+//! while they are still in the page cache.
 
 use std::fmt;
 use std::fs::File;
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidStreamHasherV3};
 
-/// Bytes read at a time.
+/// Bytes of one read.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// The hash of the first bytes of a file or stream.
+/// Hash of the first bytes of a file or stream.
 pub struct Hasher {
     hash: RapidStreamHasherV3<'static>,
     bytes: u64,
@@ -55,11 +55,11 @@ impl Hasher {
         self.hash.finish()
     }
 
-    /// Adds the bytes of `file` from where it is up to `end`, or to the end of the file if that
-    /// comes before. `stop` is looked at before each chunk of 256 KiB.
+    /// Adds the bytes of `file` from the current position to `end`, or to the end of the file if
+    /// that comes first. Checks `stop` before each chunk of 256 KiB.
     ///
     /// # Errors
-    /// pread(2)'s; [`ErrorKind::Interrupted`] once `stop` is set.
+    /// Those of pread(2); [`ErrorKind::Interrupted`] once `stop` is set.
     pub fn read_up_to(&mut self, end: u64, file: &File, stop: &AtomicBool) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while self.bytes < end {
@@ -78,7 +78,8 @@ impl Hasher {
     }
 }
 
-/// A thread that hashes a file as far as a transfer has come. It ends with its owner.
+/// Thread that hashes a file up to the position of a transfer. Dropping the follower ends the
+/// thread.
 #[derive(Debug)]
 pub struct Follower {
     progress: Arc<Progress>,
@@ -86,22 +87,23 @@ pub struct Follower {
     thread: Option<JoinHandle<()>>,
 }
 
-/// SendOptions far a transfer has come.
+/// Position of a transfer.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Bytes that are there.
+    /// Bytes transferred so far.
     position: AtomicU64,
-    /// The position is the end of the file.
+    /// True if the position is the end of the file.
     has_ended: AtomicBool,
-    /// The hash is not wanted any more.
+    /// True if the hash is no longer needed.
     stop: AtomicBool,
 }
 
 impl Progress {
-    /// Hashes what is there until the file has ended; sleeps until it is unparked in between.
+    /// Hashes up to the current position, and sleeps until the position moves, until the file has
+    /// ended.
     fn follow(&self, mut hasher: Hasher, file: &File) -> io::Result<Hasher> {
         loop {
-            // Before the position: that of the end is stored first.
+            // Read before the position, because the final position is stored before this flag.
             let has_ended = self.has_ended.load(Ordering::Acquire);
             hasher.read_up_to(self.position.load(Ordering::Acquire), file, &self.stop)?;
             if has_ended || self.stop.load(Ordering::Relaxed) {
@@ -113,10 +115,10 @@ impl Progress {
 }
 
 impl Follower {
-    /// Goes on behind the bytes that `hasher` has.
+    /// Starts after the bytes that `hasher` already has.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// If no thread can be started.
     pub fn start(hasher: Hasher, file: File) -> io::Result<Self> {
         let progress = Arc::<Progress>::default();
         let (done, result) = sync_channel(1);
@@ -128,13 +130,13 @@ impl Follower {
         Ok(Self { progress, result, thread: Some(thread) })
     }
 
-    /// The bytes before `end` are there.
+    /// Reports that all bytes before `end` have been transferred.
     pub fn follow(&self, end: u64) {
         self.progress.position.fetch_max(end, Ordering::Release);
         self.wake();
     }
 
-    /// The file ends at `end`: [`Follower::result`] follows.
+    /// Reports that the file ends at `end`; [`Follower::result`] then returns the hash.
     pub fn end(&self, end: u64) {
         self.progress.position.fetch_max(end, Ordering::Release);
         self.progress.has_ended.store(true, Ordering::Release);
@@ -145,7 +147,7 @@ impl Follower {
         self.thread.iter().for_each(|thread| thread.thread().unpark());
     }
 
-    /// The hash, or `None` if it is not there within `timeout`.
+    /// Returns the hash, or `None` after `timeout`.
     pub fn result(&self, timeout: Duration) -> Option<io::Result<Hasher>> {
         match self.result.recv_timeout(timeout) {
             Ok(result) => Some(result),
@@ -160,7 +162,7 @@ impl Drop for Follower {
         self.progress.stop.store(true, Ordering::Relaxed);
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // Its result, if any is wanted, was taken before.
+            // A needed result was taken before.
             let _ = thread.join();
         }
     }
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_and_followed_files_have_the_hash_of_the_whole() {
+    fn pieces_and_followed_files_have_the_hash_of_the_whole_file() {
         let bytes: Vec<u8> = (0..1_000_003_u32).map(|at| (at * 7 + (at >> 9)) as u8).collect();
         let mut whole = Hasher::default();
         whole.write(&bytes);
@@ -196,11 +198,11 @@ mod tests {
         assert_ne!(other.value(), whole.value());
     }
 
-    /// Bytes of a file without blocks that take longer to hash than a test may take.
+    /// Length of a sparse file that takes longer to hash than a test may take.
     const ENDLESS: u64 = 4 << 40;
 
     #[test]
-    fn a_follower_that_is_behind_neither_blocks_nor_outlives_its_owner() {
+    fn slow_follower_neither_blocks_nor_outlives_its_owner() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(ENDLESS).unwrap();
         let follower = Follower::start(Hasher::default(), file).unwrap();

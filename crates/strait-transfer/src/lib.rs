@@ -1,11 +1,11 @@
-//! Moves bytes: what is to be sent is planned, each part goes by the mechanism that costs least,
-//! and every byte is counted by the way it went.
+//! Sends and relays bytes over TCP. Plans each send, chooses the cheapest mechanism for each part,
+//! and counts every byte by its mechanism.
 //!
-//! A [`Plan`] lists segments: bytes, shared buffers, parts of files, what a socket receives. The
-//! planner, which is pure, makes runs of them; a [`Sender`] moves those on its connection by send,
-//! zero-copy send (io_uring's `SEND_ZC`), sendfile or splice. An [`Engine`] holds what the senders
-//! of a thread share. Zero-copy sends are adaptive: a route on which the kernel copies after all,
-//! or on which copying costs less, is copied on.
+//! A [`Plan`] lists segments: bytes, shared buffers, parts of files, bytes received from a socket.
+//! The planner, which is pure, turns them into runs. A [`Sender`] moves the runs on its connection
+//! by send, zero-copy send (io_uring's `SEND_ZC`), sendfile or splice. An [`Engine`] holds the
+//! state that the senders of a thread share. Zero-copy sends are adaptive: the engine copies on a
+//! route where the kernel copies anyway, or where copying costs less ([`route`], [`device`]).
 //!
 //! ```
 //! use std::io::Read;

@@ -1,107 +1,108 @@
-//! The lines by which `strait send` and `strait receive` agree on what is sent, version 3.
+//! Protocol of `strait send` and `strait receive`, version 3: text lines that announce and confirm
+//! the transferred bytes.
 //!
 //! ```text
-//! sender:   strait-send 3 length=1048576 mode=600 mtime=1700000000.000000000     (or length=? of a stream)
-//! receiver: have=524288 hash=0123456789abcdef     (of all that it has)
-//! sender:   from=524288                           (or 0, where its file does not begin so)
-//! sender:   data=524288                           (as often as there is data)
+//! sender:   strait-send 3 length=1048576 mode=600 mtime=1700000000.000000000   (stream: length=?)
+//! receiver: have=524288 hash=0123456789abcdef   (hash of all its bytes)
+//! sender:   from=524288                         (or 0 if its file starts differently)
+//! sender:   data=524288                         (once for each piece of data)
 //!           ... as many bytes ...
-//! sender:   end=1048576 hash=0123456789abcdef     (of the whole; ? where it never saw the bytes)
+//! sender:   end=1048576 hash=0123456789abcdef   (of the whole; ? if it never read the bytes)
 //! receiver: done=1048576
 //! ```
 //!
-//! Between its own lines and bytes each end says `wait` at any time, so that the other one knows
-//! that it is alive. Instead of any line stands `refused=REASON`, which ends the transfer. The
-//! lines are ASCII and end with LF. An unexpected line is an error.
+//! Each end sends `wait` between its own lines and bytes, at any time, to show that it is alive.
+//! `refused=REASON` replaces any line and ends the transfer. Lines are ASCII and end with LF. An
+//! unexpected line is an error.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The version of the protocol, in the first line.
+/// Version of the protocol, in the first line.
 pub const VERSION: u32 = 3;
-/// The most bytes of a line, LF included.
+/// Limit of a line in bytes, including LF.
 pub const LINE_BYTES_MAX: usize = 192;
-/// Said by an end that has nothing else to say, to show that it is alive.
+/// Line that shows that the sending end is alive.
 pub const WAIT: &str = "wait\n";
 
-/// Properties of the file that the received one is to have.
+/// Properties of the source file that the received file gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Permission bits: at most 0o777.
+    /// Permission bits, at most 0o777.
     pub mode: u32,
-    /// Time of the last change: seconds and nanoseconds since the epoch.
+    /// Time of the last modification: seconds and nanoseconds since the epoch.
     pub modified: (i64, u32),
 }
 
-/// What a sender has.
+/// First line of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Bytes; `None` of a stream, whose length shows at its end.
+    /// Length in bytes; `None` for a stream of unknown length.
     pub length: Option<u64>,
-    /// Of a file.
+    /// Attributes, if the source is a file.
     pub attributes: Option<Attributes>,
 }
 
-/// What a receiver has of it already.
+/// Part that the receiver already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Have {
-    /// Bytes from the start.
+    /// Length in bytes, from the start.
     pub bytes: u64,
-    /// Their hash.
+    /// Hash of these bytes.
     pub hash: u64,
 }
 
-/// Where the sender begins.
+/// Offset at which the sender starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct From(pub u64);
 
-/// A line of the sender while it sends.
+/// Line of the sender during the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// As many bytes follow.
+    /// So many bytes follow.
     Data(u64),
-    /// Nothing follows.
+    /// End of the data.
     End {
-        /// Bytes of the whole, those that the receiver had before included.
+        /// Total length in bytes, including those that the receiver had before.
         bytes: u64,
-        /// Their hash; `None` where the sender never saw them.
+        /// Hash of all bytes; `None` if the sender never read them.
         hash: Option<u64>,
     },
 }
 
-/// What the receiver has at the end.
+/// Length that the receiver has at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done(pub u64);
 
-/// The end of a transfer that one end does not go on with, and its reason.
+/// Refusal of one end to continue, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// A line that is not of this protocol.
+/// Error for a line that is not part of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// It is of no version.
+    /// The line belongs to no version.
     #[error(
-        "'{line}' where {expected} should stand: is the other end strait, without --raw? --raw moves the bytes alone"
+        "received '{line}' instead of {expected}: is the other end strait, without --raw? --raw moves the bytes alone"
     )]
     Line {
-        /// Its first bytes; those that are no printable ASCII as `\\x00`.
+        /// First bytes of the line; other than printable ASCII as `\\x00`.
         line: String,
-        /// What should have come.
+        /// Expected line.
         expected: &'static str,
     },
-    /// It is of another version.
+    /// The line belongs to another version.
     #[error(
         "the sender speaks version {found} of the protocol and this end version {VERSION}: use the same strait at both ends"
     )]
     Version {
-        /// The sender's version.
+        /// Version of the sender.
         found: u32,
     },
 }
 
 impl Have {
-    /// Nothing yet.
+    /// No bytes.
     pub const NOTHING: Self = Self { bytes: 0, hash: 0 };
 }
 
@@ -155,13 +156,13 @@ impl fmt::Display for Done {
     }
 }
 
-/// A decimal number without sign, space or superfluous zero.
+/// Parses a decimal number without sign, space or leading zero.
 fn number(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     (plain && (text == "0" || !text.starts_with('0'))).then(|| text.parse().ok())?
 }
 
-/// Parses the line without its LF.
+/// Parses a line after removing its LF.
 fn parse<T>(
     line: &str,
     expected: &'static str,
@@ -171,7 +172,7 @@ fn parse<T>(
     found.ok_or_else(|| ProtocolError::Line { line: shown(line), expected })
 }
 
-/// The first characters of a line that may hold anything.
+/// Returns the first characters of an arbitrary line for a message.
 fn shown(line: &str) -> String {
     const CHARACTERS_MAX: usize = 16;
     let line = line.trim_end_matches(['\r', '\n']);
@@ -183,7 +184,7 @@ fn shown(line: &str) -> String {
     text
 }
 
-/// `\x00` for a byte, `\u{fffd}` for another character; a printable character of ASCII is itself.
+/// Returns `\x00` for a byte and `\u{fffd}` for another character; printable ASCII is unchanged.
 fn escape(c: char) -> impl Iterator<Item = char> {
     let text = match c {
         '\\' | '\'' => format!("\\{c}"),
@@ -194,13 +195,13 @@ fn escape(c: char) -> impl Iterator<Item = char> {
     text.chars().collect::<Vec<_>>().into_iter()
 }
 
-/// A hash as it stands in a line.
+/// Parses a hash: 16 hexadecimal digits.
 fn hash(text: &str) -> Option<u64> {
     let is_hash = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hash.then(|| u64::from_str_radix(text, 16).ok())?
 }
 
-/// `mode=600 mtime=1700000000.000000000`.
+/// Parses `mode=600 mtime=1700000000.000000000`.
 fn attributes(text: &str) -> Option<Attributes> {
     let (mode, modified) = text.strip_prefix("mode=")?.split_once(" mtime=")?;
     let is_mode = mode.len() == 3 && mode.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
@@ -239,7 +240,7 @@ impl FromStr for Frame {
     type Err = ProtocolError;
 
     fn from_str(line: &str) -> Result<Self, ProtocolError> {
-        parse(line, "the sender's next bytes or their end", |line| {
+        parse(line, "the sender's next bytes or end line", |line| {
             if let Some(bytes) = line.strip_prefix("data=") {
                 return number(bytes).filter(|bytes| *bytes > 0).map(Self::Data);
             }
@@ -265,7 +266,7 @@ impl FromStr for Have {
     type Err = ProtocolError;
 
     fn from_str(line: &str) -> Result<Self, ProtocolError> {
-        parse(line, "what the receiver has", |line| {
+        parse(line, "the receiver's length and hash", |line| {
             let (bytes, of_all) = line.strip_prefix("have=")?.split_once(" hash=")?;
             Some(Self { bytes: number(bytes)?, hash: hash(of_all)? })
         })
@@ -276,7 +277,7 @@ impl FromStr for From {
     type Err = ProtocolError;
 
     fn from_str(line: &str) -> Result<Self, ProtocolError> {
-        parse(line, "where the sender begins", |line| Some(Self(number(line.strip_prefix("from=")?)?)))
+        parse(line, "the sender's start offset", |line| Some(Self(number(line.strip_prefix("from=")?)?)))
     }
 }
 
@@ -284,7 +285,7 @@ impl FromStr for Done {
     type Err = ProtocolError;
 
     fn from_str(line: &str) -> Result<Self, ProtocolError> {
-        parse(line, "what the receiver got", |line| Some(Self(number(line.strip_prefix("done=")?)?)))
+        parse(line, "the receiver's confirmation", |line| Some(Self(number(line.strip_prefix("done=")?)?)))
     }
 }
 
@@ -295,16 +296,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_another_protocol_is_shown_by_its_first_bytes_escaped() {
-        let said = |line: &str| line.parse::<Offer>().unwrap_err().to_string();
-        let start = said("\u{16}\u{3}\u{1}\u{2}\0\u{1}\u{fc}hello\u{1b}[31m, this is the rest\n");
-        assert!(start.starts_with(r"'\x16\x03\x01\x02\x00\x01\xfchello\x1b[31...' where "), "{start}");
-        assert!(said("GET / HTTP/1.1\r\n").starts_with("'GET / HTTP/1.1' where strait send's offer"));
+    fn error_quotes_the_first_bytes_of_a_foreign_line_escaped() {
+        let error_of = |line: &str| line.parse::<Offer>().unwrap_err().to_string();
+        let start = error_of("\u{16}\u{3}\u{1}\u{2}\0\u{1}\u{fc}hello\u{1b}[31m, this is the rest\n");
+        assert!(
+            start.starts_with(r"received '\x16\x03\x01\x02\x00\x01\xfchello\x1b[31...' instead of "),
+            "{start}"
+        );
+        assert!(
+            error_of("GET / HTTP/1.1\r\n")
+                .starts_with("received 'GET / HTTP/1.1' instead of strait send's offer")
+        );
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_lines_are_parsed(
             length: Option<u64>,
             bytes: u64,
             hash: u64,
@@ -328,7 +335,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_read_or_refused(line in "\\PC{0,100}\n?") {
+        fn arbitrary_lines_are_parsed_or_refused(line in "\\PC{0,100}\n?") {
             if let Ok(offer) = line.parse::<Offer>() {
                 prop_assert_eq!(offer.to_string(), line);
             }
@@ -336,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_only_look_right_are_refused() {
+    fn malformed_lines_are_refused() {
         for line in [
             "strait-send 3 length=1",
             "strait-send 3 length=1 mode=600\n",
@@ -363,11 +370,11 @@ mod tests {
             assert!(line.parse::<Frame>().is_err(), "{line}");
         }
         let error = "GET / HTTP/1.1\r\n".parse::<Offer>().unwrap_err().to_string();
-        assert!(error.starts_with("'GET / HTTP/1.1' where strait send's offer"), "{error}");
+        assert!(error.starts_with("received 'GET / HTTP/1.1' instead of strait send's offer"), "{error}");
     }
 
     #[test]
-    fn an_offer_of_another_version_names_both_versions() {
+    fn error_for_another_version_names_both_versions() {
         let error = "strait-send 2 length=1\n".parse::<Offer>().unwrap_err();
         assert_eq!(error, ProtocolError::Version { found: 2 });
         assert!(
@@ -377,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_to_refuse_stays_one_short_line() {
+    fn refusal_stays_one_short_line() {
         let line = Refusal("bad\nname\u{1b}[0m".repeat(100)).to_string();
         assert!(line.len() <= LINE_BYTES_MAX && line.find('\n') == Some(line.len() - 1), "{line}");
     }

@@ -1,5 +1,5 @@
-//! Pipes to splice through (splice(2), tee(2)), kept for the next one: making a pipe and growing it
-//! costs more than a small transfer. A pipe knows how much is in it. Nothing here waits.
+//! Pipes for splice(2) and tee(2), kept for reuse: creating and growing a pipe costs more than a
+//! small transfer. A pipe counts the bytes in it. Nothing here waits.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -10,48 +10,49 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
 
-/// Bytes that a pipe is to hold. The kernel allows an ordinary user 1 MiB
-/// (`/proc/sys/fs/pipe-max-size`); past some hundred KiB nothing is gained.
+/// Capacity of a pipe. The kernel allows an ordinary user 1 MiB (`/proc/sys/fs/pipe-max-size`);
+/// beyond some hundred KiB there is no gain.
 const PIPE_BYTES: usize = 256 << 10;
-/// Pipes that are kept.
+/// Limit of pipes that are kept.
 const KEPT_MAX: usize = 64;
 /// Descriptors of a pipe.
 const DESCRIPTORS: u64 = 2;
 
-/// A pipe that does not block.
+/// Non-blocking pipe.
 #[derive(Debug)]
 pub struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// What it holds at most, and now.
+    /// Capacity, and bytes in it.
     bytes: usize,
     held: usize,
-    /// Its part of a shared budget, returned when it is dropped.
+    /// Descriptors taken from a shared budget, returned on drop.
     _share: Option<Share>,
 }
 
 impl Pipe {
-    /// An empty one.
+    /// Creates an empty pipe.
     pub fn new() -> Result<Self, Errno> {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-        // Past a user's share of pipe memory (pipe(7)) it stays small: it works all the same.
+        // Beyond a user's limit of pipe memory (pipe(7)) the pipe stays small, and still works.
         let bytes = fcntl_setpipe_size(&writer, PIPE_BYTES).or_else(|_| fcntl_getpipe_size(&writer))?;
         Ok(Self { reader, writer, bytes, held: 0, _share: None })
     }
 
-    /// Bytes in it.
+    /// Returns the bytes in the pipe.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Whether nothing more fits, for all that is known: many small pieces fill it before.
+    /// Returns true if the pipe is full by its byte count. Many small pieces fill it earlier,
+    /// because each takes a page.
     pub fn is_full(&self) -> bool {
         self.held >= self.bytes
     }
 
-    /// Moves up to `most` bytes of what `from` has behind what it holds; 0 at its end, or where the
-    /// pipe is full. Where it is not empty, EAGAIN says that `from` has nothing now, or that
-    /// nothing more fits.
+    /// Moves up to `most` bytes from `from` into the pipe. Returns 0 at the end of `from`, or if
+    /// the pipe is full. In a pipe that is not empty, EAGAIN means that `from` has no bytes now, or
+    /// that no more fit.
     pub fn fill(&mut self, from: impl AsFd, most: u64) -> Result<usize, Errno> {
         let asked = most.min((self.bytes - self.held) as u64) as usize;
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
@@ -60,12 +61,13 @@ impl Pipe {
         Ok(moved)
     }
 
-    /// Moves bytes out of it to `to`, at `offset` of a file that has one, which then moves on.
+    /// Moves bytes from the pipe to `to`: at `offset` of a file, which is advanced, or at its own
+    /// position.
     pub fn empty(&mut self, to: impl AsFd, offset: Option<&mut u64>) -> Result<usize, Errno> {
         self.empty_some(to, offset, self.held)
     }
 
-    /// The same of `most` bytes at most.
+    /// Like [`Pipe::empty`], but moves at most `most` bytes.
     pub fn empty_some(
         &mut self,
         to: impl AsFd,
@@ -78,13 +80,13 @@ impl Pipe {
         Ok(moved)
     }
 
-    /// Copies what is in it to an empty pipe, by reference; what fits.
+    /// Copies its bytes to an empty pipe by reference, as far as they fit.
     pub fn tee(&self, copy: &mut Self) -> Result<(), Errno> {
         copy.held = tee(&self.reader, &copy.writer, self.held, SpliceFlags::NONBLOCK)?;
         Ok(())
     }
 
-    /// Reads bytes out of it.
+    /// Reads bytes from the pipe.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         let read = rustix::io::read(&self.reader, into)?;
         self.held -= read;
@@ -92,7 +94,7 @@ impl Pipe {
     }
 }
 
-/// Empty pipes, and how many are out.
+/// Pool of empty pipes, with a count of the taken ones.
 #[derive(Debug)]
 pub struct Pipes {
     kept: Vec<Pipe>,
@@ -108,17 +110,17 @@ impl Default for Pipes {
 }
 
 impl Pipes {
-    /// Of which so many may be out at a time.
+    /// Creates a pool from which at most `out_max` pipes may be taken at a time.
     pub fn new(out_max: usize) -> Self {
         Self { kept: Vec::new(), out: 0, out_max, budget: None }
     }
 
-    /// Pipes that take their descriptors from a budget, as many as it allows.
+    /// Creates a pool that takes descriptors from a budget, as many as it allows.
     pub fn sharing(budget: Arc<Budget>) -> Self {
         Self { budget: Some(budget), ..Self::default() }
     }
 
-    /// An empty pipe.
+    /// Takes an empty pipe.
     pub fn take(&mut self) -> Result<Pipe> {
         let pipe = self.kept.pop().map_or_else(|| self.make(), Ok);
         let pipe = pipe.map_err(|error| Error::os("make", "a pipe", error))?;
@@ -132,22 +134,23 @@ impl Pipes {
         Ok(Pipe { _share: Some(share), ..Pipe::new()? })
     }
 
-    /// An empty pipe, or none where as many are out as may be, or there are no descriptors.
+    /// Takes an empty pipe; returns `None` if the limit of taken pipes is reached, or if no pipe
+    /// can be created.
     pub fn try_take(&mut self) -> Option<Pipe> {
         if self.out < self.out_max { self.take().ok() } else { None }
     }
 
-    /// Closes those that are kept.
+    /// Closes the kept pipes.
     pub fn clear(&mut self) {
         self.kept.clear();
     }
 
-    /// A pipe that is out will not come back.
+    /// Reports that a taken pipe will not be returned.
     pub fn forget(&mut self) {
         self.out -= 1;
     }
 
-    /// Keeps an empty pipe for the next; one that is not is closed with its bytes, and so is each
+    /// Returns a pipe. An empty one is kept. One with bytes is closed with them, and so is any pipe
     /// while new connections lack descriptors.
     pub fn give_back(&mut self, pipe: Pipe) {
         self.out -= 1;

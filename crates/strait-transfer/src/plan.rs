@@ -1,8 +1,8 @@
-//! What is to be sent, and by which mechanism each part of it goes (D5). No I/O, no clock.
+//! Plans of sends, and the mechanism for each part (D5). No I/O, no clock.
 //!
 //! A [`Plan`] is a list of segments in the order of the stream. [`Plan::runs`] joins and splits
-//! them into [`Run`]s, each of which is one system call or one request, as long as the peer takes
-//! what it is given. The order is kept, no byte is lost or added, and no run is empty.
+//! them into [`Run`]s. Each run takes one system call or one request, as long as the socket has
+//! space. The order is kept, no byte is lost or added, and no run is empty.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,51 +13,52 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 use strait_sys::buffer::Frozen;
 
-/// Pieces that one gathering send takes (`UIO_MAXIOV`, linux/uio.h).
+/// Limit of pieces in one gathering send (`UIO_MAXIOV`, linux/uio.h).
 pub const PIECES_MAX: usize = 1024;
-/// Buffers that one zero-copy request takes (`MAX_SKB_FRAGS` as kernels are built): more go into a
-/// second packet anyway.
+/// Limit of buffers in one zero-copy request (`MAX_SKB_FRAGS` in default kernel builds): more go
+/// into a second packet anyway.
 pub const FRAGMENTS_MAX: usize = 17;
-/// Pieces of this size and less are cheaper to copy together than to hand to the kernel one by one.
+/// Longest piece that is cheaper to copy into one buffer with others than to pass to the kernel on
+/// its own.
 pub const TINY_BYTES_MAX: usize = 1024;
-/// So many tiny pieces ride with a body in its request as they are; more are copied together first.
-/// Measured: up to 8 pieces one request is a quarter to two fifths faster than two, and past that
-/// every fragment costs more than its copy.
+/// Limit of tiny pieces that are sent in the request of a body without a copy; more are copied into
+/// one buffer first. Measured: with up to 8 pieces, one request is a quarter to two fifths faster
+/// than two; beyond that each fragment costs more than its copy.
 pub const TINY_PIECES_MAX: usize = 8;
 
-/// The length of what a socket or pipe has up to its end.
+/// Length of a stream part that ends with the stream.
 pub const TO_THE_END: u64 = u64::MAX;
 
-/// A part of a file.
+/// Part of a file.
 #[derive(Clone, Debug)]
 pub struct FilePart {
-    /// Open for reading.
+    /// File, open for reading.
     pub file: Arc<File>,
-    /// Where it begins.
+    /// Offset in bytes.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
 }
 
-/// The next bytes of a stream.
+/// Next bytes of a stream.
 #[derive(Clone, Debug)]
 pub struct StreamPart {
-    /// A connected socket or the reading end of a pipe, which does not block.
+    /// Connected socket, or reading end of a pipe, that does not block.
     pub socket: Arc<OwnedFd>,
-    /// Bytes, or [`TO_THE_END`].
+    /// Length in bytes, or [`TO_THE_END`].
     pub len: u64,
 }
 
-/// A part of a message or stream.
+/// Part of a message or stream.
 #[derive(Clone, Debug)]
 pub enum Segment {
-    /// Bytes on the heap: always copied by the kernel.
+    /// Bytes on the heap, which the kernel always copies.
     Bytes(Arc<[u8]>),
-    /// Bytes that can be views to the kernel.
+    /// Bytes in a buffer that may be sent by zero-copy.
     Shared(Frozen),
-    /// A part of a file.
+    /// Part of a file.
     File(FilePart),
-    /// The next bytes of a stream.
+    /// Next bytes of a stream.
     Socket(StreamPart),
 }
 
@@ -72,44 +73,44 @@ impl Segment {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Segments in the order in which their bytes are to stand in the stream.
+/// Segments in the order of their bytes in the stream.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     segments: SmallVec<[Segment; 1]>,
 }
 
 impl Plan {
-    /// A plan of nothing.
+    /// Creates an empty plan.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a segment at the end. An empty one adds nothing.
+    /// Appends a segment; ignores an empty one.
     pub fn push(&mut self, segment: Segment) {
         if !segment.is_empty() {
             self.segments.push(segment);
         }
     }
 
-    /// The same with a segment more.
+    /// Returns the plan with a segment appended.
     #[must_use]
     pub fn with(mut self, segment: Segment) -> Self {
         self.push(segment);
         self
     }
 
-    /// Bytes of all segments; [`TO_THE_END`] if one of them is that.
+    /// Returns the length of all segments; [`TO_THE_END`] if one segment has it.
     pub fn len(&self) -> u64 {
         self.segments.iter().map(Segment::len).fold(0, u64::saturating_add)
     }
 
-    /// Whether there is nothing to send.
+    /// Returns true if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
@@ -121,12 +122,12 @@ impl Plan {
         runs
     }
 
-    /// The segment that it is, where it is one.
+    /// Returns the segment of a plan with only one.
     pub(crate) fn only(&self) -> Option<&Segment> {
         if let [segment] = &self.segments[..] { Some(segment) } else { None }
     }
 
-    /// Appends its runs to those of earlier plans, which they are not joined with.
+    /// Appends its runs to those of earlier plans, without joining them.
     pub(crate) fn append_runs(self, policy: &Policy, runs: &mut VecDeque<Run>) {
         let begin = runs.len();
         let mut planner = Planner { policy, runs, begin };
@@ -134,34 +135,34 @@ impl Plan {
     }
 }
 
-/// By what rule bytes in memory are views or copied.
+/// Rule that decides between zero-copy and copy for bytes in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// A shared buffer of so many bytes or more is views; `None`: none is.
+    /// Size from which a shared buffer goes by zero-copy; `None` for copies only.
     pub threshold: Option<usize>,
-    /// What becomes of small buffers beside a views one.
+    /// Treatment of small buffers next to a zero-copy one.
     pub mixed: Mixed,
 }
 
 impl Policy {
-    /// Whether a buffer of so many bytes is to be views.
+    /// Returns true if a buffer of `bytes` goes by zero-copy.
     pub(crate) fn is_zero_copy(&self, bytes: usize) -> bool {
         self.threshold.is_some_and(|threshold| bytes >= threshold)
     }
 }
 
-/// What becomes of small buffers beside a large one.
+/// Treatment of small buffers next to a zero-copy one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixed {
-    /// Tiny ones ride with the large one in its request, copied together first if they are many.
+    /// Send tiny buffers in the request of the large one; copy many into one buffer first.
     Join,
-    /// A send of their own, before it (D5's answer).
+    /// Send small buffers separately, before the large one (as in D5).
     Split,
 }
 
-/// Pieces of a send; most have one.
+/// Pieces of a send, usually one.
 pub type Pieces = SmallVec<[Piece; 1]>;
-/// Views of a request; most have one.
+/// Views of a request, usually one.
 pub type Views = SmallVec<[Frozen; 1]>;
 
 /// Bytes in memory.
@@ -169,7 +170,7 @@ pub type Views = SmallVec<[Frozen; 1]>;
 pub enum Piece {
     /// On the heap.
     Bytes(Arc<[u8]>),
-    /// In a buffer that can be views.
+    /// In a buffer that may be sent by zero-copy.
     Shared(Frozen),
 }
 
@@ -184,17 +185,17 @@ impl Deref for Piece {
     }
 }
 
-/// A part of a plan that goes by one mechanism.
+/// Part of a plan that is sent by one mechanism.
 #[derive(Clone, Debug)]
 pub enum Run {
-    /// One send that copies: of 1 to [`PIECES_MAX`] pieces.
+    /// One copying send of 1 to [`PIECES_MAX`] pieces.
     Copy(Pieces),
     /// One zero-copy request.
     ZeroCopy {
-        /// Tiny pieces to be copied together into one buffer that goes first; often none.
+        /// Tiny pieces that are copied into one buffer, which goes first; usually none.
         gathered: Pieces,
-        /// The buffers that are views: at least one, at most [`FRAGMENTS_MAX`] together with the
-        /// gathered one.
+        /// Buffers sent from their own memory: at least one; together with the gathered one at most
+        /// [`FRAGMENTS_MAX`].
         views: Views,
     },
     /// sendfile(2).
@@ -216,7 +217,7 @@ impl Run {
         }
     }
 
-    /// Whether there is nothing in it; no run of a plan is.
+    /// Returns true if it has no bytes. Runs of a plan are never empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -229,7 +230,7 @@ fn bytes(pieces: &[Piece]) -> u64 {
 struct Planner<'a> {
     policy: &'a Policy,
     runs: &'a mut VecDeque<Run>,
-    /// The first run of this plan.
+    /// Index of the first run of this plan.
     begin: usize,
 }
 
@@ -244,7 +245,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The last run of this plan.
+    /// Returns the last run of this plan.
     fn last(&mut self) -> Option<&mut Run> {
         if self.runs.len() > self.begin { self.runs.back_mut() } else { None }
     }
@@ -270,7 +271,7 @@ impl Planner<'_> {
         self.runs.push_back(run);
     }
 
-    /// The tiny pieces just before a buffer that is views, if they are to go with it.
+    /// Takes the tiny pieces just before a zero-copy buffer, if they are sent in its request.
     fn ride(&mut self) -> Option<Pieces> {
         let joins = self.policy.mixed == Mixed::Join;
         let rides = |pieces: &[Piece]| pieces.iter().all(|piece| piece.len() <= TINY_BYTES_MAX);
@@ -285,7 +286,7 @@ impl Planner<'_> {
     }
 }
 
-/// One request of tiny pieces and the buffer behind them.
+/// Makes one request of tiny pieces and the buffer after them.
 fn with_pieces(pieces: Pieces, view: Frozen) -> Run {
     let as_they_are =
         pieces.len() <= TINY_PIECES_MAX && pieces.iter().all(|piece| matches!(piece, Piece::Shared(_)));

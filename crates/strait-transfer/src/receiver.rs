@@ -1,7 +1,6 @@
-//! What a connection receives, into a file or a pipe, through a pipe of its own (splice(2)): no
-//! byte comes to user space.
+//! Moves received bytes into a file or a pipe by splice(2), without a copy to user space.
 //!
-//! Where the output does no splice (a terminal, a file opened to append) bytes are read and
+//! If the output does not support splice (a terminal, a file opened to append), bytes are read and
 //! written, and counted so.
 
 use std::fs::File;
@@ -16,35 +15,35 @@ use strait_ledger::Transfer;
 use crate::error::{Error, Result};
 use crate::pipe::{Pipe, Pipes};
 
-/// Bytes read at a time where nothing can be spliced.
+/// Bytes of one read if the output does not support splice.
 const READ_CHUNK: usize = 64 << 10;
 
-/// SendOptions far one call came.
+/// Result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes reached the output.
+    /// So many bytes were written to the output.
     Bytes(u64),
-    /// Nothing has come: wait until the socket is readable.
+    /// Nothing has been received: wait until the socket is readable.
     Nothing,
-    /// The output takes nothing now: wait until it is writable.
+    /// The output is not ready: wait until it is writable.
     NoRoom,
-    /// The sender has ended the stream, and all of it is in the output.
+    /// The sender has ended the stream, and all bytes are in the output.
     End,
 }
 
-/// Where bytes go.
+/// Method of moving bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     Splice,
     Write,
 }
 
-/// Receives on a connection.
+/// Receiving end of a connection.
 #[derive(Debug)]
 pub struct Receiver {
     stream: TcpStream,
     pipe: Pipe,
-    /// What the output is called.
+    /// Name of the output for messages.
     output: String,
     ended: bool,
     method: Method,
@@ -52,11 +51,11 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver on a connected stream, which does not block from now on; `output` is the name
-    /// that errors give to what is written to.
+    /// Creates a receiver on a connected stream, and makes the stream non-blocking. Errors name the
+    /// output by `output`.
     ///
     /// # Errors
-    /// No pipe can be made.
+    /// If no pipe can be created.
     pub fn new(stream: TcpStream, output: impl Into<String>) -> Result<Self> {
         stream.set_nonblocking(true).map_err(|error| Error::os("receive on", "a socket", error))?;
         let pipe = Pipes::default().take()?;
@@ -64,12 +63,11 @@ impl Receiver {
         Ok(Self { stream, pipe, output, ended: false, method: Method::Splice, account: Transfer::default() })
     }
 
-    /// Moves what has come, up to `limit` bytes, to `output`: at `offset` if it is a file, which
-    /// then moves on.
+    /// Moves up to `limit` received bytes to `output`: to `offset` of a file, which is advanced.
     ///
     /// # Errors
-    /// The connection was reset, or the output cannot be written to: the disk is full, its reader
-    /// is gone.
+    /// If the connection was reset, or the output cannot be written to (the disk is full, the
+    /// reader has closed).
     pub fn step(&mut self, output: &File, offset: Option<&mut u64>, limit: u64) -> Result<Received> {
         if self.method == Method::Write {
             return self.read_and_write(output, offset, limit);
@@ -95,7 +93,7 @@ impl Receiver {
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(Received::NoRoom),
             Err(Errno::INVAL) => {
-                self.account.fall_back("the output does no splice");
+                self.account.fall_back("the output does not support splice");
                 self.method = Method::Write;
                 Ok(Received::Bytes(0))
             }
@@ -103,7 +101,7 @@ impl Receiver {
         }
     }
 
-    /// First what the pipe still holds, then from the socket.
+    /// Reads the rest of the pipe first, then the socket.
     fn read_and_write(
         &mut self,
         mut output: &File,
@@ -133,17 +131,17 @@ impl Receiver {
         Ok(Received::Bytes(read as u64))
     }
 
-    /// What was received so far, by which mechanism.
+    /// Returns the received bytes by mechanism.
     pub fn account(&self) -> &Transfer {
         &self.account
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Readable when there is something to receive.
+    /// Returns the socket, to wait until it is readable.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

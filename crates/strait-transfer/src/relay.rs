@@ -1,9 +1,8 @@
-//! Relays TCP connections: what comes on one goes out on another, in the kernel (D4's splicing as a
-//! product).
+//! Relays TCP connections within the kernel (D4's splicing as a product).
 //!
-//! One thread runs one [`Relay`]: an epoll set, its connections in a table of fixed size, pipes
-//! that are shared. Several may listen on one address (`SO_REUSEPORT`). Half-closed streams stay
-//! half-closed, and a slow reader slows its writer down.
+//! One thread runs one [`Relay`] with an epoll set, a connection table of fixed size, and a shared
+//! pool of pipes. Several relays may listen on one address (`SO_REUSEPORT`). Half-closed streams
+//! stay half-closed, and a slow reader slows its writer down.
 
 mod connection;
 mod direction;
@@ -34,72 +33,73 @@ use connection::{Connection, Side, State};
 use direction::Direction;
 use proxy_protocol::{Version, header};
 
-/// Events taken at a time.
+/// Limit of events per epoll_wait(2).
 const EVENTS: usize = 256;
-/// Connections accepted at a time, before the others have their turn.
+/// Limit of accepted connections per event-loop iteration.
 const ACCEPTED_MAX: usize = 64;
-/// SendOptions often idle connections are looked for, and a signal.
+/// Interval of checks for idle connections and for a signal.
 const TICK: Duration = Duration::from_millis(500);
-/// SendOptions long what was passed on before a reset may take to arrive.
-const DYING_MAX: Duration = Duration::from_secs(5);
-/// What is watched on the sockets of a connection.
+/// Time for the bytes relayed before a reset to arrive.
+const LINGER_MAX: Duration = Duration::from_secs(5);
+/// Events watched on the sockets of a connection.
 const WATCHED: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
-/// Descriptors of a connection: two sockets; with copies to files a file and a pipe each way.
+/// Descriptors of a connection: two sockets; with copies to files also a file and a pipe each way.
 const DESCRIPTORS: u64 = 2;
 const DESCRIPTORS_TEED: u64 = 8;
-/// The token of the listener.
+/// Token of the listener.
 const LISTENER: u64 = u64::MAX;
 
-/// SendOptions to relay.
+/// Options of a relay.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where connections go: the first of these that is reached.
-    pub to: Vec<SocketAddr>,
-    /// Copies of what passes: connection n leaves `PREFIX.n.up` (from its client) and
-    /// `PREFIX.n.down`.
+    /// Addresses of the server; each connection goes to the first one that can be reached.
+    pub servers: Vec<SocketAddr>,
+    /// Prefix of files with copies of the relayed bytes: connection n writes `PREFIX.n.up` (from
+    /// its client) and `PREFIX.n.down`.
     pub tee: Option<PathBuf>,
-    /// Connections at a time; more wait in the listener's queue.
+    /// Limit of simultaneous connections; more wait in the listener's queue.
     pub connections_max: usize,
-    /// Descriptors for the connections and pipes of all relays that share it; where it leaves no
-    /// pipe bytes are copied.
+    /// Descriptors for the connections and pipes of all relays that share the budget. Without
+    /// descriptors for a pipe, bytes are copied.
     pub descriptors: Arc<Budget>,
-    /// A connection on which nothing moves for so long is closed.
+    /// Time without progress after which a connection is closed.
     pub idle: Option<Duration>,
-    /// SendOptions long the server may take to accept.
+    /// Time for the server to accept.
     pub connect: Duration,
-    /// SendOptions long connections may go on after the relay was told to end.
+    /// Time for open connections to end after the relay was asked to stop.
     pub drain: Duration,
-    /// What the server is told of its client.
+    /// Version of the PROXY header that names the client to the server, if any.
     pub proxy_protocol: Option<Version>,
-    /// Connections so far, of all relays that share it: what their numbers are taken from.
+    /// Number of the last connection of all relays that share it.
     pub numbers: Arc<AtomicU64>,
 }
 
 impl Options {
-    /// Descriptors of a connection without those of pipes that it has only while bytes are in them.
+    /// Returns the descriptors of a connection, without those of pipes that it uses only while they
+    /// have bytes.
     pub fn descriptors_each(tees: bool) -> u64 {
         if tees { DESCRIPTORS_TEED } else { DESCRIPTORS }
     }
 }
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Both sides ended their streams.
     Closed,
-    /// One of them reset it, or died.
+    /// One side reset the connection or died.
     Reset,
-    /// The server was not reached.
+    /// The server could not be reached.
     Unreached,
-    /// Nothing moved for too long.
+    /// There was no progress for too long.
     Idle,
-    /// It lasted longer than the relay waited at its end.
+    /// The connection was still open at the end of the drain time.
     Drained,
 }
 
 impl Cause {
-    /// In a word, for logs.
+    /// Returns a word for logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -111,54 +111,53 @@ impl Cause {
     }
 }
 
-/// A connection that has ended.
+/// Access record of a closed connection.
 #[derive(Clone, Debug)]
 pub struct ClosedConnection {
-    /// Its number, from 1.
+    /// Number of the connection, from 1.
     pub number: u64,
-    /// Who connected.
+    /// Address of the client.
     pub client: SocketAddr,
     /// Bytes to the server.
     pub up: u64,
     /// Bytes to the client.
     pub down: u64,
-    /// Bytes of both that were copied, for there was no pipe.
+    /// Bytes of both directions that were copied, because there was no pipe.
     pub copied: u64,
-    /// Bytes that went to files as well.
+    /// Bytes that were also written to files.
     pub teed: u64,
-    /// What kept bytes from the files.
+    /// Error of writing to the files, if any.
     pub tee_failure: Option<String>,
-    /// SendOptions long it lasted.
+    /// Duration of the connection.
     pub lasted: Duration,
-    /// Why it ended.
+    /// Reason for its end.
     pub cause: Cause,
-    /// What went wrong, where something did.
+    /// Error message, if there was an error.
     pub failure: Option<String>,
 }
 
-/// What a relay did.
+/// Totals of a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Connections taken.
+    /// Accepted connections.
     pub connections: u64,
-    /// Of them those that did not end in order.
+    /// Connections that did not end in order.
     pub failed: u64,
-    /// Bytes passed on, both ways.
+    /// Relayed bytes in both directions.
     pub bytes: u64,
-    /// Bytes of these that were copied, for there was no pipe.
+    /// Relayed bytes that were copied, because there was no pipe.
     pub copied: u64,
-    /// Bytes that went to files as well.
+    /// Bytes that were also written to files.
     pub teed: u64,
-    /// Times that the listener had to wait, because there were as many connections or descriptors
-    /// as may be.
+    /// Pauses of the listener because the limit of connections or descriptors was reached.
     pub full: u64,
-    /// The most connections at a time.
+    /// Largest number of simultaneous connections.
     pub connections_max: u64,
 }
 
 impl Account {
-    /// Adds the account of another relay that ran beside it: `connections_max` is then a bound, for
-    /// the two may have had theirs apart.
+    /// Adds the totals of a concurrent relay. `connections_max` is then an upper bound, because the
+    /// two maxima may have been at different times.
     pub fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.failed += other.failed;
@@ -170,75 +169,77 @@ impl Account {
     }
 }
 
-/// A slot of the table. The generation tells an event for a connection that is gone from one for
-/// the next in its slot.
+/// Slot of the connection table. The generation distinguishes events for an earlier connection in
+/// the slot from events for the current one.
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
     connection: Option<Connection>,
 }
 
-/// The relay of one thread.
+/// Relay of one thread.
 #[derive(Debug)]
 pub struct Relay {
     listener: Option<TcpListener>,
-    listening: bool,
+    is_listening: bool,
     epoll: OwnedFd,
     options: Options,
     slots: Vec<Slot>,
     free: Vec<usize>,
     ready: Vec<usize>,
     pipes: Pipes,
-    /// Sockets that are reset when what was passed on has arrived, or after [`DYING_MAX`].
-    dying: Vec<(Instant, OwnedFd, Share)>,
+    /// Sockets that are reset once the relayed bytes have arrived, or after [`LINGER_MAX`].
+    lingering: Vec<(Instant, OwnedFd, Share)>,
     account: Account,
 }
 
 impl Relay {
-    /// A relay of what connects to `listener`.
+    /// Creates a relay for the connections of `listener`.
     ///
     /// # Errors
-    /// No epoll instance can be made.
+    /// If no epoll instance can be created.
     pub fn new(listener: TcpListener, options: Options) -> Result<Self> {
-        let failed = |error: Errno| Error::os("watch", "the listening socket", error);
-        listener.set_nonblocking(true).map_err(|error| Error::os("watch", "the listening socket", error))?;
+        let failed = |error: Errno| Error::os("watch", "the is_listening socket", error);
+        listener
+            .set_nonblocking(true)
+            .map_err(|error| Error::os("watch", "the is_listening socket", error))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(failed)?;
         let pipes = Pipes::sharing(Arc::clone(&options.descriptors));
         Ok(Self {
             listener: Some(listener),
-            listening: true,
+            is_listening: true,
             epoll,
             options,
             slots: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
             pipes,
-            dying: Vec::new(),
+            lingering: Vec::new(),
             account: Account::default(),
         })
     }
 
-    /// Connections now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Relays until `terminated`, then until the last connection has ended or the time for that is
-    /// over. `ended` hears of each connection.
+    /// Relays until `terminated` is set, then until the last connection has ended or the drain time
+    /// is over. Calls `ended` for each connection.
     ///
     /// # Errors
-    /// epoll_wait(2)'s. A connection's own failure ends that connection.
+    /// Those of epoll_wait(2). An error of a connection only ends that connection.
     pub fn run(
         &mut self,
         terminated: &AtomicBool,
         ended: &mut dyn FnMut(&ClosedConnection),
     ) -> Result<Account> {
-        let (mut events, mut deadline, mut looked) = (Vec::with_capacity(EVENTS), None, Instant::now());
+        let (mut events, mut deadline, mut checked) = (Vec::with_capacity(EVENTS), None, Instant::now());
         loop {
             let now = Instant::now();
             if terminated.load(Ordering::Relaxed) {
-                // Closed: whoever connects now is refused at once and may go elsewhere.
+                // Closes the listener: new clients are refused at once and may try another server.
                 self.listener = None;
                 let over = *deadline.get_or_insert(now + self.options.drain) <= now;
                 if over || self.connections() == 0 {
@@ -255,10 +256,10 @@ impl Relay {
                 }
             }
             for index in std::mem::take(&mut self.ready) {
-                self.go_on(index, now, ended);
+                self.resume(index, now, ended);
             }
-            if now.saturating_duration_since(looked) >= TICK {
-                looked = now;
+            if now.saturating_duration_since(checked) >= TICK {
+                checked = now;
                 self.close_late(now, ended);
             }
         }
@@ -273,7 +274,7 @@ impl Relay {
         }
     }
 
-    /// Takes connections for as long as there are any and room for them.
+    /// Accepts waiting connections, up to the limits.
     fn accept(&mut self, now: Instant, ended: &mut dyn FnMut(&ClosedConnection)) {
         for _ in 0..ACCEPTED_MAX {
             if self.connections() >= self.options.connections_max {
@@ -289,15 +290,15 @@ impl Relay {
                     }
                 }
                 Err(Errno::AGAIN) => return,
-                // It was gone before it was taken.
+                // The connection ended before it was accepted.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => {}
-                // No descriptor or memory: those that end give theirs back.
+                // No descriptor or memory: retried once a connection has ended.
                 Err(_) => return self.pause(),
             }
         }
     }
 
-    /// Takes the descriptors of a connection, those of unused pipes if no others are free.
+    /// Takes the descriptors of a connection; closes unused pipes if no others are free.
     fn take_share(&mut self) -> Option<Share> {
         let descriptors = Options::descriptors_each(self.options.tee.is_some());
         let take = || self.options.descriptors.take_for_connection(descriptors);
@@ -307,22 +308,22 @@ impl Relay {
         })
     }
 
-    /// Leaves the listener alone until a connection has ended, or the next tick.
+    /// Stops accepting until a connection has ended, or until the next tick.
     fn pause(&mut self) {
         self.account.full += 1;
         self.listen(false);
     }
 
     fn listen(&mut self, on: bool) {
-        let Some(listener) = self.listener.as_ref().filter(|_| self.listening != on) else { return };
+        let Some(listener) = self.listener.as_ref().filter(|_| self.is_listening != on) else { return };
         let flags = if on { EventFlags::IN } else { EventFlags::empty() };
-        // It cannot fail on a descriptor that is in the set; if it did, the next tick would try again.
+        // It cannot fail for a descriptor in the set; if it did, the next tick would try again.
         if epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags).is_ok() {
-            self.listening = on;
+            self.is_listening = on;
         }
     }
 
-    /// Begins a connection: connects to the server, which may take a while.
+    /// Starts a connection: begins to connect to the server.
     fn begin(
         &mut self,
         client: (OwnedFd, Share),
@@ -332,7 +333,7 @@ impl Relay {
     ) {
         let next = |last: u64| last.checked_add(1);
         let last = self.options.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        // After the last number each copy fails, for its file is there.
+        // After the last number every copy to a file fails, because the file exists.
         let number = last.map_or(u64::MAX, |last| last + 1);
         self.account.connections += 1;
         if let Err(error) = self.try_begin(number, client, peer, now) {
@@ -361,26 +362,32 @@ impl Relay {
         now: Instant,
     ) -> Result<()> {
         let failed = |error: Errno| Error::os("take", "a connection", error);
-        // Bytes are passed on as they come, not gathered; and whoever sees it end early sees it reset, also
-        // if this process dies.
+        // TCP_NODELAY: bytes are relayed as they come. SO_LINGER with 0: an early end is a reset
+        // for the client, even if this process dies.
         sockopt::set_tcp_nodelay(&client, true).map_err(failed)?;
         sockopt::set_socket_linger(&client, Some(Duration::ZERO)).map_err(failed)?;
         let server = self.reach(0)?;
-        let told = self.options.proxy_protocol.map(|version| {
+        let header = self.options.proxy_protocol.map(|version| {
             let own = rustix::net::getsockname(&client).ok().and_then(|own| SocketAddr::try_from(own).ok());
             header(version, peer, own.unwrap_or(peer))
         });
         let directions = (self.direction(number, "up"), self.direction(number, "down"));
-        let connection =
-            Connection::new(number, (client, peer), server, told.unwrap_or_default(), directions, share, now);
+        let connection = Connection::new(
+            number,
+            (client, peer),
+            server,
+            header.unwrap_or_default(),
+            directions,
+            share,
+            now,
+        );
         self.put(connection)
     }
 
-    /// Begins to connect to the first of the server's addresses from `first` on that there is a way
-    /// to.
+    /// Begins to connect to the first reachable address of the server, starting at index `first`.
     fn reach(&self, first: usize) -> Result<(OwnedFd, usize)> {
         let mut last = Errno::ADDRNOTAVAIL;
-        for (number, to) in self.options.to.iter().enumerate().skip(first) {
+        for (number, to) in self.options.servers.iter().enumerate().skip(first) {
             match reach(*to) {
                 Ok(socket) => return Ok((socket, number)),
                 Err(error) => last = error,
@@ -389,13 +396,13 @@ impl Relay {
         Err(Error::os("connect to", self.server(), last))
     }
 
-    /// For messages.
+    /// Returns the server's addresses for messages.
     fn server(&self) -> String {
-        let names: Vec<_> = self.options.to.iter().map(ToString::to_string).collect();
+        let names: Vec<_> = self.options.servers.iter().map(ToString::to_string).collect();
         names.join(" or ")
     }
 
-    /// Goes on with the server's next address, where a connection did not reach one; false where
+    /// Tries the server's next address for a connection that is not yet connected; returns false if
     /// there is none.
     fn reach_next(&mut self, index: usize) -> bool {
         let slot = &self.slots[index];
@@ -413,16 +420,15 @@ impl Relay {
     }
 
     fn direction(&self, number: u64, name: &str) -> Direction {
-        Direction::teed_to(self.options.tee.as_ref().map(|prefix| {
+        Direction::with_copy(self.options.tee.as_ref().map(|prefix| {
             let mut path = prefix.clone().into_os_string();
             path.push(format!(".{number}.{name}"));
-            // What passes is nobody else's business.
-            // O_EXCL of `create_new` follows no link that another user has planted (open(2)).
+            // Mode 0600: the relayed bytes are private to the user.
             File::options().write(true).create_new(true).mode(0o600).open(path)
         }))
     }
 
-    /// Puts a connection into the table and its sockets into the set.
+    /// Adds a connection to the table, and its sockets to the epoll set.
     fn put(&mut self, connection: Connection) -> Result<()> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -452,17 +458,17 @@ impl Relay {
             return;
         };
         let Some(connection) = &mut slot.connection else { return };
-        let outcome = connection.turn(side, flags, &mut self.pipes, now);
+        let outcome = connection.handle_event(side, flags, &mut self.pipes, now);
         self.after(index, outcome, now, ended);
     }
 
-    fn go_on(&mut self, index: usize, now: Instant, ended: &mut dyn FnMut(&ClosedConnection)) {
-        // The slot may have another connection by now, which is not to be touched before its server is
-        // reached.
+    fn resume(&mut self, index: usize, now: Instant, ended: &mut dyn FnMut(&ClosedConnection)) {
+        // The slot may have a new connection by now, which must not be advanced before its server
+        // is connected.
         let connection =
             self.slots[index].connection.as_mut().filter(|connection| !connection.is_connecting());
         let Some(connection) = connection else { return };
-        let outcome = connection.both(&mut self.pipes, now);
+        let outcome = connection.advance(&mut self.pipes, now);
         self.after(index, outcome, now, ended);
     }
 
@@ -500,7 +506,7 @@ impl Relay {
         self.free.push(index);
         let (up, down) = (&connection.up, &connection.down);
         let tee_failure = up.tee_failure.or(down.tee_failure);
-        let told = ClosedConnection {
+        let record = ClosedConnection {
             number: connection.number,
             client: connection.peer,
             up: up.bytes,
@@ -512,28 +518,28 @@ impl Relay {
             cause,
             failure,
         };
-        self.account.bytes += told.up + told.down;
-        self.account.copied += told.copied;
-        self.account.teed += told.teed;
+        self.account.bytes += record.up + record.down;
+        self.account.copied += record.copied;
+        self.account.teed += record.teed;
         self.account.failed += u64::from(cause != Cause::Closed);
         let (sockets, mut share) = connection.close(cause == Cause::Closed, &mut self.pipes);
         for socket in sockets {
             if cause == Cause::Reset
-                && is_under_way(&socket)
-                && self.dying.len() < self.options.connections_max
+                && has_unacknowledged(&socket)
+                && self.lingering.len() < self.options.connections_max
             {
-                self.dying.push((now, socket, share.split(1)));
+                self.lingering.push((now, socket, share.split(1)));
             }
         }
-        ended(&told);
+        ended(&record);
         self.listen(true);
     }
 
-    /// Closes what has been idle for too long, and what did not reach its server in time.
+    /// Closes connections that were idle for too long or did not reach their server in time.
     fn close_late(&mut self, now: Instant, ended: &mut dyn FnMut(&ClosedConnection)) {
         self.listen(true);
-        self.dying.retain(|(since, socket, _)| {
-            now.saturating_duration_since(*since) < DYING_MAX && is_under_way(socket)
+        self.lingering.retain(|(since, socket, _)| {
+            now.saturating_duration_since(*since) < LINGER_MAX && has_unacknowledged(socket)
         });
         for index in 0..self.slots.len() {
             let Some(connection) = &self.slots[index].connection else { continue };
@@ -555,12 +561,12 @@ impl Relay {
     }
 }
 
-/// Whether bytes that were sent on it have not arrived.
-fn is_under_way(socket: &OwnedFd) -> bool {
+/// Returns true if sent bytes have not been acknowledged.
+fn has_unacknowledged(socket: &OwnedFd) -> bool {
     tcp::unacknowledged(socket).is_ok_and(|bytes| bytes > 0)
 }
 
-/// Begins to connect.
+/// Begins a non-blocking connect(2).
 fn reach(to: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -573,7 +579,8 @@ fn reach(to: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A token: index, generation, side, from below. Never the listener's: a table has fewer slots.
+/// Layout of a token, from the low bits: index, generation, side. It never equals the listener's,
+/// because the table has fewer slots.
 const GENERATION_MASK: u32 = (1 << 31) - 1;
 
 fn token(index: usize, generation: u32, side: Side) -> u64 {
@@ -590,7 +597,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_slot_generation_and_side() {
+    fn token_encodes_slot_generation_and_side() {
         for (index, generation, side) in [
             (0, 0, Side::Client),
             (9_999, GENERATION_MASK, Side::Server),

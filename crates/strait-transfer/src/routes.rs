@@ -1,25 +1,25 @@
-//! Routes in use, each with the device by which it leaves. What is known of a device is shared by
-//! all threads of the process; routes belong to an engine.
+//! Table of routes, each with its egress device. All threads of the process share the state of a
+//! device; a route belongs to an engine.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::device::Device;
-use crate::engine::{Ends, SharedRoute};
 use crate::route::{Advice, Reason, Route};
 
-/// Routes that are remembered. One more takes the place of the eighth that was not asked for the
-/// longest.
+/// Limit of routes. Beyond it, the least recently used eighth is dropped.
 const ROUTES_MAX: usize = 4096;
-/// Devices that are remembered, by index in a namespace: containers come and go. Past that all are
+/// Limit of devices, by interface index in a namespace: containers come and go. Beyond it, all are
 /// learned anew.
 const DEVICES_MAX: usize = 256;
 
 type SharedDevice = Arc<Mutex<Device>>;
 
-/// A device of the process.
+/// Returns the process-wide state of a device.
 fn device(index: u32) -> SharedDevice {
     static DEVICES: OnceLock<Mutex<HashMap<u32, SharedDevice>>> = OnceLock::new();
     let mut devices = lock(DEVICES.get_or_init(Mutex::default));
@@ -29,23 +29,29 @@ fn device(index: u32) -> SharedDevice {
     devices.entry(index).or_default().clone()
 }
 
-/// A panic elsewhere leaves figures that are still figures.
+/// Locks `shared` even if it is poisoned: costs and counts are usable after any panic.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A route and its device.
+/// Key of a route: own address, and address of the peer with port 0.
+pub(crate) type Ends = (IpAddr, SocketAddr);
+
+/// Route state that its senders share.
+pub(crate) type SharedRoute = Rc<RefCell<RouteEntry>>;
+
+/// Route with its device.
 #[derive(Debug, Default)]
 pub(crate) struct RouteEntry {
     route: Route,
     index: Option<u32>,
-    /// One of its own until it is known by which it leaves.
+    /// Private state until the egress device is known.
     device: SharedDevice,
     used: u64,
 }
 
 impl RouteEntry {
-    /// It leaves by the device of that index.
+    /// Sets the egress device by its interface index.
     pub(crate) fn set_interface(&mut self, index: u32) {
         if self.index.replace(index) != Some(index) {
             self.device = device(index);
@@ -56,7 +62,7 @@ impl RouteEntry {
         self.route.needs_device_check(now)
     }
 
-    /// Its device was looked at; the loopback gathers and copies.
+    /// Sets the capability of its device. The loopback has scatter-gather, but copies.
     pub(crate) fn set_device(&mut self, gathers: bool, is_loopback: bool, now: Duration) {
         self.route.set_device(gathers, now);
         lock(&self.device).set_capable(gathers && !is_loopback);
@@ -101,16 +107,16 @@ impl RouteEntry {
         self.route.chooses_by_cost() && lock(&self.device).wants_cost(bytes)
     }
 
-    pub(crate) fn cost(&mut self, bytes: usize, taken: usize, lent: bool, took: Duration) {
-        lock(&self.device).cost(bytes, taken, lent, took);
+    pub(crate) fn cost(&mut self, bytes: usize, taken: usize, zero_copy: bool, took: Duration) {
+        lock(&self.device).cost(bytes, taken, zero_copy, took);
     }
 }
 
-/// The routes of an engine.
+/// Routes of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct RouteTable {
     ways: HashMap<Ends, SharedRoute>,
-    /// Counts the times that one was asked for.
+    /// Number of lookups so far.
     clock: u64,
 }
 
@@ -135,8 +141,6 @@ impl RouteTable {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, SocketAddr};
-
     use super::*;
 
     fn ends(number: u32) -> Ends {
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_route_too_many_forgets_the_oldest_and_no_other() {
+    fn full_table_drops_only_the_least_recently_used_routes() {
         let mut ways = RouteTable::default();
         let first = ways.find(ends(0));
         for number in 1..ROUTES_MAX as u32 {
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_by_one_device_share_what_is_known_of_it() {
+    fn routes_share_the_state_of_their_device() {
         let (mut one, mut other) = (RouteEntry::default(), RouteEntry::default());
         for way in [&mut one, &mut other] {
             way.set_interface(u32::MAX);

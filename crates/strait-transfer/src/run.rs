@@ -1,51 +1,27 @@
-//! A run under way: what of it has been moved, and one call to move more.
+//! Runs in progress. Each call moves a part of a run.
 //!
-//! Nothing here waits: sockets do not block, and what would block says for what it waits.
+//! Nothing here waits: sockets do not block, and a blocked call reports the event to wait for.
 
+mod destination;
 mod file;
 mod memory;
 mod splice;
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::event::PollFlags;
 
-use crate::engine::{Ends, Engine, SharedRoute, Tally};
+use crate::engine::{Engine, Tally};
 use crate::error::Result;
 use crate::pipe::Pipes;
 use crate::plan::{Piece, Run, Segment};
+pub(crate) use destination::{Destination, Step};
 use file::FileRun;
 use memory::{CopyRun, ZeroCopyRun};
 use splice::SpliceRun;
 
-/// SendOptions far one call came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The run is done.
-    Done,
-    /// Some of it went, and there may be room for more.
-    Moved,
-    /// The socket takes no more now.
-    NoRoom,
-    /// The socket that is read from has no more now.
-    NoInput,
-}
-
-/// Where the bytes go, and what for.
-pub(crate) struct Destination<'a> {
-    pub(crate) socket: &'a Arc<OwnedFd>,
-    pub(crate) peer: &'a str,
-    pub(crate) ends: Ends,
-    pub(crate) route: &'a SharedRoute,
-    pub(crate) tally: &'a Rc<RefCell<Tally>>,
-    /// Whether another run follows at once.
-    pub(crate) more: bool,
-}
-
-/// A run with what is left of it.
+/// Run in progress.
 #[derive(Debug)]
 pub(crate) enum Current {
     Copy(CopyRun),
@@ -55,7 +31,7 @@ pub(crate) enum Current {
 }
 
 impl Current {
-    /// Begins a run; what of it is to be a run of its own after all is returned.
+    /// Begins a run. Returns the rest of it that must be a separate run, if any.
     pub(crate) fn begin(run: Run, engine: &mut Engine, tally: &RefCell<Tally>) -> (Self, Option<Run>) {
         match run {
             Run::Copy(pieces) => (Self::Copy(CopyRun::new(pieces)), None),
@@ -65,8 +41,8 @@ impl Current {
         }
     }
 
-    /// Sends what the kernel takes at once of a segment in memory. A run of the segment, or of what
-    /// is left of it.
+    /// Sends a segment without making runs of it first. Returns a run of the rest that the kernel
+    /// did not accept.
     pub(crate) fn begin_at_once(
         segment: &Segment,
         engine: &mut Engine,
@@ -83,12 +59,12 @@ impl Current {
         }
     }
 
-    /// Whether the next step is to lend.
+    /// Returns true if the next step is a zero-copy send.
     pub(crate) fn is_zero_copy(&self) -> bool {
         matches!(self, Self::ZeroCopy(_))
     }
 
-    /// Moves what can be moved by one call.
+    /// Moves bytes by one call.
     pub(crate) fn step(
         &mut self,
         engine: &mut Engine,
@@ -97,11 +73,11 @@ impl Current {
     ) -> Result<Step> {
         match self {
             Self::Copy(copying) => copying.step(to),
-            Self::ZeroCopy(lending) => {
-                if let Some(step) = lending.step(engine, to)? {
+            Self::ZeroCopy(run) => {
+                if let Some(step) = run.step(engine, to)? {
                     return Ok(step);
                 }
-                *self = Self::Copy(lending.copy());
+                *self = Self::Copy(run.copy());
                 Ok(Step::Moved)
             }
             Self::File(file) => file.step(to),
@@ -109,7 +85,7 @@ impl Current {
         }
     }
 
-    /// The socket that is read from, where that is what is waited for.
+    /// Returns the source to wait for, if the run reads from one.
     pub(crate) fn input(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match self {
             Self::Splice(splice) => Some((splice.socket().as_fd(), PollFlags::IN)),

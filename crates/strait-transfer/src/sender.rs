@@ -1,9 +1,9 @@
-//! Sends plans on one connection, each part by the mechanism that costs least, in order.
+//! Sends plans on one connection in order, each part by the cheapest mechanism.
 //!
-//! A sender does not wait unless it is asked to ([`Sender::send`], [`Sender::finish`]):
-//! [`Sender::advance`] moves what can be moved and says what to wait for, so that one thread serves
-//! many. Buffers that are lent stay the kernel's until their notification, also when the sender is
-//! dropped before.
+//! Only [`Sender::send`] and [`Sender::finish`] wait. [`Sender::advance`] moves bytes without
+//! waiting and returns the event to wait for, so that one thread serves many senders. The kernel
+//! keeps the buffers of zero-copy sends until their notifications, even if the sender is dropped
+//! before.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,49 +16,75 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use strait_ledger::Transfer;
 
-use crate::engine::{Ends, Engine, SharedRoute, Tally};
+use crate::engine::{Engine, Tally};
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
 use crate::plan::{Plan, Run};
+use crate::routes::{Ends, SharedRoute};
 use crate::run::{Current, Destination, Step};
 
-/// Calls that one [`Sender::advance`] makes at most, so that one connection does not starve the
-/// others.
+/// Limit of calls in one [`Sender::advance`], so that one connection does not starve the others.
 const STEPS_MAX: usize = 64;
 
-/// What a sender waits for.
+/// Event that a sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing: all plans are handed over to the kernel.
+    /// Nothing: the kernel has accepted all plans.
     Idle,
-    /// Nothing, but it is another's turn.
+    /// Nothing, but other senders should run first.
     Yield,
-    /// Room in its socket.
+    /// Space in the socket buffer.
     Room,
-    /// Bytes from the socket that it reads from.
+    /// Bytes from the source of the current run.
     Input,
 }
 
-/// A connection that plans are sent on.
+/// Connection for sending plans.
 #[derive(Debug)]
 pub struct Sender {
-    socket: Arc<OwnedFd>,
-    peer: String,
-    /// What its route is known by, and then the route.
-    ends: Ends,
-    route: Option<SharedRoute>,
+    link: Link,
     runs: VecDeque<Run>,
     current: Option<Current>,
     pipes: Pipes,
-    tally: Rc<RefCell<Tally>>,
     began: Option<Instant>,
 }
 
+/// Connection of a sender, with its route and its counters.
+#[derive(Debug)]
+struct Link {
+    socket: Arc<OwnedFd>,
+    peer: String,
+    /// Key of its route, and the route.
+    ends: Ends,
+    route: Option<SharedRoute>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Link {
+    /// Returns the route, which is looked up once.
+    fn route(&mut self, engine: &mut Engine) -> &SharedRoute {
+        self.route.get_or_insert_with(|| engine.route(self.ends))
+    }
+
+    /// Returns the destination of a call; `more` means that another run follows at once.
+    fn destination(&mut self, engine: &mut Engine, more: bool) -> Destination<'_> {
+        let route = self.route.get_or_insert_with(|| engine.route(self.ends));
+        Destination {
+            socket: &self.socket,
+            peer: &self.peer,
+            ends: self.ends,
+            route,
+            tally: &self.tally,
+            more,
+        }
+    }
+}
+
 impl Sender {
-    /// A sender on a connected stream, which does not block from now on.
+    /// Creates a sender on a connected stream, and makes the stream non-blocking.
     ///
     /// # Errors
-    /// The socket is not connected.
+    /// If the socket is not connected.
     pub fn new(stream: TcpStream) -> Result<Self> {
         let failed = |error: std::io::Error| Error::os("send on", "a socket", error);
         stream.set_nonblocking(true).map_err(failed)?;
@@ -66,58 +92,42 @@ impl Sender {
         let mut host = peer;
         host.set_port(0);
         let ends = (stream.local_addr().map_err(failed)?.ip(), host);
-        Ok(Self {
-            socket: Arc::new(stream.into()),
-            peer: peer.to_string(),
-            ends,
-            route: None,
-            runs: VecDeque::new(),
-            current: None,
-            pipes: Pipes::default(),
-            tally: Rc::default(),
-            began: None,
-        })
+        let socket = Arc::new(stream.into());
+        let link = Link { socket, peer: peer.to_string(), ends, route: None, tally: Rc::default() };
+        Ok(Self { link, runs: VecDeque::new(), current: None, pipes: Pipes::default(), began: None })
     }
 
-    /// Puts a plan behind those that are not yet sent.
+    /// Appends a plan to the unsent ones.
     pub fn push(&mut self, engine: &mut Engine, plan: Plan) {
         self.began.get_or_insert_with(Instant::now);
-        let route = self.route.get_or_insert_with(|| engine.route(self.ends));
+        let route = self.link.route(engine);
         let policy = engine.policy(route);
         plan.append_runs(&policy, &mut self.runs);
     }
 
-    /// Moves what can be moved without waiting.
+    /// Moves bytes as far as possible without waiting.
     ///
     /// # Errors
-    /// The connection is closed, or a file or socket ended early. What was planned and not sent
-    /// stays so; a stream that broke off in the middle is of no use.
+    /// If the connection is closed, or a file or socket ends early. The unsent rest stays queued; a
+    /// stream that breaks off in the middle is useless.
     pub fn advance(&mut self, engine: &mut Engine) -> Result<Progress> {
         for _ in 0..STEPS_MAX {
             let Some(current) = &mut self.current else {
                 let Some(run) = self.runs.pop_front() else { return Ok(Progress::Idle) };
-                let (current, rest) = Current::begin(run, engine, &self.tally);
+                let (current, rest) = Current::begin(run, engine, &self.link.tally);
                 self.current = Some(current);
                 if let Some(rest) = rest {
                     self.runs.push_front(rest);
                 }
                 continue;
             };
-            // What is lent takes the news by itself.
+            // A zero-copy send collects notifications itself.
             if !current.is_zero_copy() {
                 engine.collect()?;
             }
-            // Of a stream nobody knows when it goes on.
+            // It is unknown when a stream will have bytes, so it must not hold a short packet back.
             let more = self.runs.front().is_some_and(|next| !matches!(next, Run::Socket(_)));
-            let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-            let to = Destination {
-                socket: &self.socket,
-                peer: &self.peer,
-                ends: self.ends,
-                route,
-                tally: &self.tally,
-                more,
-            };
+            let to = self.link.destination(engine, more);
             match current.step(engine, &mut self.pipes, &to)? {
                 Step::Done => self.current = None,
                 Step::Moved => {}
@@ -128,19 +138,21 @@ impl Sender {
         Ok(Progress::Yield)
     }
 
-    /// What to wait for with poll(2), where [`Sender::advance`] said `Room` or `Input`.
+    /// Returns the descriptor and events to wait for with poll(2) after `Room` or `Input`.
     pub fn waits_for(&self, progress: Progress) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match progress {
             Progress::Idle | Progress::Yield => None,
-            Progress::Room => Some((self.socket.as_fd(), PollFlags::OUT)),
+            Progress::Room => Some((self.link.socket.as_fd(), PollFlags::OUT)),
             Progress::Input => self.current.as_ref().and_then(Current::input),
         }
     }
 
-    /// Sends a plan and waits until the kernel has taken all of it. Buffers may still be lent then.
+    /// Sends a plan and waits until the kernel has accepted all of it. It may still use the buffers
+    /// then.
     ///
     /// # Errors
-    /// Those of [`Sender::advance`]; late if the peer takes nothing for `patience`.
+    /// Those of [`Sender::advance`]; [`Error::Timeout`] if the peer accepts no bytes for
+    /// `patience`.
     pub fn send(&mut self, engine: &mut Engine, plan: Plan, patience: Duration) -> Result<()> {
         self.begin(engine, plan)?;
         let mut stalled: Option<(u64, Instant)> = None;
@@ -150,7 +162,7 @@ impl Sender {
                 Progress::Idle => return Ok(()),
                 Progress::Yield => {}
                 Progress::Room | Progress::Input => {
-                    let bytes = self.tally.borrow().account.bytes();
+                    let bytes = self.link.tally.borrow().account.bytes();
                     let since = match stalled {
                         Some((at, since)) if at == bytes => since,
                         _ => Instant::now(),
@@ -166,9 +178,9 @@ impl Sender {
         }
     }
 
-    /// Puts a plan behind the others or, where it is one segment and nothing is before it, sends
-    /// what the kernel takes at once. Most plans are: of a short one the runs and their queue
-    /// would cost a tenth of the send.
+    /// Appends a plan or, if it has one segment and nothing is queued, sends it directly. Most
+    /// plans have one segment: for a short one the runs and their queue would cost a tenth of the
+    /// send.
     fn begin(&mut self, engine: &mut Engine, plan: Plan) -> Result<()> {
         let is_idle = self.current.is_none() && self.runs.is_empty();
         let Some(segment) = plan.only().filter(|_| is_idle) else {
@@ -176,31 +188,24 @@ impl Sender {
             return Ok(());
         };
         self.began.get_or_insert_with(Instant::now);
-        let route = self.route.get_or_insert_with(|| engine.route(self.ends));
-        let to = Destination {
-            socket: &self.socket,
-            peer: &self.peer,
-            ends: self.ends,
-            route,
-            tally: &self.tally,
-            more: false,
-        };
+        let to = self.link.destination(engine, false);
         if let Some(rest) = Current::begin_at_once(segment, engine, &to)? {
             self.current = Some(rest);
         }
         Ok(())
     }
 
-    /// Buffers that the kernel has not given back.
+    /// Returns the number of zero-copy sends with buffers that the kernel still uses.
     pub fn borrowed(&self) -> usize {
-        self.tally.borrow().borrowed
+        self.link.tally.borrow().borrowed
     }
 
-    /// Wait until every lent buffer is back, which is when the peer has acknowledged, or
-    /// `patience` is over. Returns how many are not.
+    /// Waits until the kernel has released every buffer, which is when the peer has acknowledged
+    /// the bytes, or until `patience` is over. Returns the number of sends that are still
+    /// outstanding.
     ///
     /// # Errors
-    /// poll(2)'s and io_uring_enter(2)'s.
+    /// Those of poll(2) and io_uring_enter(2).
     pub fn finish(&mut self, engine: &mut Engine, patience: Duration) -> Result<usize> {
         let began = Instant::now();
         engine.collect()?;
@@ -210,22 +215,22 @@ impl Sender {
         Ok(self.borrowed())
     }
 
-    /// What was sent so far, by which mechanism. Reports change it until nothing is lent.
+    /// Returns the sent bytes by mechanism. Reports change the account until none is outstanding.
     pub fn account(&self) -> Transfer {
-        let mut account = self.tally.borrow().account.clone();
+        let mut account = self.link.tally.borrow().account.clone();
         if let Some(began) = self.began {
             account.set_elapsed(began.elapsed());
         }
         account
     }
 
-    /// Who is sent to.
+    /// Returns the address of the peer.
     pub fn peer(&self) -> &str {
-        &self.peer
+        &self.link.peer
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.link.socket.as_fd()
     }
 }

@@ -1,7 +1,7 @@
-//! TLS that the kernel encrypts and decrypts (kTLS): on such a socket sendfile and splice move data
-//! as on any other.
+//! TLS by the kernel (kTLS): sendfile and splice work on such a socket as on any other.
 //!
-//! Whoever has shaken hands hands over the keys here, and asks for what the peer says besides data.
+//! After the handshake in user space, the caller installs its keys here, and receives records other
+//! than data.
 
 pub use strait_sys::tls::{Direction, Key, Keys, Record, attach, probe, receive_record, send_end, set_keys};
 pub use strait_sys::{Error, Kind, Result};

@@ -1,9 +1,10 @@
-//! What must not compile: touching a buffer that may be lent, or a ring from another thread.
+//! Programs that must not compile: writes to a buffer that the kernel may borrow, and use of a ring
+//! from another thread.
 //!
-//! Each file under `tests/ui` is a program with one mistake; beside it stands what the compiler
-//! says.
+//! Each file under `tests/ui` is a program with one mistake; the file next to it has the compiler's
+//! message.
 
 #[test]
-fn what_may_be_lent_cannot_be_touched() {
+fn borrowed_memory_cannot_be_written() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }

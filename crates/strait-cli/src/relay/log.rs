@@ -89,8 +89,8 @@ impl Log {
 
 impl Writer {
     /// Reports the end of a connection: of each in JSON, else of those that failed.
-    pub(super) fn report(&self, ended: &ClosedConnection) {
-        let Some(line) = (if self.is_json { Some(as_json(ended)) } else { as_failure(ended) }) else {
+    pub(super) fn report(&self, record: &ClosedConnection) {
+        let Some(line) = (if self.is_json { Some(as_json(record)) } else { as_failure(record) }) else {
             return;
         };
         self.counts.reported.fetch_add(1, Ordering::Relaxed);
@@ -99,19 +99,19 @@ impl Writer {
     }
 }
 
-fn as_json(ended: &ClosedConnection) -> String {
+fn as_json(record: &ClosedConnection) -> String {
     let line = json!({
-        "number": ended.number, "client": ended.client.to_string(), "seconds": ended.lasted.as_secs_f64(),
-        "up": ended.up, "down": ended.down, "copied": ended.copied, "teed": ended.teed, "end": ended.cause.name(),
-        "failure": ended.failure, "tee_failure": ended.tee_failure,
+        "number": record.number, "client": record.client.to_string(), "seconds": record.lasted.as_secs_f64(),
+        "up": record.up, "down": record.down, "copied": record.copied, "teed": record.teed, "end": record.cause.name(),
+        "failure": record.failure, "tee_failure": record.tee_failure,
     });
     format!("{line}\n")
 }
 
-fn as_failure(ended: &ClosedConnection) -> Option<String> {
-    let tee = ended.tee_failure.as_ref().map(|failure| format!("the copy ended early: {failure}"));
-    let failure = ended.failure.as_ref().or(tee.as_ref())?;
-    Some(format!("strait: connection {} of {}: {failure}\n", ended.number, ended.client))
+fn as_failure(record: &ClosedConnection) -> Option<String> {
+    let tee = record.tee_failure.as_ref().map(|failure| format!("the copy ended early: {failure}"));
+    let failure = record.failure.as_ref().or(tee.as_ref())?;
+    Some(format!("strait: connection {} of {}: {failure}\n", record.number, record.client))
 }
 
 fn write_json(lines: &Receiver<String>, mut output: File, written: &AtomicU64) {

@@ -295,7 +295,11 @@ fn who_speaks_something_else_is_told_apart() {
     // It listens on, for whoever has something to offer.
     let _ = files.send(&receiver, &[]).success();
     let received = receiver.end().success();
-    assert!(received.stderr.contains("'GET / HTTP/1.1' where strait send's offer"), "{}", received.stderr);
+    assert!(
+        received.stderr.contains("'GET / HTTP/1.1' instead of strait send's offer"),
+        "{}",
+        received.stderr
+    );
     assert!(received.stderr.contains("has closed the connection; listening on"), "{}", received.stderr);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -322,7 +326,7 @@ fn a_line_that_looks_like_a_refusal_removes_no_part() {
     let mut stream = begin(&receiver, "length=10");
     stream.write_all(b"data=5\nhellox refuses: x\n").unwrap();
     let (code, line) = failure(&receiver.end());
-    assert!(code == 1 && line.contains("where the sender's next bytes"), "{line}");
+    assert!(code == 1 && line.contains("instead of the sender's next bytes"), "{line}");
     assert_eq!(fs::read(files.path("out.part")).unwrap(), b"hello");
 }
 
@@ -364,7 +368,7 @@ fn bytes_alone_are_shown_escaped_and_the_receiver_listens_on() {
     let _ = files.send(&receiver, &["--raw"]);
     receiver.process.wait_for_stderr("listening on\n", LIMIT).unwrap();
     let said = receiver.process.stderr();
-    assert!(said.contains(r"'\x16\x03\x01\x1b[31mred\xff and...' where strait send's offer"), "{said}");
+    assert!(said.contains(r"'\x16\x03\x01\x1b[31mred\xff and...' instead of strait send's offer"), "{said}");
     assert!(said.contains("--raw moves the bytes alone"), "{said}");
     receiver.process.signal(Signal::INT);
     assert_eq!(receiver.end().status.code(), Some(1));

@@ -1,18 +1,18 @@
-//! What a device is learned to be, and the loads of a server on simulated costs.
+//! Learning of a device's state, and loads of a server with simulated costs.
 
 use super::*;
 use crate::route::{Advice, Route};
 
 const KIB: usize = 1024;
 
-/// SendOptions long a report takes: a few packets' times on a local network, and on a longer way.
+/// Delays of a report: a few packets' times on a local network, and on a longer path.
 const REPORT: Duration = Duration::from_micros(200);
 const LATE_REPORT: Duration = Duration::from_millis(3);
 
-/// A network of peers by one device.
+/// Peers behind one device.
 struct Simulation {
     device: Device,
-    /// Of each peer, and when its probe is reported.
+    /// Route of each peer, and the time of its probe's report.
     routes: Vec<(Route, Option<Duration>)>,
     now: Duration,
     copies: bool,
@@ -28,13 +28,13 @@ impl Simulation {
         Self { device, routes, now: Duration::ZERO, copies, report, random: 1 }
     }
 
-    /// A number below `limit`.
+    /// Returns a pseudo-random number below `limit`.
     fn random(&mut self, limit: u64) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.random >> 33) % limit
     }
 
-    /// Sends to a peer; the bytes that were lent.
+    /// Sends to a peer. Returns the bytes sent by zero-copy.
     fn send(&mut self, peer: usize, bytes: usize) -> usize {
         let noise = 100 + self.random(60);
         for (route, probe) in &mut self.routes {
@@ -52,29 +52,31 @@ impl Simulation {
         if advice == Advice::Probe {
             *probe = Some(self.now + self.report);
         }
-        let lent = advice != Advice::Copy;
+        let zero_copy = advice != Advice::Copy;
         self.device.sent(bytes);
         if route.chooses_by_cost() && self.device.wants_cost(bytes) {
-            // 4 us to lend, a nanosecond for six bytes to copy, up to three fifths more by chance.
-            let ns = if lent { 4000 } else { bytes as u64 / 6 } * noise / 100;
-            self.device.cost(bytes, bytes, lent, Duration::from_nanos(ns));
+            // Zero-copy costs 4 us, a copy one nanosecond per six bytes; chance adds up to three
+            // fifths.
+            let ns = if zero_copy { 4000 } else { bytes as u64 / 6 } * noise / 100;
+            self.device.cost(bytes, bytes, zero_copy, Duration::from_nanos(ns));
         }
-        if lent { bytes } else { 0 }
+        if zero_copy { bytes } else { 0 }
     }
 
-    /// So many sends to each peer in turn, with a pause after each; the lent share in percent.
+    /// Sends `sends` times to each peer in turn, with a pause after each send. Returns the
+    /// zero-copy share in percent.
     fn share(&mut self, sends: usize, bytes: usize, pause: Duration) -> usize {
-        let (mut lent, peers) = (0, self.routes.len());
+        let (mut zero_copy, peers) = (0, self.routes.len());
         for send in 0..sends * peers {
-            lent += self.send(send % peers, bytes);
+            zero_copy += self.send(send % peers, bytes);
             self.now += pause;
         }
-        lent * 100 / (sends * peers * bytes)
+        zero_copy * 100 / (sends * peers * bytes)
     }
 }
 
 #[test]
-fn many_short_connections_are_lent_to_where_nothing_copies_and_hardly_where_the_kernel_does() {
+fn short_connections_use_zero_copy_unless_the_kernel_copies() {
     let us = Duration::from_micros;
     let loads = [
         (64, 64, 256 * KIB, us(20), 90),
@@ -95,14 +97,14 @@ fn many_short_connections_are_lent_to_where_nothing_copies_and_hardly_where_the_
     }
 }
 
-/// Has a class compared until it is known.
-fn teach(device: &mut Device, bytes: usize, lent_ns: u64, copied_ns: u64) -> u32 {
+/// Measures a size class until a method is chosen. Returns the number of measured sends.
+fn teach(device: &mut Device, bytes: usize, zero_copy_ns: u64, copied_ns: u64) -> u32 {
     let mut samples = 0;
     while !is_decided(device, bytes) || device.wants_cost(bytes) {
         if device.wants_cost(bytes) {
-            let lends = device.prefers_zero_copy(bytes);
-            let ns = if lends { lent_ns } else { copied_ns };
-            device.cost(bytes, bytes, lends, Duration::from_nanos(ns));
+            let zero_copy = device.prefers_zero_copy(bytes);
+            let ns = if zero_copy { zero_copy_ns } else { copied_ns };
+            device.cost(bytes, bytes, zero_copy, Duration::from_nanos(ns));
             samples += 1;
         } else {
             device.sent(bytes);
@@ -112,7 +114,7 @@ fn teach(device: &mut Device, bytes: usize, lent_ns: u64, copied_ns: u64) -> u32
 }
 
 #[test]
-fn each_size_takes_the_way_that_costs_less() {
+fn each_size_class_uses_the_cheaper_method() {
     let mut device = Device::default();
     teach(&mut device, 4 * KIB, 5000, 1000);
     teach(&mut device, 8 * KIB, 5000, 2000);
@@ -126,14 +128,14 @@ fn each_size_takes_the_way_that_costs_less() {
 }
 
 #[test]
-fn ways_that_cost_alike_are_compared_for_a_while_and_then_lent() {
+fn equal_costs_are_compared_for_a_while_then_zero_copy_is_used() {
     let mut device = Device::default();
     assert!(teach(&mut device, 64 * KIB, 5000, 5000) <= RUNS_MAX * RUN);
     assert!(device.prefers_zero_copy(64 * KIB));
 }
 
 #[test]
-fn a_way_that_became_cheaper_is_found_without_a_reset() {
+fn cheaper_method_is_found_again_without_a_reset() {
     let mut device = Device::default();
     teach(&mut device, 64 * KIB, 5000, 11_000);
     let mut copied = 0;
@@ -148,16 +150,16 @@ fn a_way_that_became_cheaper_is_found_without_a_reset() {
 }
 
 #[test]
-fn a_connection_that_starts_slowly_does_not_mislead() {
-    // Whichever send it is with which all becomes cheaper by a factor, and whichever way is tried then.
+fn slow_start_does_not_mislead_the_comparison() {
+    // For every send at which the costs fall by a factor, and for either method at that send.
     for fast in 0..500 {
         let mut device = Device::default();
         for send in 0..2000 {
-            let lends = device.prefers_zero_copy(64 * KIB);
-            let us = if lends { 5 } else { 11 } * if send < fast { 7 } else { 1 };
+            let zero_copy = device.prefers_zero_copy(64 * KIB);
+            let us = if zero_copy { 5 } else { 11 } * if send < fast { 7 } else { 1 };
             device.sent(64 * KIB);
             if device.wants_cost(64 * KIB) {
-                device.cost(64 * KIB, 64 * KIB, lends, Duration::from_micros(us));
+                device.cost(64 * KIB, 64 * KIB, zero_copy, Duration::from_micros(us));
             }
         }
         assert!(!class_prefers_copy(&device), "{fast}");
@@ -173,9 +175,9 @@ fn class_prefers_copy(device: &Device) -> bool {
 }
 
 #[test]
-fn hopes_are_few_and_end_with_the_first_copy() {
+fn credit_is_limited_and_ends_with_the_first_copy() {
     let (mut device, now) = (Device::default(), Duration::ZERO);
-    assert_eq!(device.expectation(64 * KIB, now), Expectation::Unknown, "nobody has looked at it");
+    assert_eq!(device.expectation(64 * KIB, now), Expectation::Unknown, "its capability is unknown");
     device.set_capable(true);
     assert_eq!(device.expectation(CREDIT_BUFFER_BYTES_MIN - 1, now), Expectation::Unknown);
     device.probes(now);
@@ -203,7 +205,7 @@ fn hopes_are_few_and_end_with_the_first_copy() {
 }
 
 #[test]
-fn reports_of_copies_that_come_together_count_once() {
+fn concurrent_reports_of_copies_count_once() {
     let mut device = Device::default();
     device.set_capable(true);
     for _ in 0..CREDIT_SENDS_MAX {
@@ -216,7 +218,7 @@ fn reports_of_copies_that_come_together_count_once() {
 }
 
 #[test]
-fn a_device_copies_when_several_routes_in_a_row_do() {
+fn device_copies_after_several_consecutive_routes_did() {
     let mut device = Device::default();
     device.probed(false, Duration::ZERO);
     for _ in 1..COPIED_MAX {

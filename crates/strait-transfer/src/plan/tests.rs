@@ -1,4 +1,4 @@
-//! Plans and the runs that are made of them.
+//! Plans and their runs.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn runs(segments: impl IntoIterator<Item = Segment>, policy: Policy) -> Vec<Run>
     plan.runs(&policy).into()
 }
 
-/// A run in a few letters: `c` copy, `z` zero-copy, `g` what was gathered, with the sizes.
+/// Describes a run: `c` copy, `z` zero-copy, `g` gathered pieces, with the sizes.
 fn shape(run: &Run) -> String {
     let sizes = |lens: Vec<usize>| lens.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     match run {
@@ -47,7 +47,7 @@ fn shapes(segments: impl IntoIterator<Item = Segment>, policy: Policy) -> Vec<St
 }
 
 #[test]
-fn the_example_of_d5_makes_three_requests() {
+fn example_of_d5_makes_three_requests() {
     let list = || [4, 4, 16, 32, 2].map(|kib| shared(kib * KIB));
     for mixed in [Mixed::Join, Mixed::Split] {
         assert_eq!(shapes(list(), policy(mixed)), ["c[4096,4096]", "z[16384,32768]", "c[2048]"]);
@@ -55,7 +55,7 @@ fn the_example_of_d5_makes_three_requests() {
 }
 
 #[test]
-fn a_few_tiny_buffers_ride_with_the_body() {
+fn few_tiny_buffers_go_in_the_request_of_the_body() {
     let list = || (0..8).map(|_| shared(64)).chain([shared(64 * KIB)]);
     assert_eq!(shapes(list(), policy(Mixed::Join)), ["z[64,64,64,64,64,64,64,64,65536]"]);
     assert_eq!(shapes(list(), policy(Mixed::Split)), ["c[64,64,64,64,64,64,64,64]", "z[65536]"]);
@@ -68,7 +68,7 @@ fn many_tiny_buffers_are_gathered_before_the_body() {
 }
 
 #[test]
-fn bytes_on_the_heap_are_never_lent() {
+fn bytes_on_the_heap_are_always_copied() {
     assert_eq!(
         shapes([heap(64), shared(64 * KIB), heap(64 * KIB)], policy(Mixed::Join)),
         ["z[g1*64,65536]", "c[65536]"]
@@ -76,26 +76,26 @@ fn bytes_on_the_heap_are_never_lent() {
 }
 
 #[test]
-fn without_a_threshold_all_is_copied() {
+fn everything_is_copied_without_a_threshold() {
     let copy = Policy { threshold: None, mixed: Mixed::Join };
     assert_eq!(shapes([shared(64), shared(64 * KIB)], copy), ["c[64,65536]"]);
 }
 
 #[test]
-fn a_request_carries_no_more_views_than_a_packet_has_fragments() {
+fn request_has_no_more_views_than_a_packet_has_fragments() {
     let runs = shapes((0..FRAGMENTS_MAX + 3).map(|_| shared(64 * KIB)), policy(Mixed::Join));
     let of = |views: usize| format!("z[{}]", vec!["65536"; views].join(","));
     assert_eq!(runs, [of(FRAGMENTS_MAX), of(3)]);
 }
 
 #[test]
-fn files_stand_alone_and_nothing_rides_past_them() {
+fn files_are_runs_of_their_own() {
     let file = Arc::new(tempfile::tempfile().unwrap());
     let part = Segment::File(FilePart { file, offset: 0, len: 10 });
     assert_eq!(shapes([heap(5), part, shared(64 * KIB)], policy(Mixed::Join)), ["c[5]", "f[10]", "z[65536]"]);
 }
 
-/// The bytes of a run in memory, in order.
+/// Appends the bytes of a run in memory, in order.
 fn content(run: &Run, into: &mut Vec<u8>) {
     match run {
         Run::Copy(pieces) => pieces.iter().for_each(|piece| into.extend_from_slice(piece)),
@@ -109,7 +109,8 @@ fn content(run: &Run, into: &mut Vec<u8>) {
 }
 
 proptest! {
-    /// Whatever the segments and the policy: the same bytes in the same order, and every run within its limits.
+    /// For all segments and policies, runs have the same bytes in the same order, and are within
+    /// their limits.
     #[test]
     fn runs_keep_order_and_length(
         segments in prop::collection::vec((any::<bool>(), prop_oneof![0..2000_usize, 10_000..40_000_usize]), 0..60),

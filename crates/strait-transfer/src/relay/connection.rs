@@ -1,5 +1,4 @@
-//! A relayed connection: a client, the server that was connected to for it, and the two directions
-//! between them.
+//! Relayed connection: a client, the server connected for it, and the two directions between them.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -14,19 +13,19 @@ use crate::descriptors::Share;
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
 
-/// Which of the two sockets.
+/// One of the two sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
     Server,
 }
 
-/// SendOptions far a connection is after a turn.
+/// State of a connection after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It waits for one of its sockets.
+    /// The connection waits for one of its sockets.
     Waiting,
-    /// More can be moved at once.
+    /// More bytes can be moved at once.
     Ready,
     /// Both streams have ended.
     Over,
@@ -38,9 +37,9 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     client: OwnedFd,
     server: OwnedFd,
-    /// Which of the server's addresses is tried.
+    /// Index of the current server address.
     pub(crate) tried: usize,
-    /// Until the server has been reached, and the header that it gets first.
+    /// Header to send first; `Some` until the server is connected.
     connecting: Option<Vec<u8>>,
     /// From the client to the server, and back.
     pub(crate) up: Direction,
@@ -48,12 +47,12 @@ pub(crate) struct Connection {
     pub(crate) began: Instant,
     moved: u64,
     active: Instant,
-    /// Its descriptors, without those of pipes that it has for a while.
+    /// Descriptors, without those of temporary pipes.
     share: Share,
 }
 
 impl Connection {
-    /// A connection whose server is being connected to.
+    /// Makes a connection to a server that is not yet connected.
     pub(crate) fn new(
         number: u64,
         (client, peer): (OwnedFd, SocketAddr),
@@ -87,18 +86,18 @@ impl Connection {
         }
     }
 
-    /// Whether the server has not been reached yet.
+    /// Returns true until the server is connected.
     pub(crate) fn is_connecting(&self) -> bool {
         self.connecting.is_some()
     }
 
-    /// SendOptions long nothing has moved.
+    /// Returns the time since the last progress.
     pub(crate) fn idle(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.active)
     }
 
-    /// Moves what an event on one side allows.
-    pub(crate) fn turn(
+    /// Handles an event on one side.
+    pub(crate) fn handle_event(
         &mut self,
         side: Side,
         flags: EventFlags,
@@ -111,37 +110,43 @@ impl Connection {
             if !reached {
                 return Ok(State::Waiting);
             }
-            self.reached()?;
+            self.server_connected()?;
             self.active = now;
-            return self.both(pipes, now);
+            return self.advance(pipes, now);
         }
         let gone = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         let readable = gone || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
         let writable = flags.contains(EventFlags::OUT);
-        // Room matters to the direction that waits for it.
+        // A writable socket matters only to the direction that waits for it.
         let (up, down) = match side {
-            Side::Client => (readable, gone || writable && self.down.is_held_up()),
-            Side::Server => (gone || writable && self.up.is_held_up(), readable),
+            Side::Client => (readable, gone || writable && self.down.is_blocked()),
+            Side::Server => (gone || writable && self.up.is_blocked(), readable),
         };
         if flags.contains(EventFlags::ERR) {
-            // Reset: what is still to be read of it is read, and nothing more goes there.
+            // After a reset the received bytes are still read, but nothing more can be sent to that
+            // side.
             match side {
-                Side::Client => self.down.break_off(Errno::CONNRESET),
-                Side::Server => self.up.break_off(Errno::CONNRESET),
+                Side::Client => self.down.fail(Errno::CONNRESET),
+                Side::Server => self.up.fail(Errno::CONNRESET),
             }
         }
-        self.turns([up, down], pipes, now)
+        self.advance_directions([up, down], pipes, now)
     }
 
-    /// Moves what can be moved in both directions.
-    pub(crate) fn both(&mut self, pipes: &mut Pipes, now: Instant) -> Result<State> {
-        self.turns([true, true], pipes, now)
+    /// Moves bytes in both directions as far as possible without waiting.
+    pub(crate) fn advance(&mut self, pipes: &mut Pipes, now: Instant) -> Result<State> {
+        self.advance_directions([true, true], pipes, now)
     }
 
-    /// Each has its turn, whatever becomes of the other.
-    fn turns(&mut self, [up, down]: [bool; 2], pipes: &mut Pipes, now: Instant) -> Result<State> {
-        let up = up.then(|| self.up.turn(&self.client, &self.server, pipes));
-        let down = down.then(|| self.down.turn(&self.server, &self.client, pipes));
+    /// Advances the given directions. An error in one does not keep the other from its step.
+    fn advance_directions(
+        &mut self,
+        [up, down]: [bool; 2],
+        pipes: &mut Pipes,
+        now: Instant,
+    ) -> Result<State> {
+        let up = up.then(|| self.up.advance(&self.client, &self.server, pipes));
+        let down = down.then(|| self.down.advance(&self.server, &self.client, pipes));
         let waits = [up.transpose()?, down.transpose()?];
         let moved = self.up.bytes + self.down.bytes;
         if moved != self.moved {
@@ -150,20 +155,20 @@ impl Connection {
         if !self.up.is_over() || !self.down.is_over() {
             return Ok(if waits.contains(&Some(Wait::Yield)) { State::Ready } else { State::Waiting });
         }
-        match self.up.broken().or(self.down.broken()) {
+        match self.up.error().or(self.down.error()) {
             Some(errno) => Err(Error::os("relay to", "a connection", errno)),
             None => Ok(State::Over),
         }
     }
 
-    /// Tries another address of the server; the socket of the one before closes.
+    /// Switches to another address of the server; the previous socket closes.
     pub(crate) fn try_server(&mut self, (server, tried): (OwnedFd, usize)) {
         (self.server, self.tried) = (server, tried);
     }
 
-    /// The server was reached, or not; it gets the header first, which always fits an empty socket
+    /// Handles the result of connect(2), and sends the header, which always fits an empty socket
     /// buffer.
-    fn reached(&mut self) -> Result<()> {
+    fn server_connected(&mut self) -> Result<()> {
         let failed = |error: Errno| Error::os("connect to", "the server", error);
         sockopt::socket_error(&self.server).map_err(failed)?.map_err(failed)?;
         let header = self.connecting.take().unwrap_or_default();
@@ -177,15 +182,15 @@ impl Connection {
         }
     }
 
-    /// Returns its pipes, its sockets and their descriptors' share. Those reset when they are
-    /// closed (`SO_LINGER`), so that nobody takes a part for the whole, unless all ended in
-    /// order.
+    /// Releases the pipes, and returns the sockets and their descriptors. Unless both streams ended
+    /// in order, the sockets reset on close (`SO_LINGER`), so that a receiver does not take a part
+    /// for the whole.
     pub(crate) fn close(mut self, in_order: bool, pipes: &mut Pipes) -> ([OwnedFd; 2], Share) {
         self.up.close(pipes);
         self.down.close(pipes);
         if in_order {
             for socket in [&self.client, &self.server] {
-                // A socket that is gone has nothing to end.
+                // A reset socket has no stream to end.
                 let _ = sockopt::set_socket_linger(socket, None);
             }
         }

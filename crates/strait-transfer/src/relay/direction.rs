@@ -1,15 +1,15 @@
-//! One direction of a relayed connection: bytes from one socket to the other through a pipe, and to
-//! a file beside if asked.
+//! One direction of a relayed connection: moves bytes from one socket to the other through a pipe,
+//! and optionally to a file as well.
 //!
 //! ```text
 //! from --splice--> pipe --splice--> to
 //!                    \--tee--> pipe --splice--> file
 //! ```
 //!
-//! A direction holds a pipe only while bytes are in it: an idle connection costs two descriptors.
-//! Where no pipe is to be had bytes are copied, and counted so. Nothing is read while the other
-//! side takes nothing, so that back-pressure reaches the sender. The end of a stream is passed on
-//! as the end of a stream, and the other direction goes on.
+//! A direction holds a pipe only while the pipe has bytes, so an idle connection costs two
+//! descriptors. Without a pipe, bytes are copied, and counted so. Nothing is read while the other
+//! side accepts nothing, so that back-pressure reaches the sender. The end of a stream is passed
+//! on, and the other direction continues.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -21,55 +21,55 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use crate::error::{Error, Result};
 use crate::pipe::{Pipe, Pipes};
 
-/// Calls that one turn makes at most, so that one connection does not starve the others.
-const TURN_MAX: usize = 16;
-/// Bytes copied at a time where there is no pipe.
+/// Limit of calls in one step, so that one connection does not starve the others.
+const CALLS_MAX: usize = 16;
+/// Bytes of one copy without a pipe.
 const COPIED_MAX: usize = 16 << 10;
 
-/// What a direction waits for.
+/// Event that a direction waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Bytes from its source.
     Input,
-    /// Room in its destination.
+    /// Space in its destination.
     Room,
-    /// Nothing: it is another's turn.
+    /// Nothing: it yields to other connections.
     Yield,
-    /// Nothing any more: the stream has ended, and its end was passed on, or its destination is
-    /// gone.
+    /// Nothing any more: the end of the stream was passed on, or the destination failed.
     Over,
 }
 
-/// A copy of what passes, in a file.
+/// File with a copy of the relayed bytes.
 #[derive(Debug)]
 struct Tee {
     file: File,
     pipe: Pipe,
 }
 
-/// One way of two.
+/// One direction.
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
     pipe: Option<Pipe>,
-    /// Bytes in the pipe that are in the file already.
+    /// Bytes at the head of the pipe that the file already has.
     ahead: usize,
-    held_up: bool,
-    over: bool,
-    /// Its destination takes nothing any more.
-    broken: Option<Errno>,
+    blocked: bool,
+    ended: bool,
+    /// Error of the destination, which accepts no more bytes.
+    error: Option<Errno>,
     tee: Option<Tee>,
-    /// Bytes that were passed on, and those of them that were copied for it.
+    /// Relayed bytes, and those of them that were copied.
     pub(crate) bytes: u64,
     pub(crate) copied: u64,
-    /// Bytes that went to the file as well.
+    /// Bytes written to the file.
     pub(crate) teed: u64,
-    /// Why the file got no more.
+    /// Error that ended the copy to the file.
     pub(crate) tee_failure: Option<Errno>,
 }
 
 impl Direction {
-    /// A direction whose bytes go to a file as well, if there is one. The connection matters more.
-    pub(crate) fn teed_to(file: Option<std::io::Result<File>>) -> Self {
+    /// Makes a direction with a copy to `file`, if there is one. A failure to open it does not end
+    /// the connection.
+    pub(crate) fn with_copy(file: Option<std::io::Result<File>>) -> Self {
         let Some(file) = file else { return Self::default() };
         let file = file.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
         match file.and_then(|file| Ok(Tee { file, pipe: Pipe::new()? })) {
@@ -78,11 +78,11 @@ impl Direction {
         }
     }
 
-    /// Moves what can be moved without waiting.
-    pub(crate) fn turn(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Wait> {
+    /// Moves bytes as far as possible without waiting.
+    pub(crate) fn advance(&mut self, from: &OwnedFd, to: &OwnedFd, pipes: &mut Pipes) -> Result<Wait> {
         let mut moves = 0;
         while !self.is_over() {
-            if moves == TURN_MAX {
+            if moves == CALLS_MAX {
                 return Ok(Wait::Yield);
             }
             moves += 1;
@@ -90,15 +90,15 @@ impl Direction {
                 Some(pipe) => self.splice(pipe, from, to, pipes),
                 None => self.copy(from, to),
             };
-            if let Some(waits) = moved? {
-                self.held_up = waits == Wait::Room;
-                return Ok(waits);
+            if let Some(wait) = moved? {
+                self.blocked = wait == Wait::Room;
+                return Ok(wait);
             }
         }
         Ok(Wait::Over)
     }
 
-    /// Fills a pipe and empties it; what to wait for if that did not go all the way.
+    /// Fills a pipe and empties it. Returns the event to wait for if not all bytes were moved.
     fn splice(
         &mut self,
         mut pipe: Pipe,
@@ -121,14 +121,14 @@ impl Direction {
                 self.pipe = Some(pipe);
                 return Ok(Some(Wait::Room));
             }
-            Err(errno) => self.broken = Some(errno),
+            Err(errno) => self.error = Some(errno),
             Ok(()) => {}
         }
         pipes.give_back(pipe);
         Ok(None)
     }
 
-    /// Sends the pipe's bytes on: to the file first, before they leave it.
+    /// Moves the pipe's bytes to the destination, after copying them to the file.
     fn empty(&mut self, pipe: &mut Pipe, to: &OwnedFd) -> Result<(), Errno> {
         while pipe.held() > 0 {
             if self.ahead == 0 {
@@ -141,7 +141,8 @@ impl Direction {
         Ok(())
     }
 
-    /// Sends on what it looks at, and takes then what was sent: what was not stays where it is.
+    /// Peeks at received bytes, sends them, and then consumes the sent ones: the rest stays in the
+    /// socket.
     fn copy(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<Option<Wait>> {
         let mut bytes = [0; COPIED_MAX];
         let came = match recv(from, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -152,7 +153,7 @@ impl Direction {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Some(Wait::Room)),
             Err(errno) => {
-                self.broken = Some(errno);
+                self.error = Some(errno);
                 return Ok(None);
             }
         };
@@ -164,15 +165,15 @@ impl Direction {
         Ok(None)
     }
 
-    /// What to do where there was nothing to move: at the end of the stream, or before more comes.
+    /// Handles a read without bytes: passes the end of the stream on, or waits for more.
     fn nothing_came(&mut self, error: Option<Errno>, to: &OwnedFd) -> Result<Option<Wait>> {
         match error {
             Some(Errno::AGAIN | Errno::INTR) => Ok(Some(Wait::Input)),
             Some(error) => Err(Error::os("relay from", "a connection", error)),
             None => {
-                self.over = true;
+                self.ended = true;
                 match shutdown(to, Shutdown::Write) {
-                    // The peer is gone already: its own direction says so.
+                    // The peer has closed already; the other direction reports that.
                     Ok(()) | Err(Errno::NOTCONN) => Ok(Some(Wait::Over)),
                     Err(error) => Err(Error::os("end the stream to", "a connection", error)),
                 }
@@ -180,8 +181,8 @@ impl Direction {
         }
     }
 
-    /// Copies bytes to the file; how many, or `None` without one. A file that takes no more is left
-    /// as it is.
+    /// Copies bytes to the file. Returns their number; `None` without a file. A file that cannot be
+    /// written keeps its content.
     fn copy_to_file(&mut self, write: impl FnOnce(&mut Tee) -> Result<usize, Errno>) -> Option<usize> {
         match write(self.tee.as_mut()?) {
             Ok(bytes) => {
@@ -196,29 +197,29 @@ impl Direction {
         }
     }
 
-    /// Its destination is gone: what is on its way there is lost.
-    pub(crate) fn break_off(&mut self, errno: Errno) {
+    /// Notes a failed destination. Bytes on their way to it are lost.
+    pub(crate) fn fail(&mut self, errno: Errno) {
         if !self.is_over() {
-            self.broken = Some(errno);
+            self.error = Some(errno);
         }
     }
 
-    /// Whether it waits for room in its destination.
-    pub(crate) fn is_held_up(&self) -> bool {
-        self.held_up
+    /// Returns true if it waits for space in its destination.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
     }
 
-    /// Whether nothing more will be moved.
+    /// Returns true if it moves no more bytes.
     pub(crate) fn is_over(&self) -> bool {
-        self.over || self.broken.is_some()
+        self.ended || self.error.is_some()
     }
 
-    /// Why it is over before its stream was.
-    pub(crate) fn broken(&self) -> Option<Errno> {
-        self.broken
+    /// Returns the error that ended it before its stream.
+    pub(crate) fn error(&self) -> Option<Errno> {
+        self.error
     }
 
-    /// Gives its pipe back.
+    /// Returns its pipe to the pool.
     pub(crate) fn close(&mut self, pipes: &mut Pipes) {
         if let Some(pipe) = self.pipe.take() {
             pipes.give_back(pipe);
@@ -227,7 +228,8 @@ impl Direction {
 }
 
 impl Tee {
-    /// Copies the head of a pipe, by reference, as much as the other holds; how much that was.
+    /// Copies the head of a pipe by reference, as much as the other pipe holds. Returns the number
+    /// of bytes.
     fn write(&mut self, from: &Pipe) -> Result<usize, Errno> {
         from.tee(&mut self.pipe)?;
         let bytes = self.pipe.held();

@@ -1,13 +1,13 @@
-//! The header that tells a server who its client is: the PROXY protocol, versions 1 and 2
+//! PROXY protocol header, versions 1 and 2, which names a connection's client to the server
 //! (haproxy.org, proxy-protocol.txt). Pure.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// The version of a header.
+/// Version of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// A line of text (section 2.1).
+    /// Line of text (section 2.1).
     V1,
     /// Binary (section 2.2).
     V2,
@@ -25,7 +25,7 @@ impl FromStr for Version {
     }
 }
 
-/// What a version 2 header begins with (section 2.2).
+/// Signature of a version 2 header (section 2.2).
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// Version 2, command PROXY.
 const PROXY: u8 = 0x21;
@@ -33,8 +33,8 @@ const PROXY: u8 = 0x21;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
-/// The header of a connection from `client` to `server`, as the relay saw both. IPv4 addresses in
-/// IPv6 form are taken for what they are; of two families the IPv6 form is given.
+/// Returns the header of a connection from `client` to `server`, as the relay sees both.
+/// IPv4-mapped addresses become IPv4; if the families differ, both become IPv6.
 pub fn header(version: Version, client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let (from, to) = same_family(client.ip(), server.ip());
     match version {
@@ -76,32 +76,32 @@ fn binary(from: IpAddr, to: IpAddr, from_port: u16, to_port: u16) -> Vec<u8> {
     .concat()
 }
 
-/// What a header told of the client.
+/// Client of a connection according to its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The connection is of this client.
+    /// Connection of this client.
     Client(SocketAddr),
-    /// It is of whoever has connected, or nobody knows of whom.
+    /// Connection of the connecting peer itself, or of an unknown client.
     Unknown,
 }
 
-/// It is no header, or one of something else than a TCP connection.
+/// Error for bytes that are not a header of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct HeaderError(&'static str);
 
-/// Bytes of a version 1 header at most, with its end (section 2.1).
+/// Limit of a version 1 header in bytes, including its end (section 2.1).
 const LINE_BYTES_MAX: usize = 107;
-/// Bytes before the addresses of a version 2 header.
+/// Bytes of a version 2 header before the addresses.
 const FIXED_BYTES: usize = 16;
-/// Bytes behind those at most: what is told beside the addresses is certificates' names at the
-/// longest.
+/// Limit of the bytes after those. The longest additional fields are names from certificates.
 const BEHIND_BYTES_MAX: usize = 4 << 10;
 
-/// The header that `bytes` begin with, and its length; `None` while it is not whole.
+/// Parses the header at the start of `bytes`. Returns the client and the header's length; `None` if
+/// the header is incomplete.
 ///
 /// # Errors
-/// They begin with no header.
+/// If `bytes` do not start with a header.
 pub fn read(bytes: &[u8]) -> Result<Option<(Source, usize)>, HeaderError> {
     let common = |begin: &[u8]| bytes.iter().zip(begin).all(|(byte, own)| byte == own);
     if common(b"PROXY ") {
@@ -123,9 +123,8 @@ fn read_line(bytes: &[u8]) -> Result<Option<(Source, usize)>, HeaderError> {
         };
     };
     let line = bytes[..end].strip_suffix(b"\r").and_then(|line| std::str::from_utf8(line).ok());
-    let told =
-        line.and_then(of_line).ok_or(HeaderError("a PROXY line that is not as it is to be written"))?;
-    Ok(Some((told, end + 1)))
+    let client = line.and_then(of_line).ok_or(HeaderError("a malformed PROXY line"))?;
+    Ok(Some((client, end + 1)))
 }
 
 fn of_line(line: &str) -> Option<Source> {
@@ -164,16 +163,16 @@ fn read_binary(bytes: &[u8]) -> Result<Option<(Source, usize)>, HeaderError> {
         return Err(HeaderError("a PROXY header of another version or command"));
     }
     let Some(behind) = behind.get(..len) else { return Ok(None) };
-    let told = match (fixed[12], fixed[13]) {
+    let client = match (fixed[12], fixed[13]) {
         (LOCAL, _) | (_, 0) => Source::Unknown,
         (_, TCP4) => of_octets::<4>(behind)?,
         (_, TCP6) => of_octets::<16>(behind)?,
         _ => return Err(HeaderError("a PROXY header of something else than TCP")),
     };
-    Ok(Some((told, FIXED_BYTES + len)))
+    Ok(Some((client, FIXED_BYTES + len)))
 }
 
-/// Addresses from and to of so many bytes each, and their ports.
+/// Parses source and destination addresses of `LEN` bytes each, and their ports.
 fn of_octets<const LEN: usize>(bytes: &[u8]) -> Result<Source, HeaderError>
 where
     IpAddr: From<[u8; LEN]>,
@@ -189,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_however_it_comes() {
+    fn written_headers_are_parsed_from_any_fragments() {
         for (client, server) in
             [("192.0.2.1:40000", "198.51.100.2:80"), ("[2001:db8::1]:1", "[2001:db8::2]:2")]
         {
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_the_client_says_so() {
+    fn header_without_a_client_is_parsed() {
         assert_eq!(read(b"PROXY UNKNOWN\r\n"), Ok(Some((Source::Unknown, 15))));
         assert_eq!(read(b"PROXY UNKNOWN ffff::1 ::2 1 2\r\nGET"), Ok(Some((Source::Unknown, 31))));
         let local = [&SIGNATURE[..], &[0x20, 0, 0, 3], b"abc"].concat();
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_beside_the_addresses_is_passed_over() {
+    fn additional_fields_are_skipped() {
         let mut header = header(Version::V2, at("192.0.2.1:5"), at("192.0.2.2:6"));
         header[15] += 5;
         header.extend_from_slice(b"\x04\0\x02ab");
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn malformed_headers_are_refused() {
         let binary = |rest: &[u8]| [&SIGNATURE[..], rest].concat();
         for bytes in [
             &b"GET / HTTP/1.1\r\n"[..],
@@ -260,7 +259,7 @@ mod tests {
         );
         assert_eq!(text("[2001:db8::1]:1", "[2001:db8::2]:2"), "PROXY TCP6 2001:db8::1 2001:db8::2 1 2\r\n");
         assert_eq!(text("[::ffff:192.0.2.1]:1", "192.0.2.2:2"), "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n");
-        // The longest that the protocol knows has 107 bytes.
+        // The longest line of the protocol has 107 bytes.
         let longest = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535";
         assert!(text(longest, longest).len() <= 107);
     }

@@ -1,4 +1,4 @@
-//! A part of a file, from the page cache to the socket (sendfile(2)).
+//! Sends a part of a file from the page cache by sendfile(2).
 
 use std::os::unix::fs::FileExt as _;
 
@@ -6,21 +6,21 @@ use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::{Destination, Step};
+use super::destination::{Destination, Step};
 use crate::error::{Error, Result};
 use crate::plan::FilePart;
 
-/// Bytes asked for at a time: it returns when the socket is full anyway, and a signal is looked at
-/// in between.
+/// Bytes of one sendfile(2). The call ends anyway when the socket buffer is full; smaller calls
+/// leave time for signals.
 const CHUNK: u64 = 1 << 20;
-/// Where a file is read, because it cannot be sent from: bytes at a time.
+/// Bytes of one read from a file without sendfile support.
 const READ_CHUNK: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct FileRun {
-    /// What is left of it.
+    /// Remaining part.
     part: FilePart,
-    /// The file does not do it (some file systems): its bytes are read and sent.
+    /// True if the file system does not support sendfile: bytes are read and sent.
     read: bool,
 }
 
@@ -35,7 +35,7 @@ impl FileRun {
             Ok(moved) => moved,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Step::NoRoom),
             Err(Errno::INVAL | Errno::NOSYS) if !self.read => {
-                to.tally.borrow_mut().account.fall_back("the file does no sendfile");
+                to.tally.borrow_mut().account.fall_back("the file does not support sendfile");
                 self.read = true;
                 return Ok(Step::Moved);
             }

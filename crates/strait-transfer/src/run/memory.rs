@@ -1,4 +1,4 @@
-//! Bytes in memory: copied by one send, or lent.
+//! Sends bytes in memory by copy or by zero-copy.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -9,21 +9,22 @@ use smallvec::{SmallVec, smallvec};
 use strait_sys::buffer::Frozen;
 use strait_sys::clock::thread_cpu_time;
 
-use super::{Current, Destination, Step};
+use super::Current;
+use super::destination::{Destination, Step};
 use crate::engine::{Engine, Tally, ZeroCopySend};
 use crate::error::{Error, Result};
 use crate::plan::{PIECES_MAX, Piece, Pieces, Run, Views};
 
 const OPERATION: &str = "send to";
 
-/// Pieces that the kernel copies.
+/// Run of copied pieces.
 #[derive(Debug)]
 pub(crate) struct CopyRun {
     pieces: Pieces,
-    /// The first piece that is not sent whole, and what of it is.
+    /// Index of the first incomplete piece, and the sent bytes of it.
     at: usize,
     offset: usize,
-    /// They could have been lent: what copying costs is worth knowing.
+    /// True if the pieces could go by zero-copy; then the cost of the copy is measured.
     may_zero_copy: bool,
 }
 
@@ -56,12 +57,12 @@ impl CopyRun {
         })
     }
 
-    /// Bytes that are left.
+    /// Returns the remaining bytes.
     fn left(&self) -> usize {
         self.pieces[self.at..].iter().map(|piece| piece.len()).sum::<usize>() - self.offset
     }
 
-    /// Bytes asked for, and those that the kernel took.
+    /// Sends pieces. Returns the offered bytes and the accepted bytes.
     fn send(&self, to: &Destination<'_>, flags: SendFlags) -> (usize, Result<usize, Errno>) {
         if let [piece] = &self.pieces[self.at..] {
             let piece = &piece[self.offset..];
@@ -90,14 +91,14 @@ impl CopyRun {
     }
 }
 
-/// Buffers that are lent to the kernel.
+/// Run of zero-copy sends.
 #[derive(Debug)]
 pub(crate) struct ZeroCopyRun {
-    /// What is left; the first view is cut where a send ended within it.
+    /// Remaining views; the first is cut where the last send ended.
     views: Views,
 }
 
-/// Sends `bytes`, of a piece, at once; a run of what is left of it.
+/// Sends `bytes` by copy. Returns a run of the rest; `piece` owns the bytes.
 pub(super) fn start_copy(
     bytes: &[u8],
     piece: impl FnOnce() -> Piece,
@@ -117,7 +118,7 @@ pub(super) fn start_copy(
     Ok(Some(Current::Copy(CopyRun { offset: sent, ..CopyRun::new(smallvec![piece()]) })))
 }
 
-/// Lends a view at once; a run of what is left of it.
+/// Sends a view by zero-copy, or begins to copy it. Returns a run of the rest.
 pub(super) fn start_zero_copy(
     view: &Frozen,
     engine: &mut Engine,
@@ -130,7 +131,7 @@ pub(super) fn start_zero_copy(
     })
 }
 
-/// Lends views; the bytes that the kernel took, or `None`: they are to be copied.
+/// Sends views by zero-copy. Returns the accepted bytes; `None` if they must be copied.
 fn submit(views: &[Frozen], engine: &mut Engine, to: &Destination<'_>) -> Result<Option<usize>> {
     match engine.send_zero_copy(to.socket, views, to.more, (to.ends, to.route), to.tally)? {
         ZeroCopySend::Copy => Ok(None),
@@ -140,9 +141,9 @@ fn submit(views: &[Frozen], engine: &mut Engine, to: &Destination<'_>) -> Result
     }
 }
 
-/// A run of small pieces and buffers to lend: the pieces are copied together into a buffer that
-/// goes first. Without a buffer that holds them they are sent as they are, and the run of the lent
-/// ones, which is returned, follows.
+/// Begins a run of small pieces and zero-copy buffers: copies the pieces into one buffer, which
+/// goes first. If no buffer has space, the pieces are sent separately, and the returned run of the
+/// buffers follows.
 pub(super) fn gather(
     pieces: Pieces,
     views: Views,
@@ -154,7 +155,7 @@ pub(super) fn gather(
         return (Current::ZeroCopy(ZeroCopyRun::new(views)), None);
     }
     let Some(view) = engine.gather_in_buffer(pieces.iter().map(|piece| &**piece), bytes) else {
-        tally.borrow_mut().account.fall_back("no buffer to gather small pieces in");
+        tally.borrow_mut().account.fall_back("no buffer for small pieces");
         let rest = Run::ZeroCopy { gathered: Pieces::new(), views };
         return (Current::Copy(CopyRun::new(pieces)), Some(rest));
     };
@@ -167,7 +168,7 @@ impl ZeroCopyRun {
         Self { views }
     }
 
-    /// `None`: it is to be copied.
+    /// Moves bytes; returns `None` if the rest must be copied.
     pub(super) fn step(&mut self, engine: &mut Engine, to: &Destination<'_>) -> Result<Option<Step>> {
         let Some(taken) = submit(&self.views, engine, to)? else { return Ok(None) };
         self.advance(taken);
@@ -187,7 +188,7 @@ impl ZeroCopyRun {
         }
     }
 
-    /// What is left, to be copied.
+    /// Returns the rest as a copying run.
     pub(super) fn copy(&mut self) -> CopyRun {
         let pieces = std::mem::take(&mut self.views).into_iter().map(Piece::Shared).collect();
         CopyRun { may_zero_copy: true, ..CopyRun::new(pieces) }

@@ -1,18 +1,18 @@
-//! What a socket receives, to another socket through a pipe (splice(2)): the bytes stay in the
+//! Moves received bytes from one socket to another through a pipe (splice(2)): they stay in the
 //! kernel's pages.
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use super::{Destination, Step};
+use super::destination::{Destination, Step};
 use crate::error::{Error, Result};
 use crate::pipe::{Pipe, Pipes};
 use crate::plan::{StreamPart, TO_THE_END};
 
 #[derive(Debug)]
 pub(crate) struct SpliceRun {
-    /// What is to be read of it.
+    /// Part that remains to be read.
     part: StreamPart,
     pipe: Option<Pipe>,
 }

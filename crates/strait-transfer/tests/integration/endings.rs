@@ -1,5 +1,5 @@
-//! What does not go well: a file that is shorter than planned, a peer that takes nothing, io_uring
-//! forbidden, memory that cannot be locked, a sender that is dropped.
+//! Failures: a file that is shorter than planned, a stalled peer, a kernel that copies, limits, a
+//! dropped sender.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ fn engine(zero_copy: ZeroCopy) -> Engine {
 }
 
 #[test]
-fn a_file_that_is_shorter_than_planned_is_told() {
+fn short_file_is_reported() {
     let (stream, far) = connection();
     let peer = peer(far, READS);
     let (mut engine, mut sender) = (engine(ZeroCopy::Adaptive), Sender::new(stream).unwrap());
@@ -36,7 +36,7 @@ fn a_file_that_is_shorter_than_planned_is_told() {
 }
 
 #[test]
-fn a_connection_that_ends_early_is_told() {
+fn early_end_of_a_source_is_reported() {
     let (stream, far) = connection();
     let peer = peer(far, READS);
     let (feeder, source) = connection();
@@ -52,7 +52,7 @@ fn a_connection_that_ends_early_is_told() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_told_and_what_is_lent_stays_lent() {
+fn stalled_peer_is_reported_and_its_buffers_stay_borrowed() {
     let (stream, _far) = connection();
     let (mut engine, mut sender) = (engine(ZeroCopy::From(1)), Sender::new(stream).unwrap());
     let mut plan = Plan::new();
@@ -62,13 +62,13 @@ fn a_peer_that_takes_nothing_is_told_and_what_is_lent_stays_lent() {
     let error = sender.send(&mut engine, plan, Duration::from_millis(50)).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert!(sender.finish(&mut engine, Duration::ZERO).unwrap() > 0);
-    let lent = engine.borrowed_bytes();
+    let borrowed = engine.borrowed_bytes();
     drop(sender);
-    assert_eq!(engine.borrowed_bytes(), lent);
+    assert_eq!(engine.borrowed_bytes(), borrowed);
 }
 
 #[test]
-fn a_sender_that_is_dropped_leaves_its_bytes_to_the_kernel() {
+fn dropped_sender_leaves_its_bytes_to_the_kernel() {
     let (stream, mut far) = connection();
     let (mut engine, mut sender) = (engine(ZeroCopy::From(1)), Sender::new(stream).unwrap());
     let mut buffer = engine.buffer().unwrap();
@@ -77,7 +77,7 @@ fn a_sender_that_is_dropped_leaves_its_bytes_to_the_kernel() {
     sender.push(&mut engine, Plan::new().with(Segment::Shared(buffer.freeze(0..bytes.len()))));
     assert_eq!(sender.advance(&mut engine).unwrap(), Progress::Idle);
     drop(sender);
-    // Whatever can be written is written over.
+    // Overwrite all buffers that can be written.
     let mut others: Vec<_> = std::iter::from_fn(|| engine.buffer()).collect();
     for buffer in &mut others {
         buffer.fill(0xee);
@@ -88,7 +88,7 @@ fn a_sender_that_is_dropped_leaves_its_bytes_to_the_kernel() {
 }
 
 #[test]
-fn the_loopback_is_found_to_copy_and_left_alone() {
+fn copies_on_the_loopback_are_detected() {
     let (stream, far) = connection();
     let peer = peer(far, READS);
     let (mut engine, mut sender) = (engine(ZeroCopy::Adaptive), Sender::new(stream).unwrap());
@@ -109,8 +109,7 @@ fn the_loopback_is_found_to_copy_and_left_alone() {
     }
 }
 
-/// The account of what a sender of a namespace sends to the other end of its wire, whose device has
-/// no scatter-gather.
+/// Returns the account of a sender in a namespace with a device that has no scatter-gather.
 fn sent_without_scatter_gather(wire: &Wire, zero_copy: ZeroCopy) -> Transfer {
     let (left, right) = (wire.left(), wire.right());
     let name = left.name();
@@ -132,14 +131,14 @@ fn sent_without_scatter_gather(wire: &Wire, zero_copy: ZeroCopy) -> Transfer {
     })
 }
 
-/// A connection to `listener`, and the thread that reads at its other end.
+/// Returns a connection to `listener`, and the thread that reads at its other end.
 fn peer_of(listener: &TcpListener, address: SocketAddr) -> (TcpStream, JoinHandle<Vec<u8>>) {
     let stream = TcpStream::connect(address).unwrap();
     (stream, peer(listener.accept().unwrap().0, READS))
 }
 
 #[test]
-fn a_device_without_scatter_gather_is_known_to_copy_before_it_is_lent_to() {
+fn device_without_scatter_gather_is_detected_before_the_first_send() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     if engine(ZeroCopy::Adaptive).notifications().is_none() {
         lab::skip("no io_uring");
@@ -154,7 +153,7 @@ fn a_device_without_scatter_gather_is_known_to_copy_before_it_is_lent_to() {
 }
 
 #[test]
-fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
+fn bytes_beyond_the_limit_are_copied() {
     let (stream, far) = connection();
     let options = Options { zero_copy: ZeroCopy::From(1), borrowed_bytes_max: 100_000, ..Options::default() };
     let (mut engine, mut sender) = (Engine::new(options).unwrap(), Sender::new(stream).unwrap());
@@ -174,14 +173,14 @@ fn as_much_is_lent_as_may_be_and_the_rest_is_copied() {
     let account = sender.account();
     drop(sender);
     assert_eq!(peer.join().unwrap().len(), 40 * 50_000);
-    assert!(account.fallbacks["as much is lent as may be"] > 0 && account.sent > 0, "{account}");
+    assert!(account.fallbacks["the limit of borrowed bytes is reached"] > 0 && account.sent > 0, "{account}");
 }
 
-/// What follows a lent run is announced to the kernel (`MSG_MORE`), which holds a short packet back
-/// for it: not for longer than it takes to come. A packet that is held back leaves by a timer, 200
-/// ms later; until then everything sent is acknowledged and the rest is unsent.
+/// A zero-copy run announces the next run to the kernel (`MSG_MORE`), which then delays a short
+/// packet until the next bytes come, and no longer. A delayed packet would leave by a timer 200 ms
+/// later; until then everything sent is acknowledged and the rest is unsent.
 #[test]
-fn what_goes_on_behind_a_lent_run_is_not_held_back() {
+fn bytes_after_a_zero_copy_run_are_not_held_back() {
     const ROUNDS: usize = 30;
     let (stream, mut far) = connection();
     let (mut engine, mut sender) = (engine(ZeroCopy::From(4096)), Sender::new(stream).unwrap());
@@ -200,8 +199,8 @@ fn what_goes_on_behind_a_lent_run_is_not_held_back() {
         sender.send(&mut engine, plan, PATIENCE).unwrap();
         let mut was_held = false;
         while !has_reply(&sender) {
-            // In this order: nothing is written meanwhile, so the two are equal only if no byte was in
-            // flight.
+            // Read in this order: nothing is written in between, so the two are equal only if no
+            // byte was in flight.
             let outstanding = tcp::unacknowledged(sender.socket()).unwrap();
             was_held |= outstanding > 0 && tcp::unsent(sender.socket()).unwrap() == outstanding;
             std::thread::yield_now();
@@ -210,8 +209,7 @@ fn what_goes_on_behind_a_lent_run_is_not_held_back() {
         let _ = rustix::io::read(sender.socket(), &mut [0; 1]).unwrap();
     }
     echo.join().unwrap();
-    // The moment between an acknowledgement and the packets that it lets go looks alike, where one is
-    // caught.
+    // The moment between an acknowledgement and the packets that it releases looks the same.
     assert!(held_back < ROUNDS / 2, "{held_back} of {ROUNDS}");
 }
 

@@ -9,7 +9,7 @@ use strait_transfer::{Engine, Error, FilePart, Options, Plan, Segment, Sender, S
 
 use crate::rig::{PATIENCE, Reads, connection, file_of, pattern, peer};
 
-/// A part of a plan: what kind, and how long.
+/// Part of a plan: its kind and length.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Heap(usize),
@@ -64,7 +64,7 @@ fn reads() -> impl Strategy<Value = Reads> {
     )
 }
 
-/// The plan, the bytes that it stands for, and the threads that feed its sockets.
+/// Builds a plan. Returns it with its bytes, and with the threads that feed its sockets.
 fn build(parts: &[Part], engine: &mut Engine) -> (Plan, Vec<u8>, Vec<std::thread::JoinHandle<()>>) {
     let (mut plan, mut expected, mut feeders) = (Plan::new(), Vec::new(), Vec::new());
     for (seed, part) in parts.iter().enumerate() {
@@ -85,7 +85,7 @@ fn build(parts: &[Part], engine: &mut Engine) -> (Plan, Vec<u8>, Vec<std::thread
                 let (mut feeder, socket) = connection();
                 socket.set_nonblocking(true).unwrap();
                 feeders.push(std::thread::spawn(move || {
-                    // A sender that gave up reads no more.
+                    // A failed sender no longer reads.
                     let _ = std::io::Write::write_all(&mut feeder, &bytes);
                 }));
                 plan.push(Segment::Socket(StreamPart {
@@ -101,10 +101,10 @@ fn build(parts: &[Part], engine: &mut Engine) -> (Plan, Vec<u8>, Vec<std::thread
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
-    /// What arrives is what was planned, byte for byte; of a connection that was reset, its beginning. The account says
-    /// where each byte went, and every buffer comes back.
+    /// The planned bytes arrive unchanged; on a reset connection, their beginning. The account has
+    /// each byte, and every buffer comes back.
     #[test]
-    fn what_arrives_is_what_was_planned(
+    fn planned_bytes_arrive(
         parts in prop::collection::vec(part(), 0..40),
         options in options(),
         reads in reads(),
@@ -127,7 +127,7 @@ proptest! {
                 prop_assert_eq!(account.bytes(), expected.len() as u64);
                 prop_assert_eq!(account.zero_copy_unreported, 0);
             }
-            // The kernel may have taken all before the reset came.
+            // The kernel may have accepted all bytes before the reset came.
             Ok(()) => prop_assert!(expected.starts_with(&got)),
             Err(Error::Closed { .. }) => {
                 prop_assert!(reads.resets_after.is_some() && expected.starts_with(&got));
@@ -137,7 +137,7 @@ proptest! {
         for feeder in feeders {
             feeder.join().unwrap();
         }
-        // All of the pool is free again, but for the buffer in which small pieces are gathered.
+        // The whole pool is free again, except for the buffer in which small pieces are gathered.
         let buffers: Vec<_> = std::iter::from_fn(|| engine.buffer()).collect();
         prop_assert!(buffers.len() >= 3);
     }

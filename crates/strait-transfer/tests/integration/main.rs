@@ -1,4 +1,4 @@
-//! The transfer engine over real sockets: what arrives is what was planned, whatever the peer does.
+//! Tests of the transfer engine over real sockets, with peers that read slowly or not to the end.
 
 mod endings;
 mod integrity;

@@ -1,4 +1,4 @@
-//! A thousand connections on one engine, which may lend less than they send.
+//! A thousand connections on one engine with a limit of borrowed bytes below the bytes to send.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ const CONNECTIONS: usize = 1000;
 const BYTES: usize = 100_000;
 const BORROWED_BYTES_MAX: usize = 1 << 20;
 
-/// Reads all to their ends, in turn.
+/// Reads all streams to their ends, in turn.
 fn read_all(mut streams: Vec<TcpStream>) -> Vec<Vec<u8>> {
     let mut got = vec![Vec::new(); streams.len()];
     let (mut ended, mut chunk) = (vec![false; streams.len()], vec![0; 30_000]);
@@ -33,7 +33,7 @@ fn read_all(mut streams: Vec<TcpStream>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_thousand_connections_share_what_may_be_lent() {
+fn thousand_connections_share_the_limit_of_borrowed_bytes() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     let options = Options {
@@ -61,15 +61,15 @@ fn a_thousand_connections_share_what_may_be_lent() {
         assert!(engine.borrowed_bytes() <= BORROWED_BYTES_MAX);
         engine.collect().unwrap();
     }
-    let mut lent = 0;
+    let mut by_zero_copy = 0;
     for mut sender in senders {
         assert_eq!(sender.finish(&mut engine, PATIENCE).unwrap(), 0);
         let account = sender.account();
         assert_eq!(account.bytes(), BYTES as u64);
-        lent += account.zero_copy + account.zero_copy_copied;
+        by_zero_copy += account.zero_copy + account.zero_copy_copied;
     }
     assert_eq!(engine.borrowed_bytes(), 0);
-    assert!(engine.no_zero_copy().is_some() || lent > 0);
+    assert!(engine.no_zero_copy().is_some() || by_zero_copy > 0);
     assert!(reading.join().unwrap().iter().all(|got| *got == bytes));
     assert!(view.try_mut().is_ok());
 }

@@ -1,4 +1,4 @@
-//! Connections over the loopback, and peers that behave as they are told.
+//! Connections over the loopback, and peers with configurable reads.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -7,29 +7,29 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longer than anything here takes.
+/// Time limit that no test reaches.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection: the sender's end and the peer's.
+/// Returns a connection: the sender's end and the peer's.
 pub(crate) fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (sender, listener.accept().unwrap().0)
 }
 
-/// SendOptions a peer reads.
+/// Reads of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reads {
-    /// Bytes at a time.
+    /// Bytes of one read.
     pub(crate) chunk: usize,
-    /// SendOptions long it waits before it begins, and after each so many chunks.
+    /// Pause before the first chunk and after every `pause_each` chunks.
     pub(crate) pause: Duration,
     pub(crate) pause_each: usize,
-    /// It resets the connection once it has read so much.
+    /// Number of bytes after which it resets the connection.
     pub(crate) resets_after: Option<usize>,
 }
 
-/// A peer that reads to the end, or until it resets; it returns what it got.
+/// Starts a peer that reads to the end, or until it resets the connection; it returns the bytes.
 pub(crate) fn peer(mut stream: TcpStream, reads: Reads) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let (mut got, mut chunk) = (Vec::new(), vec![0; reads.chunk]);
@@ -50,12 +50,12 @@ pub(crate) fn peer(mut stream: TcpStream, reads: Reads) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Bytes that tell their place.
+/// Returns bytes that depend on their position.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + (at >> 8) * 7 + seed * 131) as u8).collect()
 }
 
-/// A file of these bytes.
+/// Returns a file with these bytes.
 pub(crate) fn file_of(bytes: &[u8]) -> Arc<File> {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Waiting for notifications, with the engine and with a reactor of one's own.
+//! Waits for notifications, by the engine and by a separate reactor.
 
 use std::io::Read as _;
 
@@ -9,12 +9,12 @@ use strait_transfer::{Engine, Options, Plan, Segment, Sender, ZeroCopy};
 
 use crate::rig::{PATIENCE, connection, pattern};
 
-/// More than the peer's socket has room for, and less than both have.
+/// More bytes than the peer's receive buffer holds, and fewer than both socket buffers hold.
 const BYTES: usize = 200_000;
 
-/// An engine, a sender of what its peer has not read and the kernel therefore has, and the peer.
-/// `None` where nothing can be lent.
-fn lent() -> Option<(Engine, Sender, std::net::TcpStream)> {
+/// Returns an engine, a sender with unread bytes that the kernel has borrowed, and the peer; `None`
+/// without zero-copy.
+fn with_borrowed_buffers() -> Option<(Engine, Sender, std::net::TcpStream)> {
     let mut engine = Engine::new(Options { zero_copy: ZeroCopy::From(1), ..Options::default() }).unwrap();
     if engine.notifications().is_none() {
         lab::skip("no io_uring");
@@ -42,15 +42,15 @@ fn timeout() -> Timespec {
     Timespec::try_from(PATIENCE).unwrap()
 }
 
-/// Whether the descriptor is readable, after `timeout` at the latest.
+/// Returns true if the descriptor is readable, waiting at most `timeout`.
 fn is_readable(engine: &Engine, timeout: Timespec) -> bool {
     let notifications = engine.notifications().unwrap();
     poll(&mut [PollFd::from_borrowed_fd(notifications, PollFlags::IN)], Some(&timeout)).unwrap() > 0
 }
 
 #[test]
-fn a_notification_that_came_before_the_wait_ends_it() {
-    let Some((mut engine, sender, peer)) = lent() else { return };
+fn notification_before_the_wait_ends_it() {
+    let Some((mut engine, sender, peer)) = with_borrowed_buffers() else { return };
     assert!(engine.listen().unwrap());
     read(&peer);
     assert!(is_readable(&engine, timeout()));
@@ -60,8 +60,8 @@ fn a_notification_that_came_before_the_wait_ends_it() {
 }
 
 #[test]
-fn the_descriptor_is_readable_from_a_notification_until_quiet() {
-    let Some((mut engine, sender, peer)) = lent() else { return };
+fn descriptor_is_readable_from_a_notification_until_quiet() {
+    let Some((mut engine, sender, peer)) = with_borrowed_buffers() else { return };
     assert!(engine.listen().unwrap());
     assert!(!is_readable(&engine, Timespec::default()), "nothing has come");
     read(&peer);
@@ -74,8 +74,8 @@ fn the_descriptor_is_readable_from_a_notification_until_quiet() {
 }
 
 #[test]
-fn an_edge_comes_for_what_comes_after_listening() {
-    let Some((mut engine, mut sender, peer)) = lent() else { return };
+fn each_notification_after_listen_causes_an_edge() {
+    let Some((mut engine, mut sender, peer)) = with_borrowed_buffers() else { return };
     let reactor = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let interest = EventFlags::IN | EventFlags::ET;
     epoll::add(&reactor, engine.notifications().unwrap(), EventData::new_u64(0), interest).unwrap();

@@ -1,4 +1,4 @@
-//! A buffer that may be sent is written no more.
+//! A frozen buffer cannot be written.
 
 use strait_sys::buffer::{BufMut, Frozen};
 

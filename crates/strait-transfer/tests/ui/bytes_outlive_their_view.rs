@@ -1,4 +1,4 @@
-//! Bytes are borrowed from a view: they are not read after it, when the buffer may be written anew.
+//! Bytes borrow from a view: they cannot be read after it, when the buffer may be written again.
 
 use strait_sys::buffer::Frozen;
 

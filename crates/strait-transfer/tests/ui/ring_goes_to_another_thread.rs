@@ -1,4 +1,4 @@
-//! A ring stays on the thread that made it, which alone may enter it.
+//! A ring stays on the thread that created it, which alone may enter it.
 
 use strait_sys::uring::Ring;
 

@@ -1,4 +1,4 @@
-//! Nor does a sender, whose account the notifications change.
+//! A sender stays on its thread, because notifications change its account.
 
 use strait_transfer::Sender;
 

@@ -1,4 +1,4 @@
-//! A view that has become writable is a view no more.
+//! A view cannot be read after its conversion to a writable buffer.
 
 use strait_sys::buffer::{BufMut, Frozen};
 

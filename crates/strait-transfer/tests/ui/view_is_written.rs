@@ -1,4 +1,4 @@
-//! Nor can it be written through a view, which others may have too.
+//! A buffer cannot be written through a view, because there may be other views.
 
 use strait_sys::buffer::Frozen;
 
