@@ -1,8 +1,8 @@
-//! `strait doctor`: what will I get here, why, and what would improve it.
+//! `strait doctor`: examines what this machine and an interface allow, and names fixes.
 //!
-//! Each finding is asked of the kernel or the driver, never guessed from a version, and says what
-//! to do as a command. Nothing is changed, and no packet is sent or taken but where `--probe` or
-//! `--to` asks for it.
+//! Each finding comes from the kernel or the driver, never from a version number, and its fix is a
+//! command where possible. The command changes no setting. It sends or binds something only with
+//! `--probe` or `--to`, apart from one datagram to the loopback.
 
 mod capture;
 mod device;
@@ -33,7 +33,7 @@ use crate::parse::NumberList;
 /// Options of `strait doctor`.
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Exit codes: 0 all that was asked for can work, 1 something is broken, 2 wrong usage or no such interface.
+    after_help = "Exit codes: 0 nothing is broken, 1 at least one finding is broken, 2 wrong usage or no such interface.
 
 Examples:
   strait doctor
@@ -41,23 +41,23 @@ Examples:
   strait doctor --for send --to 192.0.2.7"
 )]
 pub(crate) struct Args {
-    /// Interface to look at
+    /// Interface to examine
     interface: Option<String>,
-    /// What it is for
+    /// Intended uses
     #[arg(long = "for", value_enum, value_delimiter = ',', default_value = "capture,send,proxy")]
     faces: Vec<Face>,
-    /// Receive queues that AF_XDP is to capture from
+    /// Receive queues for AF_XDP
     #[arg(long, value_name = "LIST", requires = "interface")]
     queues: Option<NumberList>,
-    /// How the capture is to wait for packets
+    /// How captures wait for packets
     #[arg(long, value_enum, default_value_t = WaitArg::Balanced, requires = "interface")]
     wait: WaitArg,
-    /// Bind AF_XDP in each mode for a moment, to the first of --queues or to an idle one, with a
-    /// program that takes no packet: some NICs reset their link for it
+    /// Bind AF_XDP in each mode for a moment, to the first of --queues or to an idle queue, with a
+    /// program that rejects all packets. Some NICs reset their link for it
     #[arg(long, requires = "interface")]
     probe: bool,
-    /// Send a datagram to the discard port of this address, to see whether that route goes without
-    /// a copy; a link-local one has its interface behind it, as in fe80::1%eth0
+    /// Send a datagram to the discard port of this address, to check that its route avoids copies.
+    /// A link-local address needs its interface, as in fe80::1%eth0
     #[arg(long, value_name = "ADDRESS")]
     to: Option<Address>,
     /// Directory for the proxy's cache
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What Strait is for.
+/// A use of Strait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Face {
@@ -80,12 +80,12 @@ enum Face {
     Proxy,
 }
 
-/// `any` is every interface to a capture, and none to look at.
+/// Finds the interface to examine. A capture accepts `any`; the doctor needs one interface.
 fn find(name: &str) -> Result<Interface, Error> {
     match Interface::find(name) {
-        Err(_) if name == "any" => Err(Error::Usage(
-            "findings are per interface: name one in place of any; `ip link` lists them".into(),
-        )),
+        Err(_) if name == "any" => {
+            Err(Error::Usage("any: findings are per interface; name one (`ip link` lists them)".into()))
+        }
         found => Ok(found?),
     }
 }

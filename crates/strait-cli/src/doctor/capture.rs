@@ -1,5 +1,5 @@
-//! What a capture gets here: privileges, memory, libpcap; and of an interface, see `link.rs` and
-//! `xdp.rs`.
+//! Findings for captures: kernel, privileges, memory, libpcap. The findings of an interface are in
+//! `link.rs` and `xdp.rs`.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use super::finding::{self, Finding, Notebook};
 use super::{Args, Face, link, privilege, processor, xdp, zerocopy};
 use crate::Error;
 
-/// Memory that one queue of AF_XDP takes unless told otherwise.
+/// Memory of one AF_XDP queue by default.
 const UMEM_BYTES: u64 = 32 << 20;
-/// What tcpdump asks of libpcap, and many programs with it.
+/// Read timeout of tcpdump and many other libpcap programs.
 const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
-/// And its snaplen.
+/// Snaplen of tcpdump.
 const SNAPLEN: u32 = 262_144;
-/// `ENOPROTOOPT`: a kernel without the option.
+/// `ENOPROTOOPT`: the kernel does not know the socket option.
 const NO_OPTION: i32 = rustix::io::Errno::NOPROTOOPT.raw_os_error();
 
 pub(super) fn examine(
@@ -30,7 +30,7 @@ pub(super) fn examine(
     kernel(&mut notebook);
     let raw = privilege::packet_sockets(name, &args.faces, &mut notebook)?;
     privilege::af_xdp(&args.faces, &mut notebook)?;
-    let what_for = "unless --ring-mib says less, a queue of AF_XDP takes";
+    let what_for = "an AF_XDP queue without --ring-mib needs";
     privilege::locked_memory(UMEM_BYTES, what_for, &args.faces, &mut notebook)?;
     if raw {
         fanout(interface, &mut notebook);
@@ -45,20 +45,20 @@ pub(super) fn examine(
     Ok(())
 }
 
-/// Names the kernel and does not judge it: distributions carry abilities back, and the findings
-/// below tried them.
+/// Reports the kernel release without a verdict. Distributions backport features, so that other
+/// findings test the features themselves.
 fn kernel(notebook: &mut Notebook<'_>) {
     notebook.ok("kernel", format!("Linux {}", finding::kernel()));
 }
 
-/// Whether several sockets can share the packets of the interface.
+/// Checks that several packet sockets can share the packets of the interface (`PACKET_FANOUT`).
 fn fanout(interface: Option<&Interface>, notebook: &mut Notebook<'_>) {
     let (name, shown) = place(interface);
     match found_fanout(name) {
         Ok(()) => notebook.ok("fanout", format!("packet sockets can share the packets of {shown}: --queues")),
         Err(error) if error.errno() == Some(NO_OPTION) => {
             let fix = "a kernel with PACKET_FANOUT";
-            notebook.better("fanout", format!("one lane only: {}", error.failure()), fix);
+            notebook.better("fanout", format!("only one lane: {}", error.failure()), fix);
         }
         Err(error) if is_down(name) => notebook.unknown("fanout", &error.remedy(bring_up(interface))),
         Err(error) => notebook.unknown("fanout", &error),
@@ -72,7 +72,7 @@ fn found_fanout(name: &str) -> Result<()> {
     socket.found_fanout(packet::Fanout::Hash).map(drop)
 }
 
-/// The interface that is tried, and how to speak of it.
+/// Returns the tested interface, and its name for messages.
 fn place(interface: Option<&Interface>) -> (&str, &str) {
     interface.map_or(("lo", "lo (tried, as no interface was given)"), |interface| {
         (&interface.name, &interface.name)
@@ -83,7 +83,7 @@ fn is_down(name: &str) -> bool {
     Interface::find(name).is_ok_and(|interface| !interface.is_up())
 }
 
-/// What helps where the interface that is tried is down.
+/// Returns the fix for an interface that is down.
 fn bring_up(interface: Option<&Interface>) -> String {
     interface.map_or_else(
         || "strait doctor IF, which tries it on an interface".into(),
@@ -91,12 +91,12 @@ fn bring_up(interface: Option<&Interface>) -> String {
     )
 }
 
-/// How a link that is down comes up.
+/// Returns the command that sets a link up.
 pub(super) fn set_up(name: &str) -> String {
     format!("ip link set {name} up")
 }
 
-/// Which ring libpcap gives a program, and what that means for its delay: D2's question.
+/// Reports the ring version that libpcap uses and the delay that it causes (paper D2).
 fn libpcap(interface: Option<&Interface>, raw: bool, notebook: &mut Notebook<'_>) {
     let (name, shown) = place(interface);
     let version = match libpcap::version() {
@@ -108,19 +108,19 @@ fn libpcap(interface: Option<&Interface>, raw: bool, notebook: &mut Notebook<'_>
         }
     };
     if !raw {
-        let says = format!("{version}; unknown: its ring cannot be looked at without packet sockets");
+        let says = format!("{version}; unknown: its ring cannot be examined without packet sockets");
         return notebook.better("libpcap", says, "");
     }
-    // Nothing is changed for a look.
+    // No promiscuous mode: the examination changes no setting.
     let options =
         libpcap::Options { snaplen: SNAPLEN, timeout: READ_TIMEOUT, immediate: false, promiscuous: false };
-    let looked = libpcap::Reader::open(name, options).and_then(|reader| packet_socket(reader.socket()));
-    let socket = match looked {
+    let opened = libpcap::Reader::open(name, options).and_then(|reader| packet_socket(reader.socket()));
+    let socket = match opened {
         Ok(socket) => socket,
         Err(error) => {
             let advice = || error.advice().unwrap_or_default().to_owned();
             let fix = if is_down(name) { bring_up(interface) } else { advice() };
-            let says = format!("{version}; unknown: its ring cannot be looked at: {}", error.failure());
+            let says = format!("{version}; unknown: its ring cannot be examined: {}", error.failure());
             return notebook.better("libpcap", says, fix);
         }
     };
@@ -128,25 +128,21 @@ fn libpcap(interface: Option<&Interface>, raw: bool, notebook: &mut Notebook<'_>
         (3, Some(ring)) => {
             let PacketRing { block_bytes, blocks, retire, .. } = ring;
             let says = format!(
-                "{version} uses TPACKET_V3 on {shown}: {blocks} blocks of {} KiB, kept back for {} ms with tcpdump's read \
-                 timeout: so late can a packet be",
+                "{version} uses TPACKET_V3 on {shown}: {blocks} blocks of {} KiB; packets can be delayed by up \\
+                 to {} ms with tcpdump's read timeout",
                 block_bytes >> 10,
                 retire.as_millis()
             );
-            notebook.better(
-                "libpcap",
-                says,
-                "strait run -- PROGRAM (prompt and cheap), or the program's immediate mode",
-            );
+            notebook.better("libpcap", says, "strait run -- PROGRAM, or the program's immediate mode");
         }
         (version_used, Some(_)) => {
             let says = format!(
-                "{version} uses TPACKET_V{version_used} on {shown}: prompt, a wake-up for each packet"
+                "{version} uses TPACKET_V{version_used} on {shown}: no delay, but one wake-up per packet"
             );
-            notebook.better("libpcap", says, "strait run -- PROGRAM wakes less often");
+            notebook.better("libpcap", says, "strait run -- PROGRAM, for fewer wake-ups");
         }
         (_, None) => {
-            let says = format!("{version} uses no ring on {shown}: a system call and a copy for each packet");
+            let says = format!("{version} uses no ring on {shown}: one system call and one copy per packet");
             notebook.better("libpcap", says, "strait run -- PROGRAM");
         }
     }

@@ -1,23 +1,23 @@
-//! What kind of device an interface is: some are only the kernel's own, and their settings mean
-//! something else.
+//! The kind of device behind an interface. Offload and queue settings mean something else on a
+//! virtual device than on a NIC.
 //!
-//! The findings on joined packets, queues and sends ask here.
+//! The findings on joined packets, queues, XDP and routes use it.
 
 use strait_sys::ethtool::Ethtool;
 use strait_sys::interface::Interface;
 
-/// How packets come to a device and leave it.
+/// Kind of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Device {
-    /// This machine to itself.
+    /// The loopback.
     Loopback,
-    /// One end of a pair.
+    /// One end of a veth pair.
     Veth,
-    /// Some program's end: a virtual machine's, a tunnel's.
+    /// The end of a program: a virtual machine or a tunnel.
     Tun,
-    /// Some other link that is plugged in nowhere: a bridge, a bond, a VLAN.
+    /// Another device without a bus: a bridge, a bond, a VLAN.
     Virtual,
-    /// A NIC, of a machine or a virtual one.
+    /// A NIC, physical or emulated.
     Nic,
 }
 
@@ -30,7 +30,7 @@ impl Device {
         }
     }
 
-    /// Links that are plugged in nowhere say so in place of a bus.
+    /// Classifies a driver. Virtual devices report `N/A` or nothing as their bus.
     fn of_driver(driver: &str, bus: &str) -> Self {
         match (driver, bus) {
             ("veth", _) => Self::Veth,
@@ -40,13 +40,13 @@ impl Device {
         }
     }
 
-    /// Whether it is only the kernel's own.
+    /// Returns true for every kind but a NIC.
     pub(super) fn is_virtual(self) -> bool {
         self != Self::Nic
     }
 
-    /// Whether each packet that is sent here is copied, for it goes to a receiver of this machine
-    /// (the kernel's `skb_orphan_frags`).
+    /// Returns true if the kernel copies every packet that is sent to the device, as its receiver
+    /// is on this machine (`skb_orphan_frags` in include/linux/skbuff.h).
     pub(super) fn always_copies(self) -> bool {
         matches!(self, Self::Loopback | Self::Veth | Self::Tun)
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_virtual_where_it_is_plugged_in_nowhere() {
+    fn device_without_a_bus_is_virtual() {
         assert_eq!(Device::of_driver("veth", ""), Device::Veth);
         assert_eq!(Device::of_driver("tun", "tap"), Device::Tun);
         assert_eq!(Device::of_driver("bridge", "N/A"), Device::Virtual);

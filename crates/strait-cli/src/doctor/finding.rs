@@ -1,4 +1,4 @@
-//! A finding, and how findings are shown.
+//! Findings, and their formats as text and JSON.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -7,33 +7,33 @@ use serde::Serialize;
 
 use super::Face;
 
-/// How it stands.
+/// Verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// As it should be.
+    /// Nothing to improve.
     Ok,
-    /// It works, and could be better.
+    /// Works, but can be improved, or could not be determined.
     Better,
-    /// It cannot work.
+    /// Does not work.
     Broken,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) face: Face,
-    /// A short name that scripts can rely on.
+    /// Short, stable name for scripts.
     pub(super) subject: &'static str,
     pub(super) state: State,
-    /// What was found, and what it means.
+    /// The observation and its consequence.
     pub(super) says: String,
-    /// A command, or what else to do.
+    /// A command or another remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fix: Option<String>,
 }
 
-/// Gathers the findings of one face.
+/// Collects the findings of one face.
 pub(super) struct Notebook<'a> {
     face: Face,
     findings: &'a mut Vec<Finding>,
@@ -56,12 +56,13 @@ impl<'a> Notebook<'a> {
         self.note(subject, State::Broken, says.into(), Some(fix.into()));
     }
 
-    /// Ok where `good`, else what could be better.
+    /// Adds a finding that is ok if `good`, else `better`.
     pub(super) fn judge(&mut self, good: bool, subject: &'static str, says: impl Into<String>, fix: &str) {
         if good { self.ok(subject, says) } else { self.better(subject, says, fix) }
     }
 
-    /// What could not be found out: no verdict, for it may be good.
+    /// Adds a finding for a property that could not be determined. It is `better` and not `broken`,
+    /// as the property may be in order.
     pub(super) fn unknown(&mut self, subject: &'static str, error: &strait_sys::Error) {
         let fix = error.advice().map(str::to_owned);
         self.note(subject, State::Better, format!("unknown: {}", error.failure()), fix);
@@ -73,8 +74,8 @@ impl<'a> Notebook<'a> {
     }
 }
 
-/// The findings as one JSON object: the `interface` that was asked for or null, the program's
-/// `version`, the `kernel`, the worst state as `verdict`.
+/// Returns the findings as one JSON object with `interface` (a name or null), the program's
+/// `version`, `kernel` and `verdict`, which is the worst state.
 pub(super) fn json(interface: Option<&str>, findings: &[Finding]) -> String {
     let has = |state| findings.iter().any(|finding| finding.state == state);
     let verdict = [State::Broken, State::Better].into_iter().find(|&state| has(state)).unwrap_or(State::Ok);
@@ -88,18 +89,18 @@ pub(super) fn json(interface: Option<&str>, findings: &[Finding]) -> String {
     format!("{object:#}\n")
 }
 
-/// The release of the kernel.
+/// Returns the kernel release.
 pub(super) fn kernel() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Columns before the text of a finding, but for its subject.
+/// Columns before the text of a finding, without its subject.
 const MARGIN: usize = 2 + 6 + 2 + 2;
-/// The fewest columns of text that are worth wrapping to.
+/// Minimum width of wrapped text.
 const TEXT_COLUMNS_MIN: usize = 24;
 
-/// The findings as a page of text, as wide as the terminal but for commands; lines are whole where
-/// there is none, for grep(1).
+/// Returns the findings as a page of text. On a terminal, text is wrapped to its width and commands
+/// are not. Without a terminal no line is wrapped, for grep(1).
 pub(super) fn text(findings: &[Finding]) -> String {
     let terminal = std::io::stdout().is_terminal();
     let coloured = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -108,8 +109,8 @@ pub(super) fn text(findings: &[Finding]) -> String {
     page(findings, coloured, columns(terminal.then(own), exported.as_deref()))
 }
 
-/// Columns of a line: those of $COLUMNS, which is `exported`, else those of the terminal; none
-/// where there is no terminal.
+/// Returns the width of a line: `exported` (the value of $COLUMNS) if it is a number, else the
+/// terminal's width. Returns `None` without a terminal.
 fn columns(terminal: Option<usize>, exported: Option<&str>) -> Option<usize> {
     let terminal = terminal?;
     let columns = exported.and_then(|columns| columns.parse().ok()).unwrap_or(terminal);
@@ -119,7 +120,8 @@ fn columns(terminal: Option<usize>, exported: Option<&str>) -> Option<usize> {
 fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String {
     let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
     let indent = MARGIN + width;
-    let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(TEXT_COLUMNS_MIN));
+    let text_columns =
+        columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(TEXT_COLUMNS_MIN));
     let mut page = String::new();
     let mut shown: Vec<&Finding> = Vec::new();
     for group in findings.chunk_by(|one, other| one.face == other.face) {
@@ -130,7 +132,7 @@ fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String 
             let is_repeated =
                 shown.iter().any(|before| before.says == finding.says && before.subject == finding.subject);
             let says = if is_repeated { "as above" } else { &finding.says };
-            let mut lines = wrapped(says, room).into_iter();
+            let mut lines = wrapped(says, text_columns).into_iter();
             let (state, first) = (mark(finding.state, coloured), lines.next().unwrap_or_default());
             let _ = writeln!(page, "  {state}  {:width$}  {first}", finding.subject);
             for line in lines {
@@ -141,7 +143,7 @@ fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String 
                 (Some(before), _) => Some(format!("-> as for {}", before.subject)),
                 (None, fix) => fix.as_ref().map(|fix| format!("-> {fix}")),
             };
-            // Whole, as the terminal wraps it: a command that is broken here would be pasted as several.
+            // Not wrapped: a command that is pasted from several lines would run as several.
             if let Some(fix) = fix {
                 let _ = writeln!(page, "{:indent$}{fix}", "");
             }
@@ -151,13 +153,13 @@ fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String 
     page + &summary(findings)
 }
 
-/// `text` in lines of at most `room` columns, broken at blanks; a longer word has a line of its
+/// Wraps `text` at blanks into lines of at most `columns` columns. A longer word has a line of its
 /// own, so that it can be copied.
-fn wrapped(text: &str, room: usize) -> Vec<String> {
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -167,7 +169,7 @@ fn wrapped(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// The last line: how many findings are in each state, and the one to begin with.
+/// Returns the last line: the number of findings in each state, and the first fix to apply.
 fn summary(findings: &[Finding]) -> String {
     let count = |state| findings.iter().filter(|finding| finding.state == state).count();
     let (broken, better, ok) = (count(State::Broken), count(State::Better), count(State::Ok));
@@ -181,7 +183,7 @@ fn summary(findings: &[Finding]) -> String {
     line + "\n"
 }
 
-/// The state as a word of six columns.
+/// Returns the state as a word of six columns.
 fn mark(state: State, coloured: bool) -> String {
     let (word, colour) = match state {
         State::Ok => ("OK    ", "32"),
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_a_line_a_finding_and_its_fix_below() {
+    fn page_has_one_line_per_finding_with_the_fix_below() {
         let mut findings = Vec::new();
         let mut notebook = Notebook::new(Face::Capture, &mut findings);
         notebook.ok("kernel", "Linux 6.1");
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_wrapped_and_what_was_said_is_not_repeated() {
+    fn text_is_wrapped_and_repetitions_are_shortened() {
         let mut findings = Vec::new();
         for face in [Face::Capture, Face::Send] {
             let mut notebook = Notebook::new(face, &mut findings);
@@ -234,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn a_fix_is_one_line_however_narrow_the_terminal_is() {
+    fn fix_is_not_wrapped_on_a_narrow_terminal() {
         let fix = "sudo setcap cap_net_raw,cap_net_admin+ep /usr/local/bin/strait && sudo sysctl -w net.core.bpf_jit_enable=1";
         let mut findings = Vec::new();
-        let says = "not all of the capabilities that a capture needs are there";
+        let says = "a capture needs more capabilities than the process has here";
         Notebook::new(Face::Capture, &mut findings).broken("privilege", says, fix);
         let page = page(&findings, false, Some(40));
         assert!(page.lines().any(|line| line.trim_start().strip_prefix("-> ") == Some(fix)), "{page}");
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_where_there_is_no_terminal() {
+    fn lines_are_not_wrapped_without_a_terminal() {
         assert_eq!(columns(None, Some("40")), None);
         assert_eq!(columns(Some(90), Some("40")), Some(40));
         for exported in [None, Some(""), Some("wide")] {
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_found_out_is_called_so_and_has_its_remedy_as_the_fix() {
+    fn undetermined_property_is_reported_as_unknown_with_its_remedy() {
         let mut findings = Vec::new();
         let mut notebook = Notebook::new(Face::Send, &mut findings);
         let error = strait_sys::Error::new(strait_sys::Kind::Failed, "read", "it", "no time");

@@ -1,17 +1,17 @@
-//! Which process holds an XDP program by a bpf_link, which ip(8) cannot take off.
+//! Finds the process that holds an XDP program by a bpf_link. ip(8) cannot detach such a program.
 //!
-//! `xdp.rs` asks. A process's descriptors tell (proc_pid_fdinfo(5), `bpf_link_show_fdinfo` of
-//! kernel/bpf/syscall.c), to root of all processes and to others of their own. Nothing is opened
-//! but those texts.
+//! `xdp.rs` calls it. It reads /proc/PID/fdinfo (proc_pid_fdinfo(5), `bpf_link_show_fdinfo` in
+//! kernel/bpf/syscall.c), which root can read of all processes and other users of their own
+//! processes.
 
 use std::fs;
 use std::path::Path;
 
-/// Descriptors that are looked at, at most.
+/// Maximum number of examined descriptors.
 const DESCRIPTORS_MAX: usize = 1 << 18;
 
-/// Number and name of the process with an XDP link on the program `program_id`; `proc` is /proc but
-/// in tests.
+/// Returns number and name of the process with an XDP link on program `program_id`. `proc` is /proc
+/// except in tests.
 pub(super) fn of_xdp_link(proc: &Path, program_id: u32) -> Option<String> {
     let processes =
         fs::read_dir(proc).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_with_the_link_on_the_program_is_named() {
+    fn process_with_a_link_on_the_program_is_named() {
         let proc = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {
             let path = proc.path().join(file);

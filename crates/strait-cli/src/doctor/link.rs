@@ -1,4 +1,4 @@
-//! What an interface's driver and settings make of a capture.
+//! Findings on an interface's driver and settings that affect captures.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::{Args, capture, queues};
 use crate::Error;
 use crate::capture::WaitArg;
 
-/// Interrupts of an interface that are looked at, at most.
+/// Maximum number of examined interrupts of an interface.
 const INTERRUPTS_MAX: usize = 512;
 
 pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Notebook<'_>) -> Result<(), Error> {
@@ -37,11 +37,10 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
     Ok(())
 }
 
-/// `IF_OPER_UNKNOWN` (linux/if.h): a driver that does not say whether it has a carrier, such as a
-/// tunnel's.
+/// `IF_OPER_UNKNOWN` (linux/if.h): the driver does not report a carrier, such as a tunnel's.
 const OPER_UNKNOWN: u8 = 0;
 
-/// Whether packets can come at all: up, and with a carrier.
+/// Checks that the interface is up and has a carrier.
 fn state(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
     const SUBJECT: &str = "link";
     let name = &interface.name;
@@ -55,25 +54,27 @@ fn state(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
         "bridge" => {
             format!("ip link set PORT master {name}, and ip link set PORT up, with a PORT that has a carrier")
         }
-        "veth" => "ip link set PEER up, at its other end".into(),
-        _ => format!("plug a cable in, or switch the other end on; ip link show {name} tells the state"),
+        "veth" => "ip link set PEER up, at the other end of the pair".into(),
+        _ => format!("plug a cable in, or switch the other end on; ip link show {name} prints the state"),
     };
-    notebook.better(SUBJECT, format!("{name} is up, without a carrier: no packet can come"), fix);
+    notebook.better(SUBJECT, format!("{name} is up but has no carrier: no packet can arrive"), fix);
 }
 
 fn rings(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
     let rings = match ethtool.rings() {
         Ok(rings) => rings,
         Err(error) if error.errno() == Some(queues::NOT_THERE) => {
-            return notebook.ok("nic ring", format!("{name}'s driver has none that can be set"));
+            return notebook.ok("nic ring", format!("{name}'s driver has no configurable ring"));
         }
         Err(error) => return notebook.unknown("nic ring", &error),
     };
     if rings.rx_max == 0 {
         return;
     }
-    let says =
-        format!("{} of {} receive descriptors: what arrives while the CPU is late", rings.rx, rings.rx_max);
+    let says = format!(
+        "{} of {} receive descriptors, which hold packets while the CPU is busy",
+        rings.rx, rings.rx_max
+    );
     notebook.judge(
         rings.rx >= rings.rx_max,
         "nic ring",
@@ -82,16 +83,19 @@ fn rings(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
     );
 }
 
-/// What never came as far as a capture. Drops of the kernel's own are named and not judged: a
-/// packet of a protocol that nobody here speaks counts among them, though a capture sees it.
+/// Checks for packets that the NIC dropped before a capture could see them. Drops by the kernel are
+/// reported without a verdict, as they include packets of unknown protocols, which a capture does
+/// see.
 fn drops(name: &str, stats: &LinkStats, notebook: &mut Notebook<'_>) {
     let missed = stats.rx_missed_errors + stats.rx_fifo_errors;
     let says = format!(
-        "{missed} packets missed by the NIC, of {}, since the link was made; {} dropped later, unknown protocols among \
-         them",
+        "{missed} packets missed by the NIC, of {}, since the link was created; {} dropped later, which includes unknown \\
+         protocols",
         stats.rx_packets, stats.rx_dropped
     );
-    let fix = format!("larger rings (ethtool -G {name} rx N) or more queues; ethtool -S {name} tells which");
+    let fix = format!(
+        "larger rings (ethtool -G {name} rx N) or more queues; ethtool -S {name} counts drops per queue"
+    );
     notebook.judge(missed == 0, "drops", says, &fix);
 }
 
@@ -104,45 +108,45 @@ fn offloads(interface: &Interface, ethtool: &Ethtool, notebook: &mut Notebook<'_
     }
     match ethtool.flags() {
         Ok(flags) if flags.rx_vlan => {
-            notebook.ok("vlan tags", "taken out by the NIC; Strait puts them back");
+            notebook.ok("vlan tags", "removed by the NIC; Strait restores them");
         }
         Ok(_) => {}
         Err(error) => notebook.unknown("vlan tags", &error),
     }
 }
 
-/// Which packets are longer here than on a wire: received ones that `joins` joined, and those that
-/// a sender's stack leaves whole for the device to cut (`gso`). A device that has no wire never
-/// cuts them.
+/// Reports packets that are longer here than on the wire: received packets that the offloads in
+/// `joins` merge, and sent packets that the stack leaves to the device to segment (`gso`). A device
+/// without a wire never segments them.
 fn joined(name: &str, device: Device, joins: &[&str], gso: bool, notebook: &mut Notebook<'_>) {
     const SUBJECT: &str = "joined packets";
     let off = (!joins.is_empty()).then(|| format!("ethtool -K {name} {} off", joins.join(" off ")));
     match (device, off) {
         (Device::Loopback, _) => {
-            notebook.ok(SUBJECT, "up to 64 KiB: senders hand their packets to the loopback unsegmented");
+            notebook.ok(SUBJECT, "up to 64 KiB: senders pass their packets to the loopback unsegmented");
         }
         (Device::Veth, off) => {
-            let says = format!("up to 64 KiB: the senders behind {name}'s peer hand theirs over unsegmented");
-            let peer = "ethtool -K PEER tso off gso off, at its peer's end, while capturing";
+            let says = format!("up to 64 KiB: senders behind {name}'s peer pass their packets unsegmented");
+            let peer = "ethtool -K PEER tso off gso off, at the peer's end, while capturing";
             notebook.better(SUBJECT, says, off.map_or_else(|| peer.into(), |off| format!("{off}; {peer}")));
         }
         (Device::Tun | Device::Virtual, _) => {
-            let says = "up to 64 KiB: senders on this machine, its guests or the device below hand over such";
+            let says = "up to 64 KiB: senders on this machine, its guests or the lower device pass packets unsegmented";
             notebook.ok(SUBJECT, says);
         }
         (Device::Nic, Some(off)) => {
             let joins = joins.join(" and ");
-            let says = format!("{joins} on: packet sockets see TCP segments joined to up to 64 KiB");
+            let says = format!("{joins} on: packet sockets see TCP segments merged to up to 64 KiB");
             notebook.better(SUBJECT, says, format!("{off}, while capturing"));
         }
         (Device::Nic, None) => {
-            let sent = if gso { "; those that this machine sends may have up to 64 KiB" } else { "" };
-            notebook.ok(SUBJECT, format!("off: received packets are as they were on the wire{sent}"));
+            let sent = if gso { "; packets that this machine sends can have up to 64 KiB" } else { "" };
+            notebook.ok(SUBJECT, format!("off: received packets are as on the wire{sent}"));
         }
     }
 }
 
-/// The offloads that join packets and are on.
+/// Returns the enabled offloads that merge packets.
 fn joins(ethtool: &Ethtool) -> Result<Vec<&'static str>> {
     let joins = [("gro", ethtool.offload(Offload::Gro)?), ("lro", ethtool.flags()?.lro)];
     Ok(joins.into_iter().filter_map(|(offload, on)| on.then_some(offload)).collect())
@@ -156,7 +160,7 @@ fn numa(interface: &Interface, notebook: &mut Notebook<'_>) {
     }
 }
 
-/// Whether the NIC's interrupts are spread over CPUs.
+/// Checks that the NIC's interrupts are spread over CPUs.
 fn interrupts(directory: &Path, notebook: &mut Notebook<'_>) {
     let Ok(entries) = fs::read_dir(directory.join("device/msi_irqs")) else { return };
     let mut cpus = Vec::new();
@@ -177,8 +181,8 @@ fn interrupts(directory: &Path, notebook: &mut Notebook<'_>) {
     }
 }
 
-/// What the settings for busy polling (Documentation/networking/napi.rst) mean to the way that the
-/// capture waits: they keep interrupts away, and who sleeps until an interrupt is late by as much.
+/// Checks the settings for busy polling (Documentation/networking/napi.rst) against the capture's
+/// wait mode. They defer interrupts, which delays a capture that sleeps until an interrupt.
 fn busy_poll(directory: &Path, wait: WaitArg, notebook: &mut Notebook<'_>) {
     const SUBJECT: &str = "busy poll";
     let setting = |file: &str| fs::read_to_string(directory.join(file)).ok()?.trim().parse::<u64>().ok();
@@ -192,10 +196,12 @@ fn busy_poll(directory: &Path, wait: WaitArg, notebook: &mut Notebook<'_>) {
         format!("echo {deferred} >{shown}/napi_defer_hard_irqs; echo {flush_ns} >{shown}/gro_flush_timeout")
     };
     if matches!(wait, WaitArg::Busy) {
-        let says = format!("{settings}: --wait busy on AF_XDP wants both, to be alone with its queue");
+        let says = format!(
+            "{settings}: --wait busy on AF_XDP needs both, so that interrupts do not disturb its polling"
+        );
         notebook.judge(deferred > 0 && flush_ns > 0, SUBJECT, says, &set(2, 200_000));
     } else if flush_ns > 0 {
-        let says = format!("{settings}: packets can be so late, unless the capture waits with --wait busy");
+        let says = format!("{settings}: packets can be delayed by {flush_ns} ns, except with --wait busy");
         notebook.better(SUBJECT, says, set(0, 0));
     }
 }
@@ -206,14 +212,14 @@ mod tests {
     use super::super::finding::{Finding, State};
     use super::*;
 
-    fn found(look: impl FnOnce(&mut Notebook<'_>)) -> Vec<Finding> {
+    fn found(examine: impl FnOnce(&mut Notebook<'_>)) -> Vec<Finding> {
         let mut findings = Vec::new();
-        look(&mut Notebook::new(Face::Capture, &mut findings));
+        examine(&mut Notebook::new(Face::Capture, &mut findings));
         findings
     }
 
     #[test]
-    fn settings_of_busy_polling_are_advised_to_busy_waits_alone() {
+    fn busy_polling_settings_are_advised_for_busy_waits_only() {
         let directory = tempfile::tempdir().unwrap();
         let polled = |deferred: &str, flush_ns: &str, wait| {
             fs::write(directory.path().join("napi_defer_hard_irqs"), deferred).unwrap();
@@ -229,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_as_on_the_wire_only_where_there_is_one_and_fixes_are_those_that_help() {
+    fn joined_packets_and_their_fixes_depend_on_the_device() {
         let joined = |device, joins: &[&str], gso| {
             found(|notebook| joined("a", device, joins, gso, notebook)).remove(0)
         };
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_without_a_carrier_is_not_as_it_should_be() {
+    fn link_without_a_carrier_can_be_improved() {
         let link = |operational_state, driver: &str| {
             let interface =
                 Interface { name: "a".into(), flags: 1, operational_state, ..Interface::default() };
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_nic_missed_calls_for_larger_rings() {
+    fn only_packets_missed_by_the_nic_call_for_larger_rings() {
         let kernels = LinkStats { rx_packets: 9, rx_dropped: 5, ..LinkStats::default() };
         let of_kernel = found(|notebook| drops("a", &kernels, notebook));
         assert!(of_kernel[0].state == State::Ok && of_kernel[0].says.contains("5 dropped later"));

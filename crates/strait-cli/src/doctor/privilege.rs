@@ -1,7 +1,7 @@
-//! What this process may do: packet sockets, AF_XDP, memory that is locked.
+//! Findings on the privileges of this process: packet sockets, AF_XDP, locked memory.
 //!
-//! The capture's and the sender's findings come here. What can be tried is tried; a capability is
-//! believed only where it reaches as far as the kernel asks for it.
+//! The findings for captures and sends call it. It tries each operation that can be tried. A
+//! capability counts only in the user namespace in which the kernel checks it.
 
 use rustix::process::{Resource, getrlimit};
 use strait_sys::bpf::Map;
@@ -12,12 +12,13 @@ use strait_sys::{Kind, Result};
 use super::Face;
 use super::finding::Notebook;
 
-/// A ring that is made to see whether one can be.
+/// Bytes of a ring that is created as a test.
 const RING_BYTES: usize = 256 << 10;
-/// For all that a user namespace's own root cannot do.
-const OUTSIDE: &str = "run it as root outside of the user namespace (containers: not rootless)";
+/// Fix for operations that root of a user namespace cannot do.
+const OUTSIDE: &str = "run strait as root outside of the user namespace (containers: not rootless)";
 
-/// Whether packet sockets can be opened, and rings on them. `name` is for errors alone.
+/// Checks that packet sockets and their rings can be opened, and returns true if packet sockets
+/// can. `name` is used in errors only.
 pub(super) fn packet_sockets(name: &str, faces: &[Face], notebook: &mut Notebook<'_>) -> Result<bool> {
     const SUBJECT: &str = "packet sockets";
     match rings(name) {
@@ -26,8 +27,8 @@ pub(super) fn packet_sockets(name: &str, faces: &[Face], notebook: &mut Notebook
             notebook.better(SUBJECT, format!("recv only: {}", error.failure()), "--path recv");
         }
         Err(error) if error.kind() == Kind::Refused => {
-            let (who, fix) = who_refuses_packet_sockets(faces)?;
-            notebook.broken(SUBJECT, format!("{who}: nothing can be captured"), fix);
+            let (reason, fix) = packet_socket_denial(faces)?;
+            notebook.broken(SUBJECT, format!("{reason}: nothing can be captured"), fix);
             return Ok(false);
         }
         Err(error) => {
@@ -38,19 +39,20 @@ pub(super) fn packet_sockets(name: &str, faces: &[Face], notebook: &mut Notebook
     Ok(true)
 }
 
-/// Makes a small ring of each kind on sockets that are bound to nothing.
+/// Creates a small ring of each kind on unbound sockets.
 fn rings(name: &str) -> Result<()> {
     v2::Ring::new(&packet::Socket::open(name)?, v2::Geometry::new(RING_BYTES, 2048))?;
     let geometry = v3::Geometry::new(RING_BYTES, RING_BYTES / 2, std::time::Duration::from_millis(1));
     v3::Ring::new(&packet::Socket::open(name)?, geometry, false).map(drop)
 }
 
-fn who_refuses_packet_sockets(faces: &[Face]) -> Result<(&'static str, String)> {
+/// Returns why packet sockets are refused, and the fix.
+fn packet_socket_denial(faces: &[Face]) -> Result<(&'static str, String)> {
     Ok(if !has_capability(CAP_NET_RAW)? {
         ("no CAP_NET_RAW", root_or_setcap(faces))
     } else if !process::is_in_initial_user_namespace()? {
-        let who = "CAP_NET_RAW of this user namespace does not reach the network namespace";
-        (who, OUTSIDE.into())
+        let reason = "CAP_NET_RAW of this user namespace does not reach the network namespace";
+        (reason, OUTSIDE.into())
     } else if process::has_seccomp_filter() {
         (
             "a seccomp filter forbids packet sockets",
@@ -61,7 +63,7 @@ fn who_refuses_packet_sockets(faces: &[Face]) -> Result<(&'static str, String)> 
     })
 }
 
-/// Whether AF_XDP can be opened, so far as it is a matter of privilege.
+/// Checks that this process has the privileges for AF_XDP.
 pub(super) fn af_xdp(faces: &[Face], notebook: &mut Notebook<'_>) -> Result<()> {
     const SUBJECT: &str = "af_xdp privilege";
     let mut missing = Vec::new();
@@ -73,23 +75,23 @@ pub(super) fn af_xdp(faces: &[Face], notebook: &mut Notebook<'_>) -> Result<()> 
     match process::is_in_initial_user_namespace() {
         Err(error) => notebook.unknown(SUBJECT, &error),
         Ok(false) => {
-            let says = "the privileges of a user namespace do not reach as far as BPF: xdp cannot be opened";
+            let says = "the privileges of a user namespace do not cover BPF: xdp cannot be opened";
             notebook.better(SUBJECT, says, OUTSIDE);
         }
         Ok(true) if !missing.is_empty() => {
             let says = format!("no {}: xdp cannot be opened", missing.join(", "));
             notebook.better(SUBJECT, says, root_or_setcap(faces));
         }
-        // Its map of sockets is the first thing that is refused to those who may not.
+        // Creating the XSKMAP is the first step that the kernel refuses without privileges.
         Ok(true) => match Map::xskmap("strait_doctor", 1) {
-            Ok(_) => notebook.ok(SUBJECT, "all that xdp needs is there"),
+            Ok(_) => notebook.ok(SUBJECT, "this process has all privileges for xdp"),
             Err(error) => notebook.unknown(SUBJECT, &error),
         },
     }
     Ok(())
 }
 
-/// Whether `needs_bytes` of memory may be locked, which `what_for` explains.
+/// Checks that `needs_bytes` of memory can be locked. `what_for` names the use in the message.
 pub(super) fn locked_memory(
     needs_bytes: u64,
     what_for: &str,
@@ -107,19 +109,19 @@ pub(super) fn locked_memory(
             return Ok(());
         }
         Ok(true) if has_capability(CAP_IPC_LOCK)? => {
-            notebook.ok(SUBJECT, "CAP_IPC_LOCK: the limit of locked memory does not count");
+            notebook.ok(SUBJECT, "CAP_IPC_LOCK: the limit of locked memory does not apply");
             return Ok(());
         }
         Ok(true) => format!("or: {}", setcap(faces)),
         Ok(false) => "before the user namespace is entered".into(),
     };
-    let says = format!("{} KiB may be locked; {what_for} {} KiB", bytes >> 10, needs_bytes >> 10);
+    let says = format!("{} KiB can be locked; {what_for} {} KiB", bytes >> 10, needs_bytes >> 10);
     let fix = format!("ulimit -l unlimited (systemd: LimitMEMLOCK=infinity), {raise}");
     notebook.judge(bytes >= needs_bytes, SUBJECT, says, &fix);
     Ok(())
 }
 
-/// How to be allowed AF_XDP.
+/// Returns the fix for missing privileges of AF_XDP.
 pub(super) fn for_af_xdp(faces: &[Face]) -> String {
     if process::is_in_initial_user_namespace().unwrap_or(true) {
         root_or_setcap(faces)
@@ -129,11 +131,11 @@ pub(super) fn for_af_xdp(faces: &[Face]) -> String {
 }
 
 fn root_or_setcap(faces: &[Face]) -> String {
-    format!("run it as root, or: {}", setcap(faces))
+    format!("run strait as root, or: {}", setcap(faces))
 }
 
-/// One command for all faces that were asked for, as setcap(8) replaces what the program had
-/// before; so what this process has stays.
+/// Returns one setcap(8) command for all `faces`. setcap replaces the program's capabilities, so
+/// that the command includes those that this process already has.
 fn setcap(faces: &[Face]) -> String {
     let needs = |capability| match capability {
         CAP_IPC_LOCK => faces.contains(&Face::Capture) || faces.contains(&Face::Send),

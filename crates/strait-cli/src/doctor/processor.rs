@@ -1,21 +1,21 @@
-//! What makes a sleeping CPU slow to wake: its idle states and its frequency.
+//! Findings on the CPU settings that delay waking: idle states and frequency.
 //!
-//! Only the capture's findings come here. It reads sysfs (Documentation/admin-guide/pm/cpuidle.rst
-//! and cpufreq.rst), whose directory tests lay out as they need it.
+//! Only the findings for captures call it. It reads sysfs (Documentation/admin-guide/pm/cpuidle.rst
+//! and cpufreq.rst). Tests pass a directory of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::finding::Notebook;
 
-/// CPUs that are looked at, at most.
+/// Maximum number of examined CPUs.
 const CPUS_MAX: usize = 4096;
 /// Idle states of a CPU (`CPUIDLE_STATE_MAX` of linux/cpuidle.h is 10).
 const STATES_MAX: u32 = 16;
-/// Waking may take this long: what it costs to wait for an interrupt anyhow.
+/// Acceptable wake-up time: waiting for an interrupt costs as much in any case.
 const WAKE_MAX_US: u64 = 50;
 
-/// Looks at all CPUs below `directory`, which is `/sys/devices/system/cpu` but in tests.
+/// Examines all CPUs below `directory`, which is `/sys/devices/system/cpu` except in tests.
 pub(super) fn examine(directory: &Path, notebook: &mut Notebook<'_>) {
     let cpus = online(directory);
     let mut governors: Vec<String> =
@@ -41,11 +41,11 @@ fn online(directory: &Path) -> Vec<PathBuf> {
         name.is_some_and(|number| number.parse::<u32>().is_ok())
     };
     let cpus = entries.map(|entry| entry.path()).filter(is_cpu).take(CPUS_MAX);
-    // A CPU that cannot be taken offline has no such file.
+    // A CPU that cannot be taken offline has no file `online`.
     cpus.filter(|cpu| read(cpu, "online").is_none_or(|online| online != "0")).collect()
 }
 
-/// How long waking takes from the deepest state that this CPU may enter.
+/// Returns the wake-up time from the deepest enabled idle state of this CPU.
 fn deepest_us(cpu: &Path) -> Option<u64> {
     let states = (0..STATES_MAX).map(|state| cpu.join(format!("cpuidle/state{state}")));
     let states = states.take_while(|state| state.is_dir());
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_state_of_any_cpu_counts_until_it_is_disabled() {
+    fn deepest_enabled_state_of_any_cpu_counts() {
         let directory = tempfile::tempdir().unwrap();
         for cpu in [0, 1] {
             state(directory.path(), cpu, 0, 0, false);
@@ -90,14 +90,14 @@ mod tests {
         state(directory.path(), 1, 2, 133, false);
         let deep = found(directory.path());
         assert!(deep[0].state == State::Better && deep[0].says.contains("133 us"), "{deep:?}");
-        // What its fix does.
+        // The effect of the fix.
         state(directory.path(), 1, 2, 133, true);
         let light = found(directory.path());
         assert!(light[0].state == State::Ok && light[0].says.contains(" 2 us"), "{light:?}");
     }
 
     #[test]
-    fn cpus_that_are_offline_do_not_count_and_one_slow_governor_does() {
+    fn offline_cpus_do_not_count_and_one_slow_governor_does() {
         let directory = tempfile::tempdir().unwrap();
         for (cpu, governor) in [(0, "performance"), (1, "powersave"), (2, "performance")] {
             write(&directory.path().join(format!("cpu{cpu}/cpufreq/scaling_governor")), governor);

@@ -1,4 +1,4 @@
-//! Whether a cache can serve without taking bytes into user space.
+//! Findings for the proxy: can bodies stay in the kernel, and is the cache directory suitable?
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,15 +16,17 @@ use strait_sys::{Error, Kind, Result, tls};
 use super::finding::{Finding, Notebook};
 use super::{Args, Face};
 
-/// Bytes of a pipe that keep a splice from one socket to another busy.
+/// Pipe size that keeps a splice between two sockets busy.
 const PIPE_BYTES: u64 = 1 << 20;
-/// A client and an origin each need a descriptor, an object another.
+/// Recommended limit of open files. Each client, each origin connection and each object needs a
+/// descriptor.
 const FILES: u64 = 65_536;
-/// File systems whose pages are lent to a socket, by `f_type` of statfs(2).
-const LENDING: [(u64, &str); 4] =
+/// File systems from which sendfile passes pages to a socket without a copy, by `f_type` of
+/// statfs(2).
+const ZERO_COPY: [(u64, &str); 4] =
     [(0xef53, "ext4"), (0x5846_5342, "xfs"), (0x9123_683e, "btrfs"), (0xf2f5_2010, "f2fs")];
-/// Those that the kernel makes up (linux/magic.h).
-const UNREAL: [(u64, &str); 7] = [
+/// Pseudo file systems (linux/magic.h).
+const PSEUDO: [(u64, &str); 7] = [
     (0x9fa0, "proc"),
     (0x6265_6572, "sysfs"),
     (0x1cd1, "devpts"),
@@ -33,9 +35,10 @@ const UNREAL: [(u64, &str); 7] = [
     (0xcafe_4a11, "bpf"),
     (0x6367_7270, "cgroup2"),
 ];
+/// File systems that are unsuitable for a cache, with the reason.
 const POOR: [(u64, &str, &str); 4] = [
-    (0x0102_1994, "tmpfs", "it is memory: the cache is gone with a restart"),
-    (0x6969, "nfs", "it is a network away"),
+    (0x0102_1994, "tmpfs", "it is memory: a restart loses the cache"),
+    (0x6969, "nfs", "each access crosses the network"),
     (0x794c_7630, "overlayfs", "it is a container's layer: mount a volume there"),
     (0x6573_5546, "fuse", "its pages pass through another program"),
 ];
@@ -56,11 +59,11 @@ pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) {
     files(&mut notebook);
 }
 
-/// Tries sendfile(2), splice(2) and tee(2) on a few bytes.
+/// Tries sendfile(2), splice(2) and tee(2) with a few bytes.
 fn moves(notebook: &mut Notebook<'_>) {
     const SUBJECT: &str = "sendfile, splice, tee";
     match try_moves() {
-        Ok(()) => notebook.ok(SUBJECT, "work: bodies stay in the kernel"),
+        Ok(()) => notebook.ok(SUBJECT, "they work: bodies stay in the kernel"),
         Err(error) if error.kind() == Kind::Refused => {
             let filtered = "a seccomp filter may forbid it: run the container with a profile that allows it";
             let fix = if has_seccomp_filter() { filtered } else { "" };
@@ -75,9 +78,9 @@ fn try_moves() -> Result<()> {
     let failed = |operation: &'static str| {
         move |errno: Errno| Error::os(operation, "bytes in the kernel", errno.raw_os_error())
     };
-    let (file, [first, second]) = tools().map_err(|errno| {
-        // Without them nothing is known of the moves.
-        Error::os("make", "a file and pipes to try with", errno.raw_os_error()).with_kind(Kind::Failed)
+    let (file, [first, second]) = test_files().map_err(|errno| {
+        // Not a refusal of sendfile, splice or tee: they were not tried.
+        Error::os("make", "a file and pipes for a test", errno.raw_os_error()).with_kind(Kind::Failed)
     })?;
     rustix::io::write(&file, &[0; BYTES]).map_err(failed("write"))?;
     let mut start = 0;
@@ -86,8 +89,8 @@ fn try_moves() -> Result<()> {
     splice(&second.0, None, &first.1, None, BYTES, SpliceFlags::NONBLOCK).map_err(failed("splice")).map(drop)
 }
 
-/// A file in memory and two pipes, each its reading and its writing end.
-fn tools() -> Result<(OwnedFd, [(OwnedFd, OwnedFd); 2]), Errno> {
+/// Returns a file in memory and two pipes, each with its read end and its write end.
+fn test_files() -> Result<(OwnedFd, [(OwnedFd, OwnedFd); 2]), Errno> {
     Ok((memfd_create("strait-doctor", MemfdFlags::CLOEXEC)?, [pipe()?, pipe()?]))
 }
 
@@ -95,11 +98,11 @@ fn pipes(notebook: &mut Notebook<'_>) {
     let number =
         |file: &str| fs::read_to_string(format!("/proc/sys/fs/{file}")).ok()?.trim().parse::<u64>().ok();
     if let Some(bytes) = number("pipe-max-size") {
-        let says = format!("a pipe holds {} KiB at most", bytes >> 10);
+        let says = format!("a pipe holds up to {} KiB", bytes >> 10);
         notebook.judge(bytes >= PIPE_BYTES, "pipe size", says, "sysctl fs.pipe-max-size=1048576");
     }
     if let Some(pages) = number("pipe-user-pages-soft").filter(|_| !strait_sys::process::is_root()) {
-        let says = format!("an ordinary user's pipes together hold {} MiB at full size", pages >> 8);
+        let says = format!("the pipes of an unprivileged user hold up to {} MiB at full size", pages >> 8);
         notebook.judge(
             pages == 0 || pages >= 65_536,
             "pipe memory",
@@ -112,26 +115,30 @@ fn pipes(notebook: &mut Notebook<'_>) {
 fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
     const SUBJECT: &str = "cache directory";
     let shown = directory.display();
-    let looked = stat(directory).and_then(|found| Ok((found, statfs(directory)?.f_type as u64)));
-    let (found, kind) = match looked {
-        Ok(looked) => looked,
+    let examined = stat(directory).and_then(|found| Ok((found, statfs(directory)?.f_type as u64)));
+    let (found, kind) = match examined {
+        Ok(examined) => examined,
         Err(Errno::NOENT) => {
-            let says = format!("{shown}: there is none");
+            let says = format!("{shown} does not exist");
             return notebook.better(SUBJECT, says, format!("mkdir -p {shown}, or --cache DIR"));
         }
         Err(errno) => {
-            let error = Error::os("look at", shown.to_string(), errno.raw_os_error());
+            let error = Error::os("examine", shown.to_string(), errno.raw_os_error());
             return notebook.unknown(SUBJECT, &error);
         }
     };
     if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
-        return notebook.broken(SUBJECT, format!("{shown} is no directory"), "--cache DIR, with a directory");
+        return notebook.broken(
+            SUBJECT,
+            format!("{shown} is not a directory"),
+            "--cache DIR, with a directory",
+        );
     }
-    if let Some((_, name)) = UNREAL.into_iter().find(|(known, _)| *known == kind) {
-        let says = format!("{shown} is on {name}, which keeps no files");
+    if let Some((_, name)) = PSEUDO.into_iter().find(|(known, _)| *known == kind) {
+        let says = format!("{shown} is on {name}, which stores no files");
         return notebook.broken(SUBJECT, says, "--cache DIR on ext4 or xfs");
     }
-    // The effective user's rights count, and a mount that is read-only.
+    // EACCES checks the rights of the effective user, and detects a read-only mount.
     match accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         Ok(()) => {}
         Err(Errno::ROFS) => {
@@ -156,8 +163,10 @@ fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
             "--cache DIR on ext4 or xfs",
         );
     }
-    match LENDING.into_iter().find(|(known, _)| *known == kind) {
-        Some((_, name)) => notebook.ok(SUBJECT, format!("{shown} is on {name}: sendfile lends its pages")),
+    match ZERO_COPY.into_iter().find(|(known, _)| *known == kind) {
+        Some((_, name)) => {
+            notebook.ok(SUBJECT, format!("{shown} is on {name}: sendfile passes its pages without a copy"))
+        }
         None => notebook.ok(SUBJECT, format!("{shown} is on a file system of type {kind:#x}")),
     }
 }
@@ -165,7 +174,7 @@ fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
 fn files(notebook: &mut Notebook<'_>) {
     let limit = getrlimit(Resource::Nofile);
     let says = match limit.current {
-        Some(files) => format!("{files} files may be open"),
+        Some(files) => format!("{files} files can be open"),
         None => "no limit of open files".into(),
     };
     let fix = "ulimit -n 65536 (systemd: LimitNOFILE=65536)";
@@ -177,24 +186,24 @@ mod tests {
     use super::super::finding::State;
     use super::*;
 
-    fn told(directory: &Path) -> Finding {
+    fn checked(directory: &Path) -> Finding {
         let mut findings = Vec::new();
         cache(directory, &mut Notebook::new(Face::Proxy, &mut findings));
         findings.remove(0)
     }
 
     #[test]
-    fn a_cache_is_a_directory_of_a_file_system_that_keeps_files() {
+    fn cache_must_be_a_directory_on_a_file_system_that_stores_files() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
-        for (broken, why) in [(&*file, "no directory"), (Path::new("/proc"), "keeps no files")] {
-            let finding = told(broken);
+        for (broken, why) in [(&*file, "not a directory"), (Path::new("/proc"), "stores no files")] {
+            let finding = checked(broken);
             assert!(finding.state == State::Broken && finding.says.contains(why), "{finding:?}");
             assert!(finding.fix.unwrap().starts_with("--cache DIR"));
         }
-        let none = told(&directory.path().join("none"));
+        let none = checked(&directory.path().join("none"));
         assert!(none.state == State::Better && none.fix.unwrap().starts_with("mkdir -p "));
-        assert_ne!(told(directory.path()).state, State::Broken);
+        assert_ne!(checked(directory.path()).state, State::Broken);
     }
 }

@@ -1,6 +1,6 @@
-//! Which receive queues there are, which of them the NIC uses, and how to change that.
+//! Findings on an interface's receive queues: their number, and their use by the NIC.
 //!
-//! `link.rs` judges by it, and `xdp.rs` takes an idle queue from here to try AF_XDP on.
+//! `link.rs` calls it, and `xdp.rs` asks it for an idle queue to try AF_XDP on.
 
 use strait_sys::Result;
 use strait_sys::ethtool::{Channels, Ethtool};
@@ -10,44 +10,44 @@ use super::Args;
 use super::device::Device;
 use super::finding::Notebook;
 
-/// `EOPNOTSUPP`: the driver has nothing of the kind.
+/// `EOPNOTSUPP`: the driver does not support the setting.
 pub(super) const NOT_THERE: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
 
 pub(super) fn examine(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
-    let there = match interface.queues() {
+    let available = match interface.queues() {
         Ok(queues) => queues.rx,
         Err(error) => return notebook.unknown("queues", &error),
     };
     let asked = args.queues.as_ref().map_or(&[][..], |list| &list.0);
-    if numbers(interface, asked, there, ethtool, notebook) {
-        rss(&interface.name, asked, there, ethtool, notebook);
+    if numbers(interface, asked, available, ethtool, notebook) {
+        rss(&interface.name, asked, available, ethtool, notebook);
     }
 }
 
-/// Whether all that were asked for are there.
+/// Checks that the requested queues exist, and returns true if they do.
 fn numbers(
     interface: &Interface,
     asked: &[u32],
-    there: u32,
+    available: u32,
     ethtool: &Ethtool,
     notebook: &mut Notebook<'_>,
 ) -> bool {
     let name = interface.name.as_str();
     let is_virtual = Device::of(interface, ethtool).is_virtual();
     let set = |queues| set_queues(name, queues, ethtool.channels().ok(), is_virtual);
-    if let Some(missing) = asked.iter().find(|&&queue| queue >= there) {
-        let says = format!("queue {missing} was asked for; {name} has receive queues 0 to {}", there - 1);
-        let most = asked.iter().max().map_or(there, |last| last.saturating_add(1));
-        let fix = set(most).map_or("leave it out: the driver has no more".into(), |how| {
-            format!("{how}, or leave out what is not there")
+    if let Some(missing) = asked.iter().find(|&&queue| queue >= available) {
+        let says = format!("queue {missing} was requested; {name} has receive queues 0 to {}", available - 1);
+        let most = asked.iter().max().map_or(available, |last| last.saturating_add(1));
+        let fix = set(most).map_or("omit it: the driver has no more queues".into(), |how| {
+            format!("{how}, or omit the missing queues")
         });
         notebook.broken("queues", says, fix);
         return false;
     }
     let cpus = strait_bench::machine::cpus().max(1);
-    let says = format!("{} on {}", counted(there, "receive queue"), counted(cpus, "CPU"));
-    let fix = set(cpus).map(|how| format!("{how}: a lane for each CPU")).unwrap_or_default();
-    notebook.judge(there <= cpus, "queues", says, &fix);
+    let says = format!("{} on {}", counted(available, "receive queue"), counted(cpus, "CPU"));
+    let fix = set(cpus).map(|how| format!("{how}: one lane per CPU")).unwrap_or_default();
+    notebook.judge(available <= cpus, "queues", says, &fix);
     true
 }
 
@@ -55,23 +55,23 @@ fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How to have `queues` receive queues, where that can be: a driver sets channels up to its limits,
-/// and a virtual link has as many queues as it was made with.
+/// Returns the command that sets the number of receive queues to `queues`, if one exists. A driver
+/// sets channels up to its limits; the queues of a virtual link are fixed when it is created.
 fn set_queues(name: &str, queues: u32, channels: Option<Channels>, is_virtual: bool) -> Option<String> {
     let Channels { rx, combined, rx_max, combined_max, .. } = channels.unwrap_or_default();
-    // Channels of the other kind stay as they are, and each has a receive queue.
+    // Channels of the other kind stay unchanged, and each has a receive queue.
     let (as_combined, as_rx) = (queues.saturating_sub(rx), queues.saturating_sub(combined));
     if (1..=combined_max).contains(&as_combined) {
         Some(format!("ethtool -L {name} combined {as_combined}"))
     } else if (1..=rx_max).contains(&as_rx) {
         Some(format!("ethtool -L {name} rx {as_rx}"))
     } else {
-        is_virtual.then(|| format!("make the link again, ip link add ... numrxqueues {queues}"))
+        is_virtual.then(|| format!("create the link again: ip link add ... numrxqueues {queues}"))
     }
 }
 
-/// Whether the NIC sends flows to queues that are not captured.
-fn rss(name: &str, asked: &[u32], there: u32, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+/// Checks that the NIC sends no flows to queues that are not captured.
+fn rss(name: &str, asked: &[u32], available: u32, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
     let used = match used_queues(ethtool) {
         Ok(used) if used.is_empty() => return,
         Ok(used) => used,
@@ -83,16 +83,17 @@ fn rss(name: &str, asked: &[u32], there: u32, ethtool: &Ethtool, notebook: &mut 
         notebook.ok("rss", format!("flows are spread over {}", counted(used.len() as u32, "queue")));
     } else {
         let says =
-            format!("the NIC spreads flows to queues {} too, which are not captured", missed.join(","));
-        notebook.broken("rss", says, steer(name, asked, there));
+            format!("the NIC also spreads flows to queues {}, which are not captured", missed.join(","));
+        notebook.broken("rss", says, steer(name, asked, available));
     }
 }
 
-/// How to have all flows in the captured queues; ethtool(8) steers to neighbours.
-fn steer(name: &str, asked: &[u32], there: u32) -> String {
+/// Returns the command that steers all flows to captured queues. ethtool(8) steers to adjacent
+/// queues only.
+fn steer(name: &str, asked: &[u32], available: u32) -> String {
     let mut sorted = asked.to_vec();
     sorted.sort_unstable();
-    let all = format!("capture them all: --queues 0-{}", there.saturating_sub(1));
+    let all = format!("capture them all: --queues 0-{}", available.saturating_sub(1));
     if sorted.windows(2).all(|pair| pair[0] + 1 == pair[1]) {
         let (count, first) = (sorted.len(), sorted.first().copied().unwrap_or(0));
         format!("ethtool -X {name} equal {count} start {first}, or {all}")
@@ -101,7 +102,8 @@ fn steer(name: &str, asked: &[u32], there: u32) -> String {
     }
 }
 
-/// The queues over which the NIC spreads flows, in order; none where it cannot.
+/// Returns the queues over which the NIC spreads flows, in order. The list is empty if the driver
+/// has no RSS table.
 fn used_queues(ethtool: &Ethtool) -> Result<Vec<u32>> {
     let mut used = match ethtool.rss_table() {
         Err(error) if error.errno() == Some(NOT_THERE) => Vec::new(),
@@ -112,14 +114,18 @@ fn used_queues(ethtool: &Ethtool) -> Result<Vec<u32>> {
     Ok(used)
 }
 
-/// The queue that has the least to do: the last to which the NIC spreads no flows, or the last.
+/// Returns the least busy queue: the last queue without flows, or the last queue.
 pub(super) fn idle(interface: &Interface, ethtool: &Ethtool) -> Result<u32> {
     Ok(last_idle(interface.queues()?.rx, &used_queues(ethtool).unwrap_or_default()))
 }
 
-fn last_idle(there: u32, used: &[u32]) -> u32 {
-    let last = there.saturating_sub(1);
-    if used.is_empty() { last } else { (0..there).rev().find(|queue| !used.contains(queue)).unwrap_or(last) }
+fn last_idle(available: u32, used: &[u32]) -> u32 {
+    let last = available.saturating_sub(1);
+    if used.is_empty() {
+        last
+    } else {
+        (0..available).rev().find(|queue| !used.contains(queue)).unwrap_or(last)
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_are_steered_to_the_queues_that_are_captured() {
+    fn flows_are_steered_to_captured_queues() {
         assert_eq!(steer("a", &[2, 3], 4), "ethtool -X a equal 2 start 2, or capture them all: --queues 0-3");
         assert_eq!(steer("a", &[3, 2], 4), steer("a", &[2, 3], 4));
         assert_eq!(steer("a", &[1], 2), "ethtool -X a equal 1 start 1, or capture them all: --queues 0-1");
@@ -135,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_set_as_the_driver_allows() {
+    fn queue_count_is_set_within_the_limits_of_the_driver() {
         let nic = Channels { combined: 4, combined_max: 8, ..Channels::default() };
         let set = |queues, channels| set_queues("a", queues, channels, false);
         assert_eq!(set(8, Some(nic)).as_deref(), Some("ethtool -L a combined 8"));

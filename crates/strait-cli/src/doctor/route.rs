@@ -1,7 +1,7 @@
-//! Whether a send to an address goes without a copy, and if not, who copies.
+//! Finding on the route to an address: is a send copied, and by which component?
 //!
-//! The sender's findings end with it. Nothing is sent but one datagram, to the loopback unless
-//! `--to` names an address.
+//! It is the last of the findings for sends. It sends one datagram, to the loopback unless `--to`
+//! names an address.
 
 use std::fmt;
 use std::fs;
@@ -18,14 +18,14 @@ use super::device::Device;
 use super::finding::Notebook;
 
 const SUBJECT: &str = "route";
-/// Where a datagram is thrown away (RFC 863).
+/// The discard port (RFC 863).
 const DISCARD: u16 = 9;
 
-/// An address with its scope: the interface of a link-local one (RFC 4007 s11).
+/// An address with its scope, which is the interface of a link-local address (RFC 4007 s11).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     address: IpAddr,
-    /// A name or an index.
+    /// Name or index of an interface.
     scope: Option<String>,
 }
 
@@ -65,7 +65,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// An interface behind the % that there is none of is a usage error.
+/// Sends a datagram to `to` or the loopback and reports on the route.
+///
+/// # Errors
+/// The interface in the address does not exist (a usage error).
 pub(super) fn examine(to: Option<&Address>, notebook: &mut Notebook<'_>) -> Result<()> {
     let address = to.unwrap_or(&Address::LOOPBACK);
     let socket = address.socket()?;
@@ -74,15 +77,14 @@ pub(super) fn examine(to: Option<&Address>, notebook: &mut Notebook<'_>) -> Resu
             notebook.ok(SUBJECT, format!("a send to {address} goes without a copy"));
         }
         (Ok(Sent::Copied), None) => {
-            notebook.ok(
-                SUBJECT,
-                "MSG_ZEROCOPY works, and copies on the loopback as always; --to ADDRESS tries a route",
-            );
+            notebook
+                .ok(SUBJECT, "MSG_ZEROCOPY works; the loopback always copies; --to ADDRESS tests a route");
         }
-        (Ok(Sent::Copied), Some(_)) => match way(socket) {
-            Ok(way) => copied(address, &way, notebook),
+        (Ok(Sent::Copied), Some(_)) => match route(socket) {
+            Ok(route) => copied(address, &route, notebook),
             Err(error) => {
-                let says = format!("a send to {address} is copied, why is unknown: {}", error.failure());
+                let says =
+                    format!("a send to {address} is copied; the reason is unknown: {}", error.failure());
                 notebook.better(SUBJECT, says, "");
             }
         },
@@ -94,28 +96,28 @@ pub(super) fn examine(to: Option<&Address>, notebook: &mut Notebook<'_>) -> Resu
     Ok(())
 }
 
-/// An offload that is off.
+/// A disabled offload.
 struct Off {
-    /// What ethtool(8) calls it.
+    /// Its name in ethtool(8).
     key: &'static str,
-    /// The driver cannot switch it on.
+    /// True if the driver cannot enable it.
     is_fixed: bool,
 }
 
-/// What can make a send copied.
-struct Way {
-    /// The interface by which it leaves.
+/// Properties of a route that make the kernel copy a send.
+struct Route {
+    /// The outgoing interface.
     name: String,
     device: Device,
-    /// To an address of this machine's own.
+    /// True if the destination is an address of this machine.
     is_local: bool,
-    /// What the copy would not be needed with, and is off.
+    /// Disabled offloads that a send without a copy needs.
     off: Vec<Off>,
-    /// Packet sockets that get a copy of what is sent.
+    /// Number of packet sockets that get a copy of each sent packet.
     captures: usize,
 }
 
-fn way(to: SocketAddr) -> Result<Way> {
+fn route(to: SocketAddr) -> Result<Route> {
     let egress = Egress::find(None, to)?;
     let off = egress.missing()?.into_iter().map(|offload| {
         let is_fixed = egress.ethtool.is_fixed(offload)?;
@@ -124,7 +126,7 @@ fn way(to: SocketAddr) -> Result<Way> {
     let off = off.collect::<Result<_>>()?;
     let Egress { interface, ethtool, is_local } = egress;
     let sockets = fs::read_to_string("/proc/net/packet").unwrap_or_default();
-    Ok(Way {
+    Ok(Route {
         device: Device::of(&interface, &ethtool),
         captures: captures(&sockets, interface.index),
         name: interface.name,
@@ -133,33 +135,34 @@ fn way(to: SocketAddr) -> Result<Way> {
     })
 }
 
-fn copied(address: &Address, way: &Way, notebook: &mut Notebook<'_>) {
-    let Way { name, device, is_local, off, captures } = way;
+fn copied(address: &Address, route: &Route, notebook: &mut Notebook<'_>) {
+    let Route { name, device, is_local, off, captures } = route;
     let says = format!("a send to {address} leaves by {name} and is copied");
     if *is_local || device.always_copies() {
-        notebook.ok(SUBJECT, format!("{says}: what stays on this machine always is"));
+        notebook.ok(SUBJECT, format!("{says}, as is all traffic that stays on this machine"));
     } else if !off.is_empty() {
-        notebook.better(SUBJECT, format!("{says}: {}", tell_off(name, off)), switch_on(name, off));
+        notebook.better(SUBJECT, format!("{says}: {}", disabled(name, off)), switch_on(name, off));
     } else if *captures > 0 {
         let says =
-            format!("{says}: a running capture gets the packet too, packet sockets on {name}: {captures}");
-        notebook.better(SUBJECT, says, "end the capture; ss -0 -p names it");
+            format!("{says}: a running capture also gets the packet ({captures} packet sockets on {name})");
+        notebook.better(SUBJECT, says, "end the capture (ss -0 -p lists it)");
     } else if device.is_virtual() {
-        notebook.better(SUBJECT, format!("{says}: sg and tx are on, what is behind it may lack them"), "");
+        notebook.better(SUBJECT, format!("{says}: sg and tx are on, but a lower device may lack them"), "");
     } else {
-        notebook.better(SUBJECT, format!("{says} although sg and tx are on there"), "");
+        notebook.better(SUBJECT, format!("{says} although sg and tx are on"), "");
     }
 }
 
-/// What is off, and that it stays so.
-fn tell_off(name: &str, off: &[Off]) -> String {
+/// Lists the disabled offloads, and those that cannot be enabled.
+fn disabled(name: &str, off: &[Off]) -> String {
     let keys: Vec<_> = off.iter().map(|off| off.key).collect();
     let fixed: Vec<_> = off.iter().filter(|off| off.is_fixed).map(|off| off.key).collect();
     let says = format!("{} off at {name}", keys.join(" and "));
     if fixed.is_empty() { says } else { format!("{says}; its driver has no {}", fixed.join(" and no ")) }
 }
 
-/// How what can be switched on is; without the rest it would not help.
+/// Returns the command that enables the offloads, or nothing if one of them cannot be enabled: the
+/// others would not help.
 fn switch_on(name: &str, off: &[Off]) -> String {
     if off.iter().any(|off| off.is_fixed) {
         return String::new();
@@ -168,8 +171,8 @@ fn switch_on(name: &str, off: &[Off]) -> String {
     format!("ethtool -K {name} {} on", keys.join(" on "))
 }
 
-/// How many packet sockets see all that is sent by interface `index`, as /proc/net/packet lists
-/// them (net/packet/af_packet.c `packet_seq_show`).
+/// Counts the packet sockets that see all packets sent by interface `index`, in the text of
+/// /proc/net/packet (`packet_seq_show` in net/packet/af_packet.c).
 fn captures(sockets: &str, index: u32) -> usize {
     const ETH_P_ALL: &str = "0003";
     let (all, this) = ("0", index.to_string());
@@ -192,33 +195,33 @@ mod tests {
     use super::super::finding::{Finding, State};
     use super::*;
 
-    fn told(device: Device, is_local: bool, off: Vec<&'static str>, captures: usize) -> Finding {
+    fn judged(device: Device, is_local: bool, off: Vec<&'static str>, captures: usize) -> Finding {
         let off = off.into_iter().map(|key| Off { key, is_fixed: false }).collect();
-        told_of(device, is_local, off, captures)
+        judged_with(device, is_local, off, captures)
     }
 
-    fn told_of(device: Device, is_local: bool, off: Vec<Off>, captures: usize) -> Finding {
+    fn judged_with(device: Device, is_local: bool, off: Vec<Off>, captures: usize) -> Finding {
         let mut findings = Vec::new();
-        let way = Way { name: "a".into(), device, is_local, off, captures };
-        copied(&"192.0.2.7".parse().unwrap(), &way, &mut Notebook::new(Face::Send, &mut findings));
+        let route = Route { name: "a".into(), device, is_local, off, captures };
+        copied(&"192.0.2.7".parse().unwrap(), &route, &mut Notebook::new(Face::Send, &mut findings));
         findings.remove(0)
     }
 
     #[test]
-    fn a_command_is_given_only_where_something_is_off() {
-        let nic = told(Device::Nic, false, vec!["sg", "tx"], 1);
+    fn command_is_given_only_for_disabled_offloads() {
+        let nic = judged(Device::Nic, false, vec!["sg", "tx"], 1);
         assert_eq!((nic.state, nic.fix.as_deref()), (State::Better, Some("ethtool -K a sg on tx on")));
-        assert_eq!(told(Device::Nic, false, vec!["tx"], 0).fix.as_deref(), Some("ethtool -K a tx on"));
+        assert_eq!(judged(Device::Nic, false, vec!["tx"], 0).fix.as_deref(), Some("ethtool -K a tx on"));
         let fixed = |is_fixed| vec![Off { key: "sg", is_fixed: true }, Off { key: "tx", is_fixed }];
         for (is_fixed, lacks) in [(true, "no sg and no tx"), (false, "no sg")] {
-            let without = told_of(Device::Nic, false, fixed(is_fixed), 0);
+            let without = judged_with(Device::Nic, false, fixed(is_fixed), 0);
             let says = format!("sg and tx off at a; its driver has {lacks}");
             assert!(without.says.ends_with(&says) && without.fix.is_none(), "{without:?}");
         }
-        let captured = told(Device::Nic, false, vec![], 2);
+        let captured = judged(Device::Nic, false, vec![], 2);
         assert!(captured.says.contains("a running capture") && captured.fix.unwrap().contains("ss -0"));
-        assert_eq!(told(Device::Nic, false, vec![], 0).fix, None);
-        for local in [told(Device::Veth, false, vec!["sg"], 1), told(Device::Nic, true, vec![], 1)] {
+        assert_eq!(judged(Device::Nic, false, vec![], 0).fix, None);
+        for local in [judged(Device::Veth, false, vec!["sg"], 1), judged(Device::Nic, true, vec![], 1)] {
             assert!(
                 local.state == State::Ok
                     && local.fix.is_none()
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_are_sockets_for_all_protocols_on_the_interface_or_on_all() {
+    fn captures_are_sockets_for_all_protocols_on_the_interface_or_on_all_interfaces() {
         let sockets = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
             0000000000000000 3      3    0003   2     1 0      0      31\n\
             0000000000000000 3      3    0003   0     1 0      0      32\n\
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_address_needs_its_interface() {
+    fn link_local_address_needs_its_interface() {
         let refused = |text: &str| text.parse::<Address>().unwrap_err();
         assert_eq!(refused("fe80::1"), "a link-local address needs its interface: fe80::1%IF");
         assert!(refused("fe80::1%").contains("%IF") && refused("192.0.2.7%lo").contains("only IPv6"));

@@ -1,4 +1,4 @@
-//! Whether sends can go without a copy.
+//! Findings for sends: which ways to send without a copy work here?
 
 use rustix::io::Errno;
 use strait_sys::ethtool::{Ethtool, Offload};
@@ -9,7 +9,7 @@ use super::finding::{Finding, Notebook};
 use super::{Args, Face, privilege, route};
 use crate::Error;
 
-/// Memory that a busy sender keeps locked at a time: what is on its way to peers.
+/// Memory that a busy sender keeps locked: the pages that its peers have not acknowledged.
 const LOCKED_BYTES: u64 = 64 << 20;
 
 pub(super) fn examine(
@@ -19,7 +19,7 @@ pub(super) fn examine(
 ) -> Result<(), Error> {
     let mut notebook = Notebook::new(Face::Send, findings);
     io_uring(&mut notebook);
-    let what_for = "pages on their way to the peers of a busy sender take";
+    let what_for = "the unacknowledged pages of a busy sender need";
     privilege::locked_memory(LOCKED_BYTES, what_for, &args.faces, &mut notebook)?;
     if let Some(interface) = interface {
         offloads(&interface.name, &mut notebook)?;
@@ -41,29 +41,34 @@ fn io_uring(notebook: &mut Notebook<'_>) {
     }
 }
 
-/// Only a refusal is one; anything else that went wrong says nothing of what is permitted.
+/// Reports that io_uring is refused or missing. Any other error is reported as unknown, as it does
+/// not show that io_uring is forbidden.
 fn no_io_uring(error: &strait_sys::Error, notebook: &mut Notebook<'_>) {
-    const INSTEAD: &str = "sends copy, and MSG_ZEROCOPY takes its place where it pays";
+    const INSTEAD: &str = "Strait copies, or uses MSG_ZEROCOPY where that is faster";
     let says = match error.errno().map(Errno::from_raw_os_error) {
         Some(Errno::PERM | Errno::ACCESS) => format!("not permitted: {INSTEAD}"),
-        Some(Errno::NOSYS) => format!("not there: {INSTEAD}"),
+        Some(Errno::NOSYS) => format!("not available: {INSTEAD}"),
         _ => return notebook.unknown("io_uring", error),
     };
     notebook.better("io_uring", says, error.advice().unwrap_or_default());
 }
 
-/// Without these the kernel copies, silently.
+/// Checks the offloads without which the kernel copies, without an error.
 fn offloads(name: &str, notebook: &mut Notebook<'_>) -> Result<(), Error> {
     let ethtool = Ethtool::open(name)?;
     for (offload, subject, why) in [
         (Offload::ScatterGather, "scatter-gather", "without it the kernel copies every send"),
-        (Offload::TxChecksum, "checksum offload", "without it the kernel reads, and so copies, every send"),
-        (Offload::Tso, "tso", "without it a large send is cut by the CPU"),
+        (
+            Offload::TxChecksum,
+            "checksum offload",
+            "without it the kernel checksums, and so copies, every send",
+        ),
+        (Offload::Tso, "tso", "without it the CPU segments a large send"),
     ] {
         match ethtool.offload(offload) {
             Ok(true) => notebook.ok(subject, format!("on at {name}")),
             Ok(false) if ethtool.is_fixed(offload).unwrap_or(false) => {
-                notebook.better(subject, format!("not at {name}, whose driver has none: {why}"), "");
+                notebook.better(subject, format!("not available, {name}'s driver has none: {why}"), "");
             }
             Ok(false) => notebook.better(
                 subject,
@@ -82,17 +87,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_is_called_one() {
-        let told = |errno: Errno| {
+    fn only_a_refusal_is_reported_as_not_permitted() {
+        let judged = |errno: Errno| {
             let error = strait_sys::Error::os("set up", "io_uring", errno.raw_os_error()).remedy("do this");
             let mut findings = Vec::new();
             no_io_uring(&error, &mut Notebook::new(Face::Send, &mut findings));
             findings.remove(0)
         };
-        assert!(told(Errno::PERM).says.starts_with("not permitted"));
-        assert!(told(Errno::NOSYS).says.starts_with("not there"));
+        assert!(judged(Errno::PERM).says.starts_with("not permitted"));
+        assert!(judged(Errno::NOSYS).says.starts_with("not available"));
         for errno in [Errno::NOMEM, Errno::MFILE] {
-            let finding = told(errno);
+            let finding = judged(errno);
             assert!(finding.says.starts_with("unknown: set up io_uring"), "{finding:?}");
             assert_eq!((finding.state, finding.fix.as_deref()), (State::Better, Some("do this")));
         }

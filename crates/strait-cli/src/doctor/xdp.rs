@@ -1,4 +1,4 @@
-//! Which modes of AF_XDP an interface has.
+//! Findings on the AF_XDP modes of an interface.
 
 use std::path::Path;
 
@@ -15,10 +15,11 @@ use super::finding::Notebook;
 use super::{Args, capture, holder, privilege, queues};
 use crate::Error;
 
-/// Bytes of the ring of a probe: the smallest.
+/// Ring size of a probe, the minimum.
 const RING_BYTES: usize = 256 << 10;
 
-/// What drivers answer in place of EOPNOTSUPP (linux/errno.h, kernel-internal and yet seen).
+/// `ENOTSUPP` (include/linux/errno.h). It is kernel-internal, but some drivers return it in place
+/// of EOPNOTSUPP.
 const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 
 const MODES: [(&str, Mode); 3] =
@@ -33,9 +34,15 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
         Err(error) => notebook.unknown("xdp program", &error),
     }
     if !interface.is_ethernet() {
-        notebook.better("xdp", format!("{name} is no Ethernet: AF_XDP cannot be used"), "use --path v3");
+        notebook.better(
+            "xdp",
+            format!("{name} is not an Ethernet interface: AF_XDP cannot be used"),
+            "use --path v3",
+        );
     } else if args.probe && !interface.is_up() {
-        let says = format!("AF_XDP was asked for and binds to no interface that is down, as {name} is");
+        let says = format!(
+            "AF_XDP was requested, but {name} is down, and AF_XDP binds only to interfaces that are up"
+        );
         notebook.broken("xdp", says, capture::set_up(name));
     } else if args.probe {
         probe(interface, args, &ethtool, notebook);
@@ -46,30 +53,30 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
     Ok(())
 }
 
-/// Somebody else's program is there.
+/// Reports the XDP program of another process.
 fn occupied(name: &str, attached: XdpAttachment, notebook: &mut Notebook<'_>) {
     let XdpAttachment { mode, program_id } = attached;
     let program = bpf::program_info_by_id(program_id).map(|info| info.name).unwrap_or_default();
     let says = format!("program {program_id} \"{program}\" is attached to {name}: AF_XDP cannot be used");
     let fix = match holder::of_xdp_link(Path::new("/proc"), program_id) {
-        Some(process) => format!("end process {process}, if nobody needs it: its bpf_link holds the program"),
+        Some(process) => format!("end process {process} if it is not needed: its bpf_link holds the program"),
         None => format!(
-            "{}, if nobody needs it; where that is refused a bpf_link holds the program, and bpftool link tells whose",
+            "{} if it is not needed; if that is refused, a bpf_link holds the program, and bpftool link lists its process",
             mode.detach_command(name)
         ),
     };
     notebook.better("xdp program", says, fix);
 }
 
-/// What the driver declares.
+/// Reports the XDP features that the driver declares.
 fn declared(interface: &Interface, driver: &str, device: Device, notebook: &mut Notebook<'_>) {
-    let probe = format!("strait doctor {} --probe tries it", interface.name);
+    let probe = format!("strait doctor {} --probe tests it", interface.name);
     match xdp_abilities(interface.index) {
         Err(error) => notebook.better("xdp", format!("unknown of {driver}: {}", error.failure()), probe),
         Ok(can) if can.zero_copy => notebook.ok("xdp", format!("{driver} declares zero-copy; {probe}")),
         Ok(can) if can.native && can.redirect => {
             let says = format!("{driver} declares native XDP without zero-copy: frames are copied once");
-            // No purchase changes the driver of a link that is none of a NIC's.
+            // A virtual device has no NIC that could be replaced.
             if device.is_virtual() {
                 return notebook.ok("xdp", format!("{says}, as on every link of this kind; {probe}"));
             }
@@ -88,7 +95,7 @@ fn declared(interface: &Interface, driver: &str, device: Device, notebook: &mut 
     }
 }
 
-/// Binds a socket in each mode, with a program that takes no packet.
+/// Binds a socket in each mode, with a program that rejects all packets.
 fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
     let name = interface.name.as_str();
     let asked = args.queues.as_ref().and_then(|list| list.0.first().copied());
@@ -118,7 +125,7 @@ fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut N
         }
     }
     if !binds {
-        notebook.broken("xdp", format!("AF_XDP was asked for and does not bind to {name}"), "use --path v3");
+        notebook.broken("xdp", format!("AF_XDP was requested and does not bind to {name}"), "use --path v3");
     }
 }
 
@@ -128,7 +135,7 @@ fn bind(name: &str, path: Mode, queue: u32) -> Result<(), strait_capture::Error>
     builder.open().map(drop)
 }
 
-/// No mode binds, and all for the same reason.
+/// Reports that no mode binds, and that all modes fail for one reason.
 fn one_cause(
     name: &str,
     queue: u32,
@@ -136,18 +143,18 @@ fn one_cause(
     args: &Args,
     notebook: &mut Notebook<'_>,
 ) {
-    let why = match error {
+    let reason = match error {
         strait_capture::Error::System(error) => error.failure(),
         error => error.to_string(),
     };
     let fix = match error.errno().map(Errno::from_raw_os_error) {
         Some(Errno::PERM | Errno::ACCESS) => privilege::for_af_xdp(&args.faces),
         Some(errno @ Errno::AFNOSUPPORT) => fix(Mode::XdpGeneric, errno).into(),
-        // What is wrong with the queue has its own finding.
+        // The finding "queues" has the fix for a missing queue.
         None if args.queues.is_some() => String::new(),
         _ => "use --path v3".into(),
     };
-    notebook.broken("xdp", format!("AF_XDP does not bind to queue {queue} of {name}: {why}"), fix);
+    notebook.broken("xdp", format!("AF_XDP does not bind to queue {queue} of {name}: {reason}"), fix);
 }
 
 fn subject(path: Mode) -> &'static str {
@@ -158,7 +165,7 @@ fn subject(path: Mode) -> &'static str {
     }
 }
 
-/// What helps where an ability or a privilege is missing; other errors say it themselves.
+/// Returns the fix for a missing feature. Other errors name their own.
 fn fix(path: Mode, errno: Errno) -> &'static str {
     match (errno, path) {
         (Errno::AFNOSUPPORT, _) => "boot Linux with CONFIG_XDP_SOCKETS",
@@ -177,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_better_nic_is_advised_only_where_this_one_lacks_the_ability() {
+    fn better_nic_is_advised_only_if_this_one_lacks_the_feature() {
         assert!(fix(Mode::XdpZeroCopy, Errno::OPNOTSUPP).contains("zero-copy"));
         assert!(fix(Mode::XdpNative, ENOTSUPP).contains("native XDP"));
         assert_eq!(fix(Mode::XdpZeroCopy, Errno::BUSY), "");

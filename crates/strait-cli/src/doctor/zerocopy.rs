@@ -1,7 +1,7 @@
-//! Whether PF_ZEROCOPY is there: its module, its protocol family, and a NIC that the module drives.
+//! Finding on PF_ZEROCOPY: its module, its protocol family, and a NIC that the module drives.
 //!
-//! The capture's findings come here. A socket of the family is opened and closed; no NIC is
-//! touched.
+//! The findings for captures call it. It opens and closes a socket of the family, and touches no
+//! NIC.
 
 use std::fs;
 use std::path::Path;
@@ -15,22 +15,22 @@ use strait_sys::{Error, Result};
 use super::finding::Notebook;
 
 const SUBJECT: &str = "pf_zerocopy";
-/// The module, and the driver that it is to a NIC (`kmod/pf_zerocopy/device.c`).
+/// Name of the module, and of its PCI driver (`kmod/pf_zerocopy/device.c`).
 const MODULE: &str = "pf_zerocopy";
-/// Where the kernel lists its modules.
+/// Directory of the loaded modules.
 const MODULES: &str = "/sys/module";
-/// PCI vendor and device of the one kind of NIC that the module drives.
+/// PCI vendor and device of the only NIC that the module drives.
 const INTEL_82540EM: [&str; 2] = ["0x8086", "0x100e"];
 const LOAD: &str = "insmod pf_zerocopy.ko (make -C kmod builds it)";
 
-/// What the module is to a NIC.
+/// Relation of a NIC to the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Nic {
-    /// None was asked about, or not one that it drives.
+    /// No interface was named, or the module cannot drive it.
     Other,
-    /// It could drive it, and another driver does.
+    /// The module could drive it; this driver does.
     Able(Driver),
-    /// It drives it.
+    /// The module drives it.
     Taken,
 }
 
@@ -46,7 +46,7 @@ impl Nic {
     }
 }
 
-/// Vendor and device.
+/// Returns the PCI vendor and device.
 fn ids(directory: &Path) -> [String; 2] {
     ["vendor", "device"].map(|file| {
         let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
@@ -58,22 +58,26 @@ pub(super) fn examine(interface: Option<&Interface>, notebook: &mut Notebook<'_>
     let name = interface.map_or("this machine", |interface| &interface.name);
     let nic = interface.map_or(Nic::Other, Nic::of);
     let family = Socket::open(name).map(drop);
-    tell(name, &nic, family, Path::new(MODULES).join(MODULE).is_dir(), notebook);
+    judge(name, &nic, family, Path::new(MODULES).join(MODULE).is_dir(), notebook);
 }
 
-fn tell(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, notebook: &mut Notebook<'_>) {
+fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, notebook: &mut Notebook<'_>) {
     let none = |error: &Error| error.errno() == Some(Errno::AFNOSUPPORT.raw_os_error());
     match (family, nic) {
         (Err(error), _) if !none(&error) => notebook.unknown(SUBJECT, &error),
         (Err(_), _) if is_loaded => {
-            notebook.better(SUBJECT, "its module is loaded, and the family is not there", "dmesg tells why");
+            notebook.better(
+                SUBJECT,
+                "its module is loaded, but the family is missing",
+                "dmesg shows the reason",
+            );
         }
         (Err(_), Nic::Able(driver)) => {
             let says = format!("its module is not loaded: {name} cannot be captured by --path zerocopy");
             notebook.better(SUBJECT, says, format!("{LOAD}; then {}", give(driver)));
         }
         (Err(_), _) => {
-            notebook.ok(SUBJECT, "its module is not loaded; of use with the NIC Intel 82540EM alone");
+            notebook.ok(SUBJECT, "its module is not loaded; useful only with the NIC Intel 82540EM");
         }
         (Ok(()), Nic::Taken) => {
             let says = format!("its module drives {name}: --path zerocopy captures and sends without a copy");
@@ -84,12 +88,12 @@ fn tell(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, notebook: &m
             notebook.better(SUBJECT, says, give(driver));
         }
         (Ok(()), Nic::Other) => {
-            notebook.ok(SUBJECT, "its module is loaded; it drives the NIC Intel 82540EM alone");
+            notebook.ok(SUBJECT, "its module is loaded; it drives only the NIC Intel 82540EM");
         }
     }
 }
 
-/// How the module gets a NIC that another driver has.
+/// Returns the command that moves a NIC from `driver` to the module.
 fn give(driver: &Driver) -> String {
     let Driver { name, bus, .. } = driver;
     format!(
@@ -104,20 +108,20 @@ mod tests {
     use super::super::finding::{Finding, State};
     use super::*;
 
-    fn told(nic: &Nic, errno: Option<Errno>, is_loaded: bool) -> Finding {
+    fn judged(nic: &Nic, errno: Option<Errno>, is_loaded: bool) -> Finding {
         let family = errno.map_or(Ok(()), |errno| Err(Error::os("open", "a", errno.raw_os_error())));
         let mut findings = Vec::new();
-        tell("a", nic, family, is_loaded, &mut Notebook::new(Face::Capture, &mut findings));
+        judge("a", nic, family, is_loaded, &mut Notebook::new(Face::Capture, &mut findings));
         findings.remove(0)
     }
 
     #[test]
-    fn a_command_is_given_for_a_nic_that_the_module_could_drive() {
+    fn command_is_given_for_a_nic_that_the_module_could_drive() {
         let driver = Driver { name: "e1000".into(), bus: "0000:00:11.0".into(), ..Driver::default() };
         let able = Nic::Able(driver);
-        let absent = told(&able, Some(Errno::AFNOSUPPORT), false);
+        let absent = judged(&able, Some(Errno::AFNOSUPPORT), false);
         assert!(absent.state == State::Better && absent.fix.unwrap().starts_with("insmod pf_zerocopy.ko"));
-        let other = told(&able, None, true);
+        let other = judged(&able, None, true);
         assert!(
             other.says.contains("driven by e1000") && other.fix.unwrap().starts_with("echo 0000:00:11.0")
         );
@@ -126,14 +130,14 @@ mod tests {
             (Nic::Other, None, true),
             (Nic::Other, Some(Errno::AFNOSUPPORT), false),
         ] {
-            let finding = told(&nic, errno, is_loaded);
+            let finding = judged(&nic, errno, is_loaded);
             assert!(finding.state == State::Ok && finding.fix.is_none(), "{finding:?}");
         }
     }
 
     #[test]
-    fn a_family_that_is_missing_is_told_from_one_that_is_refused() {
-        assert!(told(&Nic::Other, Some(Errno::PERM), true).says.starts_with("unknown: open a"));
-        assert!(told(&Nic::Other, Some(Errno::AFNOSUPPORT), true).says.contains("the family is not there"));
+    fn missing_family_and_refused_socket_are_distinguished() {
+        assert!(judged(&Nic::Other, Some(Errno::PERM), true).says.starts_with("unknown: open a"));
+        assert!(judged(&Nic::Other, Some(Errno::AFNOSUPPORT), true).says.contains("the family is missing"));
     }
 }

@@ -1,4 +1,4 @@
-//! `strait doctor` on machines that are broken on purpose: each has its finding, with a fix.
+//! `strait doctor` on machines with a deliberate defect: each defect has its finding, with a fix.
 
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::rig::{Capture, LIMIT, STRAIT, run, strait};
 
-/// The findings, and the exit code.
+/// Returns the findings and the exit code.
 fn findings(finished: &Finished) -> (Vec<Value>, i32) {
     let object: Value = serde_json::from_str(&finished.text())
         .unwrap_or_else(|error| panic!("{error}: {}{}", finished.text(), finished.stderr));
     (object["findings"].as_array().unwrap().clone(), finished.status.code().unwrap())
 }
 
-/// State, words and fix of the finding on `subject`.
+/// Returns state, text and fix of the finding on `subject`.
 fn finding(findings: &[Value], face: &str, subject: &str) -> (String, String, String) {
     let found = findings.iter().find(|finding| finding["face"] == face && finding["subject"] == subject);
     let found = found.unwrap_or_else(|| panic!("no {subject} in {findings:?}"));
@@ -23,19 +23,19 @@ fn finding(findings: &[Value], face: &str, subject: &str) -> (String, String, St
     (text("state"), text("says"), text("fix"))
 }
 
-/// Whether it is of a mode that was tried.
+/// Returns true if the finding is about a tested AF_XDP mode.
 fn is_mode(finding: &Value) -> bool {
     ["xdp zero-copy", "xdp native", "xdp generic"].iter().any(|mode| finding["subject"] == *mode)
 }
 
-/// What the doctor finds at `end` for captures.
+/// Returns the findings for captures at `end`.
 fn at(end: &End, more: &[&str]) -> (Vec<Value>, i32) {
     let arguments = [&["doctor", end.name(), "--json", "--for", "capture"], more].concat();
     findings(&strait(end, &arguments).run(LIMIT).unwrap())
 }
 
 #[test]
-fn a_page_for_people_and_an_object_for_scripts_say_the_same() {
+fn text_and_json_have_the_same_findings() {
     let text = run(&["doctor"]);
     let (findings, code) = findings(&run(&["doctor", "--json"]));
     assert_eq!(text.status.code(), Some(code));
@@ -48,19 +48,19 @@ fn a_page_for_people_and_an_object_for_scripts_say_the_same() {
 }
 
 #[test]
-fn lines_that_are_piped_are_whole_whatever_columns_says() {
+fn piped_lines_are_not_wrapped_even_with_columns_set() {
     let page =
         Launch::new(STRAIT).args(["doctor", "--for", "proxy"]).env("COLUMNS", "30").run(LIMIT).unwrap();
-    // Each line of a finding begins with its state, its fix with an arrow.
-    let is_whole = |line: &str| {
+    // The line of a finding begins with its state, the line of a fix with an arrow.
+    let is_unwrapped = |line: &str| {
         let line = line.trim_start();
         ["OK ", "better ", "BROKEN ", "-> ", "proxy", "summary: "].iter().any(|start| line.starts_with(start))
     };
-    assert!(page.text().lines().all(is_whole), "{}", page.text());
+    assert!(page.text().lines().all(is_unwrapped), "{}", page.text());
 }
 
 #[test]
-fn without_capabilities_nothing_can_be_captured() {
+fn missing_capabilities_break_captures() {
     if !root_or_skip() || !program_or_skip("setpriv") {
         return;
     }
@@ -76,7 +76,7 @@ fn without_capabilities_nothing_can_be_captured() {
 }
 
 #[test]
-fn little_locked_memory_is_too_little_for_af_xdp() {
+fn low_limit_of_locked_memory_can_be_improved() {
     if !root_or_skip() || !program_or_skip("setpriv") {
         return;
     }
@@ -91,7 +91,7 @@ fn little_locked_memory_is_too_little_for_af_xdp() {
 }
 
 #[test]
-fn the_privileges_of_a_user_namespace_do_not_reach_bpf_nor_locked_memory() {
+fn user_namespace_privileges_cover_neither_bpf_nor_locked_memory() {
     if !program_or_skip("unshare") || !program_or_skip("prlimit") {
         return;
     }
@@ -134,29 +134,29 @@ assert libc.prctl(22, 2, ctypes.c_char_p(header), 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
-/// Whether io_uring is allowed is a matter of the whole machine: its tests take turns.
+/// Lock for the tests of io_uring: its sysctl applies to the whole machine.
 pub(crate) fn io_uring_turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
-fn forbidden_io_uring_is_told_with_who_forbids_it() {
+fn io_uring_forbidden_by_seccomp_is_reported_with_the_cause() {
     let _turn = io_uring_turn();
     let (findings_before, _) = findings(&run(&["doctor", "--json", "--for", "send"]));
     if finding(&findings_before, "send", "io_uring").0 != "ok" {
-        return lab::skip("io_uring is not allowed here anyhow");
+        return lab::skip("io_uring is not allowed here");
     }
     let launch =
         Launch::new("python3").args(["-c", WITHOUT_IO_URING, STRAIT, "doctor", "--json", "--for", "send"]);
     let (findings, code) = findings(&launch.run(LIMIT).unwrap());
     let (state, says, fix) = finding(&findings, "send", "io_uring");
     assert!(state == "better" && says.contains("not permitted") && fix.contains("seccomp"), "{says} {fix}");
-    assert_eq!(code, 0, "everything works without");
+    assert_eq!(code, 0, "everything works without io_uring");
 }
 
-/// The sysctl that forbids io_uring to everybody; it is put back when this is dropped, also by a
-/// failing test.
+/// Forbids io_uring to all users by its sysctl. Dropping it restores the sysctl, also in a failing
+/// test.
 struct Disabled {
     before: String,
 }
@@ -178,7 +178,7 @@ impl Drop for Disabled {
 }
 
 #[test]
-fn io_uring_that_the_administrator_disabled_is_told_with_the_setting() {
+fn io_uring_disabled_by_sysctl_is_reported_with_the_setting() {
     let _turn = io_uring_turn();
     let disabled = match Disabled::set() {
         Ok(disabled) => disabled,
@@ -188,14 +188,14 @@ fn io_uring_that_the_administrator_disabled_is_told_with_the_setting() {
     let (state, says, fix) = finding(&found, "send", "io_uring");
     assert!(state == "better" && says.contains("not permitted"), "{says}");
     assert!(fix.contains("sysctl kernel.io_uring_disabled=0"), "{fix}");
-    assert_eq!(code, 0, "everything works without");
+    assert_eq!(code, 0, "everything works without io_uring");
     let before = disabled.before.clone();
     drop(disabled);
     assert_eq!(fs::read_to_string(IO_URING_DISABLED).unwrap(), before);
 }
 
 #[test]
-fn a_device_without_native_xdp_is_generic_only() {
+fn device_without_native_xdp_is_generic_only() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
     let ip =
         |arguments: &str| wire.right().command("ip").args(arguments.split(' ')).run(LIMIT).unwrap().success();
@@ -215,7 +215,7 @@ fn a_device_without_native_xdp_is_generic_only() {
 }
 
 #[test]
-fn a_device_with_native_xdp_binds_natively_and_is_left_as_it_was() {
+fn probe_binds_natively_and_leaves_the_device_unchanged() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (probed, code) = at(wire.right(), &["--probe"]);
     let says: Vec<_> =
@@ -227,7 +227,7 @@ fn a_device_with_native_xdp_binds_natively_and_is_left_as_it_was() {
 }
 
 #[test]
-fn queues_that_are_not_there_or_too_many_are_told() {
+fn missing_and_excess_queues_are_reported() {
     let Some(wire) = Wire::builder().queues(4).or_skip().filter(|_| program_or_skip("ethtool")) else {
         return;
     };
@@ -237,7 +237,7 @@ fn queues_that_are_not_there_or_too_many_are_told() {
     };
     let ((state, says, fix), code) = queues(&["--queues", "0-7"]);
     assert_eq!((state.as_str(), code), ("broken", 1));
-    assert!(says.contains("queue 4 was asked for") && fix.contains("numrxqueues 8"), "{says} {fix}");
+    assert!(says.contains("queue 4 was requested") && fix.contains("numrxqueues 8"), "{says} {fix}");
     let cpus = std::thread::available_parallelism().unwrap().get();
     let ((state, _, fix), code) = queues(&[]);
     assert_eq!((state.as_str(), code), (if cpus < 4 { "better" } else { "ok" }, 0));
@@ -254,7 +254,7 @@ fn queues_that_are_not_there_or_too_many_are_told() {
 }
 
 #[test]
-fn a_probe_takes_the_last_queue_unless_told_another_and_names_it() {
+fn probe_names_its_queue_which_is_the_last_or_the_requested_one() {
     let Some(wire) = Wire::builder().queues(3).or_skip() else { return };
     for (asked, queue) in [(&[][..], "queue 2 of right"), (&["--queues", "1"], "queue 1 of right")] {
         let (found, _) = at(wire.right(), &[&["--probe"], asked].concat());
@@ -265,7 +265,7 @@ fn a_probe_takes_the_last_queue_unless_told_another_and_names_it() {
 }
 
 #[test]
-fn a_probe_that_fails_for_one_reason_says_it_once() {
+fn probe_that_fails_for_one_reason_reports_it_once() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("setpriv")) else { return };
     let xdp = |found: &[Value]| {
         assert!(!found.iter().any(is_mode), "{found:?}");
@@ -285,7 +285,7 @@ fn a_probe_that_fails_for_one_reason_says_it_once() {
 }
 
 #[test]
-fn the_process_that_holds_the_xdp_program_is_named() {
+fn process_that_holds_the_xdp_program_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let capture = Capture::start(wire.right(), &["--path", "xdp-generic", "--json"]);
     let (found, _) = at(wire.right(), &[]);
@@ -298,13 +298,13 @@ fn the_process_that_holds_the_xdp_program_is_named() {
 }
 
 #[test]
-fn settings_in_sysfs_are_those_of_the_interfaces_own_namespace() {
+fn sysfs_settings_are_read_in_the_namespace_of_the_interface() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("unshare")) else { return };
     let has = |finished: &Finished| {
         let (found, _) = findings(finished);
         found.iter().any(|finding| finding["subject"] == "busy poll")
     };
-    // What is mounted shows the test's namespace, which may have an interface of the same name.
+    // The mounted sysfs shows the test's namespace, which may have an interface of the same name.
     let names = fs::read_dir("/sys/class/net").unwrap().flatten();
     let name = names.filter_map(|entry| entry.file_name().into_string().ok()).find(|name| name != "lo");
     let name = name.unwrap_or_else(|| "other0".into());
@@ -313,20 +313,20 @@ fn settings_in_sysfs_are_those_of_the_interfaces_own_namespace() {
     let others = ["doctor", &name, "--json", "--for", "capture", "--wait", "busy"];
     assert!(!has(&strait(wire.right(), &others).run(LIMIT).unwrap()));
     let script = r#"mount -t sysfs none /sys && exec "$0" "$@""#;
-    for (wait, told) in [("busy", true), ("latency", false)] {
+    for (wait, is_reported) in [("busy", true), ("latency", false)] {
         let own = ["doctor", "right", "--json", "--for", "capture", "--wait", wait];
         let launch = wire.right().command("unshare").args(["--mount", "sh", "-c", script, STRAIT]).args(own);
-        assert_eq!(has(&launch.run(LIMIT).unwrap()), told, "--wait {wait}");
+        assert_eq!(has(&launch.run(LIMIT).unwrap()), is_reported, "--wait {wait}");
     }
 }
 
 #[test]
-fn a_link_that_is_down_is_broken_and_libpcaps_ring_is_named() {
+fn down_link_is_broken_and_the_ring_of_libpcap_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (found, code) = at(wire.right(), &[]);
     assert_eq!(code, 0);
     let (_, says, fix) = finding(&found, "capture", "libpcap");
-    assert!(says.contains("TPACKET_V3 on right") && says.contains("kept back for 1000 ms"), "{says}");
+    assert!(says.contains("TPACKET_V3 on right") && says.contains("delayed by up to 1000 ms"), "{says}");
     assert!(fix.contains("strait run"));
     wire.right().set_up(false);
     let (found, code) = at(wire.right(), &[]);
@@ -338,7 +338,7 @@ fn a_link_that_is_down_is_broken_and_libpcaps_ring_is_named() {
 }
 
 #[test]
-fn a_copied_send_names_the_interface_and_what_copies() {
+fn copied_send_names_the_interface_and_the_cause() {
     const TO: &str = "192.0.2.7";
     let Some(wire) =
         Wire::builder().or_skip().filter(|_| program_or_skip("ip") && program_or_skip("ethtool"))
@@ -349,7 +349,7 @@ fn a_copied_send_names_the_interface_and_what_copies() {
         let (program, arguments) = line.split_once(' ').unwrap();
         wire.right().command(program).args(arguments.split(' ')).run(LIMIT).unwrap().success()
     };
-    // A bridge without ports throws all away, and copies nothing.
+    // A bridge without ports discards all packets, and copies nothing.
     for line in [
         "ip link add out0 type bridge",
         "ip address add 192.0.2.1/24 dev out0",
@@ -378,24 +378,24 @@ fn a_copied_send_names_the_interface_and_what_copies() {
 }
 
 #[test]
-fn a_link_local_address_is_taken_with_its_interface_only() {
+fn link_local_address_is_accepted_only_with_its_interface() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
-    // Ends of a wire have no IPv6.
+    // IPv6 is disabled at the ends of a wire.
     let script = "ip link add out0 type bridge && echo 0 >/proc/sys/net/ipv6/conf/out0/disable_ipv6 &&
         ip link set out0 up && ip address add fe80::7/64 dev out0 nodad";
     let _ = wire.right().command("sh").args(["-c", script]).run(LIMIT).unwrap().success();
     let to = |address: &str| {
         strait(wire.right(), &["doctor", "--json", "--for", "send", "--to", address]).run(LIMIT).unwrap()
     };
-    for (address, said) in [("fe80::7", "fe80::7%IF"), ("fe80::7%no-such-if0", "no such interface")] {
+    for (address, message) in [("fe80::7", "fe80::7%IF"), ("fe80::7%no-such-if0", "no such interface")] {
         let refused = to(address);
-        assert!(refused.status.code() == Some(2) && refused.stderr.contains(said), "{}", refused.stderr);
+        assert!(refused.status.code() == Some(2) && refused.stderr.contains(message), "{}", refused.stderr);
     }
     assert_eq!(finding(&findings(&to("fe80::7%out0")).0, "send", "route").0, "ok");
 }
 
 #[test]
-fn a_directory_that_this_user_cannot_write_is_no_good_cache() {
+fn unwritable_cache_directory_is_reported_with_a_fix() {
     if !root_or_skip() || !program_or_skip("setpriv") {
         return;
     }
@@ -411,7 +411,7 @@ fn a_directory_that_this_user_cannot_write_is_no_good_cache() {
 }
 
 #[test]
-fn an_unknown_interface_is_a_usage_error_whatever_it_is_for() {
+fn unknown_interface_is_a_usage_error_for_every_face() {
     for face in ["capture", "send", "proxy"] {
         let finished = run(&["doctor", "no-such-if0", "--for", face]);
         assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
@@ -420,7 +420,7 @@ fn an_unknown_interface_is_a_usage_error_whatever_it_is_for() {
 }
 
 #[test]
-fn without_an_interface_nothing_is_asked_that_is_one_interfaces() {
+fn options_of_an_interface_are_refused_without_one() {
     let (found, _) = findings(&run(&["doctor", "--json", "--for", "capture"]));
     for subject in ["fanout", "libpcap"] {
         let says = finding(&found, "capture", subject).1;
@@ -440,7 +440,7 @@ fn without_an_interface_nothing_is_asked_that_is_one_interfaces() {
 }
 
 #[test]
-fn an_alternative_name_is_as_good_as_the_interfaces_own() {
+fn alternative_interface_name_is_accepted() {
     const NAME: &str = "a-name-longer-than-fifteen";
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
     let ip = ["link", "property", "add", "dev", "right", "altname", NAME];

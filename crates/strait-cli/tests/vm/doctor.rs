@@ -1,6 +1,5 @@
-//! What the doctor says of NICs and of PF_ZEROCOPY. `xdp.rs` and `pf_zerocopy.rs` show that it is
-//! so; what it says of sends stands in `send.rs` beside what became of them, and of kTLS in
-//! `tls.rs`.
+//! Findings of `strait doctor` on NICs and PF_ZEROCOPY. `xdp.rs` and `pf_zerocopy.rs` test that the
+//! findings are true. `send.rs` and `tls.rs` test the findings on sends and kTLS.
 
 use lab::vm::{Kernel, Nic, Run, vm_or_skip};
 use serde_json::Value;
@@ -8,7 +7,7 @@ use serde_json::Value;
 use super::pf_zerocopy::with_module;
 use super::{assert_said, guest, run};
 
-/// `examine NAME ARGUMENT...`: what the doctor says, in one line.
+/// `examine NAME ARGUMENT...` prints the doctor's report in one line.
 const EXAMINE: &str = r#"
 examine() {
     examined=$1
@@ -18,7 +17,7 @@ examine() {
 }
 "#;
 
-/// State and words of the finding on `subject`, and its fix, in the examination `name`.
+/// Returns state, text and fix of the finding on `subject` in the examination `name`.
 fn finding(run: &Run, name: &str, subject: &str) -> (String, String, String) {
     let line = run.said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     let line = line.unwrap_or_else(|| panic!("no {name}:\n{}", run.said));
@@ -30,14 +29,14 @@ fn finding(run: &Run, name: &str, subject: &str) -> (String, String, String) {
     (word("state"), word("says"), word("fix"))
 }
 
-/// The finding has this state and says this.
+/// Asserts the state of a finding, and a part of its text.
 fn assert_found(run: &Run, name: &str, subject: &str, wanted: (&str, &str)) {
     let (state, says, _) = finding(run, name, subject);
     assert!(state == wanted.0 && says.contains(wanted.1), "{name}, {subject}: {state}: {says}");
 }
 
 #[test]
-fn each_nic_is_told_what_af_xdp_can_do_on_it() {
+fn af_xdp_modes_are_reported_for_each_nic() {
     if !vm_or_skip() {
         return;
     }
@@ -70,7 +69,7 @@ examine probed eth1 --for capture --probe
 }
 
 #[test]
-fn pf_zerocopy_is_found_where_it_is_and_its_fix_gives_it_a_nic() {
+fn pf_zerocopy_is_found_and_its_fix_binds_a_nic() {
     if !vm_or_skip() {
         return;
     }
@@ -97,9 +96,9 @@ examine unloaded --for capture
         let guest = guest(kernel).wire(Nic::E1000, Nic::E1000).wire(Nic::Igb, Nic::Igb);
         let run = run(with_module(guest, kernel), &script);
         let subject = "pf_zerocopy";
-        let alone = "of use with the NIC Intel 82540EM alone";
+        let only = "useful only with the NIC Intel 82540EM";
         for name in ["none", "foreign", "unloaded"] {
-            assert_found(&run, name, subject, ("ok", alone));
+            assert_found(&run, name, subject, ("ok", only));
         }
         assert_found(
             &run,
