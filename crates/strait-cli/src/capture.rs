@@ -195,7 +195,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return interfaces::list(args.json);
     }
     args.check()?;
-    if !input::has_come(args.read.as_deref())? {
+    if !input::wait_until_readable(args.read.as_deref())? {
         return Ok(());
     }
     let chosen = args.read.is_none().then(|| Chosen::find(args.interface.as_deref())).transpose()?;

@@ -1,10 +1,10 @@
 //! `strait demo`: the same traffic on every path, a burst beside tcpdump, the delay of a libpcap
-//! program, a miss and a hit of the proxy, a resumed transfer. It claims what it has just measured
-//! and no more.
+//! program, a miss and a hit of the proxy, a resumed transfer. Each sentence that it prints follows
+//! from the figures just measured.
 //!
-//! It needs nothing but itself and, for one line, tcpdump: the two namespaces have no names and go
-//! with the process, however it ends. Without root it works in a user namespace, where AF_XDP is
-//! not allowed: that path is skipped and said to be.
+//! It runs no other program but, for one line, tcpdump. Its two network namespaces have no names,
+//! so that the kernel removes them with the process. Without root it works in a user namespace,
+//! where AF_XDP is not allowed and its path is reported as skipped.
 
 mod burst;
 mod child;
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Print the results as one JSON object
     #[arg(long)]
     json: bool,
-    /// Be the libpcap program that the demo measures, on this interface
+    /// Run as the libpcap program that the demo measures, on this interface
     #[arg(long, value_name = "INTERFACE", hide = true)]
     libpcap_program: Option<String>,
 }
@@ -55,10 +55,11 @@ const PATHS: [(&str, Path); 4] =
 const PATHS_TOPIC: Topic = Topic {
     key: "paths",
     title: "The same packets on every kernel path",
-    next: "{strait} doctor     # which paths this machine has, and what would improve them",
+    next: "{strait} doctor     # the paths of this machine, and improvements",
 };
-/// The parts after the first, with what runs each.
+/// A part of the demo: its topic and its function.
 type Part = (Topic, fn(&Rig, &AtomicBool) -> Result<Outcome, Error>);
+/// The parts after the first.
 const PARTS: [Part; 4] = [
     (burst::TOPIC, burst::run),
     (delay::TOPIC, delay::run),
@@ -68,11 +69,11 @@ const PARTS: [Part; 4] = [
 /// Interface number of the loopback.
 const LOOPBACK: u32 = 1;
 
-/// Generated packets: ten million at most.
+/// Parses a number of generated packets, at most ten million.
 fn packets(text: &str) -> Result<u64, String> {
     const MAX: u64 = 10_000_000;
     crate::parse::count(text)
-        .and_then(|count| if count <= MAX { Ok(count) } else { Err(format!("give {MAX} at most")) })
+        .and_then(|count| if count <= MAX { Ok(count) } else { Err(format!("give at most {MAX}")) })
 }
 
 /// Runs the command.
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         strait_sys::netns::unshare_user()?;
         Netlink::open()?.set_up(LOOPBACK, true)?;
     }
-    let rig = Rig::lay()?;
+    let rig = Rig::new()?;
     let mut progress = Progress::new(1 + PARTS.len());
     let mut figures = Map::new();
     progress.next(PATHS_TOPIC.title);
@@ -102,9 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         if terminated.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
-        // The others go on; the exit code tells of it in the end.
+        // The other parts still run; the exit code reports the failure at the end.
         let outcome = outcome.unwrap_or_else(|error| Outcome::of(&error));
-        let failure = outcome.failure().map(|why| format!("part {number} failed: {why}"));
+        let failure = outcome.failure().map(|reason| format!("part {number} failed: {reason}"));
         complaint = complaint.or(failure);
         finish(args, number, topic, &outcome, &mut figures)?;
     }
@@ -159,7 +160,7 @@ fn paths(rows: &[Row], args: &Args, complaint: Option<&String>) -> Result<Outcom
     }))
 }
 
-/// Prints a part, or keeps it for the JSON object.
+/// Prints a part, or adds it to the JSON object.
 fn finish(
     args: &Args,
     number: usize,
@@ -178,11 +179,11 @@ fn interrupted() -> Error {
     Error::Failed("interrupted; the namespaces are gone".to_owned())
 }
 
-/// How long a capture may go on after the last packet was sent.
+/// Time limit of a capture after the last packet was sent.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// Waits until `done`, for at most [`SETTLE_MAX`]. False if it did not come or the user wants to
-/// end.
+/// Waits until `done` returns true, for at most [`SETTLE_MAX`]. Returns false on a timeout or a
+/// termination signal.
 fn settle(terminated: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + SETTLE_MAX;
     while Instant::now() < deadline && !terminated.load(Ordering::Relaxed) {

@@ -1,7 +1,6 @@
-//! Standard input before its first byte: a signal must end a program that waits for one.
+//! Waits for the first byte of standard input, and ends on a signal.
 //!
-//! `capture -r -` and `replay -` wait here before they open it. The reader handles stalls that come
-//! later.
+//! `capture -r -` and `replay -` wait here before they open it. The reader handles later stalls.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,15 +11,15 @@ use strait_sys::{process, wait};
 
 use crate::Error;
 
-/// How long it waits before it looks whether the program is to end.
+/// Interval of checks for a termination signal.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Returns true once `file` can be opened without waiting: at once unless it is `-`, else when
-/// standard input has something to read. Returns false if a signal came before.
+/// standard input is readable. Returns false if a signal came first.
 ///
-/// Signals are caught only while it waits. What follows, such as the compilation of a long filter,
-/// cannot look at a flag, so a signal must end the process there.
-pub(crate) fn has_come(file: Option<&str>) -> Result<bool, Error> {
+/// It catches signals only while it waits. Later work, such as compiling a long filter, cannot
+/// check a flag, so that a signal must then end the process.
+pub(crate) fn wait_until_readable(file: Option<&str>) -> Result<bool, Error> {
     if file != Some("-") {
         return Ok(true);
     }

@@ -1,4 +1,4 @@
-//! The line that follows a capture on a terminal: rates, and losses by cause.
+//! Live line of a capture on a terminal: rates, and losses by cause.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use strait_ledger::{Grouped, Report};
 
-/// How often the line is drawn.
+/// Interval at which the line is drawn.
 pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 
-/// The line on stderr; nothing where stderr is not a terminal.
+/// The live line on stderr.
 pub(crate) struct LiveLine {
     terminal: Box<dyn Write>,
     last: Option<(Instant, u64, u64)>,
@@ -17,7 +17,7 @@ pub(crate) struct LiveLine {
 }
 
 impl LiveLine {
-    /// A line, if there is a terminal to draw it on.
+    /// Returns a live line if stderr is a terminal.
     pub(crate) fn on_terminal() -> Option<Self> {
         std::io::stderr().is_terminal().then(|| Self::on(std::io::stderr()))
     }
@@ -26,7 +26,7 @@ impl LiveLine {
         Self { terminal: Box::new(terminal), last: None, drawn: false }
     }
 
-    /// Draws the account as it is now, with the bytes of files written if there are any.
+    /// Draws the current account, and `written_bytes` if packets go to a file.
     pub(crate) fn draw(&mut self, report: &Report, written_bytes: Option<u64>) {
         let now = Instant::now();
         let capture = &report.capture;
@@ -43,12 +43,12 @@ impl LiveLine {
     }
 
     fn show(&mut self, line: &str) {
-        // A terminal that cannot be written to loses the line, not the capture.
+        // A failed write to the terminal loses the line; the capture goes on.
         let _ = write!(self.terminal, "\r{line}\x1b[K");
         self.drawn = true;
     }
 
-    /// Leaves the line for what comes next.
+    /// Clears the line.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let _ = write!(self.terminal, "\r\x1b[K");
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_shows_time_losses_and_the_size_of_the_file() {
+    fn line_shows_time_losses_and_file_size() {
         let lost = Losses { ring_full: 1200, ..Losses::default() };
         let capture = Capture { delivered: 5000, lost, ..Capture::default() };
         let report = Report { seconds: 12.4, ..Report::from_lanes(Vec::new(), &capture) };

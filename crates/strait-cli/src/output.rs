@@ -1,5 +1,4 @@
-//! Where captured packets go: to a file, to a line each on standard output, or nowhere but the
-//! count.
+//! Outputs of captured packets: a file, one line per packet on standard output, or a count only.
 
 mod file;
 mod lines;
@@ -22,23 +21,23 @@ use crate::Error;
 use crate::lanes::Taker;
 use crate::standard::Streams;
 
-/// What the packets come from, as a file's header tells it.
+/// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
-    /// The interface, or the file that is read.
+    /// Name of the interface or of the input file.
     pub(crate) interface: &'a str,
-    /// The filter's text.
+    /// Text of the filter.
     pub(crate) filter: &'a str,
-    /// Bytes kept of each packet.
+    /// Maximum stored bytes of a packet.
     pub(crate) snaplen: u32,
-    /// `LINKTYPE_*`.
+    /// A `LINKTYPE_*` value.
     pub(crate) link_type: u32,
-    /// Print nothing for each packet.
+    /// True if no packet is printed.
     pub(crate) silent: bool,
-    /// How each packet is printed.
+    /// Format of the printed packets.
     pub(crate) lines: Lines,
 }
 
-/// One of the three.
+/// An output of captured packets.
 pub(crate) enum Output {
     File(Box<FileOutput>),
     Text(Box<Text>),
@@ -46,13 +45,13 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Whether lines for packets go to the terminal, where no other line should be drawn.
+    /// Returns true if packets are printed as lines. The live line must then not be drawn.
     pub(crate) fn prints_packets(&self) -> bool {
         matches!(self, Self::Text(_))
     }
 
-    /// Ends the output: a file gets its statistics and its name, text is flushed. Returns what is
-    /// in the files.
+    /// Completes the output: writes a file's statistics and gives it its final name, or flushes
+    /// text. Returns a summary of the files.
     pub(crate) fn close(self, report: &Report) -> Result<Option<Summary>, Error> {
         match self {
             Self::File(file) => file.close(report).map(Some),
@@ -72,7 +71,7 @@ impl Output {
 }
 
 impl Taker for Output {
-    // Where packets are only counted, nothing is left of it.
+    // Inlined, so that a capture that only counts has no call per packet.
     #[inline]
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {
@@ -120,7 +119,7 @@ impl Taker for Output {
     }
 }
 
-/// Whether whoever read our output went away: nobody needs to be told.
+/// Returns true if the reader of the output closed its pipe. That is not reported as an error.
 pub(crate) fn is_reader_gone(error: &Error) -> bool {
     match error {
         Error::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
@@ -129,18 +128,18 @@ pub(crate) fn is_reader_gone(error: &Error) -> bool {
     }
 }
 
-/// Prints an account: text, or one JSON object.
+/// Prints an account as text or as one JSON object.
 pub(crate) fn print_account(account: &(impl Display + Serialize), json: bool) -> Result<(), Error> {
     print_notice(&account_text(account, json)?)
 }
 
-/// Prints one line on standard output; where that was closed at the start, leaves it out. What a
-/// user asked for is checked before: see [`Streams`](crate::standard::Streams).
+/// Prints one line on standard output, or nothing if that was closed at the start of the program.
+/// [`Streams`](crate::standard::Streams) has then already refused output that the user requested.
 pub(crate) fn print_notice(line: &str) -> Result<(), Error> {
     if strait_sys::stdio::is_output_closed() { Ok(()) } else { print_line(line) }
 }
 
-/// An account as it is printed, without the end of the line.
+/// Returns an account as text, without the end of the last line.
 pub(crate) fn account_text(account: &(impl Display + Serialize), json: bool) -> Result<String, Error> {
     if !json {
         return Ok(account.to_string().trim_end().to_owned());
@@ -148,7 +147,7 @@ pub(crate) fn account_text(account: &(impl Display + Serialize), json: bool) -> 
     serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))
 }
 
-/// Tells the user something on standard error. Whoever reads that may be gone, which ends nothing.
+/// Prints a message on standard error. A failed write is ignored: its reader may be gone.
 pub(crate) fn tell(text: std::fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
@@ -158,7 +157,7 @@ pub(crate) fn print_line(line: &str) -> Result<(), Error> {
     print_text(&format!("{line}\n"))
 }
 
-/// Prints on standard output.
+/// Prints text on standard output.
 pub(crate) fn print_text(text: &str) -> Result<(), Error> {
     Streams::output(true).check()?;
     let mut out = io::stdout();

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.file == "-" && args.times > 1 {
         return Err(Error::Usage("standard input can be sent once only: leave --loop out".into()));
     }
-    if !input::has_come(Some(&args.file))? {
+    if !input::wait_until_readable(Some(&args.file))? {
         return Ok(());
     }
     let terminated = strait_sys::process::on_termination()?;

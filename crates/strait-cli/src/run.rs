@@ -1,7 +1,8 @@
-//! `strait run`: a libpcap program, unmodified, on Strait's engine.
+//! `strait run`: runs an unmodified libpcap program on Strait's engine.
 //!
-//! It preloads `libstrait_pcap.so`, puts it in libpcap's place for programs that open libpcap by
-//! themselves, and becomes the program: same process, same terminal, same exit code.
+//! It preloads `libstrait_pcap.so`, and adds a directory with libpcap's names for programs that
+//! load libpcap by dlopen(3). Then it executes the program in its own process, so that terminal and
+//! exit code are the program's.
 
 mod trust;
 
@@ -27,16 +28,16 @@ use crate::capture::{PathArg, WaitArg};
 #[derive(ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Kernel path; a prefix of the program's device, as in xdp:eth0, goes before it
+    /// Kernel path; a prefix of the program's device, as in xdp:eth0, has precedence
     #[arg(short, long, value_enum)]
     path: Option<PathArg>,
     /// How to wait for packets
     #[arg(long, value_enum)]
     wait: Option<WaitArg>,
-    /// With xdp receive queues to read: all, or as in 0,2,5-7 [default: all]
+    /// With xdp: receive queues to read, all or as in 0,2,5-7 [default: all]
     #[arg(long)]
     queues: Option<String>,
-    /// Fail where Strait cannot open a device, instead of leaving it to libpcap
+    /// Fail if Strait cannot open a device, instead of falling back to libpcap
     #[arg(long)]
     strict: bool,
     /// Print path, mode and ledger when the program closes a device, or append them to a file
@@ -52,21 +53,21 @@ const EXAMPLES: &str = "Examples:
   strait run --path xdp --report -- tcpdump -ni eth0 -w dns.pcap port 53
   strait run -- dumpcap -i v3:eth0 -w out.pcapng";
 
-/// The library's name.
+/// Name of the library.
 const LIBRARY: &str = "libstrait_pcap.so";
-/// libpcap's names, which lead to the library.
+/// Names of libpcap, as links to the library.
 const NAMES: [&str; 2] = ["libpcap.so.0.8", "libpcap.so.1"];
-/// Where a package puts it.
-const PLACES: [&str; 2] = ["/usr/lib/strait", "/usr/local/lib/strait"];
+/// Directories in which packages install the library.
+const INSTALL_DIRECTORIES: [&str; 2] = ["/usr/lib/strait", "/usr/local/lib/strait"];
 
-/// Names the library's file where it is somewhere else.
+/// Environment variable with the path of the library, if it is in another directory.
 const VARIABLE: &str = "STRAIT_PCAP_LIBRARY";
-/// Where Cargo built this program.
+/// Directory in which Cargo built this program.
 const BUILT_IN: &str = env!("STRAIT_BUILT_IN");
 const REMEDY: &str = "In Strait's source directory: cargo build --release -p strait-pcap && \
     sudo install -D target/release/libstrait_pcap.so /usr/local/lib/strait/libstrait_pcap.so";
 
-/// Runs the command; returns only if that failed.
+/// Runs the command. Returns only on an error.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let Some((program, rest)) = args.program.split_first() else {
         return Err(Error::Usage("no program to run".into()));
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if program.as_encoded_bytes().starts_with(b"-") {
         let option = program.to_string_lossy();
         return Err(Error::Usage(format!(
-            "{option}: no such option; options of the program come after its name"
+            "{option}: no such option; give the program's options after its name"
         )));
     }
     args.report.as_deref().map_or(Ok(()), check_report)?;
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut command = Command::new(&path);
     command.arg0(program).args(rest);
     command.env("LD_PRELOAD", first(library.as_os_str(), "LD_PRELOAD"));
-    command.env("LD_LIBRARY_PATH", first(stand_in(&library)?.as_os_str(), "LD_LIBRARY_PATH"));
+    command.env("LD_LIBRARY_PATH", first(link_directory(&library)?.as_os_str(), "LD_LIBRARY_PATH"));
     if let Some(queues) = &args.queues {
         let _: Queues =
             queues.parse().map_err(|wrong| Error::Usage(format!("--queues {queues}: {wrong}")))?;
@@ -104,23 +105,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Err(Error::NotStarted(format!("run {}: {error}", path.display())))
 }
 
-/// Fails if the file of `--report` cannot be written to, or if another user may have planted it:
-/// the library would name its environment variable.
+/// Fails if the file of `--report` is not writable, or if another user may have planted it. The
+/// library would also report that, but with the name of its environment variable in place of the
+/// option.
 fn check_report(file: &str) -> Result<(), Error> {
     if matches!(file, "" | "0" | "1") {
         return Ok(());
     }
     let is_writable = || match accessat(CWD, file, Access::WRITE_OK, AtFlags::EACCESS) {
-        // The library makes it.
+        // The library creates it.
         Err(Errno::NOENT) => Ok(()),
         checked => checked.map_err(io::Error::from),
     };
-    // To open it here could wait for the reader of a named pipe.
+    // Not opened here: opening a named pipe waits for its reader.
     let checked = output::check(Path::new(file)).and_then(|()| is_writable());
     checked.map_err(|error| Error::Failed(format!("--report={file}: {error}")))
 }
 
-/// The program as the shell would find it.
+/// Finds the program like a shell.
 fn find(program: &OsStr) -> Result<PathBuf, Error> {
     let executable = |path: &Path| {
         fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -140,7 +142,7 @@ fn find(program: &OsStr) -> Result<PathBuf, Error> {
     found.ok_or(Error::NoProgram(named.into()))
 }
 
-/// The loader preloads nothing into a program that runs with more privilege than its user.
+/// Refuses set-uid, set-gid and capability programs, as the loader ignores LD_PRELOAD for them.
 fn refuse_privileged(path: &Path) -> Result<(), Error> {
     let me = rustix::process::geteuid();
     let changes_identity = fs::metadata(path).is_ok_and(|found| {
@@ -154,11 +156,11 @@ fn refuse_privileged(path: &Path) -> Result<(), Error> {
     }
     let path = path.display();
     Err(Error::Refused(format!(
-        "{path} is set-uid, set-gid or has file capabilities, so nothing can be preloaded: run a copy of it as root"
+        "{path} is set-uid, set-gid or has file capabilities, so the loader ignores LD_PRELOAD: run a copy of it as root"
     )))
 }
 
-/// A program without a loader loads nothing.
+/// Refuses a statically linked program, as no loader can replace its libpcap.
 fn refuse_static(path: &Path) -> Result<(), Error> {
     let head = File::open(path).and_then(|file| {
         let mut head = Vec::new();
@@ -166,19 +168,19 @@ fn refuse_static(path: &Path) -> Result<(), Error> {
     });
     match head {
         Ok(head) if names_a_loader(&head) == Some(false) => Err(Error::Refused(format!(
-            "{} is statically linked, so nothing can be put in libpcap's place: build it with libpcap as a shared library",
+            "{} is statically linked, so its libpcap cannot be replaced: build it with libpcap as a shared library",
             path.display()
         ))),
-        // What cannot be read may still be run, and says so itself.
+        // An unreadable program may still run. If not, exec reports the error.
         _ => Ok(()),
     }
 }
 
-/// More than the header and the program headers of any program.
+/// Limit on the size of ELF header and program headers.
 const ELF_HEAD_BYTES: u64 = 64 << 10;
 
-/// Whether a 64-bit ELF program of this machine's byte order has a PT_INTERP (elf(5)); `None` for
-/// other files.
+/// Returns true if a 64-bit ELF program of this machine's byte order has a PT_INTERP (elf(5)), and
+/// `None` for other files.
 fn names_a_loader(head: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     const HEADER: [u8; 5] = [0x7f, b'E', b'L', b'F', 2];
@@ -196,8 +198,8 @@ fn names_a_loader(head: &[u8]) -> Option<bool> {
     Some(kinds?.contains(&PT_INTERP))
 }
 
-/// The library: the file that the variable names, one beside this program, or one where a package
-/// or Cargo puts it.
+/// Finds the library: the file named by [`VARIABLE`], else one beside this program, in an
+/// installation directory, or in Cargo's.
 fn library() -> Result<PathBuf, Error> {
     if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         let named = PathBuf::from(named);
@@ -208,19 +210,19 @@ fn library() -> Result<PathBuf, Error> {
     }
     let program = env::current_exe().ok();
     let own = program.as_deref().and_then(Path::parent);
-    // `cargo build` leaves it beside the program or, as a dependency, in `deps`; `make install` in
-    // `lib/strait`.
+    // `cargo build` puts it beside the program or, as a dependency, in `deps`; `make install` puts
+    // it in `lib/strait`.
     let near = ["", "deps", "../lib/strait"].into_iter().filter_map(|place| Some(own?.join(place)));
-    let installed: Vec<PathBuf> = near.chain(PLACES.map(PathBuf::from)).collect();
+    let installed: Vec<PathBuf> = near.chain(INSTALL_DIRECTORIES.map(PathBuf::from)).collect();
     let built = [BUILT_IN.into(), Path::new(BUILT_IN).join("deps")];
-    // Not by way of `..` and links, which might lead elsewhere when the loader follows them.
-    let whole = |place: &PathBuf| fs::canonicalize(place.join(LIBRARY)).ok();
+    // Canonical, as `..` and links could change before the loader follows them.
+    let canonical = |place: &PathBuf| fs::canonicalize(place.join(LIBRARY)).ok();
     let offender = |library: &PathBuf| match &program {
         Some(program) => trust::offender(library, program).map(Path::to_owned),
         None => Some(library.clone()),
     };
     let mut refused = None;
-    for library in installed.iter().chain(&built).filter_map(whole).filter(|library| library.is_file()) {
+    for library in installed.iter().chain(&built).filter_map(canonical).filter(|library| library.is_file()) {
         match offender(&library) {
             None => return loadable(library),
             Some(offender) => refused = refused.or(Some(not_trusted(&library, &offender))),
@@ -232,8 +234,8 @@ fn library() -> Result<PathBuf, Error> {
 fn not_trusted(library: &Path, offender: &Path) -> Error {
     let (library, offender) = (library.display(), offender.display());
     Error::Refused(format!(
-        "{library} is not loaded: another user owns {offender} or may write to it. Take that right away (chmod go-w \
-         {offender}), or name the library: {VARIABLE}={library}"
+        "{library} is not loaded: another user owns {offender} or may write to it. Remove the right (chmod go-w {offender}), \\
+         or name the library: {VARIABLE}={library}"
     ))
 }
 
@@ -242,24 +244,24 @@ fn not_found<'a>(places: impl Iterator<Item = &'a PathBuf>) -> Error {
     Error::Refused(format!("{LIBRARY} is not in {}. {REMEDY}", searched.join(", ")))
 }
 
-/// Refuses what LD_PRELOAD and LD_LIBRARY_PATH take for the end of a name (ld.so(8)).
+/// Refuses a path with a character that ends a name in LD_PRELOAD or LD_LIBRARY_PATH (ld.so(8)).
 fn loadable(library: PathBuf) -> Result<PathBuf, Error> {
     let ends = |byte: &u8| matches!(byte, b':' | b';' | b' ' | b'\t' | b'\n');
     if library.as_os_str().as_encoded_bytes().iter().any(ends) {
         return Err(Error::Refused(format!(
-            "{}: the loader takes no name with a space or a colon: move it",
+            "{}: the loader cannot load a library with a space, colon or semicolon in its path: move it",
             library.display()
         )));
     }
     Ok(library)
 }
 
-/// The directory beside the library that has it under libpcap's names. A package brings it; after a
-/// build it is made.
-fn stand_in(library: &Path) -> Result<PathBuf, Error> {
+/// Returns the directory beside the library that links libpcap's names to it. Packages contain it.
+/// After a build it is created here.
+fn link_directory(library: &Path) -> Result<PathBuf, Error> {
     let directory = library.with_file_name("libpcap");
     make_links(&directory, library).map_err(|error| {
-        let failure = format!("make links in {}: {error}", directory.display());
+        let failure = format!("create links in {}: {error}", directory.display());
         match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 Error::Refused(format!("{failure}; run it once as the owner of that directory"))
@@ -267,7 +269,7 @@ fn stand_in(library: &Path) -> Result<PathBuf, Error> {
             _ => Error::Failed(failure),
         }
     })?;
-    // A named library has no program beside it: its owner is trusted, for the user named it.
+    // The user named the library, so that its owner is trusted in place of the program's.
     let trusted = if is_named() { Some(library.to_owned()) } else { env::current_exe().ok() };
     let offender = match trusted {
         Some(trusted) => trust::offender_among_links(&directory, &NAMES, library, &trusted),
@@ -292,16 +294,16 @@ fn not_used(directory: &Path, offender: &Path) -> Error {
     let (directory, offender) = (directory.display(), offender.display());
     Error::Refused(format!(
         "{directory} is not used: the loader could load another library than Strait's by {offender}. Remove {directory}; \
-         strait run makes it again"
+         strait run creates it again"
     ))
 }
 
-/// Returns true if the user names the library.
+/// Returns true if the user named the library by [`VARIABLE`].
 fn is_named() -> bool {
     env::var_os(VARIABLE).is_some_and(|named| !named.is_empty())
 }
 
-/// `value` first, then what the variable held anyhow.
+/// Returns `value`, followed by the present value of `variable`.
 fn first(value: &OsStr, variable: &str) -> OsString {
     let mut list = value.to_owned();
     if let Some(others) = env::var_os(variable).filter(|others| !others.is_empty()) {
@@ -316,21 +318,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_is_named_with_the_places_that_were_searched_and_the_command() {
-        let said = not_found([PathBuf::from("/bin"), PathBuf::from("/usr/lib/strait")].iter()).to_string();
-        assert!(said.starts_with("libstrait_pcap.so is not in /bin, /usr/lib/strait. "), "{said}");
-        assert!(said.contains("cargo build --release -p strait-pcap && sudo install -D "), "{said}");
+    fn missing_library_is_reported_with_searched_directories_and_build_command() {
+        let message = not_found([PathBuf::from("/bin"), PathBuf::from("/usr/lib/strait")].iter()).to_string();
+        assert!(message.starts_with("libstrait_pcap.so is not in /bin, /usr/lib/strait. "), "{message}");
+        assert!(message.contains("cargo build --release -p strait-pcap && sudo install -D "), "{message}");
     }
 
     #[test]
-    fn a_library_that_is_not_trusted_is_named_with_the_reason_and_a_remedy() {
+    fn untrusted_library_is_reported_with_reason_and_remedy() {
         let (library, offender) = (PathBuf::from("/a/b/libstrait_pcap.so"), Path::new("/a"));
-        let said = not_trusted(&library, offender).to_string();
-        let (first, rest) = said.split_once(": ").unwrap();
+        let message = not_trusted(&library, offender).to_string();
+        let (first, rest) = message.split_once(": ").unwrap();
         assert_eq!(first, "/a/b/libstrait_pcap.so is not loaded");
         assert!(
             rest.starts_with("another user owns /a or may write to it. ") && rest.contains("chmod go-w /a"),
-            "{said}"
+            "{message}"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! A burst that neither tcpdump nor `strait capture` can hold: what each says of the packets that
-//! it lost.
+//! A burst that fits into the ring of neither tcpdump nor `strait capture`, and their reports of
+//! the lost packets.
 
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -15,14 +15,14 @@ use crate::Error;
 
 pub(super) const TOPIC: Topic = Topic {
     key: "burst",
-    title: "A burst while the reader pauses: each lost packet has a place",
+    title: "A burst while the reader pauses: each lost packet has a cause",
     next: "sudo {strait} capture -i any -w web.pcapng port 80",
 };
 
-/// Packets of the burst: several times what either program's ring holds.
+/// Packets of the burst: several times the capacity of either program's ring.
 const PACKETS: u64 = 200_000;
-/// How long the programs have for what is left in their rings.
-const REST: Duration = Duration::from_millis(1500);
+/// Time for the programs to empty their rings.
+const DRAIN: Duration = Duration::from_millis(1500);
 
 /// Runs the part.
 pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> {
@@ -34,7 +34,7 @@ pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> 
     let sent = rig.send_burst(PACKETS, terminated);
     both().for_each(|child| child.signal(Signal::CONT));
     let sent = sent?;
-    strait_sys::wait::sleep(REST);
+    strait_sys::wait::sleep(DRAIN);
     let arrived = rig.received()? - before;
     both().for_each(|child| child.signal(Signal::INT));
     let report = capture.end()?.json("strait capture")?;
@@ -53,16 +53,16 @@ fn capture(rig: &Rig) -> Result<Child, Error> {
 
 fn tcpdump(rig: &Rig) -> Result<Child, Error> {
     let mut command = Command::new("tcpdump");
-    // In a user namespace it could not give /dev/null to the user that it becomes.
+    // -Z root: in a user namespace tcpdump cannot change the owner of its file to its own user.
     let file = rig.file("tcpdump.pcap");
     command.args(["-n", "-Q", "in", "-Z", "root", "-i", rig.interface(), "-w"]).arg(file);
-    rig.start(command, |child| child.said("listening on").is_some())
+    rig.start(command, |child| child.line_after("listening on").is_some())
 }
 
-/// What tcpdump says at its end: packets captured, received by filter, dropped by kernel.
-fn counts(said: &str) -> Option<[u64; 3]> {
+/// Returns tcpdump's final counts: packets captured, received by filter, dropped by kernel.
+fn counts(stderr: &str) -> Option<[u64; 3]> {
     let count = |words: &str| {
-        let line = said.lines().find(|line| line.contains(words))?;
+        let line = stderr.lines().find(|line| line.contains(words))?;
         line.split_whitespace().next()?.parse().ok()
     };
     Some([count("captured")?, count("received by filter")?, count("dropped by kernel")?])
@@ -89,8 +89,8 @@ fn show(sent: u64, arrived: u64, report: &Value, theirs: Result<&Option<[u64; 3]
         Err(error) if is_missing(error) => without_tcpdump(&mut lines, "SKIP", &error.to_string()),
         failed => {
             has_tcpdump_failed = true;
-            let why = failed.map_or_else(ToString::to_string, |_| "it printed no counts".into());
-            without_tcpdump(&mut lines, "FAILED", &why)
+            let reason = failed.map_or_else(ToString::to_string, |_| "it printed no counts".into());
+            without_tcpdump(&mut lines, "FAILED", &reason)
         }
     };
     lines.push(format!(
@@ -105,25 +105,25 @@ fn show(sent: u64, arrived: u64, report: &Value, theirs: Result<&Option<[u64; 3]
     let sentence = match (total, closes && count("received") == arrived) {
         (_, true) if is_failed => "tcpdump failed, so there is nothing to compare with.".into(),
         (_, false) => format!("Strait's ledger does not account for the {arrived} packets that arrived."),
-        (0, true) => "Nothing was lost on this machine; the ledger accounts for every packet all the same.".into(),
-        (_, true) => "Strait's ledger accounts for every packet that the interface counted, and names the place of each loss.".into(),
+        (0, true) => "Nothing was lost on this machine; the ledger still accounts for every packet.".into(),
+        (_, true) => "Strait's ledger accounts for every packet that the interface counted, and names the cause of each loss.".into(),
     };
     let figures = json!({ "sent": sent, "arrived": arrived, "tcpdump": tcpdump, "ledger": report });
     Shown { lines, sentence, is_failed, figures }
 }
 
-/// Returns true if tcpdump is not installed, or may not capture here.
+/// Returns true if tcpdump is not installed, or is not allowed to capture here.
 fn is_missing(error: &Error) -> bool {
     const REFUSALS: [&str; 3] = ["permission", "Permission denied", "Operation not permitted"];
-    let said = error.to_string();
-    matches!(error, Error::NoProgram(_)) || REFUSALS.iter().any(|words| said.contains(words))
+    let message = error.to_string();
+    matches!(error, Error::NoProgram(_)) || REFUSALS.iter().any(|words| message.contains(words))
 }
 
-fn without_tcpdump(lines: &mut Vec<String>, mark: &str, why: &str) -> Value {
-    let why = why.lines().next_back().unwrap_or_default();
-    lines.push(format!("tcpdump         {mark}: {why}"));
+fn without_tcpdump(lines: &mut Vec<String>, mark: &str, reason: &str) -> Value {
+    let reason = reason.lines().next_back().unwrap_or_default();
+    lines.push(format!("tcpdump         {mark}: {reason}"));
     let key = if mark == "SKIP" { "skipped" } else { "failed" };
-    json!({ key: why })
+    json!({ key: reason })
 }
 
 #[cfg(test)]
@@ -131,17 +131,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ledger_that_does_not_close_is_a_failure() {
+    fn open_ledger_is_a_failure() {
         let report = |delivered: u64| json!({ "received": 10, "delivered": delivered, "filtered": 0, "lost": { "ring_full": 4 } });
         let missing = Error::NoProgram("tcpdump".into());
         let shown = |arrived, delivered| show(10, arrived, &report(delivered), Err(&missing)).is_failed;
         assert!(!shown(10, 6));
-        assert!(shown(10, 5), "it does not close");
-        assert!(shown(11, 6), "it closes without a packet that arrived");
+        assert!(shown(10, 5), "the ledger does not close");
+        assert!(shown(11, 6), "the ledger lacks an arrived packet");
     }
 
     #[test]
-    fn tcpdump_that_fails_is_not_skipped() {
+    fn failure_of_tcpdump_is_not_skipped() {
         let report = json!({ "received": 1, "delivered": 1, "filtered": 0, "lost": {} });
         let failed = |error: &Error| show(1, 1, &report, Err(error)).is_failed;
         assert!(failed(&Error::Failed("tcpdump: syntax error".into())));

@@ -1,4 +1,4 @@
-//! A program that a part of the demo runs: this one or tcpdump. It ends with the demo.
+//! A program that a part of the demo runs: strait or tcpdump. Dropping it kills the process.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child as Process, Command, Stdio};
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::story::REFUSED;
 use crate::Error;
 
-/// The longest that a program may take for one step.
+/// Time limit of one step of a program.
 const STEP_MAX: Duration = Duration::from_secs(30);
-/// How often to look whether a step is done.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval between checks for the end of a step.
+const POLL: Duration = Duration::from_millis(5);
 
 /// A running program with its output.
 pub(super) struct Child {
@@ -24,7 +24,7 @@ pub(super) struct Child {
     stderr: Arc<Mutex<String>>,
 }
 
-/// What a program wrote before it ended.
+/// Output and exit code of a finished program.
 pub(super) struct Ended {
     /// Its exit code; `None` if a signal ended it.
     code: Option<i32>,
@@ -32,7 +32,7 @@ pub(super) struct Ended {
     pub(super) stderr: String,
 }
 
-/// A command of this program, with `arguments`.
+/// Returns a command that runs strait with `arguments`.
 pub(super) fn strait(arguments: &[&str]) -> Result<Command, Error> {
     let own =
         std::env::current_exe().map_err(|error| Error::Failed(format!("find this program: {error}")))?;
@@ -53,18 +53,19 @@ impl Child {
         let stdout = process.stdout.take().map(|pipe| thread::spawn(move || all(pipe)));
         let stderr = Arc::new(Mutex::new(String::new()));
         if let Some(pipe) = process.stderr.take() {
-            let said = Arc::clone(&stderr);
-            thread::spawn(move || follow(pipe, &said));
+            let text = Arc::clone(&stderr);
+            thread::spawn(move || follow(pipe, &text));
         }
         Ok(Self { name, process, stdout, stderr })
     }
 
-    /// What it has written to standard error so far.
+    /// Returns the standard error so far.
     pub(super) fn stderr(&self) -> String {
         self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until `done`; fails where the program ends before, or takes too long.
+    /// Waits until `done` returns a value. Fails if the program ends first, or takes longer than
+    /// [`STEP_MAX`].
     pub(super) fn wait_until<T>(&mut self, mut done: impl FnMut(&Self) -> Option<T>) -> Result<T, Error> {
         let deadline = Instant::now() + STEP_MAX;
         loop {
@@ -73,59 +74,59 @@ impl Child {
             }
             let ended = self.process.try_wait().ok().flatten();
             if ended.is_some() || Instant::now() > deadline {
-                // The last words may still be on their way.
-                strait_sys::wait::sleep(10 * LOOK);
+                // The reading thread may not have read the last lines yet.
+                strait_sys::wait::sleep(10 * POLL);
                 let code = ended.and_then(|status| status.code());
                 return Err(failed(&self.name, &self.stderr(), code));
             }
-            strait_sys::wait::sleep(LOOK);
+            strait_sys::wait::sleep(POLL);
         }
     }
 
     /// Waits for the rest of the line on standard error after `words`.
     pub(super) fn wait_for(&mut self, words: &str) -> Result<String, Error> {
-        self.wait_until(|child| child.said(words))
+        self.wait_until(|child| child.line_after(words))
     }
 
-    /// The rest of the line on standard error after `words`, once the line is whole.
-    pub(super) fn said(&self, words: &str) -> Option<String> {
-        let said = self.stderr();
-        let (rest, _) = said.split_once(words)?.1.split_once('\n')?;
+    /// Returns the rest of the line on standard error after `words`, once the line is complete.
+    pub(super) fn line_after(&self, words: &str) -> Option<String> {
+        let stderr = self.stderr();
+        let (rest, _) = stderr.split_once(words)?.1.split_once('\n')?;
         Some(rest.trim().to_owned())
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        // One that has ended needs no signal: its result is read by `end`.
+        // Fails for a program that has ended. `end` reads its result.
         let _ = kill_process(Pid::from_child(&self.process), signal);
     }
 
-    /// Waits for its end.
+    /// Waits until the program ends.
     pub(super) fn end(mut self) -> Result<Ended, Error> {
         let deadline = Instant::now() + STEP_MAX;
         let status = loop {
             match self.process.try_wait() {
                 Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < deadline => strait_sys::wait::sleep(LOOK),
+                Ok(None) if Instant::now() < deadline => strait_sys::wait::sleep(POLL),
                 Ok(None) => return Err(Error::Failed(format!("{} does not end", self.name))),
                 Err(error) => return Err(Error::Failed(format!("wait for {}: {error}", self.name))),
             }
         };
         let stdout = self.stdout.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
-        strait_sys::wait::sleep(LOOK);
+        strait_sys::wait::sleep(POLL);
         Ok(Ended { code: status.code(), stdout, stderr: self.stderr() })
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both fail for a program that has ended, which is what they are for.
+        // Both calls fail for a program that has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 impl Ended {
-    /// Its standard output as JSON: the last line.
+    /// Parses the last line of standard output as JSON.
     pub(super) fn json(&self, what: &str) -> Result<serde_json::Value, Error> {
         let line = self.stdout.lines().next_back().unwrap_or_default();
         match serde_json::from_str(line) {
@@ -135,28 +136,29 @@ impl Ended {
     }
 }
 
-/// Error of a program that ended with an exit code, `None` if it did not end or a signal ended it.
-/// That something is missing for it stays distinguishable.
+/// Returns the error of a program that ended with exit code `code`, or `None` if it did not end or
+/// a signal ended it. [`Error::Refused`] stays distinct, so that a missing privilege skips the
+/// part.
 fn failed(name: &str, stderr: &str, code: Option<i32>) -> Error {
-    let said = match (stderr.trim(), code) {
+    let message = match (stderr.trim(), code) {
         ("", Some(code)) => format!("{name}: ended with exit code {code} and no message"),
-        ("", None) => format!("{name}: did not do its part in {} s", STEP_MAX.as_secs()),
-        (said, _) => format!("{name}: {said}"),
+        ("", None) => format!("{name}: did not finish its step within {} s", STEP_MAX.as_secs()),
+        (stderr, _) => format!("{name}: {stderr}"),
     };
-    if code == Some(i32::from(REFUSED)) { Error::Refused(said) } else { Error::Failed(said) }
+    if code == Some(i32::from(REFUSED)) { Error::Refused(message) } else { Error::Failed(message) }
 }
 
 fn all(mut pipe: impl Read) -> String {
     let mut text = Vec::new();
-    // A pipe that breaks ends the text; the exit code says the rest.
+    // A broken pipe ends the text. The exit code reports the failure.
     let _ = pipe.read_to_end(&mut text);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn follow(pipe: impl Read, said: &Mutex<String>) {
+fn follow(pipe: impl Read, text: &Mutex<String>) {
     for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.push_str(&line);
-        said.push('\n');
+        let mut text = text.lock().unwrap_or_else(PoisonError::into_inner);
+        text.push_str(&line);
+        text.push('\n');
     }
 }

@@ -1,5 +1,5 @@
-//! How late packets reach a libpcap program, alone and under `strait run`. The program is this one:
-//! it opens libpcap as others do, with tcpdump's read timeout.
+//! The delay of packets to a libpcap program, alone and under `strait run`. The program is strait
+//! itself: it opens libpcap like other programs, with tcpdump's read timeout.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use crate::output::{print_line, tell};
 
 pub(super) const TOPIC: Topic = Topic {
     key: "delay",
-    title: "How late packets reach a libpcap program, unmodified",
+    title: "The delay of packets to an unmodified libpcap program",
     next: "sudo {strait} run -- tcpdump -ni any port 53",
 };
 
-/// Packets that are sent, and in what time from one to the next.
+/// Number of sent packets, and the time between two of them.
 const PACKETS: u64 = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 /// tcpdump's read timeout.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// When the program gives up on packets that do not come.
+/// Time limit of the program for all packets.
 const READ_MAX: Duration = Duration::from_secs(15);
 const LISTENING: &str = "demo reader: listening";
 
@@ -39,13 +39,13 @@ pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> 
     let alone = measure(rig, reader, terminated)?;
     let under = measure(rig, under, terminated)?;
     if !report.exists() {
-        return Err(Error::Failed("strait run did not take libpcap's place".into()));
+        return Err(Error::Failed("strait run did not replace libpcap".into()));
     }
     Ok(Outcome::Shown(show(&alone, &under)))
 }
 
 fn measure(rig: &Rig, command: std::process::Command, terminated: &AtomicBool) -> Result<Value, Error> {
-    let child = rig.start(command, |child| child.said(LISTENING).is_some())?;
+    let child = rig.start(command, |child| child.line_after(LISTENING).is_some())?;
     rig.send_slowly(PACKETS, PAUSE, terminated)?;
     child.end()?.json("the libpcap program")
 }
@@ -63,10 +63,10 @@ fn show(alone: &Value, under: &Value) -> Shown {
     let (before, after) = (of(alone, "median_us"), of(under, "median_us"));
     let is_failed = [alone, under].iter().any(|figures| of(figures, "packets") != PACKETS);
     let sentence = if is_failed {
-        format!("Of {PACKETS} packets not all reached the program.")
+        format!("Not all of the {PACKETS} packets reached the program.")
     } else if after < before {
         format!(
-            "libpcap keeps packets back for up to its read timeout ({} s here); under strait run the same program gets them as they come.",
+            "libpcap delays packets by up to its read timeout ({} s here); under strait run the same program gets them on arrival.",
             TIMEOUT.as_secs()
         )
     } else {
@@ -84,7 +84,7 @@ fn micros(us: u64) -> String {
     if us < 10_000 { format!("{us} us") } else { format!("{} ms", us / 1000) }
 }
 
-/// The libpcap program: reads [`PACKETS`] packets and prints how late they were.
+/// Runs the libpcap program: reads [`PACKETS`] packets and prints their delays.
 pub(super) fn read(interface: &str) -> Result<(), Error> {
     let options = Options { snaplen: 262_144, timeout: TIMEOUT, immediate: false, promiscuous: true };
     let mut reader = Reader::open(interface, options)?;

@@ -1,4 +1,4 @@
-//! A miss and a hit of `strait proxy`, before an origin on the loopback.
+//! A miss and a hit of `strait proxy` in front of an origin on the loopback.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -21,8 +21,8 @@ pub(super) const TOPIC: Topic = Topic {
 
 /// Length of the origin's object.
 const BODY_BYTES: usize = 4 << 20;
-/// From the origin's head to its body.
-const THINKING: Duration = Duration::from_millis(50);
+/// Time between the head and the body of the origin's response.
+const BODY_DELAY: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs the part.
@@ -43,7 +43,7 @@ pub(super) fn run(rig: &Rig) -> Result<Outcome, Error> {
     proxy.signal(Signal::TERM);
     let account = proxy.end()?.json("strait proxy")?;
     let count = |name: &str| account[name].as_u64().unwrap_or_default();
-    // What is not a body's is the heads', which the program makes itself.
+    // The remaining bytes are the response heads, which the program writes itself.
     let bodies: u64 = statuses.iter().filter_map(|status| status["bytes"].as_u64()).sum();
     let in_kernel = count("sendfile") + count("spliced");
     let copied = bodies.saturating_sub(in_kernel) + count("filled_copied");
@@ -53,14 +53,14 @@ pub(super) fn run(rig: &Rig) -> Result<Outcome, Error> {
         count("spliced"),
         count("filled_spliced"),
     ));
-    let is_hit = |status: &Value| status["cache_status"].as_str().is_some_and(|said| said.contains("hit"));
+    let is_hit = |status: &Value| status["cache_status"].as_str().is_some_and(|text| text.contains("hit"));
     let is_whole = statuses.iter().all(|status| status["bytes"] == BODY_BYTES);
     let is_failed = !is_whole || !statuses.last().is_some_and(is_hit);
     let sentence = match copied {
         _ if !is_whole => "Not all of the object reached the client.".to_owned(),
         _ if is_failed => "The second request was not answered from the cache.".to_owned(),
         0 => "The body went from origin to disk and from disk to the clients inside the kernel; only the response heads were written by the program.".to_owned(),
-        bytes => format!("On this machine {bytes} bytes of bodies were copied through the program; the account says so."),
+        bytes => format!("On this machine {bytes} bytes of bodies were copied through the program; the account counts them."),
     };
     let figures = json!({ "requests": statuses, "copied": copied, "account": account });
     Ok(Outcome::Shown(Shown { lines, sentence, is_failed, figures }))
@@ -70,24 +70,24 @@ fn failed(what: &str, error: &std::io::Error) -> Error {
     Error::Failed(format!("{what}: {error}"))
 }
 
-/// An origin with one object that may be kept; it ends with this process.
+/// Starts an origin with one cacheable object and returns its URL. It ends with this process.
 fn origin() -> std::io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}", listener.local_addr()?);
     thread::spawn(move || {
         for mut stream in listener.incoming().filter_map(Result::ok) {
-            // The head of the demo's own request comes in one piece.
+            // The head of the demo's own request arrives in one segment.
             if !stream.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
                 continue;
             }
             let head = format!(
                 "HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n"
             );
-            // Body bytes that come with the head are copied, as they are read with it: an origin that works
-            // for a moment before it sends the body is the usual one. A client that left needs no
+            // The delay keeps body bytes out of the read of the head, which copies them. Most
+            // origins have such a delay. A failed write means that the client left, which needs no
             // body.
             let _ = stream.write_all(head.as_bytes()).and_then(|()| {
-                thread::sleep(THINKING);
+                thread::sleep(BODY_DELAY);
                 stream.write_all(&vec![b'z'; BODY_BYTES])
             });
         }
@@ -95,7 +95,7 @@ fn origin() -> std::io::Result<String> {
     Ok(url)
 }
 
-/// Requests the object: its Cache-Status and the length of its body.
+/// Requests the object, and returns its Cache-Status and the length of its body.
 fn get(address: &str) -> std::io::Result<(String, usize)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

@@ -1,4 +1,4 @@
-//! A transfer over a line that breaks, and the same again: it goes on where it stopped.
+//! An interrupted transfer, and its repetition, which resumes where the first one stopped.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,13 +14,13 @@ use crate::Error;
 
 pub(super) const TOPIC: Topic = Topic {
     key: "resume",
-    title: "A transfer that is interrupted, and goes on",
+    title: "An interrupted transfer that resumes",
     next: "{strait} receive -l 127.0.0.1:9000 -o copy.img   # and in another terminal: {strait} send FILE 127.0.0.1:9000",
 };
 
-/// Length of the file, and how much of it the line carries before it breaks.
+/// Length of the file, and the number of bytes forwarded before the connection breaks.
 const FILE_BYTES: usize = 64 << 20;
-const CARRIED_BYTES: usize = 40 << 20;
+const FORWARDED_BYTES: usize = 40 << 20;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Runs the part.
@@ -31,8 +31,8 @@ pub(super) fn run(rig: &Rig) -> Result<Outcome, Error> {
     let (source, out_name) = (source.to_string_lossy().into_owned(), out.to_string_lossy().into_owned());
 
     let (receiver, address) = receive(&out_name)?;
-    let line = breaking_line(address).map_err(|error| failed("lay a line on the loopback", &error))?;
-    let first = send(&source, &line)?;
+    let forwarder = breaking_forwarder(address).map_err(|error| failed("listen on the loopback", &error))?;
+    let first = send(&source, &forwarder)?;
     drop(first);
     drop(receiver.end()?);
     let kept = fs::metadata(rig.file("out.part")).map_or(0, |part| part.len());
@@ -43,18 +43,18 @@ pub(super) fn run(rig: &Rig) -> Result<Outcome, Error> {
     let _ = receiver.end()?.json("strait receive")?;
     let is_same = fs::read(&out).is_ok_and(|received| received == content);
     let moved = account["sendfile"].as_u64().unwrap_or_default();
-    let said =
+    let message =
         second.stderr.lines().find(|line| line.starts_with("the other end")).unwrap_or_default().to_owned();
     let lines = vec![
-        format!("first time      the line broke; the receiver kept {kept} of {FILE_BYTES} bytes"),
-        format!("second time     {said}: sendfile {moved}"),
+        format!("first time      the connection broke; the receiver kept {kept} of {FILE_BYTES} bytes"),
+        format!("second time     {message}: sendfile {moved}"),
         format!("the files are   {}", if is_same { "the same" } else { "DIFFERENT" }),
     ];
     let is_failed = !is_same || kept == 0 || moved.checked_add(kept) != Some(FILE_BYTES as u64);
     let sentence = if !is_same {
-        "The received file differs from the one that was sent.".into()
+        "The received file differs from the sent file.".into()
     } else if !is_failed {
-        "Both ends hashed what was there already, and only the rest was sent, from the page cache by the kernel.".into()
+        "Both ends hashed the bytes that had already arrived, and the kernel sent only the rest, from the page cache.".into()
     } else {
         format!(
             "On this machine the transfer was not resumed: {kept} bytes were kept, {moved} were sent again."
@@ -69,7 +69,7 @@ fn failed(what: &str, error: &std::io::Error) -> Error {
     Error::Failed(format!("{what}: {error}"))
 }
 
-/// A receiver, and where it listens.
+/// Starts a receiver, and returns it with its address.
 fn receive(out: &str) -> Result<(Child, String), Error> {
     let mut child = Child::start(strait(&["receive", "--json", "-l", "127.0.0.1:0", "-o", out])?)?;
     let address = child.wait_for("listening on ")?;
@@ -80,30 +80,31 @@ fn send(source: &str, address: &str) -> Result<Ended, Error> {
     Child::start(strait(&["send", "--json", source, address])?)?.end()
 }
 
-/// A line to `address` that breaks once it has carried [`CARRIED_BYTES`].
-fn breaking_line(address: String) -> std::io::Result<String> {
+/// Listens for a connection and forwards it to `address`, until [`FORWARDED_BYTES`] have passed.
+/// Returns the listening address.
+fn breaking_forwarder(address: String) -> std::io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = listener.local_addr()?.to_string();
     thread::spawn(move || {
-        // A line that fails earlier breaks earlier, which the figures show.
-        let _ = carry(&listener, &address);
+        // An error breaks the connection earlier, which the figures show.
+        let _ = forward(&listener, &address);
     });
     Ok(near)
 }
 
-fn carry(listener: &TcpListener, address: &str) -> std::io::Result<()> {
+fn forward(listener: &TcpListener, address: &str) -> std::io::Result<()> {
     let (mut sender, _) = listener.accept()?;
     let mut receiver = TcpStream::connect(address)?;
     let (mut back_from, mut back_to) = (receiver.try_clone()?, sender.try_clone()?);
     thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
-    let (mut carried, mut piece) = (0, vec![0; PIECE_BYTES]);
-    while carried < CARRIED_BYTES {
+    let (mut forwarded, mut piece) = (0, vec![0; PIECE_BYTES]);
+    while forwarded < FORWARDED_BYTES {
         let read = sender.read(&mut piece)?;
         if read == 0 {
             break;
         }
         receiver.write_all(&piece[..read])?;
-        carried += read;
+        forwarded += read;
     }
     receiver.shutdown(Shutdown::Both)?;
     sender.shutdown(Shutdown::Both)

@@ -20,19 +20,19 @@ use crate::Error;
 use crate::lanes::Taker;
 use crate::output::{self, Output};
 
-/// Real clients' packets: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments.
-/// `scripts/make-demo-pcap` made it.
+/// Packets of real clients: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments.
+/// `scripts/make-demo-pcap` creates the file.
 const PROTOCOLS: &[u8] = include_bytes!("../../data/demo.pcap");
-/// How long a lane waits before it looks whether it is to end.
+/// Interval at which a waiting lane checks for its end.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A wire of its own, and a directory for the files.
+/// A private wire, and a directory for the files.
 pub(super) struct Rig {
     wire: Wire,
     directory: Scratch,
 }
 
-/// What one path captured.
+/// Result of a capture on one path.
 pub(super) struct Captured {
     pub(super) report: Report,
     /// Bytes and wire length of each packet in the file.
@@ -40,8 +40,8 @@ pub(super) struct Captured {
 }
 
 impl Rig {
-    /// Makes the namespaces and the link.
-    pub(super) fn lay() -> Result<Self, Error> {
+    /// Creates the namespaces and the link.
+    pub(super) fn new() -> Result<Self, Error> {
         let directory = Scratch::new()?;
         Ok(Self { wire: Wire::private(1, Reception::Direct)?, directory })
     }
@@ -97,7 +97,8 @@ impl Rig {
         }
     }
 
-    /// Sends the generated packets and the protocols' among them; returns how many.
+    /// Sends the generated packets, with the packets of the protocols' file spread among them.
+    /// Returns the number of sent packets.
     fn send(&self, args: &Args, terminated: &AtomicBool) -> Result<u64, Error> {
         let sender = self.wire.sender();
         sender.run(|| {
@@ -114,7 +115,7 @@ impl Rig {
                 if let Some(due_ns) = args.rate.due_ns(sequence) {
                     injector.wait_until(start_ns + due_ns)?;
                 }
-                // The time is left out, so that each path is sent the very same packets.
+                // No time stamp in the packets, so that all paths get identical packets.
                 let len = traffic.write_frame(sequence, 0, injector.buffer()?);
                 injector.push(len);
                 if let Some(packet) = protocols.next_if_due(sequence, every) {
@@ -126,12 +127,15 @@ impl Rig {
         })?
     }
 
-    /// Sends packets as fast as the link takes them; returns how many. An interruption is an error.
+    /// Sends packets as fast as the link accepts them, and returns their number.
+    ///
+    /// # Errors
+    /// A send failed, or a termination signal arrived.
     pub(super) fn send_burst(&self, count: u64, terminated: &AtomicBool) -> Result<u64, Error> {
         self.send_each(count, |_, _| Ok(()), terminated)
     }
 
-    /// Sends packets one by one.
+    /// Sends packets with `pause` between them.
     pub(super) fn send_slowly(
         &self,
         count: u64,
@@ -172,12 +176,12 @@ impl Rig {
         self.wire.receiver().interface()
     }
 
-    /// Runs `work` where the receiving interface is.
+    /// Runs `work` in the namespace of the receiving interface.
     pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         Ok(self.wire.receiver().run(work)?)
     }
 
-    /// Starts a program there, and waits until `is_ready`.
+    /// Starts a program in that namespace, and waits until `is_ready` returns true.
     pub(super) fn start(
         &self,
         command: Command,
@@ -188,12 +192,12 @@ impl Rig {
         Ok(child)
     }
 
-    /// A file that goes with the demo.
+    /// Returns the path of a temporary file of the demo.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.directory.0.join(name)
     }
 
-    /// The packets of the protocols' file.
+    /// Returns the packets of the protocols' file.
     fn protocols(&self) -> Result<Vec<Vec<u8>>, Error> {
         let file = self.directory.0.join("protocols.pcap");
         fs::write(&file, PROTOCOLS)
@@ -201,14 +205,15 @@ impl Rig {
         Ok(packets(&file)?.into_iter().map(|(bytes, _)| bytes).collect())
     }
 
-    /// Packets that the receiving interface has counted.
+    /// Returns the packet count of the receiving interface.
     pub(super) fn received(&self) -> Result<u64, Error> {
         Ok(self.wire.receiver().stats()?.rx_packets)
     }
 }
 
-/// Takes the next packet every so many generated ones.
+/// Spreads the packets of an iterator among generated ones.
 trait NextIfDue<'a> {
+    /// Returns the next packet if `sequence` is a multiple of `every`.
     fn next_if_due(&mut self, sequence: u64, every: u64) -> Option<&'a [u8]>;
 }
 
@@ -238,7 +243,7 @@ fn read(mut lane: Lane, output: &mut Output) -> Result<strait_ledger::Lane, Erro
     Ok(lane.finish()?)
 }
 
-/// Every packet of a file.
+/// Returns all packets of a file.
 fn packets(file: &std::path::Path) -> Result<Vec<(Vec<u8>, u32)>, Error> {
     let mut reader = FileReader::open(&file.to_string_lossy()).map_err(strait_capture::Error::from)?;
     let mut packets = Vec::new();
@@ -248,7 +253,7 @@ fn packets(file: &std::path::Path) -> Result<Vec<(Vec<u8>, u32)>, Error> {
     Ok(packets)
 }
 
-/// A directory that goes with the demo.
+/// A directory that is removed with the demo.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -257,14 +262,14 @@ impl Scratch {
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)
-            .map_err(|error| Error::Failed(format!("make {}: {error}", path.display())))?;
+            .map_err(|error| Error::Failed(format!("create {}: {error}", path.display())))?;
         Ok(Self(path))
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed stays where temporary files stay; there is nobody to tell.
+        // A failure leaves temporary files; the demo's result does not depend on them.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The demo's parts as they are printed: figures, one sentence, and the next command to type.
+//! Output of the demo's parts: figures, one sentence, and the next command to type.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Error;
 use crate::output::{print_line, print_text};
 
-/// What a part is about.
+/// Topic of a part.
 pub(super) struct Topic {
     /// Its name in the JSON object.
     pub(super) key: &'static str,
@@ -16,13 +16,13 @@ pub(super) struct Topic {
     pub(super) next: &'static str,
 }
 
-/// What a part showed.
+/// Result of a part that ran to its end.
 pub(super) struct Shown {
     /// Lines of figures.
     pub(super) lines: Vec<String>,
-    /// What they mean.
+    /// Their meaning.
     pub(super) sentence: String,
-    /// They are not what Strait promises.
+    /// True if the figures break a promise of Strait.
     pub(super) is_failed: bool,
     pub(super) figures: Value,
 }
@@ -40,26 +40,26 @@ impl Outcome {
     /// Outcome of a part that an error ended.
     pub(super) fn of(error: &Error) -> Self {
         let is_missing = matches!(error.exit_code(), REFUSED | NO_PROGRAM);
-        let why = error.to_string();
-        if is_missing { Self::Skipped(why) } else { Self::Failed(why) }
+        let reason = error.to_string();
+        if is_missing { Self::Skipped(reason) } else { Self::Failed(reason) }
     }
 
-    /// Returns what went wrong, if something did.
+    /// Returns the failure of the part, if it failed.
     pub(super) fn failure(&self) -> Option<&str> {
         match self {
             Self::Shown(shown) => shown.is_failed.then_some(&*shown.sentence),
             Self::Skipped(_) => None,
-            Self::Failed(why) => Some(why),
+            Self::Failed(reason) => Some(reason),
         }
     }
 }
 
-/// Exit code of this program where a privilege, a library or a feature is missing.
+/// Exit code of strait for a missing privilege, library or feature.
 pub(super) const REFUSED: u8 = 3;
-/// Exit code where a program is missing.
+/// Exit code for a missing program.
 const NO_PROGRAM: u8 = 127;
 
-/// Where the demo is, on a terminal.
+/// Progress line of the demo on a terminal.
 pub(super) struct Progress {
     is_terminal: bool,
     parts: usize,
@@ -71,21 +71,21 @@ impl Progress {
         Self { is_terminal: std::io::stderr().is_terminal(), parts, at: 0 }
     }
 
-    /// The next part begins.
+    /// Shows the next part.
     pub(super) fn next(&mut self, what: &str) {
         self.at += 1;
         self.step(what);
     }
 
-    /// A step of the part.
+    /// Shows a step of the part.
     pub(super) fn step(&self, what: &str) {
         if self.is_terminal {
-            // A terminal that cannot be written to loses the line, not the demo.
+            // A failed write to the terminal loses the line; the demo goes on.
             let _ = write!(std::io::stderr(), "\r[{}/{}] {what} ...\x1b[K", self.at, self.parts);
         }
     }
 
-    /// Leaves the line for what comes next.
+    /// Clears the line.
     pub(super) fn clear(&self) {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -102,26 +102,26 @@ pub(super) fn print(number: usize, topic: &Topic, outcome: &Outcome) -> Result<(
             let mark = if shown.is_failed { "FAILED:" } else { "=>" };
             print_line(&format!("   {mark} {}", shown.sentence))?;
         }
-        Outcome::Skipped(why) => print_line(&format!("   SKIP: {why}"))?,
-        Outcome::Failed(why) => print_line(&format!("   FAILED: {why}"))?,
+        Outcome::Skipped(reason) => print_line(&format!("   SKIP: {reason}"))?,
+        Outcome::Failed(reason) => print_line(&format!("   FAILED: {reason}"))?,
     }
     print_text(&format!("   next: {}\n\n", topic.next.replace("{strait}", &program())))
 }
 
-/// This program as it was called: it may not be on the PATH.
+/// Returns the name by which the program was called, as it may not be on the PATH.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "strait".to_owned())
 }
 
-/// The part in the JSON object.
+/// Returns the value of a part in the JSON object.
 pub(super) fn value(outcome: &Outcome) -> Value {
     match outcome {
         Outcome::Shown(shown) if shown.is_failed => {
             json!({ "failed": shown.sentence, "figures": shown.figures })
         }
         Outcome::Shown(shown) => shown.figures.clone(),
-        Outcome::Skipped(why) => json!({ "skipped": why }),
-        Outcome::Failed(why) => json!({ "failed": why }),
+        Outcome::Skipped(reason) => json!({ "skipped": reason }),
+        Outcome::Failed(reason) => json!({ "failed": reason }),
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_break_a_promise_are_a_failure() {
+    fn broken_promise_is_a_failure() {
         let shown = |is_failed| {
             let figures = json!({ "same": false });
             Outcome::Shown(Shown { lines: Vec::new(), sentence: "differs".into(), is_failed, figures })

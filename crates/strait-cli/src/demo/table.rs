@@ -1,18 +1,18 @@
-//! The captures of the same traffic: a row a path.
+//! Table of the captures of the same traffic, with one row per path.
 
 use serde::Serialize;
 use strait_ledger::Report;
 
 use super::rig::Captured;
 
-/// What one path did.
+/// Result of one path.
 #[derive(Serialize)]
 pub(super) struct Row {
     path: &'static str,
-    /// Why the path did not run.
+    /// Reason for which the path did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<&'static str>,
-    /// Whether the file holds the same packets as the first path's.
+    /// True if the file has the same packets as the file of the first path.
     same_packets: bool,
     /// Packets in the file.
     packets: usize,
@@ -31,11 +31,11 @@ impl Row {
         }
     }
 
-    pub(super) fn skipped(path: &'static str, why: &'static str) -> Self {
-        Self { path, skipped: Some(why), same_packets: false, packets: 0, ledger: None }
+    pub(super) fn skipped(path: &'static str, reason: &'static str) -> Self {
+        Self { path, skipped: Some(reason), same_packets: false, packets: 0, ledger: None }
     }
 
-    /// What is wrong with this path, if something is.
+    /// Returns the failure of this path, if it failed.
     pub(super) fn complaint(&self) -> Option<String> {
         let capture = &self.ledger.as_ref()?.capture;
         if let Err(imbalance) = capture.closes() {
@@ -44,11 +44,11 @@ impl Row {
         if self.same_packets {
             return None;
         }
-        let why = match capture.lost.total() {
+        let reason = match capture.lost.total() {
             0 => "its file differs though nothing was lost".to_owned(),
             lost => format!("it lost {lost} packets, see the ledger; try a lower --rate"),
         };
-        Some(format!("path {}: {why}", self.path))
+        Some(format!("path {}: {reason}", self.path))
     }
 
     fn line(&self) -> String {
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// The rows as lines.
+/// Formats the rows as lines.
 pub(super) fn lines(rows: &[Row], filter: &str) -> Vec<String> {
     let mut lines = vec![
         format!("filter: {filter}"),

@@ -1,4 +1,4 @@
-//! `-w`: packets into a pcapng or pcap file, with the options that say how.
+//! `-w`: writes packets to a pcapng or pcap file.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -21,7 +21,7 @@ use crate::parse::{count, mebibytes, megabytes, seconds};
 
 /// Options of an output file.
 #[derive(ClapArgs)]
-// The group would be called Args, as the command's own is.
+// The group would have the name Args, like the group of the command.
 #[group(skip)]
 pub(crate) struct Args {
     /// Write packets to this file, `-` for standard output, instead of printing them
@@ -33,26 +33,26 @@ pub(crate) struct Args {
     /// Start another file before one grows past this many MiB, or as in 500k or 2GiB
     #[arg(long, value_name = "SIZE", requires = "write", value_parser = rotation)]
     rotate_mib: Option<u64>,
-    /// The same in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
+    /// Like --rotate-mib, in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
     #[arg(short = 'C', long, value_name = "SIZE", requires = "write", conflicts_with = "rotate_mib", value_parser = megabytes)]
     rotate_size: Option<u64>,
-    /// Start another file every so many seconds, or as in 5m or 1h; a % in the name given by -w is
-    /// then a conversion of strftime(3) in local time, as in x_%H%M%S.pcap, and a file whose name
-    /// is taken gets a number: x_120000_00002.pcap
+    /// Start another file after this many seconds, or as in 5m or 1h. A % in the name given by -w
+    /// is then a conversion of strftime(3) in local time, as in x_%H%M%S.pcap. If the name is
+    /// taken, the file gets a number: x_120000_00002.pcap
     #[arg(short = 'G', long, value_name = "S", requires = "write", value_parser = seconds)]
     rotate_s: Option<Duration>,
     /// Keep the newest N files of a rotation
     #[arg(long, value_name = "N", requires = "write")]
     ring_files: Option<usize>,
-    /// With -C keep the newest N files, with -G alone end after N files: tcpdump's -W
+    /// With -C keep the newest N files; with -G but without -C end after N files: tcpdump's -W
     #[arg(short = 'W', long, value_name = "N", requires = "write", conflicts_with = "ring_files", value_parser = count)]
     files: Option<u64>,
-    /// Write out packets as they come
+    /// Write each packet to the file on arrival
     #[arg(short = 'U', long, requires = "write")]
     packet_buffered: bool,
 }
 
-/// A positive size, in MiB without a unit.
+/// Parses a positive size, in MiB if it has no unit.
 fn rotation(text: &str) -> Result<u64, String> {
     mebibytes(text).and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("give a size above 0".into()) })
 }
@@ -66,24 +66,24 @@ enum FormatArg {
 }
 
 impl Args {
-    /// Refuses what contradicts itself, before anything is opened.
+    /// Refuses contradictory options, before any file is opened.
     pub(crate) fn check(&self, json: bool, read: Option<&str>) -> Result<(), Error> {
         let usage = |text: &str| Err(Error::Usage(text.into()));
         match (self.write.as_deref(), read) {
             (Some(""), _) => usage("-w needs the name of a file, or - for standard output"),
-            (Some("-"), _) if json => usage("--json and -w - both want standard output: give -w a file"),
+            (Some("-"), _) if json => usage("--json and -w - both use standard output: give -w a file"),
             (Some("-"), _) if io::stdout().is_terminal() => {
                 usage("-w - would write to the terminal: redirect it, or give -w a file")
             }
             (Some(write), Some(read)) if is_same_file(write, read) => {
-                usage("-r and -w name the same file: write to another one")
+                usage("-r and -w name the same file: write to another file")
             }
             _ => Ok(()),
         }
     }
 
-    /// Capabilities that completing the file needs. Its directory may belong to another user: the
-    /// rename at the end needs the same permission as the creation.
+    /// Returns the capabilities for completing the file. Its directory may belong to another user:
+    /// the rename at the end needs the same permission as the creation.
     pub(crate) fn capabilities(&self) -> Vec<u32> {
         const STICKY: u32 = 0o1000;
         let file = self.write.as_deref().filter(|file| *file != "-");
@@ -102,29 +102,31 @@ impl Args {
         self.rotate_mib.or(self.rotate_size)
     }
 
-    /// After how many files of which period a capture ends: -W without -C.
+    /// Returns the number and period of the files after which a capture ends: -W and -G without -C.
     pub(crate) fn files_limit(&self) -> Option<(u32, Duration)> {
         let files = self.files.filter(|_| self.rotate_bytes().is_none())?;
         Some((u32::try_from(files).unwrap_or(u32::MAX), self.rotate_s?))
     }
 
-    /// How many files are kept: -W with -C, and without any rotation, which the sink refuses.
+    /// Returns the number of files to keep: --ring-files, or -W with -C. -W without any rotation is
+    /// also passed on, for the sink to refuse it.
     fn ring_files(&self) -> Option<usize> {
         let files = self.files.filter(|_| self.files_limit().is_none());
         self.ring_files.or(files.map(|files| usize::try_from(files).unwrap_or(usize::MAX)))
     }
 
-    /// Whether nothing but the number of packets is asked for; `silent`: no packet is printed.
+    /// Returns true if only the number of packets is needed. `silent` means that no packet is
+    /// printed.
     pub(crate) fn counts_only(&self, silent: bool) -> bool {
         self.write.is_none() && silent
     }
 
-    /// Whether packets go to standard output: `-w -`, or a line each.
+    /// Returns true if packets go to standard output, by `-w -` or as lines.
     pub(crate) fn uses_stdout(&self, silent: bool) -> bool {
         self.write.as_deref().map_or(!silent, |file| file == "-")
     }
 
-    /// Opens the output that the options ask for.
+    /// Opens the output for the options.
     pub(crate) fn open(&self, source: &Source<'_>) -> Result<Output, Error> {
         let Some(file) = &self.write else {
             let text = || Ok(Output::Text(Box::new(Text::open(source.link_type, source.lines)?)));
@@ -147,7 +149,7 @@ impl Args {
 }
 
 impl Output {
-    /// One pcapng file.
+    /// Opens an output to one pcapng file.
     pub(crate) fn to_file(path: &std::path::Path, source: &Source<'_>) -> Result<Self, Error> {
         FileOutput::create(options(Target::Path(path.to_owned()), source), false)
     }
@@ -165,9 +167,9 @@ fn options(target: Target, source: &Source<'_>) -> SinkOptions {
     SinkOptions { interfaces: vec![interface], ..SinkOptions::new(target, clock::realtime_ns()) }
 }
 
-/// Returns the format that the extension of `file` stands for; pcapng, which holds more, where it
-/// stands for none. What pcap cannot hold, directions, queues and the counts of losses, is left out
-/// of it; frames of all interfaces have a header of their own in both.
+/// Returns the format for the extension of `file`. The default is pcapng, as pcap cannot store
+/// directions, queues and loss counts. Frames of a capture on all interfaces have their own header
+/// in both formats.
 fn format_of(file: &str) -> Format {
     let extension = std::path::Path::new(file).extension().unwrap_or_default();
     let is_pcap = ["pcap", "cap"].iter().any(|pcap| extension.eq_ignore_ascii_case(pcap));
@@ -175,14 +177,14 @@ fn format_of(file: &str) -> Format {
 }
 
 fn is_same_file(one: &str, other: &str) -> bool {
-    let place = |path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
-    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
+    let identity = |path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// An open file, or a series of them.
 pub(crate) struct FileOutput {
     sink: FileSink,
-    /// It is written out with each batch: a program reads it, or the user asked for it.
+    /// True if each batch is flushed: the output is a pipe, or the user requested it.
     streams: bool,
 }
 
@@ -190,14 +192,17 @@ impl FileOutput {
     fn create(options: SinkOptions, prompt: bool) -> Result<Output, Error> {
         let streams = prompt || options.target == Target::Stdout;
         let mut file = Self { sink: FileSink::create(options)?, streams };
-        file.tell_of_set_aside();
+        file.report_set_aside();
         Ok(Output::File(Box::new(file)))
     }
 
-    /// Names a file that a killed capture left and the opened one would have replaced.
-    fn tell_of_set_aside(&mut self) {
+    /// Reports the partial file of a killed capture that the new file would have replaced.
+    fn report_set_aside(&mut self) {
         if let Some(name) = self.sink.take_set_aside() {
-            tell(format_args!("strait: what an interrupted capture left is kept as {}\n", name.display()));
+            tell(format_args!(
+                "strait: the partial file of an interrupted capture is kept as {}\n",
+                name.display()
+            ));
         }
     }
 
@@ -205,13 +210,13 @@ impl FileOutput {
         Ok(self.sink.write(&frame_ref(frame, 0))?)
     }
 
-    /// A batch is taken: a pipe gets it at once.
+    /// Flushes the batch if the output streams.
     pub(super) fn batch_taken(&mut self) -> Result<(), Error> {
         if self.streams { self.flush() } else { Ok(()) }
     }
 
     pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {
-        self.tell_of_set_aside();
+        self.report_set_aside();
         Ok(self.sink.flush_due(now)?)
     }
 
@@ -223,7 +228,7 @@ impl FileOutput {
         self.sink.lost()
     }
 
-    /// Bytes written or gathered so far, in all files.
+    /// Returns the bytes written or buffered so far, in all files.
     pub(super) fn written_bytes(&self) -> u64 {
         self.sink.written_bytes()
     }
@@ -244,7 +249,7 @@ impl FileOutput {
     }
 }
 
-/// The line that names the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
+/// Returns the line that names the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
 pub(crate) fn written(summary: &Summary) -> String {
     let Summary { packets, bytes, files, deleted, first_file, last_file, .. } = summary;
     let (packets, bytes) = (Grouped(*packets), Grouped(*bytes));

@@ -1,5 +1,4 @@
-//! A line a packet on standard output, in tcpdump's manner, with tcpdump's options for what it
-//! shows.
+//! One line per packet on standard output, in tcpdump's format and with tcpdump's options.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -13,15 +12,15 @@ use strait_sys::clock;
 use super::origin::Origin;
 use crate::Error;
 
-/// Options of the lines.
+/// Options for the lines of packets.
 #[derive(Clone, Copy, Default, ClapArgs)]
-// The group would be called Args, as the command's own is.
+// The group would have the name Args, like the group of the command.
 #[group(skip)]
 pub(crate) struct Args {
-    /// Print nothing for each packet
+    /// Print no packets
     #[arg(long)]
     pub(crate) quiet: bool,
-    /// Leave out the fields of transport headers
+    /// Omit the fields of transport headers
     #[arg(short = 'q', long)]
     quick: bool,
     /// Print MAC addresses, type and length of each frame
@@ -30,31 +29,31 @@ pub(crate) struct Args {
     /// Print the fields of IP headers; -vv and -vvv are the same
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
-    /// Print the bytes behind the link header in hexadecimal; -xx with that header
+    /// Print the bytes after the link header in hexadecimal; -xx includes that header
     #[arg(short = 'x', long, action = ArgAction::Count)]
     hex: u8,
-    /// Print the bytes in hexadecimal and as characters; -XX with the link header
+    /// Print the bytes in hexadecimal and as characters; -XX includes the link header
     #[arg(short = 'X', long, action = ArgAction::Count)]
     hex_ascii: u8,
-    /// Print the bytes as characters; -AA with the link header
+    /// Print the bytes as characters; -AA includes the link header
     #[arg(short = 'A', long, action = ArgAction::Count)]
     ascii: u8,
-    /// -t no time, -tt seconds since 1970, -ttt since the packet before, -tttt date and time,
-    /// -ttttt since the first packet
+    /// -t no time, -tt seconds since 1970, -ttt time since the previous packet, -tttt date and
+    /// time, -ttttt time since the first packet
     #[arg(short = 't', action = ArgAction::Count, value_parser = clap::value_parser!(u8).range(..=5))]
     time: u8,
-    /// Write out each line at once
+    /// Write each line immediately
     #[arg(short = 'l', long)]
     line_buffered: bool,
-    /// Print numbers for addresses and ports: always so
+    /// Print numbers for addresses and ports (always on)
     #[arg(short = 'n', action = ArgAction::Count)]
     numeric: u8,
-    /// Print absolute TCP sequence numbers: always so
+    /// Print absolute TCP sequence numbers (always on)
     #[arg(short = 'S', long)]
     absolute_sequence: bool,
 }
 
-/// How each packet is printed; the options are all there is to know.
+/// Format of the printed packets, which is the options themselves.
 pub(crate) type Lines = Args;
 
 impl Args {
@@ -62,43 +61,43 @@ impl Args {
         Detail { link: self.link_header, verbose: self.verbose > 0, quick: self.quick }
     }
 
-    /// The form of the bytes below the line, and whether the link header is among them.
+    /// Returns the format of the bytes below the line, and true if they include the link header.
     fn dump(&self) -> Option<(Dump, bool)> {
         let forms = [(self.ascii, Dump::Ascii), (self.hex_ascii, Dump::HexAscii), (self.hex, Dump::Hex)];
         forms.into_iter().find(|(times, _)| *times > 0).map(|(times, form)| (form, times > 1))
     }
 }
 
-/// One line a packet.
+/// Output of one line per packet.
 pub(crate) struct Text {
     out: File,
-    /// Whole lines that are not written yet.
+    /// Complete lines that are not written yet.
     lines: String,
-    /// Where in them each packet ends.
+    /// End of each packet in `lines`.
     ends: Vec<usize>,
     options: summary::Options,
     shown: Lines,
-    /// Each line is written at once: a person is watching, or asked for it.
+    /// True if each line is written immediately: on a terminal, or by option.
     prompt: bool,
-    /// Packets not written whole.
+    /// Packets not written completely.
     lost: u64,
-    /// A quarter of an hour since the epoch, in which no clock is changed, and the local time's
-    /// distance from UTC then.
+    /// A quarter of an hour since the epoch and its offset from UTC in seconds. Time zones change
+    /// their offset only at quarters.
     zone: (u64, i64),
-    /// On all interfaces: which one.
+    /// Names of interfaces, for a capture on all interfaces.
     origin: Option<Origin>,
-    /// When the packet before came, and the first.
+    /// Timestamps of the previous and the first packet.
     before_ns: Option<u64>,
     first_ns: Option<u64>,
 }
 
 const QUARTER_NS: u64 = 900 * 1_000_000_000;
 
-/// Bytes of lines gathered before they are written.
-const GATHERED_BYTES_MAX: usize = 1 << 16;
+/// Maximum buffered bytes of lines.
+const BUFFERED_BYTES_MAX: usize = 1 << 16;
 
 impl Text {
-    /// Lines on standard output.
+    /// Opens an output of lines on standard output.
     pub(crate) fn open(link_type: u32, shown: Lines) -> Result<Self, Error> {
         let origin = Origin::of(link_type);
         let out = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?.into();
@@ -118,7 +117,7 @@ impl Text {
         })
     }
 
-    /// Packets not written whole since the start.
+    /// Returns the number of packets not written completely.
     pub(super) fn lost(&self) -> u64 {
         self.lost
     }
@@ -138,10 +137,10 @@ impl Text {
         }
         self.lines.push('\n');
         self.ends.push(self.lines.len());
-        if self.prompt || self.lines.len() >= GATHERED_BYTES_MAX { self.flush() } else { Ok(()) }
+        if self.prompt || self.lines.len() >= BUFFERED_BYTES_MAX { self.flush() } else { Ok(()) }
     }
 
-    /// The time before a line, as -t asks for it.
+    /// Writes the time at the start of a line, in the format of -t.
     fn time(&mut self, timestamp_ns: u64) {
         let before_ns = self.before_ns.replace(timestamp_ns).unwrap_or(timestamp_ns);
         let first_ns = *self.first_ns.get_or_insert(timestamp_ns);
@@ -158,7 +157,7 @@ impl Text {
         self.lines.push(' ');
     }
 
-    /// The local time, as tcpdump prints it.
+    /// Converts a timestamp to local time, like tcpdump.
     fn local_ns(&mut self, timestamp_ns: u64) -> u64 {
         let quarter = timestamp_ns / QUARTER_NS;
         if self.zone.0 != quarter {

@@ -1,4 +1,4 @@
-//! Where a packet of a capture on all interfaces came from, as tcpdump prints it.
+//! Interface and direction of each packet in a capture on all interfaces, in tcpdump's format.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,16 +8,16 @@ use strait_capture::Frame;
 
 /// `LINKTYPE_LINUX_SLL2`, whose header names the interface.
 const LINUX_SLL2: u32 = 276;
-/// Interfaces whose names are kept; more are looked up each time.
+/// Maximum number of cached names. Further interfaces are looked up for each packet.
 const NAMES_MAX: usize = 1024;
 
-/// Names of interfaces, looked up once each.
+/// Cached names of interfaces.
 pub(super) struct Origin {
     names: HashMap<u32, String>,
 }
 
 impl Origin {
-    /// For packets of this link type, if their header names an interface.
+    /// Creates it if the header of this link type names an interface.
     pub(super) fn of(link_type: u32) -> Option<Self> {
         (link_type == LINUX_SLL2).then(|| Self { names: HashMap::new() })
     }
@@ -26,7 +26,7 @@ impl Origin {
     pub(super) fn write(&mut self, line: &mut String, frame: &Frame<'_>) {
         let (Some(index), Some(kind)) = (frame.bytes.get(4..8), frame.bytes.get(10)) else { return };
         let index = u32::from_be_bytes(index.try_into().expect("four bytes"));
-        let way = match kind {
+        let direction = match kind {
             0 => "In",
             1 => "B",
             2 => "M",
@@ -36,12 +36,12 @@ impl Origin {
         };
         let name = match self.names.get(&index) {
             Some(name) => name.clone(),
-            // In a file the number is another machine's.
+            // In a file the index belongs to another machine.
             None if index != frame.interface => format!("if{index}"),
             None => self.look_up(index),
         };
         // Writing to a String cannot fail.
-        let _ = write!(line, "{name:<5} {way:<3} ");
+        let _ = write!(line, "{name:<5} {direction:<3} ");
     }
 
     fn look_up(&mut self, index: u32) -> String {

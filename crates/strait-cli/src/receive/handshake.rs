@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_has_come_counts_before_its_connection_makes_room() {
+    fn an_offer_that_wait_until_readable_counts_before_its_connection_makes_room() {
         let line = <Line as clap::Parser>::parse_from(["receive"]);
         let mut senders = Senders::listen(&line.args).unwrap();
         let address = senders.listener.local_addr().unwrap();

@@ -1,8 +1,7 @@
-//! The files that `strait run` may preload: those that only trusted users can have put where they
-//! are.
+//! Checks that only trusted users can have installed the files that `strait run` preloads.
 //!
-//! The loader runs the library with the rights of the caller. It reads the file system and two
-//! lists of users; it changes nothing.
+//! The loader runs the library with the rights of the caller. The checks read the file system,
+//! /etc/passwd and /etc/group, and change nothing.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -25,12 +24,12 @@ const ACL_GROUP: u16 = 0x08;
 const ACL_MASK: u16 = 0x10;
 const ACL_WRITE: u16 = 0x02;
 
-/// Returns the library or the directory above it that another user may write to or owns: that user
-/// could have put a library there. Trusted are root, this user and the owner of `program`.
-/// Directories further up may have the sticky bit.
+/// Returns the library or the directory above it that an untrusted user owns or may write to: that
+/// user could have planted the library. Trusted users are root, the effective user and the owner of
+/// `program`. Directories further up may be writable if they have the sticky bit.
 ///
-/// For root, the members of a group that may write are other users, unless the group is its owner's
-/// own. Other users are taken to know with whom they share a tree.
+/// For root, write access by a group counts as untrusted, unless the group belongs to its owner
+/// alone. Other users are assumed to know the groups with which they share a directory.
 pub(super) fn offender<'l>(library: &'l Path, program: &Path) -> Option<&'l Path> {
     let is_safe = |(depth, path): (usize, &Path)| is_safe(path, program, depth > 1);
     library.ancestors().enumerate().find(|place| !is_safe(*place)).map(|(_, path)| path)
@@ -63,8 +62,9 @@ pub(super) fn offender_among_links(
         .find(|entry| !is_link(entry))
 }
 
-/// Returns true if no user but the trusted ones owns `path` or may write to it. With
-/// `may_be_sticky` other users may make entries in it, but not rename those of others.
+/// Returns true if only trusted users own `path` or may write to it. With `may_be_sticky` a
+/// directory with the sticky bit is safe too: other users can create entries in it, but not rename
+/// existing ones.
 fn is_safe(path: &Path, program: &Path, may_be_sticky: bool) -> bool {
     let me = rustix::process::geteuid();
     let owner = fs::metadata(program).ok().map(|program| program.uid());
@@ -85,7 +85,7 @@ fn list_lets_others_write(path: &Path, is_trusted: impl Fn(u32) -> bool) -> bool
     let mut list = vec![0; ACL_BYTES_MAX];
     match rustix::fs::lgetxattr(path, ACL, &mut list[..]) {
         Ok(len) => grants_write(list.get(..len).unwrap_or_default(), is_trusted),
-        // The file has none, or its file system has no lists.
+        // The file or its file system has no access control lists.
         Err(error) => !matches!(error, Errno::NODATA | Errno::OPNOTSUPP),
     }
 }
@@ -115,8 +115,8 @@ fn has_own_group(found: &Metadata) -> bool {
     is_own_group(found.gid(), found.uid(), &read("/etc/group"), &read("/etc/passwd"))
 }
 
-/// Returns true if no user but `owner` and root is in `group`, by the lines of group(5) and
-/// passwd(5). A group that is not listed may have any member.
+/// Returns true if only `owner` and root are members of `group`, by the texts of group(5) and
+/// passwd(5). An unlisted group may have any member.
 fn is_own_group(group: u32, owner: u32, groups: &str, users: &str) -> bool {
     let fields = |line: &'_ str| -> Vec<String> { line.split(':').map(str::to_owned).collect() };
     let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
@@ -141,11 +141,11 @@ mod tests {
     const NOBODY: u32 = 65534;
 
     #[test]
-    fn a_library_that_another_user_may_have_put_there_is_not_taken() {
+    fn library_writable_by_another_user_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let library = directory.path().join("library");
         let program = env::current_exe().unwrap();
-        assert!(offender(&library, &program).is_some(), "there is none");
+        assert!(offender(&library, &program).is_some(), "no such file");
         fs::write(&library, "").unwrap();
         assert_eq!(offender(&library, &program), None);
         let is_root = rustix::process::geteuid().is_root();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_directory_further_up_is_no_offender() {
+    fn sticky_directory_further_up_is_accepted() {
         let directory = tempfile::tempdir().unwrap();
         let (above, below) = (directory.path().join("above"), directory.path().join("above/below"));
         let library = below.join("library");
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A list as setfacl(1) sets it, with an entry of `tag` for `id`.
+    /// Returns an access control list like setfacl(1) sets it, with an entry of `tag` for `id`.
     fn list(tag: u16, id: u32, rights: u16, mask: u16) -> Vec<u8> {
         let entry = |tag: u16, rights: u16, id: u32| {
             [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -197,16 +197,16 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_an_access_control_list_that_lets_others_write_counts() {
+    fn write_entry_in_an_access_control_list_counts() {
         let grants = |list: &[u8]| grants_write(list, |user| user == 0);
         assert!(grants(&list(ACL_USER, NOBODY, 7, 7)) && grants(&list(ACL_GROUP, 0, 2, 7)));
         assert!(!grants(&list(ACL_USER, 0, 7, 7)), "a trusted user");
         assert!(!grants(&list(ACL_USER, NOBODY, 5, 7)) && !grants(&list(ACL_USER, NOBODY, 7, 5)));
-        assert!(grants(&[]) && grants(&list(ACL_USER, 0, 7, 7)[..9]), "no whole list");
+        assert!(grants(&[]) && grants(&list(ACL_USER, 0, 7, 7)[..9]), "truncated list");
     }
 
     #[test]
-    fn a_directory_whose_list_lets_another_user_write_offends() {
+    fn directory_writable_by_access_control_list_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let library = directory.path().join("library");
         fs::write(&library, "").unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_its_owners_own_without_another_member() {
+    fn group_without_other_members_belongs_to_its_owner() {
         let users = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n\
             cy:x:1002:50::/:/bin/sh\n";
         let groups = "root:x:0:\nann:x:1000:\nbob:x:1001:ann\nstaff:x:50:\nteam:x:60:ann,bob\nwork:x:70:ann,root\nbroken:x:\n";
@@ -235,8 +235,8 @@ mod tests {
         assert!(is_own(0, 0) && is_own(1000, 1000) && is_own(70, 1000));
         assert!(!is_own(1001, 1001), "ann is in bob's group");
         assert!(!is_own(1000, 0) && !is_own(60, 1000));
-        assert!(!is_own(50, 0), "it is cy's first group");
-        assert!(!is_own(1234, 1000), "it is not listed");
-        assert!(!is_own_group(60, 1000, groups, ""), "its members are not known");
+        assert!(!is_own(50, 0), "it is cy's primary group");
+        assert!(!is_own(1234, 1000), "unlisted group");
+        assert!(!is_own_group(60, 1000, groups, ""), "unknown members");
     }
 }

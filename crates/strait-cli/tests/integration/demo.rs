@@ -1,5 +1,4 @@
-//! `strait demo`: the same answer on every path, without root as far as that goes, and nothing left
-//! behind.
+//! `strait demo`: equal results on every path, a run without root, and no leftovers.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,7 +19,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn every_path_gives_the_same_answer_and_every_ledger_closes() {
+fn all_paths_capture_equal_packets_and_all_ledgers_close() {
     if !lab::root_or_skip() {
         return;
     }
@@ -46,25 +45,26 @@ fn every_path_gives_the_same_answer_and_every_ledger_closes() {
     assert_empty(directory.path());
 }
 
-/// The rows of the first part's table.
+/// Returns the rows of the first part's table.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines().skip_while(|line| !line.trim_start().starts_with("path ")).skip(1);
     lines.take(4).map(|line| line.split_whitespace().collect()).collect()
 }
 
-/// Each part has a sentence, or the reason why it was skipped, and a command to go on with; the end
-/// says what it was.
+/// Asserts that each part has a sentence or the reason for a skip, and a next command, and that the
+/// demo ends with its summary.
 fn assert_explained(text: &str) {
     let count = |start: &str| text.lines().filter(|line| line.trim_start().starts_with(start)).count();
     let parts = PARTS.len();
     assert_eq!((count("=> ") + count("SKIP: "), count("next: ")), (parts, parts), "{text}");
     let commands: Vec<_> = text.lines().filter(|line| line.contains("next: ")).collect();
-    // As this program was called, by its path here.
+    // The commands name strait by its path, as the test called it.
     assert!(commands.iter().all(|line| line.contains("/strait ")), "{text}");
     assert!(text.contains("accounts for each one"), "{text}");
 }
 
-/// The figures of the parts after the first. What depends on the machine's speed is not looked at.
+/// Asserts the figures of the parts after the first, apart from those that depend on the machine's
+/// speed.
 fn assert_parts(parts: &Value) {
     assert_eq!(parts.as_object().unwrap().len(), PARTS.len(), "{parts}");
     let burst = &parts["burst"];
@@ -72,15 +72,15 @@ fn assert_parts(parts: &Value) {
     assert_eq!(burst["ledger"]["received"], burst["arrived"], "{burst}");
     assert!(
         burst["ledger"]["lost"]["ring_full"].as_u64().unwrap() > 0,
-        "the ring holds no such burst: {burst}"
+        "the burst exceeds the ring: {burst}"
     );
     let delay = &parts["delay"];
     assert!(delay["skipped"].is_string() || delay["under_strait_run"]["packets"] == 100, "{delay}");
     let http = &parts["http"];
     assert!(http["requests"][0]["cache_status"].as_str().unwrap().contains("stored"), "{http}");
     assert!(http["requests"][1]["cache_status"].as_str().unwrap().contains("hit"), "{http}");
-    // What the proxy read of the body together with the origin's head depends on the moment; nothing
-    // else is copied.
+    // Only body bytes that the proxy read together with the origin's head are copied. Their number
+    // depends on timing.
     assert_eq!(http["copied"], http["account"]["filled_copied"], "{http}");
     let resume = &parts["resume"];
     let bytes = |name: &str| resume[name].as_u64().unwrap();
@@ -89,7 +89,7 @@ fn assert_parts(parts: &Value) {
 }
 
 #[test]
-fn an_ordinary_user_sees_the_packet_sockets_and_why_xdp_is_skipped() {
+fn unprivileged_user_captures_by_packet_sockets_and_xdp_is_skipped() {
     let directory = tempfile::tempdir().unwrap();
     let finished = as_ordinary_user(directory.path());
     if finished.status.code() == Some(3) && finished.stderr.contains("user namespaces") {
@@ -103,17 +103,17 @@ fn an_ordinary_user_sees_the_packet_sockets_and_why_xdp_is_skipped() {
     }
     assert_eq!(rows[3][..4], ["xdp", "SKIP:", "needs", "root"], "{text}");
     assert_explained(&text);
-    // These need no privilege at all.
+    // These parts need no privilege.
     assert!(text.contains("second request") && text.contains("the files are   the same"), "{text}");
 }
 
 #[test]
-fn a_part_that_fails_makes_the_demo_fail() {
+fn failing_part_fails_the_demo() {
     if !lab::root_or_skip() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    // No file may be longer than 20 MiB, in blocks of 512 bytes: enough for the first part alone.
+    // A limit of 20 MiB per file, in blocks of 512 bytes. Only the first part stays below it.
     let script = "trap '' XFSZ; ulimit -f 40960; exec \"$0\" \"$@\"";
     let launch = || {
         let launch = Launch::new("sh").args(["-c", script, STRAIT]).args(SHORT);
@@ -145,7 +145,7 @@ fn as_ordinary_user(directory: &Path) -> Finished {
 }
 
 #[test]
-fn an_interrupted_demo_leaves_no_file_and_no_namespace() {
+fn interrupted_demo_leaves_no_file_and_no_namespace() {
     if !lab::root_or_skip() {
         return;
     }
@@ -176,8 +176,8 @@ fn processes() -> Vec<u32> {
     names.filter_map(|name| name.parse().ok()).collect()
 }
 
-/// The network namespaces, as `net:[INODE]`, that a process is in or holds open. Empty if it is
-/// gone.
+/// Returns the network namespaces, as `net:[INODE]`, that a process is in or holds open. Empty if
+/// the process has ended.
 fn held_by(id: u32) -> Vec<PathBuf> {
     let links = |folder: String| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -101,12 +101,12 @@ fn a_link_that_flaps_is_told_and_watched_on() {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let arguments = ["top", "-i", "right", "-p", path, "--json", "--interval", "0.1"];
         let top = strait(wire.right(), &arguments).spawn().unwrap();
-        let has_come = |sum| wait_until(LIMIT, || packets(&objects(&top.stdout())) == sum);
+        let wait_until_readable = |sum| wait_until(LIMIT, || packets(&objects(&top.stdout())) == sum);
         let is = |link| move |object: &Value| object["link"] == link;
         let last_is = |link| wait_until(LIMIT, || objects(&top.stdout()).last().is_some_and(is(link)));
         top.wait_for_stdout("}\n", LIMIT).unwrap();
         send(&wire, &numbered(FRAMES));
-        assert!(has_come(FRAMES), "{path}: {}", top.stdout());
+        assert!(wait_until_readable(FRAMES), "{path}: {}", top.stdout());
         wire.right().set_up(false);
         assert!(last_is("down"), "{path}: {}", top.stderr());
         wire.right().set_up(true);
@@ -116,7 +116,7 @@ fn a_link_that_flaps_is_told_and_watched_on() {
             .iter()
             .all(Interface::is_running)));
         send(&wire, &numbered(FRAMES));
-        assert!(has_come(2 * FRAMES), "{path}: {}", top.stdout());
+        assert!(wait_until_readable(2 * FRAMES), "{path}: {}", top.stdout());
         wire.right().set_up(false);
         assert!(last_is("down"), "{path}: {}", top.stderr());
         let _ = top.interrupt(LIMIT).unwrap().success();
