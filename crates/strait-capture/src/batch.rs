@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strait_ledger::Capture;
 
 use crate::frame::Frame;
-use crate::offline;
+
+use crate::paths::{file, packet, xdp, zerocopy};
 use crate::sieve::Sieve;
-use crate::{packet, xdp, zerocopy};
 
 /// Frames on loan from a ring. Dropping it gives them back.
 pub struct Batch<'lane> {
@@ -24,7 +24,7 @@ pub(crate) enum Source<'lane> {
     Packet(packet::Batch<'lane>),
     Xdp(xdp::Batch<'lane>),
     ZeroCopy(zerocopy::Batch<'lane>),
-    File(offline::Batch<'lane>),
+    File(file::Batch<'lane>),
 }
 
 /// What each frame is booked with.
@@ -160,7 +160,7 @@ enum SourceFrames<'batch> {
     Packet(packet::Frames<'batch>),
     Xdp(xdp::Frames<'batch>),
     ZeroCopy(zerocopy::Frames<'batch>),
-    File(offline::Frames<'batch>),
+    File(file::Frames<'batch>),
 }
 
 impl<'batch> Iterator for Frames<'batch> {

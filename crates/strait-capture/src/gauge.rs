@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
-use crate::{packet, xdp, zerocopy};
+use crate::paths::{packet, xdp, zerocopy};
 
 /// Reads the counters of a [`crate::Lane`] at any time, while the lane is in use and from a signal
 /// handler too: it takes no lock and allocates nothing.

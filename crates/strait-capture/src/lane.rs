@@ -17,10 +17,10 @@ use crate::batch::{Batch, Booking, Copies, Source};
 use crate::error::Error;
 use crate::gauge::{self, Gauge, Tally};
 use crate::interrupt::Interrupter;
+use crate::paths::{file, packet, xdp, zerocopy};
 use crate::sieve::Sieve;
 use crate::wait::{Pacer, Step};
 use crate::watch::LinkWatch;
-use crate::{offline, packet, xdp, zerocopy};
 
 /// How often a lane that spins reads the link's news: every few milliseconds.
 const LINK_CHECK_SPINS: u32 = 1 << 16;
@@ -76,7 +76,7 @@ pub(crate) enum Engine {
     Packet(Box<packet::Engine>),
     Xdp(Box<xdp::Engine>),
     ZeroCopy(Box<zerocopy::Engine>),
-    File(Box<offline::Engine>),
+    File(Box<file::Engine>),
 }
 
 impl Lane {

@@ -26,6 +26,7 @@
 //! It never prints, and reads a clock only to stamp and to keep deadlines.
 
 mod batch;
+mod counters;
 mod error;
 pub mod file;
 mod filter;
@@ -35,15 +36,15 @@ mod inject;
 mod interrupt;
 mod lane;
 mod link;
-mod offline;
-mod packet;
+
+mod paths;
+mod placing;
+mod queues;
 mod session;
 mod sieve;
 pub mod sink;
 mod wait;
 mod watch;
-mod xdp;
-mod zerocopy;
 
 pub use batch::{Batch, Frames};
 pub use error::Error;
@@ -54,7 +55,9 @@ pub use inject::{InjectPath, Injector, LiveGenerator, Sender};
 pub use interrupt::Interrupter;
 pub use lane::Lane;
 pub use link::is_shared as is_shared_interface;
-pub use session::{Builder, Directions, Path, Queues, Session};
+pub use paths::path::Path;
+pub use queues::Queues;
+pub use session::{Builder, Directions, Session};
 pub use sieve::Sieve;
 pub use strait_sys::Kind as ErrorKind;
 pub use strait_sys::output;

@@ -1,11 +1,6 @@
 //! Opening a capture: options, the path they lead to, the lanes, and the account at the end.
 
-mod builder;
-mod counters;
-mod path;
-mod placing;
-mod queues;
-mod xdp_ring;
+pub(crate) mod builder;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,19 +12,19 @@ use strait_sys::packet::{Cooked, Socket};
 use strait_sys::process::wait_for_readers;
 
 pub use self::builder::{Builder, Directions};
-pub(crate) use self::counters::Counters;
-pub use self::path::Path;
-use self::placing::{Placing, Replaced};
-pub use self::queues::Queues;
+use crate::counters::Counters;
+use crate::paths::path::Path;
+use crate::placing::{Placing, Replaced};
+
 use crate::error::Error;
 use crate::filter;
 use crate::inject::Sender;
 use crate::lane::{Lane, Shared};
 use crate::link::{Link, Split};
+use crate::paths::xdp::Intake;
+use crate::paths::zerocopy;
 use crate::sieve::Sieve;
 use crate::watch::LinkStatus;
-use crate::xdp::Intake;
-use crate::zerocopy;
 
 /// More than a slot of a ring holds of any frame.
 const SLOT_BYTES_MAX: u32 = 1 << 16;

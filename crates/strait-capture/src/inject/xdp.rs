@@ -18,7 +18,7 @@ use strait_sys::xdp::{self, Binding, Geometry, Mode, Receiver, Socket, Umem};
 
 use super::FRAME_BYTES_MAX;
 use crate::error::Error;
-use crate::xdp::{bind, is_for_want_of_ability};
+use crate::paths::xdp::{bind, is_for_want_of_ability};
 
 /// Slots of the TX ring.
 pub(super) const SLOTS: u32 = 2048;

@@ -8,17 +8,17 @@ use strait_sys::interface::Interface;
 use strait_sys::packet::Fanout;
 use strait_sys::packet::v3::{Early, READS_EARLY};
 
-use super::queues::Queues;
-use super::xdp_ring;
 use super::{Counters, Info, PacketSource, Path, Session, Source, XdpSource, ZeroCopySource};
 use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
 use crate::lane::{Engine, Lane, Shared};
 use crate::link::{self, ANY, Link, Split};
-use crate::packet::{self, Kind, Shape};
+use crate::paths::packet::{self, Kind, Shape};
+use crate::paths::xdp::Insist;
+use crate::paths::xdp::ring_size as xdp_ring;
+use crate::paths::{file, xdp, zerocopy};
+use crate::queues::Queues;
 use crate::wait::{Pacer, Wait};
-use crate::xdp::Insist;
-use crate::{offline, xdp, zerocopy};
 
 /// Which frames to capture, seen from this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -247,7 +247,7 @@ impl Builder {
     pub fn open_file(self) -> Result<Session, Error> {
         self.check()?;
         let shared = Arc::<Shared>::default();
-        let engine = offline::Engine::open(&self.interface, self.filter.as_deref(), self.snaplen)?;
+        let engine = file::Engine::open(&self.interface, self.filter.as_deref(), self.snaplen)?;
         let info = Info {
             path: "file",
             mode: "read".to_owned(),
@@ -517,7 +517,7 @@ struct Target {
 }
 
 /// AF_XDP and PF_ZEROCOPY see received frames only.
-pub(super) fn refuse_sent(path: &str, directions: Directions) -> Result<(), Error> {
+pub(crate) fn refuse_sent(path: &str, directions: Directions) -> Result<(), Error> {
     match directions {
         Directions::Out => {
             Err(Error::Usage(format!("{path} sees received frames only: use --path v3 for sent ones")))
@@ -527,7 +527,7 @@ pub(super) fn refuse_sent(path: &str, directions: Directions) -> Result<(), Erro
 }
 
 /// On the loopback each frame goes out and comes in: once is enough, as libpcap sees it.
-pub(super) fn once(is_loopback: bool, directions: Directions) -> Directions {
+pub(crate) fn once(is_loopback: bool, directions: Directions) -> Directions {
     match directions {
         Directions::Both if is_loopback => Directions::In,
         directions => directions,

@@ -4,10 +4,10 @@
 use strait_filter::cbpf::Program;
 use strait_sys::interface::Interface;
 
-use super::Directions;
-use super::builder::refuse_sent;
 use crate::error::Error;
 use crate::filter;
+use crate::session::Directions;
+use crate::session::builder::refuse_sent;
 
 /// A kernel packet path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

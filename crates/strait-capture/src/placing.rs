@@ -6,25 +6,25 @@
 
 use strait_filter::cbpf::Program;
 
-use super::Directions;
 use crate::error::Error;
 use crate::filter;
 use crate::link::{Link, Split};
+use crate::session::Directions;
 
 /// The frames that a filter is for.
 #[derive(Clone, Copy)]
-pub(super) struct Placing {
-    pub(super) link: Link,
-    pub(super) directions: Directions,
+pub(crate) struct Placing {
+    pub(crate) link: Link,
+    pub(crate) directions: Directions,
 }
 
 /// The filter that is in place after a change.
 #[derive(Debug)]
-pub(super) struct Replaced {
+pub(crate) struct Replaced {
     /// Why it runs in this process, if it does.
-    pub(super) why_here: Option<String>,
+    pub(crate) why_here: Option<String>,
     /// Why it is the earlier one, if it is.
-    pub(super) refused: Option<Error>,
+    pub(crate) refused: Option<Error>,
 }
 
 impl Placing {
@@ -33,7 +33,7 @@ impl Placing {
     ///
     /// # Errors
     /// `old` cannot be put back: the lanes reject every frame.
-    pub(super) fn replace(
+    pub(crate) fn replace(
         self,
         old: &Program,
         new: &Program,

@@ -5,18 +5,18 @@ use strait_ledger::{self as ledger, Capture, Since};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::Netlink;
 
-use super::Directions;
-use super::builder::once;
 use crate::error::Error;
 use crate::link::Link;
+use crate::session::Directions;
+use crate::session::builder::once;
 
 /// The counters of what is captured. They are read when the capture ends and stand at 0 before.
 pub(crate) struct Counters {
     /// One interface, or all that there were at the start.
     links: Vec<LinkCounters>,
-    pub(super) directions: Directions,
+    pub(crate) directions: Directions,
     /// Whether there is a filter that rejects anything.
-    pub(super) filters: bool,
+    pub(crate) filters: bool,
 }
 
 struct LinkCounters {
@@ -56,7 +56,7 @@ impl Counters {
         Ok(Self { links, directions, filters })
     }
 
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
         for link in &mut self.links {
             // An interface that is gone has no counters: the ledger then knows nothing of what the filter
@@ -70,7 +70,7 @@ impl Counters {
     }
 
     /// Frames that the NIC missed.
-    pub(super) fn missed(&self) -> Capture {
+    pub(crate) fn missed(&self) -> Capture {
         let missed = self.links.iter().map(|link| link.missed.total()).sum();
         let mut account = Capture { received: missed, ..Capture::default() };
         account.lost.nic_missed = missed;
@@ -78,7 +78,7 @@ impl Counters {
     }
 
     /// Frames that the NIC has missed so far, asked of the kernel now; 0 where it does not tell.
-    pub(super) fn missed_now(&self) -> u64 {
+    pub(crate) fn missed_now(&self) -> u64 {
         let Ok(mut netlink) = Netlink::open() else { return 0 };
         let missed = |link: &LinkCounters| {
             let now = netlink.stats(link.index).ok()?;
@@ -91,7 +91,7 @@ impl Counters {
 
     /// Frames that the interface saw and no lane counted: those that the filter rejected, and those
     /// that the NIC missed. `beyond` matched too late to belong to the capture.
-    pub(super) fn filtered_and_missed(&self, lanes: &[ledger::Lane], beyond: u64) -> Capture {
+    pub(crate) fn filtered_and_missed(&self, lanes: &[ledger::Lane], beyond: u64) -> Capture {
         let matched = beyond + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
         let mut account = self.missed();
         if self.filters {

@@ -11,6 +11,7 @@ mod batch;
 mod intake;
 mod join;
 mod open;
+pub(crate) mod ring_size;
 mod stamp;
 
 use std::os::fd::{AsFd, BorrowedFd};

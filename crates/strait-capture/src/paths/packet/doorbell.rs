@@ -204,7 +204,7 @@ mod tests {
     use strait_sys::packet::v3::Early;
 
     use super::*;
-    use crate::packet::Kind;
+    use crate::paths::packet::Kind;
     use crate::{InjectPath, Injector};
 
     const LIMIT: Duration = Duration::from_secs(10);
