@@ -10,7 +10,7 @@ use strait_ledger::Capture;
 use crate::frame::Frame;
 
 use crate::paths::{file, packet, xdp, zerocopy};
-use crate::sieve::Sieve;
+use crate::userspace_filter::UserspaceFilter;
 
 /// Frames on loan from a ring. Dropping it gives them back.
 pub struct Batch<'lane> {
@@ -34,7 +34,7 @@ pub(crate) struct Booking<'lane> {
     pub(crate) queue: u32,
     pub(crate) copies: Copies,
     /// What is not to be lent although it came.
-    pub(crate) sieve: Option<&'lane Sieve>,
+    pub(crate) userspace: Option<&'lane UserspaceFilter>,
     /// Frames that came and are lent to nobody.
     pub(crate) discarded: &'lane AtomicU64,
 }
@@ -110,12 +110,12 @@ impl Booking<'_> {
     #[inline]
     fn book(&mut self, frame: &mut Frame<'_>) -> bool {
         let mut kept = self.snaplen as usize;
-        if let Some(sieve) = self.sieve {
+        if let Some(userspace) = self.userspace {
             if self.copies == Copies::Captured {
                 // The kernel has copied all of it for the filter to see.
                 self.account.copied_bytes += frame.bytes.len() as u64;
             }
-            kept = kept.min(sieve.keeps(frame));
+            kept = kept.min(userspace.keeps(frame));
             if kept == 0 {
                 self.discarded.fetch_add(1, Ordering::Relaxed);
                 return false;
@@ -126,7 +126,7 @@ impl Booking<'_> {
         self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
         match self.copies {
             Copies::Nothing => {}
-            Copies::Captured if self.sieve.is_some() => {}
+            Copies::Captured if self.userspace.is_some() => {}
             Copies::Captured => self.account.copied_bytes += frame.bytes.len() as u64,
             Copies::Whole => self.account.copied_bytes += u64::from(frame.wire_len),
         }

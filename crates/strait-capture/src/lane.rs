@@ -15,10 +15,10 @@ use strait_sys::packet::Cooked;
 
 use crate::batch::{Batch, Booking, Copies, Source};
 use crate::error::Error;
-use crate::gauge::{self, Gauge, Tally};
 use crate::interrupt::Interrupter;
+use crate::live_counters::{self, LiveCounters, Tally};
 use crate::paths::{file, packet, xdp, zerocopy};
-use crate::sieve::Sieve;
+use crate::userspace_filter::UserspaceFilter;
 use crate::wait::{Pacer, Step};
 use crate::watch::LinkWatch;
 
@@ -62,7 +62,7 @@ pub struct Lane {
     /// An error that came while frames were still in the ring: told once they are read.
     failure: Option<Error>,
     /// A filter that the kernel does not run.
-    sieve: Option<Sieve>,
+    userspace: Option<UserspaceFilter>,
     tally: Arc<Tally>,
     /// Ends its waits.
     interrupter: Option<Interrupter>,
@@ -100,7 +100,7 @@ impl Lane {
             shared,
             draining_since: None,
             failure: None,
-            sieve: None,
+            userspace: None,
             tally: Arc::default(),
             interrupter: None,
             link_looked: None,
@@ -170,19 +170,19 @@ impl Lane {
     }
 
     /// What reads this lane's counters from another thread or a signal handler.
-    pub fn gauge(&self) -> Gauge {
+    pub fn live_counters(&self) -> LiveCounters {
         let source = match &self.engine {
-            Engine::Packet(engine) => gauge::Source::Packet(engine.counts()),
-            Engine::Xdp(engine) => gauge::Source::Xdp(engine.counts()),
-            Engine::ZeroCopy(engine) => gauge::Source::ZeroCopy(engine.counts()),
-            Engine::File(_) => gauge::Source::None,
+            Engine::Packet(engine) => live_counters::Source::Packet(engine.counts()),
+            Engine::Xdp(engine) => live_counters::Source::Xdp(engine.counts()),
+            Engine::ZeroCopy(engine) => live_counters::Source::ZeroCopy(engine.counts()),
+            Engine::File(_) => live_counters::Source::None,
         };
-        Gauge::new(source, Arc::clone(&self.tally))
+        LiveCounters::new(source, Arc::clone(&self.tally))
     }
 
-    /// Runs `sieve` from the first frame on.
-    pub(crate) fn start_with(&mut self, sieve: Option<Sieve>) {
-        self.sieve = sieve;
+    /// Runs `userspace` from the first frame on.
+    pub(crate) fn start_with(&mut self, userspace: Option<UserspaceFilter>) {
+        self.userspace = userspace;
     }
 
     /// Ends the intake of a packet socket until [`Lane::set_filter`].
@@ -193,10 +193,14 @@ impl Lane {
         }
     }
 
-    /// Has the kernel run `program` from now on, on packet sockets, and `sieve` run here. Frames
+    /// Has the kernel run `program` from now on, on packet sockets, and `userspace` run here. Frames
     /// that are in the ring are thrown away: they came by an earlier filter. On packet sockets
     /// the intake must have ended by [`Lane::reject_all`].
-    pub(crate) fn set_filter(&mut self, program: &Program, sieve: Option<Sieve>) -> Result<(), Error> {
+    pub(crate) fn set_filter(
+        &mut self,
+        program: &Program,
+        userspace: Option<UserspaceFilter>,
+    ) -> Result<(), Error> {
         match &mut self.engine {
             Engine::Packet(_) => {
                 // The socket reports a link that went down once, before the frames that it had queued.
@@ -211,11 +215,11 @@ impl Lane {
             Engine::ZeroCopy(engine) => engine.discard_waiting(&self.tally.discarded),
             Engine::Xdp(_) | Engine::File(_) => return Ok(()),
         }
-        self.gauge().keep_shown()?;
+        self.live_counters().keep_shown()?;
         if let Engine::Packet(engine) = &self.engine {
             engine.admit(program)?;
         }
-        self.sieve = sieve;
+        self.userspace = userspace;
         Ok(())
     }
 
@@ -230,7 +234,7 @@ impl Lane {
     pub(crate) fn discard_waiting(&mut self) -> Result<(), Error> {
         let Engine::Xdp(engine) = &mut self.engine else { return Ok(()) };
         engine.discard_waiting(&self.tally.discarded);
-        self.gauge().keep_shown()
+        self.live_counters().keep_shown()
     }
 
     /// Takes back `frames` that were lent and that a later filter rejects: they count as filtered.
@@ -427,7 +431,7 @@ impl Lane {
     /// Lends frames that are ready, `limit` at most, or nothing.
     fn lend(&mut self, limit: Option<usize>) -> Batch<'_> {
         let copies = self.engine.copies();
-        let Self { engine, account, snaplen, queue, pacer, sieve, tally, .. } = self;
+        let Self { engine, account, snaplen, queue, pacer, userspace, tally, .. } = self;
         let discarded = &tally.discarded;
         let source = match (limit, engine) {
             (None, _) => Source::Empty,
@@ -436,8 +440,8 @@ impl Lane {
             (Some(limit), Engine::ZeroCopy(engine)) => Source::ZeroCopy(engine.take(limit)),
             (Some(_), Engine::File(engine)) => Source::File(engine.take()),
         };
-        let (snaplen, queue, sieve) = (*snaplen, *queue, sieve.as_ref());
-        let batch = Batch::new(source, Booking { account, snaplen, queue, copies, sieve, discarded });
+        let (snaplen, queue, userspace) = (*snaplen, *queue, userspace.as_ref());
+        let batch = Batch::new(source, Booking { account, snaplen, queue, copies, userspace, discarded });
         pacer.found(batch.len());
         batch
     }

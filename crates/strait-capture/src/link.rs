@@ -9,7 +9,7 @@ use strait_sys::packet::{Cooked, Socket};
 
 use crate::error::Error;
 use crate::session::Directions;
-use crate::sieve::Sieve;
+use crate::userspace_filter::UserspaceFilter;
 
 /// The name that stands for all interfaces at once, as in libpcap.
 pub(crate) const ANY: &str = "any";
@@ -50,10 +50,10 @@ pub(crate) enum Link {
 /// A filter, divided between the kernel and this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
-    /// The program for the kernel; it keeps frames whole where the sieve is to see them.
+    /// The program for the kernel; it keeps frames whole if the userspace filter is to see them.
     pub(crate) kernels: Program,
     /// The filter where it runs in this process.
-    pub(crate) sieve: Option<Sieve>,
+    pub(crate) userspace: Option<UserspaceFilter>,
     /// Why it does.
     pub(crate) why_here: Option<String>,
 }
@@ -100,7 +100,7 @@ impl Link {
         };
         let kernels = self.directed(&kernels, directions)?;
         match kernels.refusal() {
-            None => Ok(Split { kernels, sieve: None, why_here: None }),
+            None => Ok(Split { kernels, userspace: None, why_here: None }),
             Some(refusal) => self.split_here(program, directions, refusal),
         }
     }
@@ -112,12 +112,12 @@ impl Link {
         directions: Directions,
         why: &dyn Display,
     ) -> Result<Split, Error> {
-        let sieve = match self {
-            Self::Own(link_type) => Sieve::own(program.clone(), link_type),
-            Self::Cooked { header, .. } => Sieve::cooked(program.clone(), header),
+        let userspace = match self {
+            Self::Own(link_type) => UserspaceFilter::own(program.clone(), link_type),
+            Self::Cooked { header, .. } => UserspaceFilter::cooked(program.clone(), header),
         };
         let kernels = self.directed(&Program::accept_all(0), directions)?;
-        Ok(Split { kernels, sieve: Some(sieve), why_here: Some(why.to_string()) })
+        Ok(Split { kernels, userspace: Some(userspace), why_here: Some(why.to_string()) })
     }
 
     /// The program for frames of these directions, and each frame once.

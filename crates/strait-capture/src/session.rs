@@ -23,7 +23,7 @@ use crate::lane::{Lane, Shared};
 use crate::link::{Link, Split};
 use crate::paths::xdp::Intake;
 use crate::paths::zerocopy;
-use crate::sieve::Sieve;
+use crate::userspace_filter::UserspaceFilter;
 use crate::watch::LinkStatus;
 
 /// More than a slot of a ring holds of any frame.
@@ -224,10 +224,10 @@ impl Session {
     }
 
     /// A filter to run here, on frames of this session that were lent already.
-    pub fn sieve(&self, program: &Program) -> Sieve {
+    pub fn userspace_filter(&self, program: &Program) -> UserspaceFilter {
         match self.info.link.and_then(Link::cooked) {
-            Some(header) => Sieve::cooked(program.clone(), header),
-            None => Sieve::own(program.clone(), self.info.link_type),
+            Some(header) => UserspaceFilter::cooked(program.clone(), header),
+            None => UserspaceFilter::own(program.clone(), self.info.link_type),
         }
     }
 
@@ -317,10 +317,10 @@ impl Session {
 /// does, if it does. All lanes reject frames first, so that none that passed the old filter comes
 /// after a ring was emptied.
 fn set_lanes(lanes: &mut [Lane], split: Split) -> Result<Option<String>, Error> {
-    let Split { kernels, sieve, why_here } = split;
+    let Split { kernels, userspace, why_here } = split;
     lanes.iter().try_for_each(Lane::reject_all)?;
     wait_for_readers();
-    lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, sieve.clone()))?;
+    lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, userspace.clone()))?;
     Ok(why_here)
 }
 

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use strait_capture::{Batch, Directions, Error, Frame, Gauge, Lane, Session, Sieve, Wait};
+use strait_capture::{Batch, Directions, Error, Frame, Lane, LiveCounters, Session, UserspaceFilter, Wait};
 use strait_filter::cbpf::Program;
 
 use crate::choice::Choice;
@@ -138,7 +138,7 @@ impl Handle {
     }
 
     /// Opens the capture, which receives packets from then on. Returns its live counters.
-    pub(crate) fn activate(&mut self, entry: &Entry) -> Result<Vec<Gauge>, Error> {
+    pub(crate) fn activate(&mut self, entry: &Entry) -> Result<Vec<LiveCounters>, Error> {
         self.options.check()?;
         let builder = Session::builder(self.choice.device.clone())
             .path(self.choice.path)
@@ -167,7 +167,7 @@ impl Handle {
         entry.facts.set(session.link_type(), snaplen, nanoseconds, waker.descriptor());
         // Open the sender now, because the program may drop its privileges before it sends.
         entry.sender.get_or_init(|| session.take_sender());
-        let gauges = lanes.iter().map(Lane::gauge).collect();
+        let live_counters = lanes.iter().map(Lane::live_counters).collect();
         self.active = Some(Active {
             session,
             lanes,
@@ -176,7 +176,7 @@ impl Handle {
             kept: VecDeque::new(),
             refreshed: Instant::now(),
         });
-        Ok(gauges)
+        Ok(live_counters)
     }
 
     /// Replaces the filter. No packet that the new filter rejects is delivered afterwards.
@@ -460,7 +460,7 @@ struct FrameCheck<'a> {
     /// Value of [`Entry::request_number`] that the filter belongs to.
     request_number: usize,
     /// The requested filter.
-    filter: Option<Sieve>,
+    filter: Option<UserspaceFilter>,
     /// Number of frames that it rejected.
     rejected: u64,
 }
@@ -471,7 +471,7 @@ impl FrameCheck<'_> {
     fn admits(&mut self, frame: &Frame<'_>) -> bool {
         if self.entry.request_number() != self.request_number {
             self.request_number = self.entry.request_number();
-            self.filter = self.entry.pending_filter().map(|filter| self.session.sieve(&filter));
+            self.filter = self.entry.pending_filter().map(|filter| self.session.userspace_filter(&filter));
         }
         if self.filter.as_ref().is_some_and(|filter| filter.keeps(frame) == 0) {
             self.rejected += 1;

@@ -17,9 +17,9 @@ fn replace(errors: &[i32]) -> (Vec<Option<u32>>, Result<Replaced, Error>) {
     let (old, new) = (Program::accept_all(1), Program::accept_all(2));
     let placing = Placing { link: Link::Own(1), directions: Directions::In };
     let mut attempts = Vec::new();
-    let replaced = placing.replace(&old, &new, |Split { kernels, sieve, why_here }| {
+    let replaced = placing.replace(&old, &new, |Split { kernels, userspace, why_here }| {
         let error = errors.get(attempts.len());
-        attempts.push(if sieve.is_some() { None } else { kernels.constant() });
+        attempts.push(if userspace.is_some() { None } else { kernels.constant() });
         match error {
             Some(&errno) => Err(strait_sys::Error::os("attach", "a filter", errno).into()),
             None => Ok(why_here),

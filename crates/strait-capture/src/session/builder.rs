@@ -315,11 +315,11 @@ impl Builder {
         mut notes: Vec<String>,
     ) -> Result<Session, Error> {
         let Target { interface, link, .. } = target;
-        let Split { kernels: program, sieve, why_here } = split;
+        let Split { kernels: program, userspace, why_here } = split;
         filter::note(&mut notes, why_here);
         let numbers = self.lane_numbers(interface)?;
         let mut shape = self.shape(interface, *link, kind, numbers.len());
-        if sieve.is_some() {
+        if userspace.is_some() {
             // The filter is to see what it would see in the kernel; the snaplen cuts what it matches.
             shape.frame_bytes = frame_bytes_max(interface);
         }
@@ -348,7 +348,7 @@ impl Builder {
         });
         let mut lanes = self.lanes(engines.collect(), &numbers, &shared);
         for lane in &mut lanes {
-            lane.start_with(sieve.clone());
+            lane.start_with(userspace.clone());
         }
         let source = Source::Packet(Box::new(PacketSource { sockets, counters }));
         let info = self.info(target, kind.name(), "copy", ring, notes);
@@ -423,9 +423,9 @@ impl Builder {
         let pacer = Pacer::new(self.wait, engine.capacity());
         let mut lanes = self.lanes(vec![(Engine::ZeroCopy(Box::new(engine)), pacer)], &numbers, &shared);
         if self.filters() {
-            let Split { sieve, .. } = link.split_here(program, Directions::In, &"")?;
+            let Split { userspace, .. } = link.split_here(program, Directions::In, &"")?;
             for lane in &mut lanes {
-                lane.start_with(sieve.clone());
+                lane.start_with(userspace.clone());
             }
         }
         let info = self.info(target, "zerocopy", "zero-copy", ring, Vec::new());

@@ -78,7 +78,7 @@ fn without_privilege_a_packet_socket_has_a_new_filter_and_af_xdp_keeps_the_earli
     let udp = compiled(&wire, "udp and inbound");
     for path in PATHS {
         let (mut session, mut lanes) = open(&wire, path);
-        let gauge = lanes[0].gauge();
+        let counters = lanes[0].live_counters();
         send(&wire);
         let set = std::thread::scope(|scope| {
             let unprivileged = || {
@@ -94,10 +94,10 @@ fn without_privilege_a_packet_socket_has_a_new_filter_and_af_xdp_keeps_the_earli
         }
         set.unwrap();
         send(&wire);
-        assert!(gauge.read().unwrap().received >= FRAMES / 2);
+        assert!(counters.read().unwrap().received >= FRAMES / 2);
         let protocols = protocols(&wire, session, lanes);
         assert_eq!(protocols, [17].repeat(FRAMES as usize / 2), "{path:?}");
-        assert!(gauge.read().unwrap().received <= FRAMES, "those of the first filter do not count");
+        assert!(counters.read().unwrap().received <= FRAMES, "those of the first filter do not count");
     }
 }
 
@@ -109,8 +109,8 @@ fn another_filter_takes_nothing_off_a_count_that_was_read() {
     let tcp = compiled(&wire, "tcp and inbound");
     for path in PATHS {
         let (mut session, mut lanes) = open(&wire, path);
-        let gauge = lanes[0].gauge();
-        let received = || gauge.read().unwrap().received;
+        let counters = lanes[0].live_counters();
+        let received = || counters.read().unwrap().received;
         send(&wire);
         assert!(lab::wait_until(LIMIT, || received() == FRAMES), "{path:?}: {}", received());
         wire.right().run(|| session.set_filter(&mut lanes, &tcp)).unwrap();
@@ -161,10 +161,10 @@ fn a_filter_that_runs_here_takes_nothing_off_a_count_that_was_read() {
     with_long_filter(&wire, |long| {
         for path in [Path::Recv, Path::V2, Path::V3] {
             let (mut session, mut lanes) = open(&wire, path);
-            let gauge = lanes[0].gauge();
+            let counters = lanes[0].live_counters();
             wire.right().run(|| session.set_filter(&mut lanes, long)).unwrap();
             send(&wire);
-            let received = || gauge.read().unwrap().received;
+            let received = || counters.read().unwrap().received;
             assert!(lab::wait_until(LIMIT, || received() == FRAMES), "{path:?}: {}", received());
             assert_eq!(protocols(&wire, session, lanes), [17].repeat(FRAMES as usize / 2), "{path:?}");
             assert_eq!(received(), FRAMES, "{path:?}: the filter took frames off the count");

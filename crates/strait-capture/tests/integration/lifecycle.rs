@@ -293,10 +293,10 @@ fn a_link_that_goes_down_and_is_deleted_loses_no_frame_of_a_slow_reader() {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut session = wire.right().run(|| incoming().path(path).open()).unwrap();
         let mut lane = session.take_lanes().remove(0);
-        let gauge = lane.gauge();
+        let counters = lane.live_counters();
         send(&wire, &frames());
         // Frames of XDP that are on their way to the ring are lost with the link.
-        assert!(wait_until(LIMIT, || gauge.read().unwrap().received == sent), "{path:?}");
+        assert!(wait_until(LIMIT, || counters.read().unwrap().received == sent), "{path:?}");
         wire.right().set_up(false);
         lane.check_link().unwrap();
         assert!(session.link().is_down, "{path:?}");

@@ -182,10 +182,10 @@ fn activate(p: *mut Pcap, live: &Live) -> c_int {
         return PCAP_ERROR;
     }
     match handle.activate(&live.entry) {
-        Ok(gauges) => {
+        Ok(live_counters) => {
             live.compiles.store(make_compiler(live), Ordering::Relaxed);
             report_at_exit(live);
-            live.set_active(gauges);
+            live.set_active(live_counters);
             0
         }
         Err(error) if live.entry.choice.strict && !is_interface(&live.device) => {

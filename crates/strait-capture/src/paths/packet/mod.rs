@@ -28,8 +28,8 @@ use crate::batch::Booking;
 use crate::error::Error;
 use crate::filter;
 use crate::frame::{Direction, Frame, Vlan};
-use crate::gauge::Reading;
 use crate::lane::Wakers;
+use crate::live_counters::Reading;
 use crate::wait::{RING_SHARE, Step};
 
 /// How long a reader that was rung looks for the frame that the kernel is still writing.

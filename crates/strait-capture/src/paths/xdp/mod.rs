@@ -36,8 +36,8 @@ pub(crate) use self::open::{bind, is_for_want_of_ability, open};
 use self::stamp::Clock;
 use crate::batch::Copies;
 use crate::error::Error;
-use crate::gauge::Reading;
 use crate::lane::Wakers;
+use crate::live_counters::Reading;
 use crate::wait::{Step, Wait};
 
 /// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was

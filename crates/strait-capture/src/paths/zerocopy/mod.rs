@@ -18,10 +18,10 @@ use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, 
 use crate::batch::Booking;
 use crate::error::Error;
 use crate::frame::Frame;
-use crate::gauge::Reading;
 use crate::inject::Sender;
 use crate::lane::Wakers;
 use crate::link;
+use crate::live_counters::Reading;
 use crate::wait::Step;
 
 /// Slots lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache.

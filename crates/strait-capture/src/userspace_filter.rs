@@ -17,7 +17,7 @@ const HEADER_BYTES_MAX: usize = 32;
 
 /// A filter, and how it sees frames.
 #[derive(Clone, Debug)]
-pub struct Sieve {
+pub struct UserspaceFilter {
     program: Program,
     view: View,
     /// The program's answer, where it is always the same: it is not run then.
@@ -35,7 +35,7 @@ enum View {
     Cooked(Cooked),
 }
 
-impl Sieve {
+impl UserspaceFilter {
     /// For frames with the link's own header.
     pub(crate) fn own(program: Program, link_type: u32) -> Self {
         let view = if link_type == ETHERNET { View::Ethernet } else { View::Plain };

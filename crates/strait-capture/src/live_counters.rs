@@ -10,7 +10,7 @@ use crate::paths::{packet, xdp, zerocopy};
 /// Reads the counters of a [`crate::Lane`] at any time, while the lane is in use and from a signal
 /// handler too: it takes no lock and allocates nothing.
 #[derive(Clone, Debug)]
-pub struct Gauge {
+pub struct LiveCounters {
     source: Source,
     tally: Arc<Tally>,
 }
@@ -24,7 +24,7 @@ pub(crate) enum Source {
     None,
 }
 
-/// What a [`Gauge`] shows: frames since the capture was opened.
+/// What a [`LiveCounters`] shows: frames since the capture was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Frames that the filter matched, those dropped included. It never falls: frames that a
@@ -53,7 +53,7 @@ impl Tally {
     }
 }
 
-impl Gauge {
+impl LiveCounters {
     pub(crate) fn new(source: Source, tally: Arc<Tally>) -> Self {
         Self { source, tally }
     }
@@ -79,7 +79,7 @@ impl Gauge {
         Ok(())
     }
 
-    /// The counters, in which frames that a sieve has yet to judge count until it rejects them.
+    /// The counters, in which frames that the userspace filter has yet to judge count until it rejects them.
     fn count(&self) -> Result<Reading, Error> {
         let mut reading = match &self.source {
             Source::Packet(counts) => counts.reading()?,
