@@ -88,7 +88,7 @@ fn cut_short() -> Error {
 }
 
 fn failed(cause: String) -> Error {
-    Error::said(Kind::Failed, "read", "ethtool answer", cause)
+    Error::new(Kind::Failed, "read", "ethtool answer", cause)
 }
 
 #[cfg(test)]
