@@ -40,6 +40,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("strait-capture", Layer::Engine),
     ("strait-transfer", Layer::Engine),
     ("strait-store", Layer::Engine),
+    ("strait-program", Layer::Engine),
     ("strait-proxy", Layer::Service),
     ("strait-bench", Layer::Service),
     ("strait-pcap", Layer::Program),
@@ -198,7 +199,7 @@ mod tests {
         for (from, to) in [
             ("strait-capture", "strait-sys"),
             ("strait-capture", "strait-filter"),
-            ("strait-cli", "strait-proxy"),
+            ("strait-cli", "strait-program"),
             ("strait-cli", "strait-sys"),
             ("strait-pcap", "strait-capture"),
             ("bench", "lab"),

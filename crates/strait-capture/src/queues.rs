@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use strait_ledger::quantity;
+
 /// Which receive queues, so how many lanes. As text: `all`, or numbers and ranges as in `0,2,5-7`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
@@ -25,24 +27,6 @@ impl FromStr for Queues {
         if text == "all" {
             return Ok(Self::All);
         }
-        let mut numbers = Vec::new();
-        for part in text.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            for number in number(first)?..=number(last)? {
-                if numbers.contains(&number) {
-                    return Err(format!("{number} is named twice"));
-                }
-                numbers.push(number);
-            }
-        }
-        if numbers.is_empty() { Err(format!("{text}: an empty range")) } else { Ok(Self::These(numbers)) }
-    }
-}
-
-fn number(text: &str) -> Result<u32, String> {
-    match text.trim().parse() {
-        Ok(number) if number <= QUEUE_MAX => Ok(number),
-        Ok(number) => Err(format!("{number} is more than {QUEUE_MAX}")),
-        Err(_) => Err(format!("'{text}' is not a number; write numbers and ranges as in 0,2,5-7")),
+        quantity::numbers(text, QUEUE_MAX).map(Self::These)
     }
 }

@@ -223,16 +223,16 @@ fn run_compare(args: &CompareArgs) -> Result<(), Error> {
     let remarks = compare::remarks(&first, &second);
     if args.json {
         tell(format_args!("{remarks}"));
-        return print_text(&format!("{}\n", compare::json(&ratios)));
+        return Ok(print_text(&format!("{}\n", compare::json(&ratios)))?);
     }
-    print_text(&(compare::text(&ratios, &first.axis) + &remarks))
+    Ok(print_text(&(compare::text(&ratios, &first.axis) + &remarks))?)
 }
 
 fn run_report(args: &ReportArgs) -> Result<(), Error> {
     let results = Results::read(&args.results)?;
     let page = if is_svg(&args.page) { report::image(&results)? } else { report::html(&results) };
     if args.page.as_os_str() == "-" {
-        return print_text(&page);
+        return Ok(print_text(&page)?);
     }
     Ok(write_file(&args.page, &page)?)
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use strait_program::files::HELP_TO_LISTEN;
 use strait_transfer::offer::{LINE_BYTES_MAX, Refusal, WAIT};
 
 use crate::Error;
@@ -39,10 +40,6 @@ pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Erro
         _ => Error::Failed(failure),
     }
 }
-
-/// What helps where a port needs a privilege.
-pub(crate) const HELP_TO_LISTEN: &str = "; ports below 1024 need CAP_NET_BIND_SERVICE: setcap cap_net_bind_service=+ep, or \
-    AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit of systemd";
 
 /// A name that leads nowhere.
 pub(crate) fn no_address(to: &str) -> Error {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::{Directions, Fanout, Path, Queues, Session, Wait};
+use strait_program::{Failure as _, Streams};
 
 use crate::Error;
 use crate::input;
@@ -16,7 +17,6 @@ use crate::lanes::{self, Until};
 use crate::live::LiveLine;
 use crate::output::{self, tell};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, seconds};
-use crate::standard::Streams;
 
 pub(crate) use self::interfaces::Chosen;
 
@@ -227,7 +227,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         }
     });
     match failure {
-        Some(error) if !output::is_reader_gone(&error) => Err(error),
+        Some(error) if !error.is_reader_gone() => Err(error),
         _ => written,
     }
 }
@@ -240,7 +240,7 @@ fn is_option(word: &str) -> bool {
 fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error> {
     if json {
         let text = serde_json::to_string(report).map_err(|error| Error::Failed(error.to_string()))?;
-        return output::print_line(&text);
+        return Ok(output::print_line(&text)?);
     }
     tell(format_args!("{report}"));
     Ok(())

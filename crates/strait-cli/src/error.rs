@@ -1,10 +1,17 @@
 //! What a command ends with when it cannot do what was asked: one line, and an exit code.
 
+use std::io;
+
+use strait_capture::sink::SinkError;
+use strait_program::Failure;
 use strait_sys::Kind;
 
 /// A command's failure.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
+    /// The code that programs share failed.
+    #[error(transparent)]
+    Program(#[from] strait_program::Error),
     /// The capture engine says why.
     #[error(transparent)]
     Capture(#[from] strait_capture::Error),
@@ -14,15 +21,12 @@ pub(crate) enum Error {
     /// The transfer engine says why.
     #[error(transparent)]
     Transfer(#[from] strait_transfer::Error),
-    /// The proxy says why.
-    #[error(transparent)]
-    Proxy(#[from] strait_proxy::Error),
     /// A measurement was not made.
     #[error(transparent)]
     Bench(#[from] strait_bench::Error),
     /// A capture file could not be written.
     #[error(transparent)]
-    Sink(#[from] strait_capture::sink::SinkError),
+    Sink(#[from] SinkError),
     /// Standard output could not be written to.
     #[error("write to standard output: {0}")]
     Output(std::io::Error),
@@ -49,15 +53,15 @@ pub(crate) enum Error {
     Failed(String),
 }
 
-impl Error {
+impl Failure for Error {
     /// 1 failed, 2 usage, 3 refused; of a program that was to be run, 126 not started and 127 not
     /// found.
-    pub(crate) fn exit_code(&self) -> u8 {
+    fn exit_code(&self) -> u8 {
         let kind = match self {
+            Self::Program(error) => error.kind(),
             Self::Capture(error) => error.kind(),
             Self::System(error) => error.kind(),
             Self::Transfer(error) => error.kind(),
-            Self::Proxy(error) => error.kind(),
             Self::Bench(error) => error.kind(),
             Self::Sink(error) => error.kind(),
             Self::Output(_) | Self::PeerRefused { .. } | Self::PeerClosed { .. } | Self::Failed(_) => {
@@ -68,10 +72,15 @@ impl Error {
             Self::NotStarted(_) => return 126,
             Self::NoProgram(_) => return 127,
         };
-        match kind {
-            Kind::Failed => 1,
-            Kind::Usage => 2,
-            Kind::Refused => 3,
+        strait_program::exit_code(kind)
+    }
+
+    fn is_reader_gone(&self) -> bool {
+        match self {
+            Self::Program(error) => error.is_reader_gone(),
+            Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Self::Sink(error) => matches!(error, SinkError::ReaderGone { .. }),
+            _ => false,
         }
     }
 }

@@ -9,13 +9,13 @@ use strait_capture::{InjectPath, Injector};
 use strait_ledger as ledger;
 use strait_packet::ethernet::MacAddress;
 use strait_packet::traffic::{FCS_LEN, Kind, Sizes, Traffic};
+use strait_program::Streams;
 use strait_sys::clock;
 use strait_sys::interface::Interface;
 
 use crate::Error;
 use crate::output::{print_account, tell};
 use crate::parse::{Rate, count_u32, mac, seconds};
-use crate::standard::Streams;
 
 mod live;
 

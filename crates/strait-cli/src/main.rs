@@ -1,46 +1,36 @@
 //! The program `strait`: its commands, their exit codes and what they print.
 //!
-//! Each command is a module with an `Args` and a `run`. This file parses the line, calls the
-//! command and turns its error into one line on stderr and an exit code: 0 done, 1 failed, 2 usage,
-//! 3 refused.
+//! Each command is a module with an `Args` and a `run`, or a program of its own (`external.rs`).
+//! Exit codes: 0 done, 1 failed, 2 usage, 3 refused.
 
 mod bench;
 mod bulk;
-mod cache;
 mod capture;
 mod demo;
 mod doctor;
 mod error;
+mod external;
 mod generate;
 mod input;
 mod lanes;
 mod live;
 mod output;
 mod parse;
-mod proxy;
 mod receive;
 mod relay;
 mod replay;
 mod run;
 mod send;
-mod shell;
-mod standard;
 mod top;
-mod usage;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
-use mimalloc::MiMalloc;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use strait_program::{Streams, pages};
 
 pub(crate) use error::Error;
-use standard::Streams;
-
-/// A response on its way takes some twenty pieces of memory, a few of them of kilobytes: the C
-/// library keeps only smaller ones ready.
-#[global_allocator]
-static MEMORY: MiMalloc = MiMalloc;
 
 /// Moves network bytes on Linux without copying them, and counts every byte that had to be copied.
 #[derive(Parser)]
@@ -69,10 +59,6 @@ enum Command {
     Receive(receive::Args),
     /// Relay TCP connections inside the kernel.
     Relay(relay::Args),
-    /// Cache HTTP between clients and servers, with bodies that stay in the kernel.
-    Proxy(Box<proxy::Args>),
-    /// See, forget and check what strait proxy has stored.
-    Cache(cache::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
     /// Measure what each way to capture and to send, and each caching proxy, can do on this
@@ -84,9 +70,9 @@ enum Command {
     /// own.
     Demo(demo::Args),
     /// Print a completion script for a shell.
-    Completions(shell::CompletionArgs),
+    Completions(pages::CompletionArgs),
     /// Write the man pages to a directory.
-    Man(shell::ManArgs),
+    Man(pages::ManArgs),
 }
 
 impl Command {
@@ -99,15 +85,11 @@ impl Command {
             Self::Replay(args) => args.streams(),
             Self::Generate(args) => args.streams(),
             Self::Relay(args) => args.streams(),
-            Self::Proxy(args) => args.streams(),
             // The program that is run knows what it prints.
             Self::Run(_) | Self::Man(_) => Streams::default(),
-            Self::Cache(_)
-            | Self::Top(_)
-            | Self::Bench(_)
-            | Self::Doctor(_)
-            | Self::Demo(_)
-            | Self::Completions(_) => Streams::output(true),
+            Self::Top(_) | Self::Bench(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => {
+                Streams::output(true)
+            }
         }
     }
 
@@ -121,39 +103,37 @@ impl Command {
             Self::Send(args) => send::run(&args),
             Self::Receive(args) => receive::run(&args),
             Self::Relay(args) => relay::run(&args),
-            Self::Proxy(args) => proxy::run(&args),
-            Self::Cache(args) => cache::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Top(args) => top::run(&args),
             Self::Demo(args) => demo::run(&args),
-            Self::Completions(args) => shell::completions(&args, &mut Strait::command()),
-            Self::Man(args) => shell::man(&args, Strait::command()),
+            Self::Completions(args) => Ok(pages::completions(&args, &mut command())?),
+            Self::Man(args) => man(&args.directory),
         }
     }
 }
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let done = match Strait::try_parse_from(&words) {
-        Ok(strait) => strait.command.run(),
-        Err(mistake) => match usage::print(&mistake, &Strait::command(), &words) {
-            Ok(false) => return ExitCode::from(USAGE),
-            printed => printed.map(drop),
-        },
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if output::is_reader_gone(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::tell(format_args!("strait: {error}\n"));
-            ExitCode::from(error.exit_code())
-        }
+    match external::called(&words) {
+        Some((external, arguments)) => strait_program::end(external.exec(&arguments)),
+        None => strait_program::main(&command(), |matches| {
+            let strait = Strait::from_arg_matches(matches);
+            strait.map_err(|error| Error::Usage(error.to_string()))?.command.run()
+        }),
     }
 }
 
-/// The exit code of a command line with a mistake.
-const USAGE: u8 = 2;
+/// Definition of the command line, with the external commands.
+fn command() -> clap::Command {
+    Strait::command().subcommands(external::definitions())
+}
+
+/// Writes the man pages of `strait` and of the programs that it starts.
+fn man(directory: &Path) -> Result<(), Error> {
+    pages::man(directory, command())?;
+    external::man(directory)
+}
 
 #[cfg(test)]
 mod tests {
@@ -161,6 +141,6 @@ mod tests {
 
     #[test]
     fn the_command_line_does_not_contradict_itself() {
-        Strait::command().debug_assert();
+        command().debug_assert();
     }
 }

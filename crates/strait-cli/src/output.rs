@@ -4,14 +4,12 @@ mod file;
 mod lines;
 mod origin;
 
-use std::fmt::Display;
-use std::io::{self, Write};
 use std::time::Instant;
 
-use serde::Serialize;
 use strait_capture::Frame;
-use strait_capture::sink::{SinkError, Summary};
+use strait_capture::sink::Summary;
 use strait_ledger::Report;
+pub(crate) use strait_program::output::{print_account, print_line, print_notice, print_text, tell};
 
 use self::file::FileOutput;
 pub(crate) use self::file::{Args, written};
@@ -19,7 +17,6 @@ use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use crate::Error;
 use crate::lanes::Taker;
-use crate::standard::Streams;
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
@@ -117,49 +114,4 @@ impl Taker for Output {
             Self::Text(_) | Self::Nothing => None,
         }
     }
-}
-
-/// Returns true if the reader of the output closed its pipe. That is not reported as an error.
-pub(crate) fn is_reader_gone(error: &Error) -> bool {
-    match error {
-        Error::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
-        Error::Sink(error) => matches!(error, SinkError::ReaderGone { .. }),
-        _ => false,
-    }
-}
-
-/// Prints an account as text or as one JSON object.
-pub(crate) fn print_account(account: &(impl Display + Serialize), json: bool) -> Result<(), Error> {
-    print_notice(&account_text(account, json)?)
-}
-
-/// Prints one line on standard output, or nothing if that was closed at the start of the program.
-/// [`Streams`](crate::standard::Streams) has then already refused output that the user requested.
-pub(crate) fn print_notice(line: &str) -> Result<(), Error> {
-    if strait_sys::stdio::is_output_closed() { Ok(()) } else { print_line(line) }
-}
-
-/// Returns an account as text, without the end of the last line.
-pub(crate) fn account_text(account: &(impl Display + Serialize), json: bool) -> Result<String, Error> {
-    if !json {
-        return Ok(account.to_string().trim_end().to_owned());
-    }
-    serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))
-}
-
-/// Prints a message on standard error. A failed write is ignored: its reader may be gone.
-pub(crate) fn tell(text: std::fmt::Arguments<'_>) {
-    let _ = io::stderr().write_fmt(text);
-}
-
-/// Prints one line on standard output.
-pub(crate) fn print_line(line: &str) -> Result<(), Error> {
-    print_text(&format!("{line}\n"))
-}
-
-/// Prints text on standard output.
-pub(crate) fn print_text(text: &str) -> Result<(), Error> {
-    Streams::output(true).check()?;
-    let mut out = io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
 }

@@ -1,73 +1,13 @@
-//! Values on the command line that are more than a number: durations, sizes, rates, addresses,
-//! lists of queues.
+//! Values on the command line that are more than a number.
 //!
-//! Every command parses them here, so that `10s`, `100k`, `10GiB` and `:9000` mean the same in each
-//! option. A plain number has the unit that the option names.
+//! Every command parses them here or in `strait-program`, so that `10s`, `100k`, `10GiB` and `:9000`
+//! mean the same in each option.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::str::FromStr;
-use std::time::Duration;
-
-use strait_capture::Queues;
-use strait_ledger::quantity;
 use strait_packet::ethernet::MacAddress;
-
-/// Numbers and ranges: `0,2,5-7`. Each number once.
-#[derive(Clone, Debug)]
-pub(crate) struct NumberList(pub(crate) Vec<u32>);
-
-impl FromStr for NumberList {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse()? {
-            Queues::These(numbers) => Ok(Self(numbers)),
-            Queues::Default | Queues::All => Err(format!("'{text}' is not a list of numbers")),
-        }
-    }
-}
-
-/// Packets a second: a number as in 1000, 100k or 1.5M, or `max`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rate(Option<u64>);
-
-impl Rate {
-    /// No pace: as fast as it goes.
-    pub(crate) const MAX: Self = Self(None);
-
-    /// Whether there is no pace to keep.
-    pub(crate) fn is_max(self) -> bool {
-        self.0.is_none()
-    }
-
-    /// Packets a second, if there is a pace to keep.
-    pub(crate) fn pps(self) -> Option<u64> {
-        self.0
-    }
-
-    /// When packet number `sequence` is due, in nanoseconds after the first.
-    pub(crate) fn due_ns(self, sequence: u64) -> Option<u64> {
-        let rate = u128::from(self.0?);
-        u64::try_from(u128::from(sequence) * 1_000_000_000 / rate).ok()
-    }
-}
-
-impl FromStr for Rate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}': give packets a second above 0, as in 5000 or 100k, or max");
-        if text == "max" {
-            return Ok(Self::MAX);
-        }
-        let number = text.strip_suffix("pps").or_else(|| text.strip_suffix("/s")).unwrap_or(text);
-        match quantity::count(number) {
-            Ok(rate) if rate > 0 => Ok(Self(Some(rate))),
-            Err(why) if why.ends_with(quantity::TOO_LARGE) => Err(why),
-            _ => Err(wrong()),
-        }
-    }
-}
+pub(crate) use strait_program::parse::{
+    NumberList, Rate, bytes, count, count_u32, host_and_port, kibibytes, listen, mebibytes, megabytes,
+    rate_pps, seconds, seconds_or_none,
+};
 
 /// A MAC address as in 02:00:00:00:00:01.
 pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
@@ -84,143 +24,9 @@ pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
     if parts.next().is_none() { Ok(MacAddress(octets)) } else { Err(wrong()) }
 }
 
-/// A positive number as in 5000, 100k or 2M.
-pub(crate) fn count(text: &str) -> Result<u64, String> {
-    match quantity::count(text) {
-        Ok(count) if count > 0 => Ok(count),
-        Err(why) if why.ends_with(quantity::TOO_LARGE) => Err(why),
-        _ => Err(format!("'{text}': give a number above 0, as in 5000 or 100k")),
-    }
-}
-
-/// The same, below 4 billion.
-pub(crate) fn count_u32(text: &str) -> Result<u32, String> {
-    u32::try_from(count(text)?).map_err(|_| format!("'{text}' is too large: give {} at most", u32::MAX))
-}
-
-/// Packets a second of a benchmark, at most ten million.
-pub(crate) fn rate_pps(text: &str) -> Result<u32, String> {
-    const MAX: u64 = 10_000_000;
-    match text.parse::<Rate>()?.pps() {
-        Some(rate) if rate <= MAX => Ok(rate as u32),
-        _ => Err(format!("'{text}': give 1 to {MAX} packets a second")),
-    }
-}
-
-/// A number of bytes as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    quantity::bytes(text, 1)
-}
-
-/// A size that is in MiB without a unit, in bytes.
-pub(crate) fn mebibytes(text: &str) -> Result<u64, String> {
-    quantity::bytes(text, 1 << 20)
-}
-
-/// A size that is in KiB without a unit, as of tcpdump's -B, in bytes.
-pub(crate) fn kibibytes(text: &str) -> Result<u64, String> {
-    quantity::bytes(text, 1 << 10)
-}
-
-/// A size that is in millions of bytes without a unit, as of tcpdump's -C, in bytes.
-pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
-    quantity::bytes(text, 1_000_000)
-        .and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("give a size above 0".into()) })
-}
-
-/// A size for the proxy's options.
-pub(crate) fn byte_size(text: &str) -> Result<bytesize::ByteSize, String> {
-    bytes(text).map(bytesize::ByteSize)
-}
-
-/// An address and a port to reach: `:PORT` is on this machine, a name is looked up.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    resolve(text, "127.0.0.1")
-}
-
-/// An address and a port to listen on: `:PORT` is on every IPv4 address, a name is looked up.
-pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
-    resolve(text, "0.0.0.0")
-}
-
-fn resolve(text: &str, host: &str) -> Result<SocketAddr, String> {
-    const AS_IN: &str = "give ADDRESS:PORT, as in 127.0.0.1:3128, [::1]:3128, localhost:3128 or :3128";
-    if let Ok(address) = text.parse() {
-        return Ok(address);
-    }
-    let Some((name, port)) = text.rsplit_once(':') else { return Err(AS_IN.into()) };
-    // An IPv6 address needs its brackets: the last of its groups would be taken for the port.
-    if name.contains(':') || port.parse::<u16>().is_err() {
-        return Err(AS_IN.into());
-    }
-    let port = port.parse().unwrap_or_default();
-    let name = if name.is_empty() { host } else { name };
-    let found =
-        (name, port).to_socket_addrs().map_err(|error| format!("look up {name}: {error}; {AS_IN}"))?;
-    let all: Vec<SocketAddr> = found.collect();
-    // Programs listen on IPv4 alone more often than on IPv6 alone.
-    all.iter()
-        .find(|address| address.is_ipv4())
-        .or(all.first())
-        .copied()
-        .ok_or_else(|| format!("look up {name}: it has no address"))
-}
-
-/// HOST:PORT to connect to, where an empty host is this machine.
-pub(crate) fn host_and_port(text: &str) -> String {
-    if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() }
-}
-
-/// A positive time: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    quantity::seconds(text)
-}
-
-/// The same, or 0.
-pub(crate) fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { seconds(text) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_and_numbers_make_one_list() {
-        assert_eq!("0,2,5-7".parse::<NumberList>().unwrap().0, [0, 2, 5, 6, 7]);
-    }
-
-    #[test]
-    fn what_is_not_a_list_is_told() {
-        for bad in ["", "a", "1-", "3-2", "0,0", "1-5,2", "-1", "4294967296", "0-4000000000"] {
-            assert!(bad.parse::<NumberList>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_rate_spaces_packets_evenly() {
-        let rate: Rate = "1000000".parse().unwrap();
-        assert_eq!(rate.due_ns(3), Some(3000));
-        assert_eq!("max".parse::<Rate>().unwrap().due_ns(3), None);
-        assert!("0".parse::<Rate>().is_err() && "fast".parse::<Rate>().is_err());
-    }
-
-    /// A sender that is held up has sent as many frames afterwards as one that was not.
-    #[test]
-    fn frames_that_were_held_up_catch_up_with_their_rate() {
-        const CALL_NS: u64 = 300;
-        for (pps, held_ns) in [(5000, 50_000_000), (1_000_000, 3_000_000), (7, 0)] {
-            let rate: Rate = pps.to_string().parse().unwrap();
-            let (mut now_ns, mut sent) = (0, 0_u64);
-            while now_ns < 1_000_000_000 {
-                let due_ns = rate.due_ns(sent).unwrap();
-                assert_eq!(due_ns, sent * 1_000_000_000 / pps);
-                now_ns = due_ns.max(now_ns + CALL_NS) + if sent == pps / 3 { held_ns } else { 0 };
-                sent += 1;
-            }
-            assert!(sent.abs_diff(pps) <= 1, "{sent} of {pps}");
-        }
-    }
 
     #[test]
     fn a_mac_address_has_six_octets() {
@@ -230,57 +36,5 @@ mod tests {
         {
             assert!(mac(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn rates_counts_and_sizes_have_units() {
-        for (text, pps) in
-            [("100k", 100_000), ("1.5M", 1_500_000), ("2G", 2_000_000_000), ("7kpps", 7000), ("9/s", 9)]
-        {
-            assert_eq!(text.parse::<Rate>().unwrap().pps(), Some(pps), "{text}");
-        }
-        assert_eq!((count("10k"), count("7")), (Ok(10_000), Ok(7)));
-        assert_eq!(bytes("100k"), Ok(100_000));
-        assert_eq!((mebibytes("8"), mebibytes("512KiB")), (Ok(8 << 20), Ok(512 << 10)));
-        assert_eq!(
-            (kibibytes("4096"), megabytes("2"), megabytes("1MiB")),
-            (Ok(4 << 20), Ok(2_000_000), Ok(1 << 20))
-        );
-        for bad in ["", "k", "-1", "1.2.3", "10XB", "10 0", "99999999999TiB", "1e3", "1 k b"] {
-            assert!(bytes(bad).is_err() && count(bad).is_err() && bad.parse::<Rate>().is_err(), "{bad}");
-        }
-        for large in ["99999999999999999999999", "99999999999TiB", "18446744073709551616"] {
-            assert!(bytes(large).unwrap_err().ends_with("it is too large"), "{large}");
-        }
-        assert!(count("0").is_err() && megabytes("0").is_err() && rate_pps("max").is_err());
-    }
-
-    #[test]
-    fn an_address_has_a_port() {
-        assert_eq!(address("[::1]:3128").unwrap().port(), 3128);
-        for bad in ["3128", "::1", "127.0.0.1", ":65536", "localhost:http", ":"] {
-            assert!(address(bad).unwrap_err().contains("as in 127.0.0.1:3128"), "{bad}");
-        }
-    }
-
-    #[test]
-    fn an_address_may_be_a_name_or_a_port_alone() {
-        assert_eq!(address(":9000").unwrap(), "127.0.0.1:9000".parse().unwrap());
-        assert_eq!(listen(":9000").unwrap(), "0.0.0.0:9000".parse().unwrap());
-        let named = address("localhost:9000").unwrap();
-        assert!(named.ip().is_loopback() && named.port() == 9000);
-        assert_eq!(
-            (host_and_port(":9000"), host_and_port("there:1")),
-            ("localhost:9000".into(), "there:1".into())
-        );
-    }
-
-    #[test]
-    fn a_duration_may_be_0_where_that_means_none() {
-        assert_eq!(
-            (seconds_or_none("0s"), seconds_or_none("1m")),
-            (Ok(Duration::ZERO), Ok(Duration::from_mins(1)))
-        );
-        assert!(seconds("0s").is_err());
     }
 }

@@ -16,6 +16,7 @@ use clap::Args as ClapArgs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
+use strait_program::Streams;
 use strait_transfer::hash::Follower;
 use strait_transfer::offer::{Attributes, Done, Frame, From};
 use strait_transfer::{Received, Receiver};
@@ -24,7 +25,6 @@ use crate::Error;
 use crate::bulk::{Bar, Beat, Heard, Lines, closed, refuse, reset_on_death, say, while_waited_for};
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
-use crate::standard::Streams;
 use handshake::{Patience, Sender, Senders, hear_from};
 use part::{Found, Output};
 

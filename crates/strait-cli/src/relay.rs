@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
+use strait_program::Streams;
+use strait_program::files::allow_files;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::relay::proxy_protocol::Version;
 use strait_transfer::relay::{Account, Options, Relay};
@@ -20,7 +21,6 @@ use crate::Error;
 use crate::bulk::{cannot_listen, look_up, no_address};
 use crate::output::{print_notice, tell};
 use crate::parse::{seconds, seconds_or_none};
-use crate::standard::Streams;
 use log::Log;
 
 /// Options of `strait relay`.
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         tell(format_args!("{line}\n"));
         return Ok(());
     }
-    print_notice(&line)
+    Ok(print_notice(&line)?)
 }
 
 /// Connections that the limit of open files allows, and the descriptors that these share with
@@ -183,22 +183,6 @@ fn first_number(args: &Args) -> Result<u64, Error> {
         number.parse().ok().filter(|number| *number <= NUMBER_MAX)
     });
     Ok(numbers.max().unwrap_or(0))
-}
-
-/// Raises the limit of open files to `wanted`, or as far as this process may; returns what it is
-/// then.
-pub(crate) fn allow_files(wanted: u64) -> Result<u64, Error> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let Some(current) = current.filter(|current| *current < wanted) else { return Ok(wanted) };
-    let raised = |maximum| setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
-    // With CAP_SYS_RESOURCE past the hard limit too.
-    if maximum.is_none_or(|maximum| wanted <= maximum) && raised(maximum) || raised(Some(wanted)) {
-        return Ok(wanted);
-    }
-    let hard = maximum.unwrap_or(current);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum })
-        .map_err(|error| Error::Failed(format!("raise the limit of open files: {error}")))?;
-    Ok(hard)
 }
 
 /// A listener for each worker, among which the kernel shares connections out.

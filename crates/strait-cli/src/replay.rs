@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use strait_capture::file::FileReader;
 use strait_capture::{InjectPath, Injector};
+use strait_program::Streams;
 use strait_sys::clock;
 
 use crate::Error;
@@ -15,7 +16,6 @@ use crate::generate::finish;
 use crate::input;
 use crate::output::print_account;
 use crate::parse::Rate;
-use crate::standard::Streams;
 
 /// Options of `strait replay`.
 #[derive(ClapArgs)]

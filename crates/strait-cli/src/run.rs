@@ -10,7 +10,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,6 +23,7 @@ use strait_sys::output;
 
 use crate::Error;
 use crate::capture::{PathArg, WaitArg};
+use crate::external::is_executable;
 
 /// Options of `strait run`.
 #[derive(ClapArgs)]
@@ -124,21 +125,18 @@ fn check_report(file: &str) -> Result<(), Error> {
 
 /// Finds the program like a shell.
 fn find(program: &OsStr) -> Result<PathBuf, Error> {
-    let executable = |path: &Path| {
-        fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
     let named = program.to_string_lossy();
     if program.as_encoded_bytes().contains(&b'/') {
         let path = PathBuf::from(program);
         return match path.exists() {
-            _ if executable(&path) => Ok(path),
+            _ if is_executable(&path) => Ok(path),
             true => Err(Error::NotStarted(format!("{named}: not an executable file"))),
             false => Err(Error::NoProgram(named.into())),
         };
     }
     let paths = env::var_os("PATH").unwrap_or_default();
     let found =
-        env::split_paths(&paths).map(|directory| directory.join(program)).find(|path| executable(path));
+        env::split_paths(&paths).map(|directory| directory.join(program)).find(|path| is_executable(path));
     found.ok_or(Error::NoProgram(named.into()))
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::{Args as ClapArgs, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use strait_program::Streams;
 use strait_sys::buffer::BufMut;
 use strait_transfer::hash::{Follower, Hasher};
 use strait_transfer::offer::{Attributes, Done, Frame, From, Have, Offer, WAIT};
@@ -25,7 +26,6 @@ use crate::bulk::{
 };
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
-use crate::standard::Streams;
 
 /// Options of `strait send`.
 #[derive(ClapArgs)]

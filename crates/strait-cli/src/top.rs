@@ -17,6 +17,7 @@ use clap::Args as ClapArgs;
 use ratatui::DefaultTerminal;
 use rustix::io::Errno;
 use strait_capture::{Queues, Session};
+use strait_program::Failure as _;
 
 use self::keyboard::Keyboard;
 use self::model::{Model, Reaction};
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     // A capture that ended by itself says why; that it did is all that the other thread knows.
     let told = ended.and(if failed { Ok(()) } else { shown }).and(told);
-    told.or_else(|error| if output::is_reader_gone(&error) { Ok(()) } else { Err(error) })
+    told.or_else(|error| if error.is_reader_gone() { Ok(()) } else { Err(error) })
 }
 
 /// One JSON object an interval, until the end; none is of less than an interval, whatever held this
@@ -126,7 +127,7 @@ fn stream(args: &Args, reader: &Reader, model: &mut Model, terminated: &AtomicBo
 }
 
 fn print_object(args: &Args, model: &Model) -> Result<(), Error> {
-    output::print_line(&model.json(args.flows as usize).to_string())
+    Ok(output::print_line(&model.json(args.flows as usize).to_string())?)
 }
 
 /// The picture, and the terminal as it was before. A terminal that goes away ends it as `q` does.

@@ -47,6 +47,32 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses numbers and ranges as in `0,2,5-7`, each number once and at most `max`.
+///
+/// # Errors
+/// It is no such list; the text says why.
+pub fn numbers(text: &str, max: u32) -> Result<Vec<u32>, String> {
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        for number in number(first, max)?..=number(last, max)? {
+            if numbers.contains(&number) {
+                return Err(format!("{number} is named twice"));
+            }
+            numbers.push(number);
+        }
+    }
+    if numbers.is_empty() { Err(format!("{text}: an empty range")) } else { Ok(numbers) }
+}
+
+fn number(text: &str, max: u32) -> Result<u32, String> {
+    match text.trim().parse() {
+        Ok(number) if number <= max => Ok(number),
+        Ok(number) => Err(format!("{number} is more than {max}")),
+        Err(_) => Err(format!("'{text}' is not a number; write numbers and ranges as in 0,2,5-7")),
+    }
+}
+
 /// The factor of a decimal suffix.
 fn thousands(suffix: &str) -> Option<u64> {
     Some(match suffix {

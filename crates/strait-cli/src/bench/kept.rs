@@ -111,7 +111,7 @@ impl Kept {
         let kept = self.keep(results);
         let printed = print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) });
         kept?;
-        printed
+        Ok(printed?)
     }
 }
 

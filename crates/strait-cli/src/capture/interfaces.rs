@@ -195,12 +195,12 @@ pub(super) fn list(json: bool) -> Result<(), Error> {
     entries.push(Entry::any(entries.len() + 1));
     if json {
         let text = serde_json::to_string(&entries).map_err(|error| Error::Failed(error.to_string()))?;
-        return print_line(&text);
+        return Ok(print_line(&text)?);
     }
     let width =
         entries.iter().map(|entry| entry.name.len() + entry.number.to_string().len() + 1).max().unwrap_or(0);
     let lines: Vec<String> = entries.iter().map(|entry| entry.line(width) + "\n").collect();
-    print_text(&lines.concat())
+    Ok(print_text(&lines.concat())?)
 }
 
 #[cfg(test)]

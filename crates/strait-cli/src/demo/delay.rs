@@ -99,5 +99,5 @@ pub(super) fn read(interface: &str) -> Result<(), Error> {
     delays_us.sort_unstable();
     let at = |index: usize| delays_us.get(index).copied().unwrap_or_default();
     let (median, max) = (at(delays_us.len() / 2), at(delays_us.len().saturating_sub(1)));
-    print_line(&json!({ "packets": delays_us.len(), "median_us": median, "max_us": max }).to_string())
+    Ok(print_line(&json!({ "packets": delays_us.len(), "median_us": median, "max_us": max }).to_string())?)
 }

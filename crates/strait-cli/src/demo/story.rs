@@ -3,6 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use serde_json::{Value, json};
+use strait_program::Failure as _;
 
 use crate::Error;
 use crate::output::{print_line, print_text};
@@ -105,7 +106,7 @@ pub(super) fn print(number: usize, topic: &Topic, outcome: &Outcome) -> Result<(
         Outcome::Skipped(reason) => print_line(&format!("   SKIP: {reason}"))?,
         Outcome::Failed(reason) => print_line(&format!("   FAILED: {reason}"))?,
     }
-    print_text(&format!("   next: {}\n\n", topic.next.replace("{strait}", &program())))
+    Ok(print_text(&format!("   next: {}\n\n", topic.next.replace("{strait}", &program())))?)
 }
 
 /// Returns the name by which the program was called, as it may not be on the PATH.

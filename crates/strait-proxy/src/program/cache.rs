@@ -13,8 +13,8 @@ use strait_proxy::{Contents, Pattern};
 
 use self::remote::Remote;
 use crate::Error;
-use crate::output::{print_line, print_text, tell};
-use crate::parse::address;
+use strait_program::output::{print_line, print_text, warn};
+use strait_program::parse::address;
 
 /// Options of `strait cache`.
 #[derive(ClapArgs)]
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             answer?
         }
         (None, None) => {
-            return Err(Error::Usage(
+            return Err(Error::usage(
                 "give --admin ADDR of a proxy that runs, or --cache-dir DIR of one that does not".to_owned(),
             ));
         }
@@ -143,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     match &args.command {
         Command::Get { uri } if answer.as_array().is_some_and(Vec::is_empty) => {
-            Err(Error::Failed(format!("{uri}: nothing is stored for it")))
+            Err(Error::failed(format!("{uri}: nothing is stored for it")))
         }
         Command::Verify => sound(&answer),
         _ => Ok(()),
@@ -169,7 +169,7 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
             }))
         }
     };
-    told.map_err(|error| Error::Failed(error.to_string()))
+    told.map_err(|error| Error::failed(error.to_string()))
 }
 
 /// The limit is the proxy's, and no directory tells it.
@@ -190,9 +190,7 @@ fn cut(answer: &mut Value, most: usize) {
     let Value::Array(entries) = answer else { return };
     if entries.len() > most {
         entries.truncate(most);
-        tell(format_args!(
-            "strait: these are the newest {most}, and there are more: --most N lists so many\n"
-        ));
+        warn(format_args!("these are the newest {most}, and there are more: --most N lists so many\n"));
     }
 }
 
@@ -201,7 +199,7 @@ fn sound(answer: &Value) -> Result<(), Error> {
     let of = |name: &str| answer[name].as_u64().unwrap_or(0);
     match of("corrupt") + of("unreadable") {
         0 => Ok(()),
-        wrong => Err(Error::Failed(format!("not as they were written, or not to be read: {wrong}"))),
+        wrong => Err(Error::failed(format!("not as they were written, or not to be read: {wrong}"))),
     }
 }
 

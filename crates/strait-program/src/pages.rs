@@ -1,5 +1,4 @@
-//! What packagers and shells want: completion scripts and man pages, made from the command line's
-//! own definition.
+//! Completion scripts and man pages, made from a program's definition of its command line.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,31 +12,38 @@ use strait_sys::output;
 use crate::Error;
 use crate::output::print_text;
 
-/// Which shell.
+/// Options of the command that prints a completion script.
 #[derive(Args)]
-pub(crate) struct CompletionArgs {
+pub struct CompletionArgs {
     /// The shell to complete for.
     shell: Shell,
 }
 
-/// Where to.
+/// Options of the command that writes man pages.
 #[derive(Args)]
-pub(crate) struct ManArgs {
+pub struct ManArgs {
     /// Directory for strait.1, strait-capture.1, ...; it is made if its parent exists
-    directory: PathBuf,
+    pub directory: PathBuf,
 }
 
 /// Prints the completion script.
-pub(crate) fn completions(args: &CompletionArgs, command: &mut Command) -> Result<(), Error> {
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn completions(args: &CompletionArgs, command: &mut Command) -> Result<(), Error> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, command, "strait", &mut script);
+    let name = command.get_name().to_owned();
+    clap_complete::generate(args.shell, command, name, &mut script);
     print_text(&String::from_utf8_lossy(&script))
 }
 
 /// Writes one man page for the program and one for each command.
-pub(crate) fn man(args: &ManArgs, command: Command) -> Result<(), Error> {
-    write_pages(command, &args.directory)
-        .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", args.directory.display())))
+///
+/// # Errors
+/// The directory or a file in it cannot be made.
+pub fn man(directory: &Path, command: Command) -> Result<(), Error> {
+    write_pages(command, directory)
+        .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", directory.display())))
 }
 
 /// What the help says last is examples: man-pages(7) has a heading for them, and their lines stay

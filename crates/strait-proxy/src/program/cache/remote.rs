@@ -33,7 +33,7 @@ impl Remote {
             Command::Stats => match answer.get("store") {
                 Some(store @ Value::Object(_)) => Ok(store.clone()),
                 None => Err(self.is_another()),
-                Some(_) => Err(Error::Failed("the proxy has no store: cache.dir names none".to_owned())),
+                Some(_) => Err(Error::failed("the proxy has no store: cache.dir names none".to_owned())),
             },
             _ => Ok(answer),
         }
@@ -60,11 +60,11 @@ impl Remote {
     }
 
     fn unsaid(&self, why: &str) -> Error {
-        Error::Failed(format!("{}: {why}", self.0))
+        Error::failed(format!("{}: {why}", self.0))
     }
 
     fn is_another(&self) -> Error {
-        Error::Failed(format!("{} answers, but it is no admin address of strait proxy", self.0))
+        Error::failed(format!("{} answers, but it is no admin address of strait proxy", self.0))
     }
 
     fn unreached(&self, error: &io::Error, patience: Duration) -> Error {
@@ -73,7 +73,7 @@ impl Remote {
             io::ErrorKind::TimedOut => format!("no connection within {} s", PATIENCE.as_secs()),
             _ => error.to_string(),
         };
-        Error::Failed(format!("ask {}: {why}; is it admin.listen of a proxy that runs?", self.0))
+        Error::failed(format!("ask {}: {why}; is it admin.listen of a proxy that runs?", self.0))
     }
 }
 

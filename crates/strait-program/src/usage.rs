@@ -1,6 +1,6 @@
 //! What is wrong with a command line, in one line and with the command that shows the options.
 //!
-//! `main` calls it with what the parser returned. Help and versions go to standard output as the
+//! [`main`](crate::main) calls it with what the parser returned. Help and versions go to standard output as the
 //! parser formats them.
 
 use std::ffi::{OsStr, OsString};
@@ -8,9 +8,8 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error as Mistake};
 
-use crate::Error;
 use crate::output::tell;
-use crate::standard::Streams;
+use crate::{Error, Streams, name, prefix};
 
 /// Words of a command line that are looked at for the message.
 const WORDS_MAX: usize = 256;
@@ -32,7 +31,7 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
             let words = &words[..words.len().min(WORDS_MAX)];
             let (path, inner) = subcommand(command, words);
             let line = negative(mistake, inner, words).unwrap_or_else(|| one_line(&mistake.to_string()));
-            tell(format_args!("strait: {line}\ntry '{path} --help'\n"));
+            tell(format_args!("{}: {line}\ntry '{path} --help'\n", prefix()));
             Ok(false)
         }
     }
@@ -40,7 +39,7 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
 
 /// The command that a line names, and its definition: `strait cache ls`.
 fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> (String, &'a Command) {
-    let (mut path, mut inner) = (command.get_name().to_owned(), command);
+    let (mut path, mut inner) = (name().to_owned(), command);
     for word in words.iter().skip(1) {
         if let Some(found) = inner.find_subcommand(word) {
             inner = found;

@@ -1,4 +1,4 @@
-//! `strait proxy`: a caching HTTP proxy.
+//! `strait proxy`: the proxy as a service, with its options, its checks and its signals.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,28 +8,28 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Args as ClapArgs;
+use strait_program::files::{HELP_TO_LISTEN, allow_files};
+use strait_program::output::{account_text, print_account, print_text, tell, warn};
+use strait_program::parse::{address, bytes, listen};
+use strait_program::{Kind, Streams, process, service};
 use strait_proxy::{Bound, Clock, Config, Proxy};
-use strait_sys::{Kind, process, service};
 
 use crate::Error;
-use crate::bulk::HELP_TO_LISTEN;
-use crate::output::{account_text, print_account, print_text, tell};
-use crate::parse::address;
-use crate::relay::allow_files;
-use crate::standard::Streams;
+
+pub(crate) const EXAMPLES: &str = "Examples:
+  strait proxy --listen 127.0.0.1:3128 --cache-dir /var/cache/strait       # a forward cache for this machine
+  strait proxy --listen [::]:80 --origin http://127.0.0.1:8080 --cache-dir /var/cache/strait --cache-size 20GB
+  http_proxy=http://127.0.0.1:3128 curl -I http://deb.debian.org/debian/dists/stable/InRelease";
 
 /// Options of `strait proxy`.
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:
-  strait proxy --listen 127.0.0.1:3128 --cache-dir /var/cache/strait       # a forward cache for this machine
-  strait proxy --listen [::]:80 --origin http://127.0.0.1:8080 --cache-dir /var/cache/strait --cache-size 20GB
-  http_proxy=http://127.0.0.1:3128 curl -I http://deb.debian.org/debian/dists/stable/InRelease")]
+#[group(skip)]
 pub(crate) struct Args {
     /// The configuration, strait.toml; what is given here goes before it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:3128]
-    #[arg(long, value_name = "ADDR", value_parser = crate::parse::listen)]
+    #[arg(long, value_name = "ADDR", value_parser = listen)]
     listen: Vec<SocketAddr>,
     /// Stand before this server: a reverse proxy
     #[arg(long, value_name = "URL")]
@@ -38,10 +38,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// What they may take on disk [default: 1 GiB]
-    #[arg(long, value_name = "SIZE", value_parser = crate::parse::byte_size)]
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     cache_size: Option<ByteSize>,
     /// What small ones may take in memory [default: 64 MiB]
-    #[arg(long, value_name = "SIZE", value_parser = crate::parse::byte_size)]
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     memory: Option<ByteSize>,
     /// Threads [default: one a processor]
     #[arg(long, value_name = "N")]
@@ -81,6 +81,11 @@ impl Args {
     }
 }
 
+/// Size of an option.
+fn byte_size(text: &str) -> Result<ByteSize, String> {
+    bytes(text).map(ByteSize)
+}
+
 /// How often it is looked what the process is told by signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 /// Open files for each connection: the client's and the origin's, and as many again for the store
@@ -94,7 +99,7 @@ const FILES_BESIDE_MIN: u64 = 256;
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.print_default_config {
-        return print_text(Config::DEFAULT_TOML);
+        return Ok(print_text(Config::DEFAULT_TOML)?);
     }
     let config = config(args);
     if args.check_config {
@@ -102,13 +107,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         check_system(args, &config)?;
         become_and_check(args, &config)?;
         config.check_room().map_err(|error| in_file(args, error))?;
-        return print_text(&as_checked(&config));
+        return Ok(print_text(&as_checked(&config))?);
     }
     let signals = process::on_service_signals()?;
     let config = config?;
     check_system(args, &config)?;
     if let Err(error) = config.check_room() {
-        tell(format_args!("strait: {}\n", in_file(args, error)));
+        warn(format_args!("{}\n", in_file(args, error)));
     }
     Streams::output(logs_to_stdout(&config)).check()?;
     let mut proxy = start(args, &config)?;
@@ -127,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         tell(format_args!("{}\n", account_text(&account, args.json)?));
         return Ok(());
     }
-    print_account(&account, args.json)
+    Ok(print_account(&account, args.json)?)
 }
 
 /// Whether standard output is the access log, which has lines of requests alone.
@@ -143,12 +148,12 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     // The default is for machines that allow it: connections that do not fit wait.
     let is_asked_for = config.limits.connections != Config::default().limits.connections;
     if allowed < needed && is_asked_for {
-        tell(format_args!(
-            "strait: {allowed} open files are allowed, and limits.connections needs {needed}: ulimit -n {needed}\n"
+        warn(format_args!(
+            "{allowed} open files are allowed, and limits.connections needs {needed}: ulimit -n {needed}\n"
         ));
     }
     if args.cache_size.is_some() && config.cache.dir.is_none() {
-        tell(format_args!("strait: --cache-size has no effect without --cache-dir: see --memory\n"));
+        warn(format_args!("--cache-size has no effect without --cache-dir: see --memory\n"));
     }
     let bound = Bound::new(config, service::inherited_sockets()?).map_err(refused)?;
     become_and_check(args, config)?;
@@ -168,7 +173,7 @@ fn refused(error: strait_proxy::Error) -> Error {
             if cause.kind() == io::ErrorKind::PermissionDenied =>
         {
             let help = if *operation == "listen on" { HELP_TO_LISTEN } else { "" };
-            Error::Refused(format!("{error}{help}"))
+            Error::refused(format!("{error}{help}"))
         }
         _ => error.into(),
     }
@@ -177,7 +182,7 @@ fn refused(error: strait_proxy::Error) -> Error {
 /// A failure after this process has become a user: it is that one who may not.
 fn as_user(error: strait_proxy::Error, user: Option<&str>) -> Error {
     match user {
-        Some(user) if error.kind() == Kind::Refused => Error::Refused(format!("as user {user}: {error}")),
+        Some(user) if error.kind() == Kind::Refused => Error::refused(format!("as user {user}: {error}")),
         _ => error.into(),
     }
 }
@@ -199,13 +204,13 @@ fn reload(args: &Args, proxy: &mut Proxy) {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
     match again(args).and_then(|config| Ok(proxy.reload(&config)?)) {
         Ok(_) if args.config.is_none() => {
-            tell(format_args!("strait: nothing to reload: --config names no file\n"));
+            warn(format_args!("nothing to reload: --config names no file\n"));
         }
         Ok(kept) if kept.is_empty() => tell(format_args!("reloaded\n")),
         Ok(kept) => tell(format_args!("reloaded; from the next start on: {}\n", kept.join(", "))),
         Err(error) => {
             let line = error.to_string().replace('\n', "; ");
-            tell(format_args!("strait: not reloaded: {line}\n"));
+            warn(format_args!("not reloaded: {line}\n"));
         }
     }
     reopen_log(proxy);
@@ -214,14 +219,14 @@ fn reload(args: &Args, proxy: &mut Proxy) {
 
 fn reopen_log(proxy: &Proxy) {
     if let Err(error) = proxy.reopen_log() {
-        tell(format_args!("strait: lines go on to the old access log: {error}\n"));
+        warn(format_args!("lines go on to the old access log: {error}\n"));
     }
 }
 
 /// Tells the service manager, if there is one; one that does not listen stops nothing.
 fn notify(state: &str) {
     if let Err(error) = service::notify(state) {
-        tell(format_args!("strait: {error}\n"));
+        warn(format_args!("{error}\n"));
     }
 }
 
@@ -238,7 +243,7 @@ fn again(args: &Args) -> Result<Config, Error> {
     if let Some(path) = &args.config
         && std::fs::read_to_string(path).is_ok_and(|text| Config::is_blank(&text))
     {
-        return Err(Error::Usage(format!("{}: the file is empty; is it being written?", path.display())));
+        return Err(Error::usage(format!("{}: the file is empty; is it being written?", path.display())));
     }
     config(args)
 }
@@ -250,8 +255,8 @@ fn config(args: &Args) -> Result<Config, Error> {
         config.check()?;
         return Ok(config);
     };
-    let of_file = |error: &dyn std::fmt::Display| Error::Usage(located(args, &error.to_string()));
-    let unread = |error: io::Error| Error::Failed(format!("read {}: {error}", path.display()));
+    let of_file = |error: &dyn std::fmt::Display| Error::usage(located(args, &error.to_string()));
+    let unread = |error: io::Error| Error::failed(format!("read {}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(unread)?;
     let config = Config::from_toml(&text).map_err(|error| of_file(&error))?;
     let config = with_options(config, args);
@@ -269,7 +274,9 @@ fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
     let mut config = config.clone();
     config.log.access = None;
     check_system(args, &config).map_err(|error| match error {
-        Error::Usage(problems) => Error::Usage(format!("as user {user}: {problems}")),
+        Error::Program(strait_program::Error::Usage(problems)) => {
+            Error::usage(format!("as user {user}: {problems}"))
+        }
         error => error,
     })
 }
@@ -286,7 +293,7 @@ fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
 fn in_file(args: &Args, error: strait_proxy::Error) -> Error {
     let text = args.config.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let error = Config::locate(&text.unwrap_or_default(), error);
-    Error::Usage(located(args, &error.to_string()))
+    Error::usage(located(args, &error.to_string()))
 }
 
 /// Problems, each with the name of the file and the line that sets its key.

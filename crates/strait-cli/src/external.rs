@@ -1,0 +1,167 @@
+//! Commands that are programs of their own, found and executed as git finds its commands.
+//!
+//! `strait proxy` executes `strait-proxy`: in the directory of this program, in the directory where
+//! Cargo puts programs if this one runs from beside it, then on the PATH. So `strait`, to which
+//! users give capabilities, links no HTTP proxy and no benchmark.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::{Arg, Command as Definition};
+use strait_program::output::tell;
+
+use crate::Error;
+
+/// Command of another program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct External {
+    /// Name as a command of `strait`.
+    name: &'static str,
+    /// Program. It runs the command without a name if it has the command's name, else by the name.
+    program: &'static str,
+    /// First line of the help.
+    about: &'static str,
+}
+
+/// Every external command: name, program, first line of the help.
+const EXTERNALS: [External; 2] = [
+    external(
+        "proxy",
+        "strait-proxy",
+        "Cache HTTP between clients and servers, with bodies that stay in the kernel",
+    ),
+    external("cache", "strait-proxy", "List, remove and check stored responses of strait proxy"),
+];
+
+const fn external(name: &'static str, program: &'static str, about: &'static str) -> External {
+    External { name, program, about }
+}
+
+/// Returns the external command of a command line, with its arguments.
+pub(crate) fn called(words: &[OsString]) -> Option<(External, Vec<OsString>)> {
+    let (first, rest) = words.get(1..)?.split_first()?;
+    let named = |word: &OsString| EXTERNALS.into_iter().find(|external| word == external.name);
+    if first == "help" {
+        let (word, rest) = rest.split_first()?;
+        let help = rest.iter().cloned().chain([OsString::from("--help")]);
+        return Some((named(word)?, help.collect()));
+    }
+    Some((named(first)?, rest.to_vec()))
+}
+
+/// Definitions for the help. They parse nothing: [`called`] comes first.
+pub(crate) fn definitions() -> impl Iterator<Item = Definition> {
+    EXTERNALS.into_iter().map(|external| {
+        let arguments = Arg::new("arguments").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
+        Definition::new(external.name).about(external.about).disable_help_flag(true).arg(arguments)
+    })
+}
+
+impl External {
+    /// Becomes the program. Returns only if that failed.
+    pub(crate) fn exec(self, arguments: &[OsString]) -> Result<(), Error> {
+        let path = self.path()?;
+        // The program shows argument 0 as its name: the words that the user typed.
+        let (name, command) = if self.is_whole_program() {
+            (format!("strait {}", self.name), None)
+        } else {
+            ("strait".to_owned(), Some(self.name))
+        };
+        strait_sys::stdio::close_again_on_exec();
+        let error = Command::new(&path).arg0(name).args(command).args(arguments).exec();
+        Err(Error::Failed(format!("run {}: {error}", path.display())))
+    }
+
+    fn is_whole_program(self) -> bool {
+        self.program.strip_prefix("strait-") == Some(self.name)
+    }
+
+    fn path(self) -> Result<PathBuf, Error> {
+        find(self.program).ok_or_else(|| self.missing())
+    }
+
+    fn missing(self) -> Error {
+        let Self { name, program, .. } = self;
+        Error::Refused(format!(
+            "strait {name} needs the program {program}, which is not installed beside strait nor on the PATH. \
+             In Strait's source directory: cargo install --path crates/{program}"
+        ))
+    }
+}
+
+/// Finds a program: beside this one, where Cargo puts programs, or on the PATH.
+fn find(program: &str) -> Option<PathBuf> {
+    // The kernel resolves links in the path of the running program.
+    let own = env::current_exe().ok();
+    let own = own.as_deref().and_then(Path::parent);
+    // Cargo puts tests and examples one directory below programs.
+    let cargo = own.filter(|own| own.ends_with("deps") || own.ends_with("examples")).and_then(Path::parent);
+    let beside = own.into_iter().chain(cargo).map(Path::to_owned);
+    let path = env::var_os("PATH").unwrap_or_default();
+    // A relative directory would depend on the place where the user happens to be.
+    let on_path = env::split_paths(&path).filter(|directory| directory.is_absolute());
+    beside.chain(on_path).map(|directory| directory.join(program)).find(|path| is_executable(path))
+}
+
+/// Returns true for a file that has an execute permission.
+pub(crate) fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// Writes the man pages of the external programs to `directory`. The page of a command that is part
+/// of a program refers to the program's page. A missing program is reported and left out.
+pub(crate) fn man(directory: &Path) -> Result<(), Error> {
+    for external in EXTERNALS {
+        let External { name, program, .. } = external;
+        if !external.is_whole_program() {
+            let page = directory.join(format!("strait-{name}.1"));
+            fs::write(&page, format!(".so man1/{program}-{name}.1\n"))
+                .map_err(|error| Error::Failed(format!("write {}: {error}", page.display())))?;
+            continue;
+        }
+        match external.path() {
+            Ok(path) => {
+                let ended = Command::new(&path).arg("man").arg(directory).stdin(Stdio::null()).status();
+                let ended =
+                    ended.map_err(|error| Error::Failed(format!("run {}: {error}", path.display())))?;
+                if !ended.success() {
+                    return Err(Error::Failed(format!("{} man: it failed", path.display())));
+                }
+            }
+            Err(missing) => tell(format_args!("strait: no man pages of {program}: {missing}\n")),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(line: &str) -> Option<(&'static str, Vec<OsString>)> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        called(&words).map(|(external, arguments)| (external.name, arguments))
+    }
+
+    #[test]
+    fn external_commands_are_called_by_name_and_by_help() {
+        assert_eq!(call("strait proxy --listen :1"), Some(("proxy", vec!["--listen".into(), ":1".into()])));
+        assert_eq!(call("strait help proxy"), Some(("proxy", vec!["--help".into()])));
+        assert_eq!(call("strait help cache ls"), Some(("cache", vec!["ls".into(), "--help".into()])));
+        for line in ["strait", "strait help", "strait help capture", "strait capture proxy", "strait prox"] {
+            assert_eq!(call(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_missing_program_is_named_with_how_to_install_it() {
+        let said = EXTERNALS[0].missing().to_string();
+        assert!(said.starts_with("strait proxy needs the program strait-proxy"), "{said}");
+        assert!(said.ends_with("cargo install --path crates/strait-proxy") && !said.contains('\n'), "{said}");
+    }
+}

@@ -1,0 +1,78 @@
+//! The program `strait-proxy`, which `strait proxy` and `strait cache` execute.
+//!
+//! Without a command it runs the proxy; `cache` looks at stored responses. The library has the
+//! proxy itself; the command line, signals and messages are here.
+
+mod cache;
+mod error;
+mod proxy;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use mimalloc::MiMalloc;
+use strait_program::{Streams, pages};
+
+pub(crate) use error::Error;
+
+/// A response on its way takes some twenty pieces of memory, a few of them of kilobytes: the C
+/// library keeps only smaller ones ready.
+#[global_allocator]
+static MEMORY: MiMalloc = MiMalloc;
+
+/// Caches HTTP between clients and servers, with bodies that stay in the kernel.
+#[derive(Parser)]
+#[command(name = "strait-proxy", version, args_conflicts_with_subcommands = true, after_help = proxy::EXAMPLES)]
+struct Line {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    proxy: proxy::Args,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// See, forget and check what strait proxy has stored.
+    Cache(cache::Args),
+    /// Print a completion script for a shell.
+    Completions(pages::CompletionArgs),
+    /// Write the man pages to a directory.
+    Man(pages::ManArgs),
+}
+
+impl Line {
+    /// Standard streams that carry data of the command.
+    fn streams(&self) -> Streams {
+        match &self.command {
+            None => self.proxy.streams(),
+            Some(Command::Cache(_) | Command::Completions(_)) => Streams::output(true),
+            Some(Command::Man(_)) => Streams::default(),
+        }
+    }
+
+    fn run(&self) -> Result<(), Error> {
+        self.streams().check()?;
+        match &self.command {
+            None => proxy::run(&self.proxy),
+            Some(Command::Cache(args)) => cache::run(args),
+            Some(Command::Completions(args)) => Ok(pages::completions(args, &mut Self::command())?),
+            Some(Command::Man(args)) => Ok(pages::man(&args.directory, Self::command())?),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    strait_program::main(&Line::command(), |matches| {
+        Line::from_arg_matches(matches).map_err(|error| Error::usage(error.to_string()))?.run()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_does_not_contradict_itself() {
+        Line::command().debug_assert();
+    }
+}
