@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -158,6 +159,21 @@ impl Process {
     /// Waits until it has written `words` to standard output.
     pub fn wait_for_stdout(&self, words: &str, limit: Duration) -> Result<()> {
         self.wait_for(&self.stdout, words, limit)
+    }
+
+    /// Waits until it has written `words` and an address to standard error. Returns the address.
+    pub fn address_after(&self, words: &str, limit: Duration) -> SocketAddr {
+        let mut address = None;
+        let said = wait_until(limit, || {
+            let text = self.stderr();
+            let rest = text.split_once(words).map(|(_, rest)| rest);
+            // The line may come in pieces.
+            let word = rest.and_then(|rest| rest.split_once(['\n', '/'])).map(|(word, _)| word);
+            address = word.and_then(|word| word.parse().ok());
+            address.is_some()
+        });
+        assert!(said, "{}", self.stderr());
+        address.expect("it was found")
     }
 
     /// Sends it a signal.

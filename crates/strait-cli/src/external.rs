@@ -6,6 +6,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -14,6 +15,7 @@ use std::process::{Command, Stdio};
 
 use clap::{Arg, Command as Definition};
 use strait_program::output::tell;
+use strait_program::pages;
 
 use crate::Error;
 
@@ -113,30 +115,31 @@ pub(crate) fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Writes the man pages of the external programs to `directory`. The page of a command that is part
-/// of a program refers to the program's page. A missing program is reported and left out.
+/// Writes the man pages of the external programs to `directory`. A command that is part of a program
+/// gets a page that refers to the program's. A missing program is reported and left out.
 pub(crate) fn man(directory: &Path) -> Result<(), Error> {
     for external in EXTERNALS {
         let External { name, program, .. } = external;
-        if !external.is_whole_program() {
-            let page = directory.join(format!("strait-{name}.1"));
-            fs::write(&page, format!(".so man1/{program}-{name}.1\n"))
-                .map_err(|error| Error::Failed(format!("write {}: {error}", page.display())))?;
-            continue;
-        }
         match external.path() {
-            Ok(path) => {
-                let ended = Command::new(&path).arg("man").arg(directory).stdin(Stdio::null()).status();
-                let ended =
-                    ended.map_err(|error| Error::Failed(format!("run {}: {error}", path.display())))?;
-                if !ended.success() {
-                    return Err(Error::Failed(format!("{} man: it failed", path.display())));
-                }
+            Ok(path) if external.is_whole_program() => run_man(&path, directory)?,
+            Ok(_) => {
+                let page = format!(".so man1/{program}-{name}.1\n");
+                pages::write_page(&directory.join(format!("strait-{name}.1")), page.as_bytes())?;
             }
-            Err(missing) => tell(format_args!("strait: no man pages of {program}: {missing}\n")),
+            Err(missing) if external.is_whole_program() => {
+                tell(format_args!("strait: no man pages of {program}: {missing}\n"));
+            }
+            Err(_) => {}
         }
     }
     Ok(())
+}
+
+fn run_man(program: &Path, directory: &Path) -> Result<(), Error> {
+    let failed = |why: &dyn Display| Error::Failed(format!("run {} man: {why}", program.display()));
+    let ended = Command::new(program).arg("man").arg(directory).stdin(Stdio::null()).status();
+    let ended = ended.map_err(|error| failed(&error))?;
+    if ended.success() { Ok(()) } else { Err(failed(&ended)) }
 }
 
 #[cfg(test)]

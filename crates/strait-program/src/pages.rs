@@ -71,7 +71,9 @@ fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
 
 /// Writes the page of `command` after those of its subcommands.
 fn write_pages_of(command: &Command, directory: &Path) -> io::Result<()> {
-    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+    // A command without a help flag of its own is another program, which writes its page.
+    let has_page = |command: &&Command| !command.is_hide_set() && !command.is_disable_help_flag_set();
+    for subcommand in command.get_subcommands().filter(has_page) {
         write_pages_of(subcommand, directory)?;
     }
     let page = clap_mangen::Man::new(command.clone());
@@ -79,15 +81,23 @@ fn write_pages_of(command: &Command, directory: &Path) -> io::Result<()> {
     page.render(&mut text)?;
     let text = with_examples(&String::from_utf8_lossy(&text));
     let path = directory.join(page.get_filename());
-    write_page(&path, text.as_bytes()).map_err(|error| {
+    replace(&path, text.as_bytes()).map_err(|error| {
         let name = page.get_filename();
         io::Error::new(error.kind(), format!("{name}: {error}"))
     })
 }
 
+/// Writes a page, in place of the file at `path` if there is one.
+///
+/// # Errors
+/// The file cannot be made.
+pub fn write_page(path: &Path, text: &[u8]) -> Result<(), Error> {
+    replace(path, text).map_err(|error| Error::Failed(format!("write {}: {error}", path.display())))
+}
+
 /// Replaces the page at `path`. The directory may belong to another user: a link there is not
 /// followed, and a file is not written to but replaced.
-fn write_page(path: &Path, text: &[u8]) -> io::Result<()> {
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let entry = output::file(path)?;
     let part = format!("{}.{}.part", entry.name.to_string_lossy(), std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

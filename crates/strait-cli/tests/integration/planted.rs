@@ -10,7 +10,6 @@ use lab::{Launch, root_or_skip};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 
-use crate::proxy::await_said;
 use crate::refusals::RECORDING;
 use crate::rig::{LIMIT, STRAIT, failure, run};
 use crate::transfer::{Files, Receiver, content};
@@ -163,7 +162,7 @@ fn a_named_pipe_of_ones_own_takes_captures_and_logs() {
 
     let mut read = reader(&path);
     let proxy = Launch::new(STRAIT).args([WRITERS[2], &[&name]].concat()).spawn().unwrap();
-    let mut stream = std::net::TcpStream::connect(await_said(&proxy, "listening on ")).unwrap();
+    let mut stream = std::net::TcpStream::connect(proxy.address_after("listening on ", LIMIT)).unwrap();
     stream
         .write_all(b"GET http://127.0.0.1:1/ HTTP/1.1\r\nHost: 127.0.0.1:1\r\nConnection: close\r\n\r\n")
         .unwrap();

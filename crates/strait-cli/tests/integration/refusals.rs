@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lab::{Finished, Launch, Wire};
 
+use crate::external::proxy_program;
 use crate::rig::{Capture, LIMIT, PATHS, STRAIT, failure, run, strait};
 
 /// The recording that the demo replays.
@@ -51,14 +52,16 @@ fn who_may_not_is_told_what_it_needs() {
 pub(crate) const AS_NOBODY: [&str; 5] =
     ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
-/// The program where every user can run it.
+/// The program where every user can run it, with the program of `strait proxy`.
 pub(crate) fn everyones_copy(directory: &Path) -> PathBuf {
+    everyones_file(directory, proxy_program());
     everyones_file(directory, STRAIT)
 }
 
-fn everyones_file(directory: &Path, file: &str) -> PathBuf {
+fn everyones_file(directory: &Path, file: impl AsRef<Path>) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
-    let copy = directory.join(Path::new(file).file_name().unwrap());
+    let file = file.as_ref();
+    let copy = directory.join(file.file_name().unwrap());
     fs::copy(file, &copy).unwrap();
     for path in [directory, &copy] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();

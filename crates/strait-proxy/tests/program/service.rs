@@ -14,8 +14,7 @@ use lab::{Launch, Process, program_or_skip, root_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::refusals::{AS_NOBODY, everyones_copy};
-use crate::rig::{LIMIT, STRAIT, run, status};
+use crate::rig::{AS_NOBODY, LIMIT, PROGRAM, everyones_copy, run, status};
 
 /// A proxy that runs.
 struct Proxy {
@@ -25,17 +24,17 @@ struct Proxy {
 
 impl Proxy {
     fn start(options: &[&str]) -> Self {
-        Self::launch(Launch::new(STRAIT).args(["proxy", "--json", "--workers", "1"]).args(options))
+        Self::launch(Launch::new(PROGRAM).args(["--json", "--workers", "1"]).args(options))
     }
 
     fn launch(launch: Launch<'static>) -> Self {
         let process = launch.spawn().unwrap();
-        let address = await_said(&process, "listening on ");
+        let address = process.address_after("listening on ", LIMIT);
         Self { process, address }
     }
 
     fn admin(&self) -> SocketAddr {
-        await_said(&self.process, "admin page on http://")
+        self.process.address_after("admin page on http://", LIMIT)
     }
 
     fn get(&self, path: &str) -> String {
@@ -47,17 +46,6 @@ impl Proxy {
         let finished = self.process.wait(LIMIT).unwrap().success();
         serde_json::from_str(finished.text().lines().next_back().unwrap()).unwrap()
     }
-}
-
-/// The address that a program tells of.
-pub(crate) fn await_said(process: &Process, before: &str) -> SocketAddr {
-    let said = || {
-        let text = process.stderr();
-        let (address, _) = text.split_once(before)?.1.split_once(['\n', '/'])?;
-        address.parse().ok()
-    };
-    assert!(wait_until(LIMIT, || said().is_some()), "{}", process.stderr());
-    said().unwrap()
 }
 
 fn get(address: SocketAddr, path: &str) -> String {
@@ -95,12 +83,12 @@ fn write(dir: &Path, toml: &str) -> String {
 #[test]
 fn a_configuration_is_checked_and_what_is_wrong_has_its_line() {
     let dir = tempfile::tempdir().unwrap();
-    let default = run(&["proxy", "--print-default-config"]).success().text();
+    let default = run(&["--print-default-config"]).success().text();
     let path = write(dir.path(), &default);
-    let checked = run(&["proxy", "--check-config", "--config", &path]).success().text();
+    let checked = run(&["--check-config", "--config", &path]).success().text();
     assert_eq!(checked, "ok\nlisten 127.0.0.1:3128\n");
     let options = ["--listen", "127.0.0.1:1", "--admin", "127.0.0.1:2"];
-    let checked = run(&[&["proxy", "--check-config", "--config", &path], &options[..]].concat());
+    let checked = run(&[&["--check-config", "--config", &path], &options[..]].concat());
     assert_eq!(checked.success().text(), "ok\nlisten 127.0.0.1:1\nadmin 127.0.0.1:2\n");
     for (toml, expected) in [
         ("workers = 1\nsise = 3\n", "strait.toml: line 2: sise: there is no such key"),
@@ -108,11 +96,11 @@ fn a_configuration_is_checked_and_what_is_wrong_has_its_line() {
         ("listen = [\"0.0.0.0:3128\"]", "access.allow"),
     ] {
         let path = write(dir.path(), toml);
-        let wrong = run(&["proxy", "--check-config", "--config", &path]);
+        let wrong = run(&["--check-config", "--config", &path]);
         assert_eq!((wrong.status.code(), wrong.stderr.lines().count()), (Some(2), 1), "{}", wrong.stderr);
         assert!(wrong.stderr.contains(expected), "{}", wrong.stderr);
     }
-    assert_eq!(run(&["proxy", "--check-config", "--config", "/nonexistent"]).status.code(), Some(1));
+    assert_eq!(run(&["--check-config", "--config", "/nonexistent"]).status.code(), Some(1));
 }
 
 #[test]
@@ -205,7 +193,7 @@ const WRONG: [(&str, &str); 37] = [
 #[test]
 fn check_config_reports_every_problem_in_own_words() {
     let dir = tempfile::tempdir().unwrap();
-    let check = |toml: &str| run(&["proxy", "--check-config", "--config", &write(dir.path(), toml)]);
+    let check = |toml: &str| run(&["--check-config", "--config", &write(dir.path(), toml)]);
     for (toml, expected) in WRONG {
         let wrong = check(toml);
         assert_eq!(wrong.status.code(), Some(2), "{toml}: {}", wrong.stderr);
@@ -215,7 +203,7 @@ fn check_config_reports_every_problem_in_own_words() {
     }
     let wrong = check("workers = 99999\nsise = 1\n[cache]\nsize = \"x\"\n").stderr;
     assert_eq!(wrong.lines().filter(|line| line.contains("strait.toml: line ")).count(), 3, "{wrong}");
-    let wrong = run(&["proxy", "--check-config", "--cache-size", "banana"]).stderr;
+    let wrong = run(&["--check-config", "--cache-size", "banana"]).stderr;
     assert!(wrong.contains("give a size as in 4096") && !wrong.contains("ByteSize"), "{wrong}");
 }
 
@@ -249,7 +237,7 @@ fn a_proxy_started_with_sighup_ignored_reloads_on_sighup() {
     let of =
         |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
     let path = write(dir.path(), &of("one"));
-    let launch = Launch::new("bash").args(["-c", "trap '' HUP; exec \"$@\"", "bash", STRAIT, "proxy"]);
+    let launch = Launch::new("bash").args(["-c", "trap '' HUP; exec \"$@\"", "bash", PROGRAM]);
     let proxy = Proxy::launch(launch.args(["--json", "--workers", "1", "--config", &path]));
     assert!(proxy.get("/a").contains("Via: 1.1 one"));
     write(dir.path(), &of("two"));
@@ -270,7 +258,7 @@ fn the_service_manager_is_told() {
         let read = socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..read].to_vec()).unwrap()
     };
-    let launch = Launch::new(STRAIT).args(["proxy", "--json", "--listen", "127.0.0.1:0"]);
+    let launch = Launch::new(PROGRAM).args(["--json", "--listen", "127.0.0.1:0"]);
     let proxy = Proxy::launch(launch.env("NOTIFY_SOCKET", &path));
     assert_eq!(hear(), "READY=1");
     proxy.process.signal(Signal::HUP);
@@ -289,8 +277,7 @@ fn a_socket_that_it_is_started_with_takes_the_place_of_its_own() {
     // It is to live on in the program.
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
     let script = format!("exec 3<&{}; export LISTEN_FDS=1 LISTEN_PID=$$; exec \"$@\"", listener.as_raw_fd());
-    let launch =
-        Launch::new("bash").args(["-c", &script, "bash", STRAIT, "proxy", "--json", "--workers", "2"]);
+    let launch = Launch::new("bash").args(["-c", &script, "bash", PROGRAM, "--json", "--workers", "2"]);
     let proxy = Proxy::launch(launch.args(["--origin", &origin()]));
     assert_eq!(proxy.address, address);
     assert_eq!(proxy.process.stderr().matches("listening on").count(), 1);
@@ -325,7 +312,7 @@ fn it_becomes_another_user_and_keeps_no_capabilities() {
         assert_eq!(status(&task, "Uid").as_deref(), Some(&*ids));
         assert_eq!(status(&task, "CapPrm").as_deref(), Some("0000000000000000"), "{task}");
     }
-    assert_eq!(run(&["proxy", "--listen", "127.0.0.1:0", "--user", "no-such-user"]).status.code(), Some(2));
+    assert_eq!(run(&["--listen", "127.0.0.1:0", "--user", "no-such-user"]).status.code(), Some(2));
     proxy.end();
 }
 
@@ -448,7 +435,7 @@ fn what_it_may_not_open_is_refused_with_what_helps() {
     let log = dir.path().join("log").display().to_string();
     let copy = everyones_copy(dir.path());
     let strait = |options: &[&str]| {
-        let nobody = Launch::new("setpriv").args(AS_NOBODY).arg(&copy).arg("proxy");
+        let nobody = Launch::new("setpriv").args(AS_NOBODY).arg(&copy);
         nobody.args(options).run(LIMIT).unwrap()
     };
     for (options, expected) in [
@@ -466,7 +453,7 @@ fn what_it_may_not_open_is_refused_with_what_helps() {
         assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     }
     let cache = dir.path().join("cache").display().to_string();
-    let refused = run(&["proxy", "--listen", "127.0.0.1:0", "--user", "nobody", "--cache-dir", &cache]);
+    let refused = run(&["--listen", "127.0.0.1:0", "--user", "nobody", "--cache-dir", &cache]);
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("as user nobody: cache.dir = "), "{}", refused.stderr);
 }
@@ -488,8 +475,8 @@ fn a_start_and_check_config_report_the_same_problems() {
         if options.contains(&"nobody") && !root_or_skip() {
             continue;
         }
-        let start = run(&[&["proxy", "--listen", "127.0.0.1:0"], options].concat());
-        let check = run(&[&["proxy", "--check-config", "--listen", "127.0.0.1:0"], options].concat());
+        let start = run(&[&["--listen", "127.0.0.1:0"], options].concat());
+        let check = run(&[&["--check-config", "--listen", "127.0.0.1:0"], options].concat());
         assert_eq!(start.status.code(), Some(2), "{options:?}: {}", start.stderr);
         assert!(start.stderr.contains(expected), "{options:?}: {}", start.stderr);
         assert_eq!((start.status.code(), start.stderr), (check.status.code(), check.stderr), "{options:?}");

@@ -15,7 +15,7 @@ use crate::body::Body;
 use crate::client::{Client, await_hit, get};
 use crate::framing::{Framed, Framing, origin_of_framings};
 use crate::origin::Origin;
-use crate::rig::{LIMIT, STRAIT, Setup};
+use crate::rig::{LIMIT, PROGRAM, Setup};
 
 /// Where a proxy with a small disk of its own finds it.
 const DISK: &str = "/mnt";
@@ -106,8 +106,8 @@ fn a_directory_that_cannot_be_written_is_refused_at_once() {
         return;
     }
     let script = format!("mount -t tmpfs -o ro tmpfs {DISK} && exec \"$@\"");
-    let launch = Launch::new("unshare").args(["--mount", "sh", "-ec", &script, "sh", STRAIT]);
-    let launch = launch.args(["proxy", "--listen", "127.0.0.1:0", "--cache-dir", DISK]);
+    let launch = Launch::new("unshare").args(["--mount", "sh", "-ec", &script, "sh", PROGRAM]);
+    let launch = launch.args(["--listen", "127.0.0.1:0", "--cache-dir", DISK]);
     let refused = launch.run(LIMIT).unwrap();
     let said = &refused.stderr;
     assert!(refused.status.code().is_some_and(|code| code > 0), "{said}");
@@ -128,7 +128,7 @@ fn what_is_stored_is_looked_at_where_nothing_can_be_written() {
     let _ = proxy.terminate();
     let script = format!("mount --bind -r {} {DISK} && exec \"$@\"", cache.path().display());
     let look = |arguments: &[&str]| {
-        let launch = Launch::new("unshare").args(["--mount", "sh", "-ec", &script, "sh", STRAIT, "cache"]);
+        let launch = Launch::new("unshare").args(["--mount", "sh", "-ec", &script, "sh", PROGRAM, "cache"]);
         let done = launch.args(arguments).args(["--cache-dir", DISK, "--json"]).run(LIMIT).unwrap();
         (done.status.code(), done.text())
     };

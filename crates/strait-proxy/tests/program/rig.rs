@@ -1,7 +1,8 @@
-//! Starts `strait proxy`, knows its address, and looks at what it takes of memory and descriptors.
+//! Starts `strait-proxy`, knows its address, and measures its memory and its descriptors.
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,9 +11,34 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 /// The program.
-pub(crate) const STRAIT: &str = env!("CARGO_BIN_EXE_strait");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_strait-proxy");
 /// What anything may take on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(50);
+/// Arguments of setpriv(1) for a user without privileges.
+pub(crate) const AS_NOBODY: [&str; 5] =
+    ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
+
+/// Runs the program with `arguments` to its end.
+pub(crate) fn run(arguments: &[&str]) -> Finished {
+    Launch::new(PROGRAM).args(arguments).run(LIMIT).unwrap()
+}
+
+/// Copies the program to a directory, and lets every user run it there.
+pub(crate) fn everyones_copy(directory: &Path) -> PathBuf {
+    let copy = directory.join(Path::new(PROGRAM).file_name().unwrap());
+    fs::copy(PROGRAM, &copy).unwrap();
+    for path in [directory, &copy] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    copy
+}
+
+/// Returns a line of `/proc/ID/status`.
+pub(crate) fn status(id: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
 
 /// A proxy that is to be started.
 #[derive(Debug)]
@@ -58,8 +84,8 @@ impl Setup {
     pub(crate) fn start_in(self, cache: &Path) -> Proxy {
         let config = tempfile::NamedTempFile::new().unwrap();
         fs::write(config.path(), &self.config).unwrap();
-        let words: Vec<_> = self.before.iter().map(String::as_str).chain([STRAIT]).collect();
-        let launch = Launch::new(words[0]).args(&words[1..]).args(["proxy", "--listen", "127.0.0.1:0"]);
+        let words: Vec<_> = self.before.iter().map(String::as_str).chain([PROGRAM]).collect();
+        let launch = Launch::new(words[0]).args(&words[1..]).args(["--listen", "127.0.0.1:0"]);
         let launch = launch.arg("--config").arg(config.path()).arg("--cache-dir").arg(cache);
         let process = launch.args(&self.arguments).spawn().unwrap();
         process.wait_for_stderr("listening on ", LIMIT).unwrap();
@@ -126,9 +152,8 @@ impl Proxy {
     }
 
     fn status(&self, name: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
-        value.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+        let value = status(&self.process.id().to_string(), name).unwrap();
+        value.strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
     }
 
     /// What its descriptors are open on, by kind.

@@ -1,0 +1,105 @@
+//! Commands that are programs of their own: where `strait` finds them, and what it says of a
+//! missing one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lab::{Finished, Launch};
+
+use crate::rig::{LIMIT, STRAIT, failure, run};
+
+const CHECK: [&str; 2] = ["proxy", "--check-config"];
+
+/// Returns the program of `strait proxy`, which Cargo builds into the directory of `strait`.
+pub(crate) fn proxy_program() -> PathBuf {
+    let program = Path::new(STRAIT).with_file_name("strait-proxy");
+    assert!(program.exists(), "{} is missing: cargo build --package strait-proxy", program.display());
+    program
+}
+
+/// Runs `strait` from a directory of its own, with `path` as its PATH.
+fn alone(directory: &Path, path: &str, arguments: &[&str]) -> Finished {
+    let copy = directory.join("strait");
+    if !copy.exists() {
+        fs::copy(STRAIT, &copy).unwrap();
+    }
+    Launch::new(copy).args(arguments).env("PATH", path).run(LIMIT).unwrap()
+}
+
+#[test]
+fn an_external_command_is_found_beside_strait() {
+    let _ = proxy_program();
+    assert!(run(&CHECK).success().text().starts_with("ok\n"));
+    assert!(run(&["help", "cache"]).success().text().contains("Usage: strait cache"));
+    // A link in the PATH leads to the directory of the program.
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("strait");
+    std::os::unix::fs::symlink(STRAIT, &link).unwrap();
+    let linked = Launch::new(link).args(CHECK).env("PATH", "").run(LIMIT).unwrap();
+    assert!(linked.success().text().starts_with("ok\n"));
+}
+
+#[test]
+fn an_external_command_is_found_on_the_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let beside = proxy_program();
+    let path = format!("/nonexistent:{}", beside.parent().unwrap().display());
+    assert!(alone(directory.path(), &path, &CHECK).success().text().starts_with("ok\n"));
+}
+
+#[test]
+fn a_missing_program_is_refused_with_how_to_install_it() {
+    let directory = tempfile::tempdir().unwrap();
+    // Neither a directory of that name nor a file that cannot be executed is the program.
+    fs::create_dir(directory.path().join("strait-proxy")).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    fs::write(other.path().join("strait-proxy"), "").unwrap();
+    for arguments in [&CHECK[..], &["proxy"], &["cache", "ls"], &["help", "proxy"]] {
+        let (code, line) = failure(&alone(directory.path(), &other.path().display().to_string(), arguments));
+        assert_eq!(code, 3, "{arguments:?}: {line}");
+        assert!(line.contains("needs the program strait-proxy, which is not installed"), "{line}");
+        assert!(line.ends_with("cargo install --path crates/strait-proxy"), "{line}");
+    }
+}
+
+#[test]
+fn a_relative_directory_of_the_path_is_not_searched() {
+    let directory = tempfile::tempdir().unwrap();
+    let _ = alone(directory.path(), "", &CHECK);
+    let folder = directory.path().join("bin");
+    fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(proxy_program(), folder.join("strait-proxy")).unwrap();
+    let script = "cd \"$0\" && PATH=:.:bin exec ./strait proxy --check-config";
+    let finished = Launch::new("/bin/sh").args(["-c", script]).arg(directory.path()).run(LIMIT).unwrap();
+    assert_eq!(failure(&finished).0, 3, "{}", finished.stderr);
+}
+
+#[test]
+fn the_help_lists_external_commands() {
+    let help = run(&["--help"]).success().text();
+    for command in ["proxy", "cache"] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{help}");
+    }
+    let (code, line) = failure(&run(&["proxi"]));
+    assert!(code == 2 && line.ends_with("a similar subcommand exists: 'proxy'"), "{code} {line}");
+}
+
+#[test]
+fn man_pages_of_external_programs_are_written_with_those_of_strait() {
+    let _ = proxy_program();
+    let directory = tempfile::tempdir().unwrap();
+    let _ = run(&["man", directory.path().to_str().unwrap()]).success();
+    let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+    assert!(page("strait-proxy.1").contains("print\\-default\\-config"), "{}", page("strait-proxy.1"));
+    assert!(page("strait-proxy-cache-ls.1").contains("pattern"));
+    assert_eq!(page("strait-cache.1"), ".so man1/strait-proxy-cache.1\n");
+}
+
+#[test]
+fn man_pages_of_a_missing_program_are_left_out_and_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let pages = directory.path().join("pages");
+    let finished = alone(directory.path(), "", &["man", pages.to_str().unwrap()]).success();
+    assert!(finished.stderr.starts_with("strait: no man pages of strait-proxy: "), "{}", finished.stderr);
+    assert!(pages.join("strait.1").exists() && !pages.join("strait-cache.1").exists());
+}
