@@ -174,7 +174,7 @@ fn benchmarks(options: &Options, benchmarks: &[(&str, Benchmark)]) -> Result<boo
 impl Options {
     /// Builds the programs, then pins this process to the generator's CPU.
     fn prepare(&self) -> Result<Context> {
-        if strait_bench::machine::cpus() < 2 {
+        if strait_sys::process::cpus() < 2 {
             return Err(Error::Void("needs two CPUs: one for the generator, one for the receiver".into()));
         }
         drop(measure::plain_wire()?);

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
-use strait_sys::libpcap;
+use strait_sys::{libpcap, process};
 
 use crate::error::{Error, Result};
 
@@ -47,18 +47,12 @@ impl Machine {
             program,
             kernel: format!("{} {}", word(uname.sysname()), word(uname.release())),
             cpu: field("/proc/cpuinfo", "model name"),
-            cpus: cpus(),
+            cpus: process::cpus(),
             memory_kib: field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0),
             load_average: load_average(),
             libpcap: libpcap::version().unwrap_or_default(),
         }
     }
-}
-
-/// Returns the number of this machine's CPUs, including those that this process may not use.
-pub fn cpus() -> u32 {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    text.lines().filter(|line| line.starts_with("processor")).count() as u32
 }
 
 /// Returns the numbers of the CPUs that this process may use, ascending.

@@ -28,6 +28,7 @@ pub mod tcp;
 pub mod tls;
 pub mod uring;
 pub mod wait;
+pub mod wire;
 pub mod xdp;
 pub mod zerocopy;
 

@@ -49,6 +49,12 @@ pub fn check_cpu(cpu: u32) -> Result<()> {
     Err(Error::new(Kind::Usage, operation, subject, cause).remedy("`taskset -cp $$` lists the allowed CPUs"))
 }
 
+/// Returns the number of this machine's CPUs, including those that this process may not use.
+pub fn cpus() -> u32 {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines().filter(|line| line.starts_with("processor")).count() as u32
+}
+
 /// Makes the calling thread's sleeps end on time (`PR_SET_TIMERSLACK`, 1 ns). By default they end
 /// up to 50 us late.
 pub fn sharpen_sleep() -> Result<()> {

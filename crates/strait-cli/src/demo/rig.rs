@@ -7,12 +7,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use strait_bench::wire::{Reception, Wire};
 use strait_capture::file::FileReader;
 use strait_capture::{Directions, InjectPath, Injector, Lane, Path, Session};
 use strait_ledger::Report;
 use strait_packet::traffic::{Kind, Sizes, Traffic};
 use strait_sys::clock;
+use strait_sys::wire::{Reception, Wire};
 
 use super::child::Child;
 use super::{Args, interrupted, settle};

@@ -44,7 +44,7 @@ fn numbers(
         notebook.broken("queues", says, fix);
         return false;
     }
-    let cpus = strait_bench::machine::cpus().max(1);
+    let cpus = strait_sys::process::cpus().max(1);
     let says = format!("{} on {}", counted(available, "receive queue"), counted(cpus, "CPU"));
     let fix = set(cpus).map(|how| format!("{how}: one lane per CPU")).unwrap_or_default();
     notebook.judge(available <= cpus, "queues", says, &fix);
